@@ -1,0 +1,138 @@
+"""What a gradient check found: a table when it passes, an error that shows the worst entry."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class GradcheckError(AssertionError):
+    """A gradient is wrong. The message says which, where, by how much, and against what."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far a gradient may be from a numeric one: relative · (largest entry) + floor.
+
+    The floor is the rounding noise of the numeric side. A numeric gradient that lies below it
+    altogether is a structural zero.
+    """
+
+    relative: float
+    floor: float
+
+    def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> tuple[float, float, bool]:
+        """The error, the error allowed, and whether this is a structural zero.
+
+        Both in units of the largest entry of the numeric gradient, or of the floor for a zero.
+        """
+        largest = float(abs(numeric).max(initial=0.0))
+        deviation = float(abs(analytic - numeric).max(initial=0.0))
+        zero = largest <= self.floor
+        unit = (self.floor or 1.0) if zero else largest
+        return deviation / unit, (self.relative * largest + self.floor) / unit, zero
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: the gradient of one input against one numeric method.
+
+    error    the largest deviation, in units of the largest entry of the numeric gradient
+    allowed  the largest error that passes, in the same units
+    note     "structural zero" where the true gradient is zero and rounding stands against rounding
+             (the units are then the noise expected), or why the sharper method was not used
+    """
+
+    input: str
+    shape: tuple[int, ...]
+    method: str
+    error: float
+    allowed: float
+    note: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is allowed; a NaN is not."""
+        return self.error <= self.allowed
+
+
+@dataclass(frozen=True)
+class Report:
+    """The comparisons of a gradient check that passed. Prints as a table."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        cells = [
+            (
+                row.input,
+                str(row.shape),
+                row.method,
+                f"{row.error:.1e}",
+                f"{row.allowed:.1e}",
+                row.note,
+            )
+            for row in self.rows
+        ]
+        return f"{self.name}\n" + text_table(
+            ("input", "shape", "method", "error", "allowed", "note"), cells
+        )
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in plain text, one line a row."""
+    from rich.console import Console  # not at import: most who import the engine print no table
+    from rich.table import Table
+
+    table = Table(*headers, box=None, pad_edge=False, header_style="")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=200, color_system=None, markup=False)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def explain(
+    name: str,
+    analytic: np.ndarray,
+    numeric: np.ndarray,
+    row: Row,
+    axes: Sequence[str] | None,
+) -> str:
+    """The message of a failed comparison: facts only, the worst entry first."""
+    deviation = np.where(np.isnan(analytic), np.inf, abs(analytic - numeric))
+    worst = np.unravel_index(int(np.argmax(deviation)), analytic.shape)
+    yours, theirs = float(analytic[worst]), float(numeric[worst])
+    facts = [
+        ("worst entry", _place(worst, axes)),
+        ("yours", f"{yours:.9g}"),
+        ("numeric", f"{theirs:.9g}   ({row.method})"),
+        ("ratio", _ratio(yours, theirs) + _constancy(analytic, numeric)),
+        ("error", f"{row.error:.1e} of the largest entry; allowed {row.allowed:.1e}"),
+    ]
+    lines = [f"  {label:<12} {fact}" for label, fact in facts]
+    return "\n".join([f"{name}: the gradient of {row.input} is wrong", *lines])
+
+
+def _place(index: tuple[np.intp, ...], axes: Sequence[str] | None) -> str:
+    if not index:
+        return "the only one"
+    labels = axes if axes is not None else [f"axis {k}:" for k in range(len(index))]
+    return ", ".join(f"{label} {int(k)}" for label, k in zip(labels, index, strict=True))
+
+
+def _ratio(yours: float, theirs: float) -> str:
+    return f"{yours / theirs:.6g}" if theirs else "—"
+
+
+def _constancy(analytic: np.ndarray, numeric: np.ndarray) -> str:
+    """Whether one ratio holds in all entries: the most telling fact about a wrong gradient."""
+    large = abs(numeric) > 1e-3 * abs(numeric).max()
+    ratios = analytic[large] / numeric[large]
+    same = ratios.size > 1 and np.ptp(ratios) <= 1e-4 * abs(ratios).max()
+    return ", the same in every entry" if same else ""
