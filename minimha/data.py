@@ -1,0 +1,117 @@
+"""Text for a character-level model: its source, its vocabulary, and what a table can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+def python_reference() -> str:
+    """The language reference that Python carries for `help()`: real text on every machine.
+
+    It differs between versions of Python. Raises ValueError where a trimmed Python lacks it.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ValueError("this Python carries no language reference: use a text file") from error
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises ValueError, in one line, for a file that is missing, unreadable, empty or not text.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    if "\0" in text:
+        raise ValueError(f"{path} is binary, not text")
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    return text
+
+
+class Vocabulary:
+    """The different characters of a text, in order; a token is a character's place among them."""
+
+    def __init__(self, text: str) -> None:
+        self.characters = sorted(set(text))
+        self._place = {c: k for k, c in enumerate(self.characters)}
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens (T,) of a text. Raises KeyError for a character outside the vocabulary."""
+        return np.array([self._place[c] for c in text], dtype=np.int64)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """The text of tokens (T,)."""
+        return "".join(self.characters[k] for k in tokens)
+
+
+class Split(NamedTuple):
+    """Tokens to learn from, and those at the end of the text to be judged on."""
+
+    train: np.ndarray
+    validation: np.ndarray
+
+
+def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
+    """Keep the last fraction of the tokens, but at least one context, for validation.
+
+    Raises ValueError where there are not tokens enough for a context and its target on both sides.
+    """
+    held_out = max(int(fraction * len(tokens)), context + 1)
+    if len(tokens) - held_out < context + 1:
+        raise ValueError(
+            f"the text has {len(tokens)} characters: a context of {context} needs at least "
+            f"{2 * (context + 1)}, half to learn from and half to be judged on"
+        )
+    return Split(tokens[:-held_out], tokens[-held_out:])
+
+
+def random_batches(
+    tokens: np.ndarray, *, batch: int, context: int, rng: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Endless pairs (inputs, targets), both (B, T): windows at random places, shifted by one."""
+    while True:
+        starts = rng.integers(0, len(tokens) - context, size=batch)
+        windows = tokens[starts[:, None] + np.arange(context + 1)]
+        yield windows[:, :-1], windows[:, 1:]
+
+
+def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
+    """All windows of tokens that do not overlap, in order, as (inputs, targets), both (N, T)."""
+    count = (len(tokens) - 1) // context
+    starts = context * np.arange(count)[:, None]
+    every = tokens[starts + np.arange(context + 1)]
+    return every[:, :-1], every[:, 1:]
+
+
+def bigram_loss(parts: Split, vocabulary: int, smoothing: float = 0.1) -> float:
+    """Cross entropy in nats, on the validation tokens, of a table of which character follows which.
+
+    p(b | a) = (count(a, b) + smoothing) / (count(a) + smoothing · V), counted on the training part:
+    what a model must beat to have learned from more than the last character.
+    """
+    pairs, counts = np.unique(_pairs(parts.train, vocabulary), return_counts=True)
+    seen = np.bincount(parts.train[:-1], minlength=vocabulary)
+    wanted = _pairs(parts.validation, vocabulary)
+    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    hits = np.where(pairs[place] == wanted, counts[place], 0)
+    before = seen[parts.validation[:-1]]
+    return float(-np.mean(np.log((hits + smoothing) / (before + smoothing * vocabulary))))
+
+
+def _pairs(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Each pair of neighbours (a, b) as one number."""
+    return tokens[:-1] * vocabulary + tokens[1:]

@@ -1,0 +1,37 @@
+"""Cross entropy of a softmax against the classes that came true."""
+
+from __future__ import annotations
+
+import math
+
+from minimha_autograd.backend import Array, is_complex, namespace
+from minimha_autograd.operation import Pullback, operation
+
+
+@operation
+def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
+    """y = mean of −log softmax(logits)[target], in nats.   dlogits = dy · (softmax − one-hot) / N.
+
+    logits (…, C), targets (…) integers from 0 to C − 1; N is the number of targets.
+    Raises ValueError for shapes that do not fit or a target out of range.
+    """
+    xp = namespace(logits)
+    count, classes = math.prod(targets.shape), logits.shape[-1]
+    if logits.shape[:-1] != targets.shape or not count:
+        raise ValueError(
+            f"targets has shape {tuple(targets.shape)}, logits (…, C) {tuple(logits.shape)}: "
+            "there must be one target for each row of logits"
+        )
+    if bool(xp.any((targets < 0) | (targets >= classes))):
+        raise ValueError(f"targets must be from 0 to {classes - 1}")
+    hit = xp.arange(classes, dtype=targets.dtype, device=logits.device) == targets[..., None]
+    peak = xp.max(xp.real(logits) if is_complex(logits) else logits, axis=-1, keepdims=True)
+    shifted = logits - peak
+    exps = xp.exp(shifted)
+    total = xp.sum(exps, axis=-1, keepdims=True)
+    y = (xp.sum(xp.log(total)) - xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))) / count
+
+    def pullback(dy: Array) -> tuple[Array, None]:
+        return dy * (exps / total - xp.astype(hit, logits.dtype)) / count, None
+
+    return y, pullback

@@ -1,0 +1,26 @@
+"""Embedding: rows of a table."""
+
+from __future__ import annotations
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array
+from minimha_autograd.operation import Pullback, operation
+
+
+@operation
+def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
+    """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.
+
+    table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
+    Raises IndexError for an index out of range.
+    """
+    xp = backend.namespace(table)
+    rows, width = table.shape
+    if bool(xp.any((indices < 0) | (indices >= rows))):
+        raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")
+    y = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
+
+    def pullback(dy: Array) -> tuple[Array, None]:
+        return backend.scatter_add(table.shape, indices, dy), None
+
+    return xp.reshape(y, (*indices.shape, width)), pullback

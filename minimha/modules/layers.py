@@ -1,0 +1,69 @@
+"""The layers that a transformer is made of, attention apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minimha_autograd import Tensor, backend
+from minimha_autograd.backend import Rng
+
+from ..functional.embedding import embedding
+from ..functional.layer_norm import layer_norm
+from .module import Module
+
+
+class Linear(Module):
+    """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,); weights have variance 1/M."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        shape, std = (in_features, out_features), 1 / math.sqrt(in_features)
+        self.weight = Tensor(backend.normal(rng, shape, std=std, dtype=dtype), requires_grad=True)
+        self.bias = None
+        if bias:
+            self.bias = Tensor(backend.full((out_features,), 0, dtype=dtype), requires_grad=True)
+
+    def __call__(self, x: Any) -> Any:
+        """(…, M) -> (…, N)"""
+        y = x @ self.weight
+        return y if self.bias is None else y + self.bias
+
+
+class LayerNorm(Module):
+    """`functional.layer_norm` with its weight and bias, over a last axis of the given width."""
+
+    def __init__(self, width: int, *, dtype: str = "float32") -> None:
+        self.weight = Tensor(backend.full((width,), 1, dtype=dtype), requires_grad=True)
+        self.bias = Tensor(backend.full((width,), 0, dtype=dtype), requires_grad=True)
+
+    def __call__(self, x: Any) -> Any:
+        """(…, M) -> (…, M)"""
+        return layer_norm(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """A table (N, M) of rows to look up, started with the given standard deviation."""
+
+    def __init__(
+        self,
+        count: int,
+        width: int,
+        *,
+        std: float = 1.0,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        rows = backend.normal(rng, (count, width), std=std, dtype=dtype)
+        self.table = Tensor(rows, requires_grad=True)
+
+    def __call__(self, indices: Any) -> Any:
+        """(…) -> (…, M)"""
+        return embedding(self.table, indices)

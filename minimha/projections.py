@@ -1,0 +1,73 @@
+"""The linear maps of Q, K, V and of the output, in the stacked form.
+
+One matmul with (M, H·D) computes all heads, by the block-matrix identity
+x [W₀ W₁ …] = [xW₀ xW₁ …]; the heads are blocks of D columns, and splitting is a view.
+
+Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axes swapped to
+(…, H, T, D). A reshape straight to (…, H, T, D) would mix time with heads.
+"""
+
+from __future__ import annotations
+
+from minimha_autograd import ops
+from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Pullback, operation
+
+
+def split_heads(x: Array, num_heads: int) -> Array:
+    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`."""
+    xp = namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
+    return _swap(x)
+
+
+def merge_heads(x: Array) -> Array:
+    """(…, H, T, D) -> (…, T, H·D) for an array: the inverse of `split_heads`."""
+    x = _swap(x)  # (…, T, H, D)
+    return namespace(x).reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def _swap(x: Array) -> Array:
+    axes = list(range(x.ndim))
+    axes[-3], axes[-2] = axes[-2], axes[-3]
+    return namespace(x).permute_dims(x, tuple(axes))
+
+
+@operation
+def project_in(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    num_heads: int,
+    wanted: tuple[bool, ...] = (True,) * 3,
+) -> tuple[Array, Pullback]:
+    """y = split_heads(x w + b).   The gradients are those of matmul, of merge_heads(dy).
+
+    x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
+    """
+    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = merge_heads(dy)
+        return *pull(dy), dy
+
+    return split_heads(y if b is None else y + b, num_heads), pullback
+
+
+@operation
+def project_out(
+    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...] = (True,) * 3
+) -> tuple[Array, Pullback]:
+    """y = merge_heads(x) w + b.   dx = split_heads(dy wᵀ).
+
+    x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
+    """
+    y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dmerged, dw = pull(dy)
+        dx = None if dmerged is None else split_heads(dmerged, x.shape[-3])
+        return dx, dw, dy
+
+    return y if b is None else y + b, pullback

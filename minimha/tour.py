@@ -1,0 +1,189 @@
+"""The tour: check every gradient, train a small transformer, look at what its heads attend to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import Operation, backend, gradcheck, no_grad, ops
+from minimha_autograd.gradcheck.report import text_table
+
+from . import data, functional, masks, pictures, training
+from .modules import GPT
+from .multihead import multi_head_attention
+from .projections import project_in, project_out
+
+CONTEXT = 64
+STEPS = 1500
+MARGIN = 0.1
+"""How far, in nats a character, "clearly below" the bigram table is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tour whose input is known to be usable."""
+
+    text: str
+    vocabulary: data.Vocabulary
+    parts: data.Split
+    library: str
+    seed: int
+    steps: int
+    picture: Path
+    by_default: bool
+
+    @classmethod
+    def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Plan:
+        """Raises ValueError, RuntimeError or OSError, in one line, for what cannot be done."""
+        backend.library(library)
+        pictures.check_writable(picture)
+        by_default = text is None and steps == STEPS
+        characters = data.python_reference() if text is None else data.read_text(text)
+        vocabulary = data.Vocabulary(characters)
+        parts = data.split(vocabulary.encode(characters), CONTEXT)
+        return cls(characters, vocabulary, parts, library, seed, steps, picture, by_default)
+
+
+def run(plan: Plan) -> int:
+    """Run the tour and print it. Returns the exit code: 1 if the model, on the default text and
+    with the default steps, did not clearly beat the bigram table.
+
+    Raises GradcheckError for a gradient that is wrong.
+    """
+    vocabulary, parts = plan.vocabulary, plan.parts
+    print("1. Gradients of every part of multi-head attention, against finite differences\n")
+    print(check_gradients(plan.library))
+
+    print(f"\n2. A causal transformer learns to continue a text of {len(plan.text):,} characters\n")
+    model = GPT(
+        len(vocabulary), context=CONTEXT, d_model=64, num_heads=4, num_layers=2, rng=plan.seed
+    )
+    model.to(plan.library)
+    _train(model, parts.train, plan.steps, plan.seed)
+    below = _judge(model, parts, len(vocabulary))
+    print("\n   It continues a line of the held-out text:\n")
+    continued = training.sample(model, parts.validation[: CONTEXT // 2], count=200, rng=plan.seed)
+    print("\n".join(f"   | {line}" for line in vocabulary.decode(continued).splitlines()))
+
+    sentence = real_sentence(vocabulary.decode(parts.validation))
+    print(f"\n3. What each head attends to, in {sentence!r}")
+    figure = pictures.attention_heads(
+        attention_weights(model, vocabulary.encode(sentence)),
+        sentence,
+        title="Attention weights of each head, over held-out text",
+    )
+    print(f"   The picture is in {pictures.save(figure, plan.picture)}")
+    if plan.by_default and below < MARGIN:
+        print(f"\nFailed: the transformer should beat the bigram table by {MARGIN} nats at least")
+        return 1
+    return 0
+
+
+def check_gradients(library: str = "numpy") -> str:
+    """Check each part of multi-head attention and of the transformer; the table of the errors.
+
+    Raises GradcheckError at the first gradient that is wrong.
+    """
+    from rich.progress import track
+
+    rng = np.random.default_rng(0)
+    xp = backend.library(library)
+    rows = []
+    for name, operation, settings, inputs in track(_parts(xp), "   checking", transient=True):
+        arrays = [
+            backend.move(rng.standard_normal(x), xp) if isinstance(x, tuple) else x
+            for x in inputs.values()
+        ]
+        report = gradcheck(
+            partial(operation.with_pullback, **settings), *arrays, names=list(inputs)
+        )
+        rows += [(name, r.input, f"{r.error:.1e}", r.method, r.note) for r in report.rows]
+    return text_table(("operation", "input", "error", "method", ""), rows)
+
+
+def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]]]:
+    """Name, operation, settings, and the inputs: arrays, or the shapes of random ones."""
+    b, h, t, s, d, dv, m = 2, 3, 4, 5, 2, 6, 7
+    indices = xp.asarray([[1, 0, 1], [3, 1, 1]])
+    qkv = {"query": (b, h, t, d), "key": (b, h, s, d), "value": (b, h, s, dv)}
+    rule = masks.padding([3, 0]) | masks.causal(offset=1)
+    mask = rule.array(xp.zeros(qkv["query"]), xp.zeros(qkv["key"]))
+    x, w, bias = (b, t, m), (m, h * d), (h * d,)
+    return [
+        ("matmul", ops.matmul, {}, {"x": x, "w": w}),
+        ("softmax", functional.softmax, {}, {"scores": (h, t, s)}),
+        ("attention", functional.attention, {}, qkv),
+        ("attention, masked", functional.attention, {"mask": mask}, qkv | {"bias": (h, 1, s)}),
+        ("project in", project_in, {"num_heads": h}, {"x": x, "w": w, "b": bias}),
+        ("project out", project_out, {}, {"x": (b, h, t, d), "w": (h * d, m), "b": (m,)}),
+        (
+            "multi-head attention",
+            multi_head_attention,
+            {"num_heads": h},
+            {"query": x, "key": (b, s, m), "value": (b, s, m)}
+            | {"w_q": w, "w_k": w, "w_v": (m, h * dv), "w_o": (h * dv, m)}
+            | {"b_q": bias, "b_k": bias, "b_v": (h * dv,), "b_o": (m,)},
+        ),
+        ("layer norm", functional.layer_norm, {}, {"x": x, "weight": (m,), "bias": (m,)}),
+        ("gelu", functional.gelu, {}, {"x": (t, m)}),
+        ("embedding", functional.embedding, {}, {"table": (5, m), "indices": indices}),
+        ("cross entropy", functional.cross_entropy, {}, {"logits": (2, 3, 4), "targets": indices}),
+    ]
+
+
+def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
+    """Train with a progress bar, and print the mean loss of each tenth."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.2f}")
+    tenth = max(1, steps // 10)
+    recent: list[float] = []
+    with Progress(*columns, TimeRemainingColumn(), transient=True) as progress:
+        task = progress.add_task("", total=steps, loss=float("nan"))
+        losses = training.train(model, tokens, steps=steps, batch=12, lr=5e-3, rng=seed)
+        for step, loss in enumerate(losses, 1):
+            recent.append(loss)
+            progress.update(task, advance=1, loss=loss)
+            if step % tenth == 0 or step == steps:
+                mean = float(np.mean(recent))
+                bar = "#" * round(10 * mean)
+                progress.console.print(
+                    f"   step {step:5d}   loss {mean:.3f}   {bar}", highlight=False
+                )
+                recent.clear()
+
+
+def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
+    """Print the validation loss beside the bigram table's; by how much it is below."""
+    loss = training.evaluate(model, parts.validation)
+    table = data.bigram_loss(parts, vocabulary)
+    verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
+    print(
+        f"   On held-out text, in nats a character: transformer {loss:.3f}, bigram table "
+        f"{table:.3f}. The transformer is {verdict} the table."
+    )
+    return table - loss
+
+
+def attention_weights(model: GPT, tokens: np.ndarray) -> np.ndarray:
+    """The weights (layers, H, T, T) with which the model reads tokens (T,)."""
+    with no_grad():
+        _, weights = model(training.beside(tokens[None, :], model), return_weights=True)
+    return np.stack([backend.to_numpy(w.data)[0] for w in weights])
+
+
+def real_sentence(text: str) -> str:
+    """The first plain sentence of about 40 characters, or the first 40 where there is none."""
+    found = re.search(r"(?<=\s)[A-Z][a-z, ]{28,42}[.!?](?=\s)", text)
+    return found.group() if found else text[:40]

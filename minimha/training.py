@@ -1,0 +1,82 @@
+"""Training a language model, judging it, and sampling from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd import backend, no_grad
+from minimha_autograd.backend import Array
+
+from .data import random_batches, windows
+from .functional import cross_entropy
+from .modules import GPT
+from .optim import AdamW
+
+
+def train(
+    model: GPT,
+    tokens: np.ndarray,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    rng: np.random.Generator | int = 0,
+) -> Iterator[float]:
+    """Train on windows of the tokens with AdamW, and yield the loss, in nats, after each step.
+
+    The learning rate rises over the first tenth of the steps and then falls to a tenth along a
+    cosine.
+    """
+    optimiser = AdamW(model.parameters(), betas=(0.9, 0.99))
+    draws = random_batches(
+        tokens, batch=batch, context=model.context, rng=np.random.default_rng(rng)
+    )
+    for step, (inputs, targets) in zip(range(steps), draws, strict=False):
+        optimiser.lr = lr * _schedule(step, steps)
+        optimiser.zero_grad()
+        loss = cross_entropy(model(beside(inputs, model)), beside(targets, model))
+        loss.backward()
+        optimiser.step()
+        yield loss.item()
+
+
+def _schedule(step: int, steps: int) -> float:
+    warmup = max(1, steps // 10)
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def evaluate(model: GPT, tokens: np.ndarray, batch: int = 64) -> float:
+    """The mean loss, in nats a character, over all windows of the tokens."""
+    inputs, targets = windows(tokens, model.context)
+    total = 0.0
+    with no_grad():
+        for k in range(0, len(inputs), batch):
+            logits = model(beside(inputs[k : k + batch], model))
+            some = targets[k : k + batch]
+            total += cross_entropy(logits, beside(some, model)).item() * len(some)
+    return total / len(inputs)
+
+
+def sample(
+    model: GPT, prompt: np.ndarray, *, count: int, rng: np.random.Generator | int = 0
+) -> np.ndarray:
+    """The prompt (T,) with count tokens more, each drawn from what the model expects next."""
+    rng = np.random.default_rng(rng)
+    tokens = list(prompt)
+    with no_grad():
+        for _ in range(count):
+            seen = np.array(tokens[-model.context :])[None, :]
+            last = backend.to_numpy(model(beside(seen, model)).data)[0, -1].astype(np.float64)
+            odds = np.exp(last - last.max())
+            tokens.append(rng.choice(len(odds), p=odds / odds.sum()))
+    return np.array(tokens)
+
+
+def beside(tokens: np.ndarray, model: GPT) -> Array:
+    """Tokens in the library and on the device of the model."""
+    return backend.like(tokens, model.parameters()[0].data)
