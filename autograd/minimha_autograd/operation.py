@@ -59,7 +59,7 @@ def operation(function: Callable[..., tuple[Any, Pullback]]) -> Operation:
         if wanted is None:
             wanted = tuple(backend.is_floating(x) for x in arrays)
         if asks_wanted:
-            settings["wanted"] = wanted
+            settings["wanted"] = wanted + (False,) * (len(parameters) - len(wanted))
         value, pull = function(*arrays, **settings)
         shapes = [x.shape if want else None for x, want in zip(arrays, wanted, strict=True)]
 
@@ -119,7 +119,7 @@ def _refuse_mixtures(name: str, parameters: tuple[str, ...], arrays: tuple[Any, 
             continue
         if first is None:
             first, earlier = x, parameter
-        elif x.dtype != first.dtype or backend.namespace(x) is not backend.namespace(first):
+        elif backend.namespace(x) is not backend.namespace(first) or x.dtype != first.dtype:
             raise TypeError(
                 f"{name}: {earlier} is {type(first).__name__} of {first.dtype}, {parameter} is "
                 f"{type(x).__name__} of {x.dtype}: convert one, nothing is converted silently"

@@ -1,0 +1,239 @@
+"""The Tensor and its tape."""
+
+import gc
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha_autograd import backend
+
+
+def leaf(values=(1.0, 2.0, 3.0)):
+    return mh.Tensor(np.array(values), requires_grad=True)
+
+
+def test_operators_on_either_side():
+    x = leaf()
+    for y, expected, slope in [
+        (2 + x, [3, 4, 5], [1, 1, 1]),
+        (2 - x, [1, 0, -1], [-1, -1, -1]),
+        (2 * x, [2, 4, 6], [2, 2, 2]),
+        (6 / x, [6, 3, 2], [-6, -1.5, -6 / 9]),
+        (2**x, [2, 4, 8], np.log(2) * np.array([2, 4, 8])),
+        (np.array([1.0, 0.0, 1.0]) * x, [1, 0, 3], [1, 0, 1]),
+        (np.ones((1, 3)) @ x, [6], [1, 1, 1]),
+    ]:
+        x.grad = None
+        y.sum().backward()
+        np.testing.assert_allclose(y.data, expected, rtol=1e-15)
+        np.testing.assert_allclose(x.grad, slope, rtol=1e-15)
+
+
+@pytest.mark.parametrize("number", [2, 2.0, np.float64(2), np.int64(2), True])
+def test_numbers_are_weak(number):
+    x = mh.Tensor(np.ones(3, dtype="float32"), requires_grad=True)
+    for y in (x * number, number * x, x + number, number / x, x**number, number - x):
+        assert y.dtype == np.float32
+        y.sum().backward()
+        assert x.grad.dtype == np.float32
+
+
+def test_gradients_add_up_over_uses_and_over_backwards():
+    a = leaf([2.0])
+    b = a + a
+    c = b * b  # why a topological order: b must have both its gradients before it passes them on
+    c.backward(retain_graph=True)
+    assert a.grad == 16
+    c.backward()
+    assert a.grad == 32
+
+
+def test_a_topological_order_not_a_depth_first_one():
+    a = leaf([3.0])
+    deep = a * 1.0 * 1.0 * 1.0
+    (a * deep + deep).backward()
+    assert a.grad == 7
+
+
+def test_leaves_never_share_a_gradient():
+    a, b = leaf(), leaf()
+    (a + b).sum().backward()
+    assert not np.shares_memory(a.grad, b.grad)
+    a.grad[:] = 7
+    np.testing.assert_array_equal(b.grad, 1)
+
+
+def test_the_callers_gradient_is_not_kept():
+    a, seed = leaf(), np.ones(3)
+    (+1.0 * a).backward(seed)
+    seed[:] = 5
+    np.testing.assert_array_equal(a.grad, 1)
+
+
+def test_a_freed_graph_is_refused_before_any_gradient_changes():
+    a, b = leaf(), leaf()
+    shared = a * 2.0
+    (shared * 3.0).sum().backward()
+    fresh = (b * shared).sum()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        fresh.backward()
+    assert b.grad is None
+    np.testing.assert_array_equal(a.grad, 6)
+
+
+def test_backward_of_a_non_scalar_asks_for_the_gradient():
+    y = leaf() * 2.0
+    with pytest.raises(RuntimeError, match=r"shape \(3,\) needs its gradient"):
+        y.backward()
+    with pytest.raises(ValueError, match=r"shape \(2,\), the Tensor \(3,\)"):
+        y.backward(np.ones(2))
+    with pytest.raises(TypeError, match="float32"):
+        y.backward(np.ones(3, dtype="float32"))
+    y.backward([1.0, 0.0, 2.0])
+
+
+def test_backward_without_a_graph_is_refused():
+    with pytest.raises(RuntimeError, match="does not require a gradient"):
+        (mh.Tensor([1.0]) * 2).backward()
+
+
+def test_no_grad_records_nothing_and_ends_with_its_block():
+    x = leaf()
+    with mh.no_grad():
+        assert not (x * 2.0).requires_grad
+    assert (x * 2.0).requires_grad
+    with pytest.raises(ZeroDivisionError), mh.no_grad():
+        1 / 0  # noqa: B018
+    assert (x * 2.0).requires_grad
+
+
+def test_no_grad_stays_in_its_thread():
+    seen = []
+    with mh.no_grad():
+        thread = threading.Thread(target=lambda: seen.append((leaf() * 2.0).requires_grad))
+        thread.start()
+        thread.join()
+    assert seen == [True]
+
+
+def test_detach_cuts_the_tape():
+    x = leaf()
+    (x * x.detach()).sum().backward()
+    np.testing.assert_array_equal(x.grad, x.data)
+
+
+def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        assert sys.getrecursionlimit() <= 10_000
+        x = y = leaf([1.0])
+        for _ in range(200_000):
+            y = y * 1.0
+        last = weakref.ref(y)
+        y.backward(retain_graph=True)
+        assert x.grad == 1
+        start = time.perf_counter()
+        del y
+        assert last() is None
+        assert time.perf_counter() - start < 5
+    finally:
+        gc.enable()
+
+
+def test_values_that_no_pullback_saved_are_freed():
+    x = leaf()
+    middle = x + 1.0
+    data = weakref.ref(middle.data)
+    y = middle + 1.0
+    del middle
+    assert data() is None
+    y.sum().backward()
+
+
+def test_data_may_be_lists_and_numbers_but_nothing_else():
+    assert mh.Tensor([[1.0, 2.0]]).shape == (1, 2)
+    assert mh.Tensor(3.0, requires_grad=True).ndim == 0
+    with pytest.raises(ValueError, match="ragged"):
+        mh.Tensor([[1.0], [2.0, 3.0]])
+    with pytest.raises(TypeError, match="numbers"):
+        mh.Tensor(["a"])
+    with pytest.raises(TypeError, match="object"):
+        mh.Tensor([None])
+
+
+@pytest.mark.parametrize("data", [[1, 2], [True], [1j]])
+def test_only_real_floating_point_numbers_have_gradients(data):
+    with pytest.raises(TypeError, match="only real floating-point"):
+        mh.Tensor(data, requires_grad=True)
+
+
+def test_mixed_float_types_are_refused_by_name():
+    with pytest.raises(TypeError, match="add: a is ndarray of float64, b is ndarray of float32"):
+        leaf() + np.ones(3, dtype="float32")
+
+
+def test_mixed_libraries_are_refused():
+    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    with pytest.raises(TypeError, match=r"multiply: a is ndarray .* b is Array"):
+        mh.ops.multiply(leaf(), mh.Tensor(strict.ones(3, dtype=strict.float64)))
+
+
+def test_a_tensor_is_not_silently_an_array():
+    with pytest.raises(TypeError, match=r"\.data"):
+        np.asarray(leaf())
+    with pytest.raises(TypeError):
+        np.exp(leaf())
+
+
+@pytest.mark.parametrize("key", [[0, 1], np.array([0, 1]), True, 1.0])
+def test_what_cannot_be_an_index_is_refused(key):
+    with pytest.raises(TypeError, match="index must be"):
+        leaf()[key]
+
+
+def test_new_axes_by_index():
+    x = leaf()
+    y = x[None, 1:, None]
+    assert y.shape == (1, 2, 1)
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad, [0, 1, 1])
+
+
+def test_methods_and_properties():
+    x = mh.Tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
+    assert (x.shape, x.ndim, len(x)) == ((2, 3), 2, 2)
+    assert x.mT.shape == x.reshape(3, 2).shape == x.reshape((3, -1)).shape == (3, 2)
+    assert (x.sum().item(), x.mean().item(), x.max().item()) == (15, 2.5, 5)
+    assert "requires_grad=True" in repr(x)
+
+
+def test_float16_and_int_arrays_pass_where_no_gradient_is_asked():
+    assert (mh.Tensor([1, 2]) + 1).data.dtype == np.int64
+
+
+def test_scatter_add_adds_up_repeated_rows(xp):
+    rows = xp.asarray([[2, 0], [2, 2]])
+    updates = xp.reshape(xp.arange(8, dtype=xp.float64), (2, 2, 2))
+    out = backend.scatter_add((4, 2), rows, updates)
+    np.testing.assert_array_equal(backend.to_numpy(out), [[2, 3], [0, 0], [10, 13], [0, 0]])
+
+
+def test_the_engine_moves_arrays_between_libraries(xp, rng):
+    host = rng.standard_normal((2, 3))
+    there = backend.move(host, xp)
+    np.testing.assert_array_equal(backend.to_numpy(there), host)
+    assert backend.namespace(there) is xp
+
+
+def test_unknown_and_absent_libraries_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="unknown array library 'jax'"):
+        backend.library("jax")
+    monkeypatch.setitem(sys.modules, "array_api_strict", None)
+    with pytest.raises(RuntimeError, match="array-api-strict is not installed"):
+        backend.library("array-api-strict")
