@@ -44,18 +44,11 @@ def scaled_dot_product_attention(
     Raises ValueError for shapes that do not fit, TypeError for dtypes, and for masks that are not
     boolean; each names the argument and what is required.
     """
-    arrays = [x.data if isinstance(x, Tensor) else x for x in (query, key, value)]
-    _check(*arrays)
-    if bias is not None:
-        _check_bias(bias, *arrays[:2])
-    out, weights = attention(
-        query,
-        key,
-        value,
-        bias,
-        mask=masks.resolve(mask, *arrays[:2]),
-        scale=scale,
-    )
+    q, k, v, b = (x.data if isinstance(x, Tensor) else x for x in (query, key, value, bias))
+    _check(q, k, v)
+    if b is not None:
+        _check_bias(b, q, k)
+    out, weights = attention(query, key, value, bias, mask=masks.resolve(mask, q, k), scale=scale)
     return (out, weights) if return_weights else out
 
 
