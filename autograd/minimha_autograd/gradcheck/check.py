@@ -24,8 +24,8 @@ from .numeric import central_difference, complex_step
 from .report import Bound, GradcheckError, Report, Row, explain
 
 CENTRAL = {"float64": (1e-5, 1e-6), "float32": (5e-3, 1e-2)}
-"""By the precision of the numeric side: the step, for inputs of size 1, and the error allowed,
-relative to the largest entry."""
+"""By the precision of the numeric side: the step, relative to the largest input, and the error
+allowed, relative to the largest entry of the gradient."""
 
 COMPLEX = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2}
 """By the dtype of the gradient: the error allowed against the complex step."""
@@ -91,7 +91,7 @@ def _numeric_gradients(
         return subject.loss({j: y.astype(moved.dtype) for j, y in hosts.items()} | {k: moved})
 
     step, relative = CENTRAL[precision]
-    h = step * max(1.0, float(abs(x).max(initial=0.0)))
+    h = step * max(float(abs(x).max(initial=0.0)) or 1.0, 1e-2)  # small inputs curve sooner
     floor = 100 * _eps(dtype) * subject.size / max(_norm([x]), 1.0)
     bound = Bound(relative, max(floor, _eps(precision) * subject.size / h))
     central, note = central_difference(loss, x, h), ""

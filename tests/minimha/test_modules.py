@@ -1,0 +1,101 @@
+"""Modules: parameters by name, and gradients through a whole GPT."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+
+
+@pytest.fixture
+def gpt():
+    return mh.GPT(7, context=6, d_model=4, num_heads=2, num_layers=2, rng=3, dtype="float64")
+
+
+def test_parameters_are_found_where_they_stand(gpt):
+    names = [name for name, _ in gpt.named_parameters()]
+    assert len(names) == len(set(names)) == 2 + 2 * 16 + 2 + 1
+    assert {"tokens.table", "blocks.0.attention.w_q", "blocks.1.narrow.bias", "head.weight"} <= set(
+        names
+    )
+
+
+def test_seeds_decide_the_weights_and_layers_differ(gpt):
+    again = mh.GPT(7, context=6, d_model=4, num_heads=2, num_layers=2, rng=3, dtype="float64")
+    for one, other in zip(gpt.parameters(), again.parameters(), strict=True):
+        np.testing.assert_array_equal(one.data, other.data)
+    w = [block.attention.w_q.data for block in gpt.blocks]
+    assert not np.allclose(*w)
+    assert not np.allclose(w[0], gpt.blocks[0].attention.w_k.data)
+
+
+def test_every_gradient_of_a_gpt(gpt, rng):
+    """The loss of the whole model, as a function of each parameter."""
+    tokens, targets = rng.integers(0, 7, (2, 3, 5))
+    names = [name for name, _ in gpt.named_parameters()]
+    owners = []
+    for name in names:
+        *path, last = name.split(".")
+        owner = gpt
+        for step in path:
+            owner = owner[int(step)] if isinstance(owner, list) else getattr(owner, step)
+        owners.append((owner, last))
+
+    def loss(*weights):
+        for (owner, last), weight in zip(owners, weights, strict=True):
+            setattr(owner, last, weight)
+        return mh.functional.cross_entropy(gpt(tokens), targets)
+
+    report = mh.gradcheck(loss, *gpt.parameters(), names=names)
+    sharp = {row.input for row in report.rows if row.method == "complex step"}
+    assert sharp == set(names)
+
+
+def test_a_gpt_does_not_see_the_future(gpt):
+    tokens = np.array([[1, 2, 3, 4, 5]])
+    changed = np.array([[1, 2, 3, 0, 6]])
+    np.testing.assert_array_equal(gpt(tokens).data[:, :3], gpt(changed).data[:, :3])
+
+
+def test_a_gpt_shows_its_weights_without_changing_its_logits(gpt):
+    tokens = np.array([[1, 2, 3, 4, 5]])
+    logits, weights = gpt(tokens, return_weights=True)
+    np.testing.assert_array_equal(logits.data, gpt(tokens).data)
+    assert [w.shape for w in weights] == [(1, 2, 5, 5)] * 2
+    np.testing.assert_allclose(weights[1].data.sum(-1), 1)
+
+
+def test_too_long_a_sequence_is_refused(gpt):
+    with pytest.raises(ValueError, match=r"shape \(1, 7\), required is \(B, T\) with T at most 6"):
+        gpt(np.zeros((1, 7), dtype=int))
+
+
+def test_tokens_outside_the_vocabulary_are_refused(gpt):
+    with pytest.raises(IndexError, match="from 0 to 6"):
+        gpt(np.array([[7]]))
+    with pytest.raises(IndexError, match="from 0 to 6"):
+        gpt(np.array([[-1]]))
+
+
+def test_cross_entropy_says_what_does_not_fit():
+    with pytest.raises(ValueError, match="one target for each row"):
+        mh.functional.cross_entropy(np.zeros((2, 3)), np.zeros(3, dtype=int))
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        mh.functional.cross_entropy(np.zeros((2, 3)), np.array([0, 3]))
+
+
+def test_zero_grad_forgets(gpt):
+    mh.functional.cross_entropy(gpt(np.array([[1]])), np.array([[2]])).backward()
+    assert gpt.head.weight.grad is not None
+    gpt.zero_grad()
+    assert all(p.grad is None for p in gpt.parameters())
+
+
+def test_adamw_finds_a_minimum_and_leaves_alone_what_has_no_gradient():
+    x, idle = mh.Tensor([5.0, -3.0], requires_grad=True), mh.Tensor([1.0], requires_grad=True)
+    optimiser = mh.AdamW([x, idle], lr=0.1, weight_decay=0.0)
+    for _ in range(400):
+        optimiser.zero_grad()
+        ((x - 2.0) ** 2).sum().backward()
+        optimiser.step()
+    np.testing.assert_allclose(x.data, 2, atol=1e-3)
+    assert idle.data == 1

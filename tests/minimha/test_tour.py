@@ -1,0 +1,128 @@
+"""The command minimha: a tour, and one line of error for what cannot be done."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from minimha import __main__ as command
+from minimha import tour
+
+TEXT = "The cat sat on the mat, and the dog sat on the log by the cat.\n" * 30
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.parametrize("library", ["numpy", "array-api-strict"])
+def test_a_short_tour(library, text, tmp_path, capsys):
+    if library != "numpy":
+        pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    picture = tmp_path / "heads.png"
+    options = [
+        "--text",
+        text,
+        "--steps",
+        "12",
+        "--seed",
+        "3",
+        "--picture",
+        picture,
+        "--backend",
+        library,
+    ]
+    assert command.main(list(map(str, options))) == 0
+    shown = capsys.readouterr().out
+    for part in ("softmax", "attention, masked", "multi-head attention", "layer norm"):
+        assert part in shown
+    assert "structural zero" in shown
+    assert "step    12   loss" in shown
+    assert "bigram table" in shown
+    assert f"The picture is in {picture}" in shown
+    assert picture.stat().st_size > 5000
+
+
+def test_the_same_seed_gives_the_same_tour(text, tmp_path, capsys):
+    shown = []
+    for seed in (5, 5, 6):
+        options = ["--text", text, "--steps", "3", "--seed", seed, "--picture", tmp_path / "p.png"]
+        command.main(list(map(str, options)))
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_the_default_tour_fails_unless_it_beats_the_bigram_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tour, "STEPS", 2)
+    options = ["--steps", "2", "--picture", str(tmp_path / "p.png")]
+    assert command.main(options) == 1
+    shown = capsys.readouterr().out
+    assert "not clearly below" in shown
+    assert "Failed" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "message"),
+    [
+        (
+            ["--text", "absent.txt"],
+            None,
+            "minimha: cannot read absent.txt: No such file or directory",
+        ),
+        (["--text", "."], None, "minimha: cannot read ."),
+        (["--text", "t"], b"", "minimha: t is empty"),
+        (["--text", "t"], bytes(range(256)), "minimha: t is not UTF-8 text"),
+        (["--text", "t"], b"short", "minimha: the text has 5 characters"),
+        (["--picture", "heads.txt"], None, "minimha: heads.txt: a picture's name ends in"),
+        (["--picture", "absent/heads.png"], None, "minimha: cannot write a picture to"),
+        (["--backend", "cupy"], None, "minimha: "),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_code_2(options, content, message, tmp_path):
+    if options[1] == "cupy" and importlib.util.find_spec("cupy"):
+        pytest.skip("cupy is installed")
+    if content is not None:
+        (tmp_path / "t").write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-m", "minimha", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "options", [["--steps", "0"], ["--steps", "x"], ["--seed", "-1"], ["--backend", "jax"]]
+)
+def test_bad_options_are_refused(options, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(options)
+    assert stopped.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    for option in ("--text", "--steps", "--seed", "--backend", "--picture"):
+        assert option in shown
+
+
+def test_a_sentence_is_found_or_the_beginning_taken():
+    assert tour.real_sentence("x. This sentence is plain, of some length. y") == (
+        "This sentence is plain, of some length."
+    )
+    assert tour.real_sentence("0123456789" * 9) == "0123456789" * 4
