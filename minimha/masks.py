@@ -14,6 +14,8 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, namespace
 
+__all__ = ["Mask", "causal", "dense", "keys", "padding", "resolve"]
+
 
 class Mask:
     """What may be attended to. Each kind says it in `array`."""

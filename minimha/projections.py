@@ -13,6 +13,8 @@ from minimha_autograd import ops
 from minimha_autograd.backend import Array, namespace
 from minimha_autograd.operation import Pullback, operation
 
+__all__ = ["merge_heads", "project_in", "project_out", "split_heads"]
+
 
 def split_heads(x: Array, num_heads: int) -> Array:
     """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`."""

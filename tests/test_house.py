@@ -1,0 +1,82 @@
+"""The house keeps its rules: which way imports run, what they cost, and who names a library."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import minimha as mh
+
+ROOT = Path(__file__).parents[1]
+ENGINE, PACKAGE = ROOT / "autograd" / "minimha_autograd", ROOT / "minimha"
+LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
+HOST = {  # what lives on the host may use NumPy
+    "backend.py", "check.py", "numeric.py", "report.py", "data.py", "training.py", "tour.py"
+}  # fmt: skip
+
+
+def imported(path):
+    """The top-level modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_the_engine_does_not_know_what_is_built_on_it():
+    for path in ENGINE.rglob("*.py"):
+        assert "minimha" not in set(imported(path)), path
+        assert "attention" not in path.read_text(encoding="utf-8").lower(), path
+
+
+def test_no_array_library_is_named_where_arrays_are_computed_on():
+    named = {
+        path.name
+        for package in (ENGINE, PACKAGE)
+        for path in package.rglob("*.py")
+        if LIBRARIES & set(imported(path))
+    }
+    assert named <= HOST
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_loads_nothing_heavy():
+    heavy = (
+        "numba",
+        "matplotlib",
+        "cupy",
+        "torch",
+        "rich",
+        "safetensors",
+        "pytest",
+        "array_api_compat.numpy",
+    )
+    loaded = run(f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])")
+    assert loaded == "[]\n"
+
+
+def test_importing_takes_at_most_twice_the_time_of_numpy():
+    times = {"numpy": [], "minimha": []}
+    for _ in range(9):
+        for name, seen in times.items():
+            start = time.perf_counter()
+            run(f"import {name}")
+            seen.append(time.perf_counter() - start)
+    ratio = statistics.median(times["minimha"]) / statistics.median(times["numpy"])
+    assert ratio <= 2, times
+
+
+@pytest.mark.parametrize("module", [mh, mh.ops, mh.functional, mh.masks, mh.projections])
+def test_what_is_public_is_there_and_documented(module):
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, name
