@@ -91,7 +91,9 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     table = Table(*headers, box=None, pad_edge=False, header_style="")
     for row in rows:
         table.add_row(*row)
-    console = Console(file=io.StringIO(), width=200, color_system=None, markup=False)
+    console = Console(
+        file=io.StringIO(), width=200, color_system=None, force_jupyter=False, markup=False
+    )
     console.print(table)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in lines)
