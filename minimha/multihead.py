@@ -34,7 +34,7 @@ def multi_head_attention(
     *,
     num_heads: int,
     mask: masks.Mask | Array | None = None,
-    wanted: tuple[bool, ...] = (True,) * 11,
+    wanted: tuple[bool, ...],
 ) -> tuple[tuple[Array, Array], Pullback]:
     """The values (out, weights) of attention in H heads, and the pullback to all eleven arrays.
 

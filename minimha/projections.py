@@ -42,7 +42,7 @@ def project_in(
     b: Array | None = None,
     *,
     num_heads: int,
-    wanted: tuple[bool, ...] = (True,) * 3,
+    wanted: tuple[bool, ...],
 ) -> tuple[Array, Pullback]:
     """y = split_heads(x w + b).   The gradients are those of matmul, of merge_heads(dy).
 
@@ -59,7 +59,7 @@ def project_in(
 
 @operation
 def project_out(
-    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...] = (True,) * 3
+    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
     """y = merge_heads(x) w + b.   dx = split_heads(dy wᵀ).
 

@@ -18,6 +18,7 @@ booleans, and may leave out the work for the others.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -48,9 +49,11 @@ registry: dict[str, Operation] = {}
 
 def operation(function: Callable[..., tuple[Any, Pullback]]) -> Operation:
     """Lift a function on arrays, which returns its value and pullback, to Tensors; register it."""
-    name = function.__name__.lstrip("_")
-    asks_wanted = "wanted" in (function.__kwdefaults__ or {})
-    parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+    name = function.__name__
+    signature = inspect.signature(function)
+    settings_of = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    asks_wanted = any(p.name == "wanted" for p in settings_of)
+    parameters = tuple(signature.parameters)[: len(signature.parameters) - len(settings_of)]
 
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
@@ -92,6 +95,8 @@ def operation(function: Callable[..., tuple[Any, Pullback]]) -> Operation:
     if name in registry:
         raise ValueError(f"an operation named {name} exists already")
     with_pullback.__name__ = name
+    shown = [p for p in signature.parameters.values() if p.name != "wanted"]
+    lifted.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # for help()
     lifted.with_pullback = with_pullback  # type: ignore[attr-defined]
     registry[name] = lifted  # type: ignore[assignment]
     return registry[name]

@@ -61,7 +61,7 @@ def attention(
     *,
     mask: Array | None = None,
     scale: float | None = None,
-    wanted: tuple[bool, ...] = (True, True, True, True),
+    wanted: tuple[bool, ...],
 ) -> tuple[tuple[Array, Array], Pullback]:
     """Attention on arrays: the values (out, weights) and the pullback to query, key, value, bias.
 

@@ -21,9 +21,7 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 @operation
-def multiply(
-    a: Array, b: Array, *, wanted: tuple[bool, bool] = (True, True)
-) -> tuple[Array, Pullback]:
+def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
@@ -33,9 +31,7 @@ def multiply(
 
 
 @operation
-def divide(
-    a: Array, b: Array, *, wanted: tuple[bool, bool] = (True, True)
-) -> tuple[Array, Pullback]:
+def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
     y = a / b
 
@@ -53,7 +49,7 @@ def negative(x: Array) -> tuple[Array, Pullback]:
 
 
 @operation
-def pow(a: Array, b: Array, *, wanted: tuple[bool, bool] = (True, True)) -> tuple[Array, Pullback]:
+def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, db = dy · y · log a."""
     xp, y = namespace(a, b), a**b
 

@@ -9,9 +9,7 @@ from ..operation import Pullback, operation
 
 
 @operation
-def matmul(
-    a: Array, b: Array, *, wanted: tuple[bool, bool] = (True, True)
-) -> tuple[Array, Pullback]:
+def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
