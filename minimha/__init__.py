@@ -8,7 +8,7 @@ D head width of Q and K, Dv head width of V, M model width.
 
 from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad, operation, ops
 
-from . import functional, masks, projections
+from . import functional, interchange, masks, pictures, projections
 from .functional import scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module
 from .multihead import MultiHeadAttention, multi_head_attention
@@ -30,11 +30,13 @@ __all__ = [
     "backend",
     "functional",
     "gradcheck",
+    "interchange",
     "masks",
     "multi_head_attention",
     "no_grad",
     "operation",
     "ops",
+    "pictures",
     "projections",
     "scaled_dot_product_attention",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minimha_autograd import Tensor, backend
+
+from .files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,21 +68,14 @@ def save(figure: Figure, path: str | Path) -> Path:
 
     Raises ValueError for an ending other than .png, .svg, .pdf, OSError where it can't be written.
     """
-    path = Path(path).absolute()
-    check_writable(path)
-    unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
+    check_path(path)
+    with written_whole(path) as unfinished:
         figure.savefig(unfinished, dpi=150)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path
+    return Path(path).absolute()
 
 
-def check_writable(path: str | Path) -> None:
+def check_path(path: str | Path) -> None:
     """Raise, before any work is done, what `save` would raise for this path."""
-    path = Path(path).absolute()
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path.name}: a picture's name ends in one of {', '.join(FORMATS)}")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"cannot write a picture to {path}")
+    if Path(path).suffix not in FORMATS:
+        raise ValueError(f"{path}: a picture's name ends in one of {', '.join(FORMATS)}")
+    check_writable(path)

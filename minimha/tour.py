@@ -41,7 +41,7 @@ class Plan:
     def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Plan:
         """Raises ValueError, RuntimeError or OSError, in one line, for what cannot be done."""
         backend.library(library)
-        pictures.check_writable(picture)
+        pictures.check_path(picture)
         by_default = text is None and steps == STEPS
         characters = data.python_reference() if text is None else data.read_text(text)
         vocabulary = data.Vocabulary(characters)

@@ -59,6 +59,6 @@ def test_a_picture_that_fails_leaves_nothing_behind(weights, tmp_path, monkeypat
 
 def test_unusable_paths_are_refused(tmp_path):
     with pytest.raises(ValueError, match="ends in one of"):
-        pictures.check_writable(tmp_path / "heads.txt")
+        pictures.check_path(tmp_path / "heads.txt")
     with pytest.raises(PermissionError, match="cannot write"):
-        pictures.check_writable(tmp_path / "nowhere" / "heads.png")
+        pictures.check_path(tmp_path / "nowhere" / "heads.png")

@@ -78,7 +78,7 @@ def test_the_default_tour_fails_unless_it_beats_the_bigram_table(tmp_path, monke
         (["--text", "t"], bytes(range(256)), "minimha: t is not UTF-8 text"),
         (["--text", "t"], b"short", "minimha: the text has 5 characters"),
         (["--picture", "heads.txt"], None, "minimha: heads.txt: a picture's name ends in"),
-        (["--picture", "absent/heads.png"], None, "minimha: cannot write a picture to"),
+        (["--picture", "absent/heads.png"], None, "minimha: cannot write to"),
         (["--backend", "cupy"], None, "minimha: "),
     ],
 )

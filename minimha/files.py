@@ -1,0 +1,31 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def written_whole(path: str | Path) -> Iterator[Path]:
+    """A path beside the given one to write to: moved there at the end, removed on an error.
+
+    Raises PermissionError, before anything is written, where no file can be made.
+    """
+    path = Path(path).absolute()
+    check_writable(path)
+    unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise PermissionError where no file can be made under this name."""
+    path = Path(path).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"cannot write to {path}")
