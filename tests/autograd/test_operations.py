@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from samples import SAMPLES
 
+import minimha as mh
 from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, registry
 
 every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -44,7 +45,8 @@ def value_and_gradients(xp, sample, dtype="float64", seed=0):
 
 
 def test_every_operation_has_a_record():
-    assert set(registry) == {sample.name for sample in SAMPLES}
+    ours = {f for name, f in registry.items() if name.startswith("minimha")}
+    assert ours == {sample.operation for sample in SAMPLES}
 
 
 @every_sample
@@ -85,7 +87,7 @@ def test_a_wrong_gradient_is_found(sample, damage):
         return f
 
     for k, x in enumerate(sample.inputs):
-        key_bias = sample.name == "multi_head_attention" and k == 8  # its true gradient is zero
+        key_bias = operation is mh.multi_head_attention and k == 8  # its true gradient is zero
         empty = 0 in [n for y in sample.inputs for n in np.shape(y)]
         if backend.is_floating(x) and not key_bias and not empty:
             with pytest.raises(GradcheckError, match="the gradient of x is wrong"):
