@@ -123,7 +123,7 @@ def to_numpy(x: Array) -> np.ndarray:
         return np.asarray(x.get())
     if hasattr(x, "detach"):  # torch
         return np.asarray(x.detach().cpu().numpy())
-    return np.from_dlpack(x)
+    return np.from_dlpack(namespace(x).asarray(x, copy=True))  # NumPy 2.0 refuses read-only ones
 
 
 def like(host: np.ndarray, x: Array) -> Array:

@@ -20,14 +20,14 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     """
     xp = namespace(x)
     if mask is not None:
-        x = xp.where(mask, x, -math.inf)
+        x = xp.where(mask, x, xp.full_like(x, -math.inf))
     if x.shape[axis] == 0:
         y = x
     else:
         peak = xp.max(xp.real(x) if is_complex(x) else x, axis=axis, keepdims=True)
-        y = xp.exp(x - xp.where(peak == -math.inf, 0.0, peak))
+        y = xp.exp(x - xp.where(peak == -math.inf, xp.zeros_like(peak), peak))
         total = xp.sum(y, axis=axis, keepdims=True)
-        y = y / xp.where(total == 0, 1.0, total)
+        y = y / xp.where(total == 0, xp.ones_like(total), total)
 
     def pullback(dy: Array) -> tuple[Array]:
         return (y * (dy - xp.sum(dy * y, axis=axis, keepdims=True)),)
