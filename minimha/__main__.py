@@ -48,10 +48,18 @@ def _parser() -> argparse.ArgumentParser:
         help="UTF-8 text to learn (default: the language reference that Python carries)",
     )
     parser.add_argument(
-        "--steps", type=_positive, default=1500, metavar="N", help="training steps (default: 1500)"
+        "--steps",
+        type=positive_integer,
+        default=1500,
+        metavar="N",
+        help="training steps (default: 1500)",
     )
     parser.add_argument(
-        "--seed", type=_natural, default=0, metavar="N", help="of all random numbers (default: 0)"
+        "--seed",
+        type=natural_number,
+        default=0,
+        metavar="N",
+        help="of all random numbers (default: 0)",
     )
     parser.add_argument(
         "--backend",
@@ -69,15 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _natural(text: str) -> int:
+def natural_number(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return number
 
 
-def _positive(text: str) -> int:
-    number = _natural(text)
+def positive_integer(text: str) -> int:
+    number = natural_number(text)
     if number == 0:
         raise argparse.ArgumentTypeError("at least one step is needed")
     return number

@@ -170,17 +170,20 @@ def resolve(mask: Mask | Array | None, query: Array, key: Array) -> Array | None
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        shape, per_sequence = tuple(mask.shape), (*query.shape[:-3], key.shape[-2])
+        array = _boolean(mask, "mask")
+        shape, per_sequence = tuple(array.shape), (*query.shape[:-3], key.shape[-2])
         if len(shape) == 2 and query.ndim == 4 and shape == per_sequence:
             raise ValueError(
                 f"mask of shape {shape} could be (B, S): write masks.keys(mask) or "
                 "masks.padding(lengths); if it is (T, S), write masks.dense(mask)"
             )
-        mask = dense(mask)
+        mask = dense(array)
     return mask.array(query, key)
 
 
 def _boolean(array: Any, what: str) -> Array:
+    if callable(array):
+        raise TypeError(f"{what} is a function: call it, as in masks.causal()")
     array = backend.asarray(array.data if isinstance(array, Tensor) else array)
     if not namespace(array).isdtype(array.dtype, "bool"):
         raise TypeError(

@@ -125,11 +125,15 @@ class MultiHeadAttention(Module):
         """The output (…, T, M) and, with return_weights, the weights (…, H, T, S).
 
         Without a key this is self-attention; without a value, the value is the key.
-        Raises ValueError for an input of another width than M.
+        Raises ValueError for an input of another width than M, TypeError for what is no array.
         """
         key = query if key is None else key
         value = key if value is None else value
         for name, x in {"query": query, "key": key, "value": value}.items():
+            if isinstance(x, masks.Mask):
+                raise TypeError(f"{name} is a mask: pass it by name, mask=…")
+            if not isinstance(x, Tensor) and not backend.is_array(x):
+                raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
             if x.ndim < 2 or x.shape[-1] != self.d_model:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, required is (…, positions, M) "

@@ -30,7 +30,7 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters = list(dict.fromkeys(parameters))  # tied ones move once
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.steps = 0
         self._moments = [(0.0 * p.data, 0.0 * p.data) for p in self.parameters]

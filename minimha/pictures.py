@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,9 @@ def attention_heads(
             axes.set_title(
                 f"head {head}" if layers == 1 else f"layer {layer}, head {head}", fontsize=9
             )
-            axes.set_xticks(range(s), [_VISIBLE.get(c, c) for c in keys], fontsize=6)
-            axes.set_yticks(range(t), [_VISIBLE.get(c, c) for c in queries], fontsize=6)
+            as_written = {"fontsize": 6, "parse_math": False}
+            axes.set_xticks(range(s), [_VISIBLE.get(c, c) for c in keys], **as_written)
+            axes.set_yticks(range(t), [_VISIBLE.get(c, c) for c in queries], **as_written)
             axes.tick_params(length=0, pad=1)
             if any(len(label) > 1 for label in keys):
                 axes.tick_params(axis="x", labelrotation=90)
@@ -69,7 +71,8 @@ def save(figure: Figure, path: str | Path) -> Path:
     Raises ValueError for an ending other than .png, .svg, .pdf, OSError where it can't be written.
     """
     check_path(path)
-    with written_whole(path) as unfinished:
+    with written_whole(path) as unfinished, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as an empty box
         figure.savefig(unfinished, dpi=150)
     return Path(path).absolute()
 

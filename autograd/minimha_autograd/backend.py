@@ -105,6 +105,13 @@ def is_complex(x: object) -> bool:
     return is_array(x) and _kind(x, "complex floating")
 
 
+def require_integers(x: object, name: str) -> None:
+    """Raise TypeError unless x is an array of integers."""
+    if not (is_array(x) and _kind(x, "integral")):
+        kind = f"dtype {x.dtype}" if is_array(x) else f"type {type(x).__name__}"  # type: ignore[attr-defined]
+        raise TypeError(f"{name} must be an array of integers, not of {kind}")
+
+
 _kinds: dict[tuple[type, Any, str], bool] = {}
 
 

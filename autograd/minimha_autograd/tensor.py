@@ -74,7 +74,8 @@ class Tensor:
     data           the array, of any array-API library; lists and numbers become NumPy arrays
     requires_grad  True makes a leaf, whose .grad backward() fills; needs real floating-point data
 
-    Operators and methods follow the array-API standard and record themselves on the tape.
+    Arithmetic and methods are operations of `ops` and record themselves on the tape; comparisons
+    give arrays.
     Raises TypeError for data that is not numbers, or cannot have a gradient.
     """
 
@@ -82,7 +83,7 @@ class Tensor:
     __array_ufunc__ = None  # array * Tensor is ours to answer, not NumPy's
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data: Array = data.data if isinstance(data, Tensor) else backend.asarray(data)
+        self.data: Array = backend.asarray(_data(data))
         self._edge: Edge | None = None
         if requires_grad:
             if not backend.is_floating(self.data):
@@ -186,7 +187,7 @@ class Tensor:
                     "array of that shape, or make a scalar first, for instance with .sum()"
                 )
             return xp.ones_like(self.data)
-        seed = gradient.data if isinstance(gradient, Tensor) else gradient
+        seed = _data(gradient)
         if not backend.is_array(seed):
             seed = xp.asarray(seed, dtype=self.dtype, device=self.device)
         if tuple(seed.shape) != self.shape:
@@ -197,6 +198,32 @@ class Tensor:
                 f"the Tensor {type(self.data).__name__} of {self.dtype}"
             )
         return seed
+
+    def __eq__(self, other: object) -> Any:
+        return self.data == _data(other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.data != _data(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self.data < _data(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self.data <= _data(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.data > _data(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.data >= _data(other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def __float__(self) -> float:
+        return float(self.data)
 
     def __repr__(self) -> str:
         return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
@@ -271,6 +298,10 @@ class Tensor:
     def mT(self) -> Tensor:  # noqa: N802  the standard's name
         """The last two axes swapped."""
         return ops.matrix_transpose(self)
+
+
+def _data(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
 
 
 def _tape(root: Node) -> list[Node]:

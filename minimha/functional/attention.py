@@ -116,6 +116,8 @@ def _check(query: Array, key: Array, value: Array) -> None:
 
 
 def _check_bias(bias: Any, query: Array, key: Array) -> None:
+    if not backend.is_array(bias):
+        raise TypeError(f"bias must be an array or a Tensor, not {type(bias).__name__}")
     scores = (*query.shape[:-1], key.shape[-2])
     shape = tuple(bias.shape)
     if len(shape) > len(scores) or any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd.backend import Array, is_complex, namespace
+from minimha_autograd.backend import Array, is_complex, namespace, require_integers
 from minimha_autograd.operation import Pullback, operation
 
 
@@ -13,9 +13,11 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     """y = mean of −log softmax(logits)[target], in nats.   dlogits = dy · (softmax − one-hot) / N.
 
     logits (…, C), targets (…) integers from 0 to C − 1; N is the number of targets.
-    Raises ValueError for shapes that do not fit or a target out of range.
+    Raises ValueError for shapes that do not fit or a target out of range, TypeError for targets
+    that are not integers.
     """
     xp = namespace(logits)
+    require_integers(targets, "cross_entropy: targets")
     count, classes = math.prod(targets.shape), logits.shape[-1]
     if logits.shape[:-1] != targets.shape or not count:
         raise ValueError(

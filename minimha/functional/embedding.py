@@ -12,8 +12,9 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.
 
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
-    Raises IndexError for an index out of range.
+    Raises IndexError for an index out of range, TypeError for indices that are not integers.
     """
+    backend.require_integers(indices, "embedding: indices")
     xp = backend.namespace(table)
     rows, width = table.shape
     if bool(xp.any((indices < 0) | (indices >= rows))):

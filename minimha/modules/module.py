@@ -9,18 +9,16 @@ from minimha_autograd import Tensor, backend
 
 
 class Module:
-    """Something with parameters: its attributes that are Tensors, and those of Modules within it.
+    """Something with parameters: its attributes that are Tensors requiring a gradient, and those of
+    Modules within it, a list of Modules included.
 
-    A list of Modules counts as well. Names are the path to the attribute: "blocks.0.attention.w_q".
+    Names are the path to the attribute: "blocks.0.attention.w_q". A parameter that stands in two
+    places, as tied weights do, is one parameter, under the first of its names.
     """
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters with their names, in the order in which they were made."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                yield prefix + name, value
-            for suffix, module in _modules(value):
-                yield from module.named_parameters(f"{prefix}{name}{suffix}.")
+        return ((name, tensor) for name, tensor in self._tensors() if tensor.requires_grad)
 
     def parameters(self) -> list[Tensor]:
         """All parameters."""
@@ -32,18 +30,29 @@ class Module:
             tensor.grad = None
 
     def to(self, library: str, device: Any = None) -> Module:
-        """Move all parameters, in place, to an array library ("numpy", "cupy", "torch", …).
+        """Move all Tensors, in place, to an array library ("numpy", "cupy", "torch", …).
 
         Returns the module itself. Raises RuntimeError for a library that this machine lacks.
         """
         xp = backend.library(library)
-        for tensor in self.parameters():
-            tensor.data, tensor.grad = backend.move(tensor.data, xp, device), None
+        for _, tensor in self._tensors():
+            tensor.data = backend.move(tensor.data, xp, device)
+        self.zero_grad()
         return self
 
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        seen = set()
+        for name, value in _walk(self):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield name, value
 
-def _modules(value: object) -> Iterator[tuple[str, Module]]:
-    if isinstance(value, Module):
-        yield "", value
-    if isinstance(value, list):
-        yield from ((f".{k}", m) for k, m in enumerate(value) if isinstance(m, Module))
+
+def _walk(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All Tensors in a Tensor, a Module, or a list of them, with their names."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Module | list):
+        items = vars(value).items() if isinstance(value, Module) else enumerate(value)
+        for key, item in items:
+            yield from _walk(item, f"{name}.{key}" if name else str(key))

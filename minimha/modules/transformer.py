@@ -75,8 +75,9 @@ class GPT(Module):
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
         With return_weights also a list with the attention weights (B, H, T, T) of each block.
-        Raises ValueError for more tokens than the context holds.
+        Raises ValueError for more tokens than the context holds, TypeError for no integers.
         """
+        backend.require_integers(tokens, "tokens")
         if tokens.ndim != 2 or tokens.shape[1] > self.context:
             raise ValueError(
                 f"tokens has shape {tuple(tokens.shape)}, required is (B, T) with T at most "

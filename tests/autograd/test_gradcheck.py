@@ -167,6 +167,83 @@ def test_a_function_of_arrays_without_a_pullback_is_told_what_to_return():
         mh.gradcheck(np.sin, np.ones(3))
 
 
+def changes_x(x):
+    x *= x
+    return 1.0 * x, lambda dy: (2 * x * dy,)
+
+
+def changes_x_later(x):
+    def pullback(dy):
+        x[:] = 0
+        return (2 * dy,)
+
+    return 2 * x, pullback
+
+
+def changes_dy(x):
+    y = np.exp(x)
+
+    def pullback(dy):
+        dy *= y
+        return (dy,)
+
+    return y, pullback
+
+
+draws = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (changes_x, "changes_x: x was changed in place"),
+        (changes_x_later, "changes_x_later: x was changed in place"),
+        (changes_dy, "changed its cotangent in place"),
+        (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
+        (lambda x: (np.full_like(x, np.nan), lambda dy: (dy,)), "NaN or infinite at these inputs"),
+        (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
+        (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
+        (
+            lambda x: (2 * x, lambda dy: ([1.0, 2.0, 3.0],)),
+            "of x is a list: a pullback returns arrays",
+        ),
+    ],
+)
+def test_what_is_no_question_of_numbers_is_said(f, message, rng):
+    x = rng.standard_normal(3)
+    before = x.copy()
+    with pytest.raises(mh.GradcheckError, match=message):
+        mh.gradcheck(f, x)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_a_function_of_tensors_must_return_tensors(rng):
+    x = mh.Tensor(rng.standard_normal(3))
+    with pytest.raises(mh.GradcheckError, match="must return Tensors, not Tensor, function"):
+        mh.gradcheck(lambda x: (x, lambda dy: dy), x)
+
+
+def test_numbers_are_values_and_gradients_too():
+    mh.gradcheck(lambda x: (float(x) ** 2, lambda dy: (2.0 * float(x) * float(dy),)), np.array(3.0))
+
+
+def test_float16_is_too_coarse(rng):
+    with pytest.raises(TypeError, match="x is float16, too coarse"):
+        mh.gradcheck(lambda x: (x, lambda dy: (dy,)), rng.random(3).astype("float16"))
+
+
+def test_axes_are_looked_at_before_anything_else(rng):
+    x = rng.standard_normal((2, 3))
+    mh.gradcheck(mh.ops.tanh, x, axes="row column")
+    with pytest.raises(ValueError, match=r"3 names for x, which has shape \(2, 3\)"):
+        mh.gradcheck(mh.ops.tanh, x, axes=["a b c"])
+
+
+def test_a_gradient_where_none_should_be_is_called_that(rng):
+    with pytest.raises(mh.GradcheckError, match="times the rounding expected of a true zero"):
+        mh.gradcheck(lambda x: (np.ones(3), lambda dy: (dy,)), rng.standard_normal(3))
+
+
 def test_nothing_to_check_is_an_error():
     with pytest.raises(TypeError, match="none of the inputs"):
         mh.gradcheck(np.sin, np.arange(3))

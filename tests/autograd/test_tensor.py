@@ -193,8 +193,40 @@ def test_a_tensor_is_not_silently_an_array():
 
 @pytest.mark.parametrize("key", [[0, 1], np.array([0, 1]), True, 1.0])
 def test_what_cannot_be_an_index_is_refused(key):
-    with pytest.raises(TypeError, match="index must be"):
+    with pytest.raises(TypeError, match="an index must be"):
         leaf()[key]
+
+
+def test_integers_of_any_kind_are_indices():
+    x = leaf()
+    assert x[np.argmax(x.data)].item() == x[np.array(2)].item() == 3
+
+
+def test_comparisons_give_arrays():
+    x, y = leaf(), leaf([1.0, 0.0, 4.0])
+    for ours, theirs in [
+        (x == y, x.data == y.data),
+        (x != 1.0, x.data != 1.0),
+        (x < y, x.data < y.data),
+        (x <= y, x.data <= y.data),
+        (x > np.ones(3), x.data > 1),
+        (x >= 2.0, x.data >= 2),
+    ]:
+        np.testing.assert_array_equal(ours, theirs)
+    assert not mh.Tensor(0.0)
+    assert float(mh.Tensor([1.5])[0]) == 1.5
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(x)
+
+
+def test_zero_to_a_power():
+    a, b = leaf([0.0, 2.0]), leaf([3.0, 2.0])
+    (a**b).sum().backward()
+    np.testing.assert_allclose(a.grad, [0, 4])
+    np.testing.assert_allclose(b.grad, [0, 4 * np.log(2)])
+    b.grad = None
+    (0**b).sum().backward()
+    np.testing.assert_array_equal(b.grad, 0)
 
 
 def test_new_axes_by_index():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import minimha as mh
+from minimha_autograd import backend
 
 
 @pytest.fixture
@@ -17,6 +18,35 @@ def test_parameters_are_found_where_they_stand(gpt):
     assert {"tokens.table", "blocks.0.attention.w_q", "blocks.1.narrow.bias", "head.weight"} <= set(
         names
     )
+
+
+def test_tied_weights_are_one_parameter_and_move_once():
+    class Tied(mh.Module):
+        def __init__(self):
+            self.weight = mh.Tensor([1.0], requires_grad=True)
+            self.again = [self.weight]
+
+    tied = Tied()
+    assert [name for name, _ in tied.named_parameters()] == ["weight"]
+    optimiser = mh.AdamW([tied.weight, tied.weight], lr=0.1, weight_decay=0.0)
+    (tied.weight * tied.again[0]).backward()
+    optimiser.step()
+    np.testing.assert_allclose(tied.weight.data, 0.9, rtol=1e-7)
+
+
+def test_a_tensor_without_gradient_is_no_parameter_but_moves_along(xp):
+    class Scaled(mh.Module):
+        def __init__(self):
+            self.weight = mh.Tensor([1.0], requires_grad=True)
+            self.factor = mh.Tensor([2.0])
+
+    scaled = Scaled()
+    assert len(scaled.parameters()) == 1
+    name = {"numpy": "numpy", "torch": "torch", "cupy": "cupy"}.get(
+        xp.__name__.rsplit(".", 1)[-1], "array-api-strict"
+    )
+    scaled.to(name)
+    assert backend.namespace(scaled.factor.data) is xp
 
 
 def test_seeds_decide_the_weights_and_layers_differ(gpt):
@@ -81,6 +111,14 @@ def test_cross_entropy_says_what_does_not_fit():
         mh.functional.cross_entropy(np.zeros((2, 3)), np.zeros(3, dtype=int))
     with pytest.raises(ValueError, match="from 0 to 2"):
         mh.functional.cross_entropy(np.zeros((2, 3)), np.array([0, 3]))
+
+
+@pytest.mark.parametrize("wrong", [[[1, 2]], np.array([[1.0]])])
+def test_what_should_be_integers_is_named(gpt, wrong):
+    with pytest.raises(TypeError, match="tokens must be an array of integers, not of"):
+        gpt(wrong)
+    with pytest.raises(TypeError, match="targets must be an array"):
+        mh.functional.cross_entropy(np.zeros((1, 1, 7)), wrong)
 
 
 def test_zero_grad_forgets(gpt):

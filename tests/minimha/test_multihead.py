@@ -129,6 +129,14 @@ def test_an_input_of_another_width_is_named(mha):
         mha(np.ones((B, T, M)), np.ones((B, S, M - 1)))
 
 
+def test_a_mask_in_the_place_of_a_key_is_told_where_to_go(mha):
+    x = np.ones((B, T, M))
+    with pytest.raises(TypeError, match="key is a mask: pass it by name, mask="):
+        mha(x, mh.masks.causal())
+    with pytest.raises(TypeError, match="query must be an array or a Tensor, not list"):
+        mha([[1.0]])
+
+
 def test_without_biases_there_are_four_parameters():
     module = mh.MultiHeadAttention(M, H, bias=False)
     assert [name for name, _ in module.named_parameters()] == ["w_q", "w_k", "w_v", "w_o"]

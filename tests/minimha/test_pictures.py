@@ -32,6 +32,10 @@ def test_words_label_one_layer_and_other_keys(weights):
     assert [axes.get_title() for axes in figure.axes[:3]] == ["head 0", "head 1", "head 2"]
 
 
+def test_any_character_may_be_a_label(weights, tmp_path):
+    pictures.save(pictures.attention_heads(weights, "$x^漢"), tmp_path / "heads.png")
+
+
 def test_labels_that_do_not_match_are_refused(weights):
     with pytest.raises(ValueError, match=r"weights has shape \(2, 3, 4, 4\), the labels need"):
         pictures.attention_heads(weights, "abc")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+
+ZERO = "structural zero"
 
 
 class GradcheckError(AssertionError):
@@ -17,23 +20,40 @@ class GradcheckError(AssertionError):
 class Bound:
     """How far a gradient may be from a numeric one: relative · (largest entry) + floor.
 
-    The floor is the rounding noise of the numeric side. A numeric gradient that lies below it
-    altogether is a structural zero.
+    The floor, of each entry or of all, is the noise of both sides. A numeric gradient that lies
+    below it altogether is a structural zero: noise stands against noise.
     """
 
     relative: float
-    floor: float
+    floor: np.ndarray | float
 
-    def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> tuple[float, float, bool]:
-        """The error, the error allowed, and whether this is a structural zero.
-
-        Both in units of the largest entry of the numeric gradient, or of the floor for a zero.
-        """
+    def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> Comparison:
+        """Compare entry by entry; the outcome is that of the worst entry."""
+        floor = np.broadcast_to(self.floor, numeric.shape)
         largest = float(abs(numeric).max(initial=0.0))
-        deviation = float(abs(analytic - numeric).max(initial=0.0))
-        zero = largest <= self.floor
-        unit = (self.floor or 1.0) if zero else largest
-        return deviation / unit, (self.relative * largest + self.floor) / unit, zero
+        zero = bool((abs(numeric) <= floor).all())
+        unit = (float(floor.max(initial=0.0)) if zero else largest) or 1.0
+        limit = self.relative * largest + floor
+        deviation = abs(analytic - numeric)
+        excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
+        worst = np.unravel_index(int(np.argmax(excess)), excess.shape) if excess.size else ()
+        if not excess.size:
+            return Comparison(0.0, 0.0, zero, worst)
+        return Comparison(float(deviation[worst] / unit), float(limit[worst] / unit), zero, worst)
+
+
+class Comparison(NamedTuple):
+    """The worst entry's error and the error allowed there, in units of the largest entry."""
+
+    error: float
+    allowed: float
+    zero: bool
+    worst: tuple[Any, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is allowed; a NaN is not."""
+        return self.error <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -42,8 +62,8 @@ class Row:
 
     error    the largest deviation, in units of the largest entry of the numeric gradient
     allowed  the largest error that passes, in the same units
-    note     "structural zero" where the true gradient is zero and rounding stands against rounding
-             (the units are then the noise expected), or why the sharper method was not used
+    note     "structural zero" where the numeric gradient is nothing but noise (the units are then
+             that noise), how far differences leave it open, or why the sharper method was not used
     """
 
     input: str
@@ -52,11 +72,6 @@ class Row:
     error: float
     allowed: float
     note: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the error is allowed; a NaN is not."""
-        return self.error <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -104,24 +119,25 @@ def explain(
     analytic: np.ndarray,
     numeric: np.ndarray,
     row: Row,
+    worst: tuple[Any, ...],
     axes: Sequence[str] | None,
 ) -> str:
     """The message of a failed comparison: facts only, the worst entry first."""
-    deviation = np.where(np.isnan(analytic), np.inf, abs(analytic - numeric))
-    worst = np.unravel_index(int(np.argmax(deviation)), analytic.shape)
     yours, theirs = float(analytic[worst]), float(numeric[worst])
+    zero = row.note == ZERO
+    unit = "times the rounding expected of a true zero" if zero else "of the largest entry"
     facts = [
         ("worst entry", _place(worst, axes)),
         ("yours", f"{yours:.9g}"),
         ("numeric", f"{theirs:.9g}   ({row.method})"),
         ("ratio", _ratio(yours, theirs) + _constancy(analytic, numeric)),
-        ("error", f"{row.error:.1e} of the largest entry; allowed {row.allowed:.1e}"),
+        ("error", f"{row.error:.1e} {unit}; allowed {row.allowed:.1e}"),
     ]
     lines = [f"  {label:<12} {fact}" for label, fact in facts]
     return "\n".join([f"{name}: the gradient of {row.input} is wrong", *lines])
 
 
-def _place(index: tuple[np.intp, ...], axes: Sequence[str] | None) -> str:
+def _place(index: tuple[Any, ...], axes: Sequence[str] | None) -> str:
     if not index:
         return "the only one"
     labels = axes if axes is not None else [f"axis {k}:" for k in range(len(index))]

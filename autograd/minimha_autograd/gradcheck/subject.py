@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,16 +12,23 @@ import numpy as np
 from .. import backend
 from ..operation import Pullback
 from ..tensor import Tensor
+from .numeric import jiggled
 from .report import GradcheckError
 
 
 class Subject:
-    """The function under check, of Tensors or of arrays, as one of host arrays."""
+    """The function under check, of Tensors or of arrays, as one of host arrays.
 
-    def __init__(self, f: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+    It is only ever called with copies, so that the caller's arrays stay as they are.
+    """
+
+    def __init__(
+        self, f: Callable[..., Any], inputs: tuple[Any, ...], names: Sequence[str] | None
+    ) -> None:
         self.f, self.inputs = f, inputs
         named = getattr(f, "func", f)  # what a partial was made of
         self.name = getattr(named, "__name__", type(named).__name__)
+        self.names = _parameters(f, len(inputs)) if names is None else names
         self.on_tensors = any(isinstance(x, Tensor) for x in inputs)
         self.arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
         self.checked = [
@@ -29,69 +36,133 @@ class Subject:
             for k, x in enumerate(inputs)
             if isinstance(x, Tensor) == self.on_tensors and backend.is_floating(self.arrays[k])
         ]
+        for k in self.checked:
+            if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
+                raise TypeError(
+                    f"gradcheck of {self.name}: {self.names[k]} is {self.arrays[k].dtype}, too "
+                    "coarse to check; convert it to float64 or float32"
+                )
         if not self.checked:
             raise TypeError(
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
                 f"floating-point numbers ({', '.join(type(x).__name__ for x in inputs)})"
             )
 
-    def names(self) -> list[str]:
-        try:
-            parameters = list(inspect.signature(self.f).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        positional = [
-            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        return [
-            positional[k] if k < len(positional) else f"input {k}" for k in range(len(self.inputs))
-        ]
+    def differentiate(self, rng: np.random.Generator) -> None:
+        """Draw random cotangents; find the gradients by the pullback, and how noisy they are.
 
-    def _record(self) -> tuple[list[Any], Pullback]:
-        """The values of f, and the pullback to its inputs."""
-        if not self.on_tensors:
-            result = getattr(self.f, "with_pullback", self.f)(*self.inputs)
-            if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
-                raise GradcheckError(
-                    f"{self.name}: a function of arrays must return (value, pullback); "
-                    "to check a function of Tensors, pass Tensors"
-                )
-            return list(_tuple(result[0])), result[1]
-        leaves = list(self.inputs)
-        for k in self.checked:
-            leaves[k] = Tensor(self.arrays[k], requires_grad=True)
-        outputs = _tuple(self.f(*leaves))
+        Raises GradcheckError where that is not a question of numbers: values that are not arrays or
+        not finite, differ from call to call, arrays changed in place, gradients of the wrong kind.
+        """
+        originals = {k: backend.to_numpy(self.arrays[k]) for k in self.checked}
+        values = [backend.to_numpy(y) for y in self._call(self._copies(originals))[0]]
+        self._refuse_unusable(values)
+        self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
+        self.size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
+        self.gradients = self._pull(originals, self.cotangents, values)
+        self.noise = dict.fromkeys(self.checked, 0.0)
+        for _ in range(4):
+            moved = {k: jiggled(x, rng) for k, x in originals.items()}
+            for k, dx in self._pull(moved, [jiggled(c, rng) for c in self.cotangents]).items():
+                change = float(abs(dx - self.gradients[k]).max(initial=0.0))
+                self.noise[k] = max(self.noise[k], change)
 
-        def pullback(*cotangents: Any) -> tuple[Any, ...]:
-            for y, dy in zip(outputs, cotangents, strict=True):
-                if y.requires_grad:
-                    y.backward(dy, retain_graph=True)
-            return tuple(leaves[k].grad for k in self.checked)
-
-        return [y.data for y in outputs], pullback
-
-    def gradients(self, rng: np.random.Generator) -> list[Any]:
-        """The gradient of each checked input, by the pullback, for random cotangents."""
-        values, pullback = self._record()
-        hosts = [backend.to_numpy(y) for y in values]
-        self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in hosts]
-        self.size = norm(self.cotangents) * norm(hosts)
-        gradients = pullback(
-            *(backend.like(c, y) for c, y in zip(self.cotangents, values, strict=True))
-        )
+    def _pull(
+        self,
+        hosts: dict[int, np.ndarray],
+        cotangents: list[np.ndarray],
+        expected: list[np.ndarray] | None = None,
+    ) -> dict[int, np.ndarray]:
+        """The gradients of the checked inputs on the host, at these inputs."""
+        inputs = self._copies(hosts)
+        if self.on_tensors:
+            for k in self.checked:
+                inputs[k] = Tensor(inputs[k].data, requires_grad=True)
+        values, pullback = self._call(inputs)
+        if expected and not all(map(np.array_equal, map(backend.to_numpy, values), expected)):
+            raise self._error("two calls with the same inputs gave different values")
+        given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
+        gradients = pullback(*given)
+        for k, host in hosts.items():
+            x = backend.to_numpy(inputs[k].data if self.on_tensors else inputs[k])
+            if not np.array_equal(x, host):
+                raise self._error(f"{self.names[k]} was changed in place")
+        if not all(map(np.array_equal, map(backend.to_numpy, given), cotangents)):
+            raise self._error("the pullback changed its cotangent in place")
         if not isinstance(gradients, tuple):
-            raise GradcheckError(
-                f"{self.name}: the pullback must return a tuple, one gradient an input, "
+            raise self._error(
+                "the pullback must return a tuple, one gradient an input, "
                 f"not {type(gradients).__name__}"
             )
         if len(gradients) == len(self.inputs):
-            return [gradients[k] for k in self.checked]
-        if len(gradients) == len(self.checked):
-            return list(gradients)
-        raise GradcheckError(
-            f"{self.name}: the pullback returned {len(gradients)} gradients for "
-            f"{len(self.checked)} inputs that can have one"
-        )
+            gradients = tuple(gradients[k] for k in self.checked)
+        if len(gradients) != len(self.checked):
+            raise self._error(
+                f"the pullback returned {len(gradients)} gradients for {len(self.checked)} inputs "
+                "that can have one"
+            )
+        return {
+            k: self._as_gradient(dx, hosts[k], self.names[k])
+            for k, dx in zip(self.checked, gradients, strict=True)
+        }
+
+    def _as_gradient(self, dx: Any, x: np.ndarray, name: str) -> np.ndarray:
+        """The gradient dx of x on the host; None, where nothing arrived, is zero."""
+        if dx is None:
+            return np.zeros_like(x)
+        if not (backend.is_array(dx) or np.isscalar(dx)) or isinstance(dx, Tensor):
+            kind = type(dx).__name__
+            raise self._error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
+        host = backend.to_numpy(backend.asarray(dx))
+        if host.shape != x.shape:
+            raise self._error(f"the gradient of {name} has shape {host.shape}, the input {x.shape}")
+        if host.dtype != x.dtype:
+            raise self._error(f"the gradient of {name} has dtype {host.dtype}, the input {x.dtype}")
+        return host
+
+    def _copies(self, hosts: dict[int, np.ndarray]) -> list[Any]:
+        """The inputs, the checked ones made anew from host arrays."""
+        inputs = list(self.inputs)
+        for k, host in hosts.items():
+            x = backend.like(host, self.arrays[k])
+            inputs[k] = Tensor(x) if self.on_tensors else x
+        return inputs
+
+    def _call(self, inputs: list[Any]) -> tuple[list[Any], Pullback]:
+        """The values of f as arrays, and the pullback to its inputs."""
+        if self.on_tensors:
+            outputs = _tuple(self.f(*inputs))
+            if not all(isinstance(y, Tensor) for y in outputs):
+                kinds = ", ".join(type(y).__name__ for y in outputs)
+                raise self._error(f"a function of Tensors must return Tensors, not {kinds}")
+
+            def pullback(*cotangents: Any) -> tuple[Any, ...]:
+                for y, dy in zip(outputs, cotangents, strict=True):
+                    if y.requires_grad:
+                        y.backward(dy, retain_graph=True)
+                return tuple(inputs[k].grad for k in self.checked)
+
+            return [y.data for y in outputs], pullback
+        result = getattr(self.f, "with_pullback", self.f)(*inputs)
+        if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+            raise self._error(
+                "a function of arrays must return (value, pullback); "
+                "to check a function of Tensors, pass Tensors"
+            )
+        if isinstance(result[0], list):
+            raise self._error("several values are returned as a tuple, not a list")
+        return [backend.asarray(y) for y in _tuple(result[0])], result[1]
+
+    def _refuse_unusable(self, hosts: list[np.ndarray]) -> None:
+        if not all(y.dtype.kind == "f" for y in hosts):
+            raise self._error(f"the values have dtype {', '.join(str(y.dtype) for y in hosts)}")
+        if not all(np.isfinite(y).all() for y in hosts):
+            raise self._error(
+                "the value is NaN or infinite at these inputs: nothing can be checked"
+            )
+
+    def _error(self, message: str) -> GradcheckError:
+        return GradcheckError(f"{self.name}: {message}")
 
     def loss(self, k: int, x: np.ndarray) -> Any:
         """L = Σ c · f with the input k replaced by x, the others in its dtype."""
@@ -120,20 +191,23 @@ class Subject:
 
     def _evaluate(self, hosts: dict[int, np.ndarray]) -> list[np.ndarray]:
         """The values of f, on the host, with the checked inputs replaced."""
-        inputs = list(self.inputs)
-        for k, host in hosts.items():
-            x = backend.like(host, self.arrays[k])
-            inputs[k] = Tensor(x) if self.on_tensors else x
-        if self.on_tensors:
-            return [backend.to_numpy(y.data) for y in _tuple(self.f(*inputs))]
-        value, _ = getattr(self.f, "with_pullback", self.f)(*inputs)
-        return [backend.to_numpy(y) for y in _tuple(value)]
+        return [backend.to_numpy(y) for y in self._call(self._copies(hosts))[0]]
+
+
+def _parameters(f: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first parameters of f, as far as it tells them."""
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
-def norm(arrays: list[np.ndarray]) -> float:
+def _norm(arrays: list[np.ndarray]) -> float:
     """The Euclidean norm of all entries together."""
     return float(np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in arrays)))

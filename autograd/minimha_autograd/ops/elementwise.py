@@ -55,7 +55,12 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = dy * (b * a ** (b - 1)) if wanted[0] else None
-        db = dy * y * (xp.log(a) if is_array(a) else math.log(a)) if wanted[1] else None
+        db = None
+        if wanted[1]:  # 0 to a positive power stays 0, though log 0 is infinite
+            log_a = (
+                xp.log(xp.where(a == 0, xp.ones_like(a), a)) if is_array(a) else math.log(a or 1)
+            )
+            db = dy * y * log_a
         return da, db
 
     return y, pullback

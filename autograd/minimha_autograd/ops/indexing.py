@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ..backend import Array, namespace
@@ -14,11 +15,7 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
 
     Raises TypeError for a key that is an array or a list.
     """
-    keys = key if isinstance(key, tuple) else (key,)
-    for k in keys:
-        if not (k is None or k is ... or isinstance(k, int | slice)) or isinstance(k, bool):
-            raise TypeError(f"a Tensor's index must be integers, slices, None or ..., got {k!r}")
-    xp = namespace(x)
+    xp, key = namespace(x), tuple(_plain(k) for k in (key if isinstance(key, tuple) else (key,)))
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.zeros_like(x)
@@ -26,3 +23,12 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
         return (dx,)
 
     return x[key], pullback
+
+
+def _plain(k: Any) -> Any:
+    """One part of a key, integers of any kind as Python's."""
+    if k is None or k is ... or isinstance(k, slice):
+        return k
+    if isinstance(k, bool) or getattr(k, "ndim", False) or not hasattr(k, "__index__"):
+        raise TypeError(f"an index must be integers, slices, None or ..., got {k!r}")
+    return operator.index(k)
