@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from . import tour  # not for --help
 
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # consoles lack characters
+        if stream is not None:  # a console may lack a character
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         plan = tour.Plan.of(
             options.text,
@@ -29,9 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"minimha: {error}", file=sys.stderr)
         return 2
     try:
-        return tour.run(plan)
+        code = tour.run(plan)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader left, as head does: say nothing more, at exit neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 1
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,8 +14,8 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
     Raises PermissionError, before anything is written, where no file can be made.
     """
-    path = Path(path).absolute()
     check_writable(path)
+    path = Path(path).resolve()  # a link is followed, not replaced
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         yield unfinished
@@ -26,6 +26,6 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
 def check_writable(path: str | Path) -> None:
     """Raise PermissionError where no file can be made under this name."""
-    path = Path(path).absolute()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    path = Path(path).resolve()
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise PermissionError(f"cannot write to {path}")

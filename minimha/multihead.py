@@ -13,7 +13,7 @@ from minimha_autograd.backend import Array, Rng
 from minimha_autograd.operation import Pullback, operation
 
 from . import masks
-from .functional.attention import attention
+from .functional.attention import attention, check
 from .modules.module import Module
 from .projections import project_in, project_out
 
@@ -46,11 +46,19 @@ def multi_head_attention(
 
     The backward is the pullbacks of the parts in reverse order. The gradient of b_k is zero: it
     adds the same number to every score of a row, which softmax does not see.
+
+    Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
     """
+    widths = [w.shape[-1] for w in (w_q, w_k, w_v)]
+    if num_heads < 1 or any(width % num_heads for width in widths):
+        raise ValueError(
+            f"num_heads = {num_heads} must divide the columns {widths} of w_q, w_k, w_v"
+        )
     to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
     q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
     k, pull_k = project_in.with_pullback(key, w_k, b_k, num_heads=num_heads, wanted=to_k)
     v, pull_v = project_in.with_pullback(value, w_v, b_v, num_heads=num_heads, wanted=to_v)
+    check(q, k, v)
     (heads, weights), pull_attention = attention.with_pullback(
         q,
         k,

@@ -52,8 +52,8 @@ def attention_heads(
                 f"head {head}" if layers == 1 else f"layer {layer}, head {head}", fontsize=9
             )
             as_written = {"fontsize": 6, "parse_math": False}
-            axes.set_xticks(range(s), [_VISIBLE.get(c, c) for c in keys], **as_written)
-            axes.set_yticks(range(t), [_VISIBLE.get(c, c) for c in queries], **as_written)
+            axes.set_xticks(range(s), [_label(c) for c in keys], **as_written)
+            axes.set_yticks(range(t), [_label(c) for c in queries], **as_written)
             axes.tick_params(length=0, pad=1)
             if any(len(label) > 1 for label in keys):
                 axes.tick_params(axis="x", labelrotation=90)
@@ -65,6 +65,11 @@ def attention_heads(
     return figure
 
 
+def _label(token: str) -> str:
+    """A token as one can see it: signs for blanks, and for what cannot be printed."""
+    return _VISIBLE.get(token, "".join(c if c.isprintable() else "�" for c in token))
+
+
 def save(figure: Figure, path: str | Path) -> Path:
     """Write a figure to a file: whole, or not at all. Returns the file's absolute path.
 
@@ -74,7 +79,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     with written_whole(path) as unfinished, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as an empty box
         figure.savefig(unfinished, dpi=150)
-    return Path(path).absolute()
+    return Path(path).resolve()
 
 
 def check_path(path: str | Path) -> None:

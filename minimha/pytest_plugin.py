@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+KNOWN = ("numpy", "array-api-strict", "torch", "cupy")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register --array-backend."""
@@ -20,25 +22,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="numpy",
         metavar="NAMES",
         help="array libraries for tests that use the fixture xp, separated by commas: "
-        "numpy, array-api-strict, torch, cupy (default: numpy)",
+        f"{', '.join(KNOWN)} (default: numpy)",
     )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks for xp on every library named."""
-    if "xp" in metafunc.fixturenames:
-        names = metafunc.config.getoption("--array-backend").split(",")
-        metafunc.parametrize("xp", [name.strip() for name in names], indirect=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the fixture xp for the libraries named; a project's own xp still overrides it."""
+    names = [name.strip() for name in config.getoption("--array-backend").split(",")]
+    for name in names:
+        if name not in KNOWN:
+            raise pytest.UsageError(f"--array-backend: {name!r} is not one of {', '.join(KNOWN)}")
 
+    class Libraries:
+        @pytest.fixture(params=list(dict.fromkeys(names)))
+        def xp(self, request: pytest.FixtureRequest) -> Any:
+            """The array-API namespace of a library asked for on the command line."""
+            from minimha_autograd import backend  # not for those who never ask for xp
 
-@pytest.fixture
-def xp(request: pytest.FixtureRequest) -> Any:
-    """The array-API namespace of a library asked for on the command line."""
-    from minimha_autograd import backend
+            try:
+                return backend.library(request.param)
+            except RuntimeError as error:
+                pytest.skip(str(error))
 
-    try:
-        return backend.library(request.param)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Libraries(), "minimha-xp")

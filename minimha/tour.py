@@ -68,7 +68,8 @@ def run(plan: Plan) -> int:
     below = _judge(model, parts, len(vocabulary))
     print("\n   It continues a line of the held-out text:\n")
     continued = training.sample(model, parts.validation[: CONTEXT // 2], count=200, rng=plan.seed)
-    print("\n".join(f"   | {line}" for line in vocabulary.decode(continued).splitlines()))
+    for line in vocabulary.decode(continued).splitlines():
+        print("   | " + "".join(c if c.isprintable() else " " for c in line))
 
     sentence = real_sentence(vocabulary.decode(parts.validation))
     print(f"\n3. What each head attends to, in {sentence!r}")

@@ -47,7 +47,7 @@ def _schedule(step: int, steps: int) -> float:
     warmup = max(1, steps // 10)
     if step < warmup:
         return (step + 1) / warmup
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - 1 - warmup)))
 
 
 def evaluate(model: GPT, tokens: np.ndarray, batch: int = 64) -> float:

@@ -79,7 +79,7 @@ def asarray(value: object) -> Array:
 
     Raises TypeError for what holds anything but numbers, ValueError for ragged lists.
     """
-    if is_array(value):
+    if is_array(value) and not isinstance(value, np.ndarray):
         return value
     try:
         array = np.asarray(value)
@@ -106,10 +106,17 @@ def is_complex(x: object) -> bool:
 
 
 def require_integers(x: object, name: str) -> None:
-    """Raise TypeError unless x is an array of integers."""
+    """Raise TypeError unless x is an array of integers, as indices are."""
     if not (is_array(x) and _kind(x, "integral")):
         kind = f"dtype {x.dtype}" if is_array(x) else f"type {type(x).__name__}"  # type: ignore[attr-defined]
         raise TypeError(f"{name} must be an array of integers, not of {kind}")
+
+
+def require_boolean(x: object, name: str) -> None:
+    """Raise TypeError unless x is a boolean array, as masks are."""
+    if not (is_array(x) and _kind(x, "bool")):
+        kind = f"dtype {x.dtype}" if is_array(x) else f"type {type(x).__name__}"  # type: ignore[attr-defined]
+        raise TypeError(f"{name} must be a boolean array, not of {kind}")
 
 
 _kinds: dict[tuple[type, Any, str], bool] = {}

@@ -112,6 +112,8 @@ def operation(function: Callable[..., tuple[Any, Pullback]]) -> Operation:
                 return value
             return tuple(map(Tensor, value)) if isinstance(value, tuple) else Tensor(value)
         value, pullback = with_pullback(*arrays, wanted=wanted, **settings)
+        if any(map(backend.is_complex, value if isinstance(value, tuple) else (value,))):
+            raise TypeError(f"{name}: complex values have no gradient: use no_grad()")
         if not isinstance(value, tuple):
             return Tensor._made(value, (Node(pullback, edges), 0))
         node = Node(pullback, edges, values=len(value))

@@ -7,6 +7,7 @@ soon as nobody names it. Gradients of leaves live on their node, so nothing poin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -181,7 +182,7 @@ class Tensor:
     def _seed(self, gradient: Any) -> Array:
         xp = backend.namespace(self.data)
         if gradient is None:
-            if self.data.size != 1:
+            if math.prod(self.shape) != 1:
                 raise RuntimeError(
                     f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
                     "array of that shape, or make a scalar first, for instance with .sum()"
@@ -227,6 +228,15 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leaves can be copied and pickled; what was made from them would lose its graph."""
+        if self._edge is not None and self._edge[0].pullback is not None:
+            raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
+        return _restored, (self.data, self.requires_grad, self.grad)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -292,12 +302,20 @@ class Tensor:
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same entries in another shape, given as one tuple or as several lengths."""
-        return ops.reshape(self, shape=shape[0] if isinstance(shape[0], tuple) else shape)
+        whole = len(shape) == 1 and isinstance(shape[0], tuple | list)
+        return ops.reshape(self, shape=tuple(shape[0]) if whole else shape)
 
     @property
     def mT(self) -> Tensor:  # noqa: N802  the standard's name
         """The last two axes swapped."""
         return ops.matrix_transpose(self)
+
+
+def _restored(data: Array, requires_grad: bool, gradient: Array | None) -> Tensor:
+    tensor = Tensor(data, requires_grad=requires_grad)
+    if gradient is not None:
+        tensor.grad = gradient
+    return tensor
 
 
 def _data(x: Any) -> Any:

@@ -39,13 +39,14 @@ def scaled_dot_product_attention(
 
     Returns the output (…, H, T, Dv), and with return_weights also the weights (…, H, T, S): arrays
     for arrays, Tensors if any argument is one. A query that may attend to nothing gets the output
-    0, weights 0 and gradients 0. The gradients are those of `attention`.
+    0, weights 0 and gradients 0. The gradients are those of `attention`. A NaN or an
+    infinity in a value that is hidden is not kept out: its weight is 0, and 0 · NaN is NaN.
 
     Raises ValueError for shapes that do not fit, TypeError for dtypes, and for masks that are not
     boolean; each names the argument and what is required.
     """
     q, k, v, b = (x.data if isinstance(x, Tensor) else x for x in (query, key, value, bias))
-    _check(q, k, v)
+    check(q, k, v)
     if b is not None:
         _check_bias(b, q, k)
     out, weights = attention(query, key, value, bias, mask=masks.resolve(mask, q, k), scale=scale)
@@ -97,7 +98,8 @@ def attention(
     return (out, weights), pullback
 
 
-def _check(query: Array, key: Array, value: Array) -> None:
+def check(query: Array, key: Array, value: Array) -> None:
+    """Raise unless these are query (…, H, T, D), key (…, H, S, D) and value (…, H, S, Dv)."""
     given = {"query (…, H, T, D)": query, "key (…, H, S, D)": key, "value (…, H, S, Dv)": value}
     for name, x in given.items():
         if not backend.is_array(x):
@@ -107,8 +109,8 @@ def _check(query: Array, key: Array, value: Array) -> None:
         if x.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: it needs two axes at least")
     shapes = ", ".join(f"{name} is {tuple(x.shape)}" for name, x in given.items())
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"query and key need the same width D: {shapes}")
+    if query.shape[-1] != key.shape[-1] or not query.shape[-1]:
+        raise ValueError(f"query and key need the same width D, at least 1: {shapes}")
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"key and value need the same number of positions S: {shapes}")
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:

@@ -18,6 +18,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     """
     xp = namespace(logits)
     require_integers(targets, "cross_entropy: targets")
+    targets = xp.astype(targets, xp.int64)  # a narrow type may not hold the number of classes
     count, classes = math.prod(targets.shape), logits.shape[-1]
     if logits.shape[:-1] != targets.shape or not count:
         raise ValueError(
@@ -26,7 +27,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
         )
     if bool(xp.any((targets < 0) | (targets >= classes))):
         raise ValueError(f"targets must be from 0 to {classes - 1}")
-    hit = xp.arange(classes, dtype=targets.dtype, device=logits.device) == targets[..., None]
+    hit = xp.arange(classes, dtype=xp.int64, device=logits.device) == targets[..., None]
     peak = xp.max(xp.real(logits) if is_complex(logits) else logits, axis=-1, keepdims=True)
     shifted = logits - peak
     exps = xp.exp(shifted)

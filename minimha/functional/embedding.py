@@ -16,6 +16,7 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """
     backend.require_integers(indices, "embedding: indices")
     xp = backend.namespace(table)
+    indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the number of rows
     rows, width = table.shape
     if bool(xp.any((indices < 0) | (indices >= rows))):
         raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")

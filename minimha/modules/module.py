@@ -10,7 +10,7 @@ from minimha_autograd import Tensor, backend
 
 class Module:
     """Something with parameters: its attributes that are Tensors requiring a gradient, and those of
-    Modules within it, a list of Modules included.
+    Modules within it, in lists, tuples and dictionaries too.
 
     Names are the path to the attribute: "blocks.0.attention.w_q". A parameter that stands in two
     places, as tied weights do, is one parameter, under the first of its names.
@@ -49,10 +49,10 @@ class Module:
 
 
 def _walk(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All Tensors in a Tensor, a Module, or a list of them, with their names."""
+    """All Tensors in a value, with their names."""
     if isinstance(value, Tensor):
         yield name, value
-    elif isinstance(value, Module | list):
-        items = vars(value).items() if isinstance(value, Module) else enumerate(value)
-        for key, item in items:
+    elif isinstance(value, Module | dict | list | tuple):
+        keyed = vars(value) if isinstance(value, Module) else value
+        for key, item in keyed.items() if isinstance(keyed, dict) else enumerate(keyed):
             yield from _walk(item, f"{name}.{key}" if name else str(key))

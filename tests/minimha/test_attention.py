@@ -179,7 +179,7 @@ def test_no_heads_and_many_batch_axes(qkv):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"key": np.ones((B, H, S, 5))}, ValueError, r"same width D: query .* is \(2, 3, 5, 4\), key"),
+        ({"key": np.ones((B, H, S, 5))}, ValueError, r"same width D, at least 1: query .* is \(2, 3, 5, 4\), key"),
         ({"value": np.ones((B, H, 6, DV))}, ValueError, "same number of positions S"),
         ({"key": np.ones((B, 2, S, D))}, ValueError, r"same batch and heads"),
         ({"query": np.ones(D)}, ValueError, r"query .* has shape \(4,\): it needs two axes"),

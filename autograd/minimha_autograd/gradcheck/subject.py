@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import backend
 from ..operation import Pullback
-from ..tensor import Tensor
+from ..tensor import Tensor, no_grad
 from .numeric import jiggled
 from .report import GradcheckError
 
@@ -55,7 +55,7 @@ class Subject:
         not finite, differ from call to call, arrays changed in place, gradients of the wrong kind.
         """
         originals = {k: backend.to_numpy(self.arrays[k]) for k in self.checked}
-        values = [backend.to_numpy(y) for y in self._call(self._copies(originals))[0]]
+        values = self._evaluate(originals)
         self._refuse_unusable(values)
         self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
         self.size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
@@ -191,7 +191,8 @@ class Subject:
 
     def _evaluate(self, hosts: dict[int, np.ndarray]) -> list[np.ndarray]:
         """The values of f, on the host, with the checked inputs replaced."""
-        return [backend.to_numpy(y) for y in self._call(self._copies(hosts))[0]]
+        with no_grad():  # complex values have no place on the tape
+            return [backend.to_numpy(y) for y in self._call(self._copies(hosts))[0]]
 
 
 def _parameters(f: Callable[..., Any], count: int) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ..backend import Array, is_array, namespace
 from ..operation import Pullback, operation
 
@@ -54,13 +52,13 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
     xp, y = namespace(a, b), a**b
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = dy * (b * a ** (b - 1)) if wanted[0] else None
-        db = None
+        da = db = None
+        if wanted[0]:  # the power 0 has slope 0, though 0⁻¹ is infinite
+            less = xp.where(b == 0, xp.ones_like(b), b - 1) if is_array(b) else b and b - 1
+            da = dy * (b * a**less)
         if wanted[1]:  # 0 to a positive power stays 0, though log 0 is infinite
-            log_a = (
-                xp.log(xp.where(a == 0, xp.ones_like(a), a)) if is_array(a) else math.log(a or 1)
-            )
-            db = dy * y * log_a
+            base = a if is_array(a) else xp.full_like(b, a)
+            db = dy * y * xp.log(xp.where(base == 0, xp.ones_like(base), base))
         return da, db
 
     return y, pullback

@@ -42,14 +42,17 @@ def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
     """
     xp = namespace(x)
     real = xp.real(x) if is_complex(x) else x
-    largest = real == xp.max(real, axis=axis, keepdims=True)
-    share = xp.astype(largest, x.dtype)
-    share = share / xp.sum(share, axis=axis, keepdims=True)
-    y = xp.sum(xp.where(largest, x, xp.zeros_like(x)) * share, axis=axis, keepdims=keepdims)
+    y = xp.max(real, axis=axis, keepdims=keepdims)
+
+    def share() -> Array:
+        largest = xp.astype(real == _kept(y, x, axis), x.dtype)
+        return largest / xp.sum(largest, axis=axis, keepdims=True)
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (_kept(dy, x, axis) * share,)
+        return (_kept(dy, x, axis) * share(),)
 
+    if is_complex(x):
+        return xp.sum(x * share(), axis=axis, keepdims=keepdims), pullback
     return y, pullback
 
 
