@@ -1,6 +1,9 @@
 """The Tensor and its tape."""
 
+import copy
 import gc
+import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -269,3 +272,66 @@ def test_unknown_and_absent_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "array_api_strict", None)
     with pytest.raises(RuntimeError, match="array-api-strict is not installed"):
         backend.library("array-api-strict")
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copied_leaf_gathers_its_own_gradient(again):
+    x = leaf()
+    x.grad = np.ones(3)
+    twin = again(x)
+    (twin * 2.0).sum().backward()
+    np.testing.assert_array_equal(twin.grad, 3)
+    np.testing.assert_array_equal(x.grad, 1)
+    with pytest.raises(TypeError, match=r"detach\(\) it first"):
+        again(x * 2.0)
+
+
+def test_a_pickled_module_trains_in_another_process(tmp_path):
+    for _ in range(100):
+        leaf()
+    (tmp_path / "module").write_bytes(pickle.dumps(mh.MultiHeadAttention(4, 2)))
+    code = (
+        "import pickle, numpy as np; m = pickle.load(open('module', 'rb'));"
+        "m(np.ones((1, 3, 4), dtype='float32')).sum().backward();"
+        "print(sum(p.grad is not None for p in m.parameters()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert done.stdout.strip() == b"8"
+
+
+def test_a_scalar_needs_no_gradient_on_any_library(xp):
+    x = mh.Tensor(xp.ones((2, 3)), requires_grad=True)
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(backend.to_numpy(x.grad), 2)
+
+
+def test_complex_values_are_kept_off_the_tape():
+    with pytest.raises(TypeError, match="multiply: complex values have no gradient"):
+        leaf() * 1j
+    with mh.no_grad():
+        assert (leaf() * 1j).data.dtype == complex
+
+
+def test_iterating_goes_along_the_first_axis():
+    assert [y.item() for y in leaf()] == [1, 2, 3]
+    with pytest.raises(TypeError, match="without axes"):
+        list(mh.Tensor(1.0))
+
+
+def test_the_maximum_is_exact_and_shared_between_ties():
+    x = leaf([0.1] * 10)
+    y = x.max()
+    y.backward()
+    assert y.item() == 0.1
+    np.testing.assert_allclose(x.grad, 0.1)
+    assert mh.Tensor([2**62 + 1, 3]).max().item() == 2**62 + 1
+
+
+def test_object_and_text_arrays_are_refused():
+    for data in (np.array(["a"]), np.array([None]), np.array(["2026-01-01"], dtype="datetime64")):
+        with pytest.raises(TypeError, match="expected numbers"):
+            mh.Tensor(data)

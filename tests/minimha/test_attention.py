@@ -138,6 +138,19 @@ def test_a_bias_of_minus_infinity_counts_as_masked(qkv, rng):
         np.testing.assert_array_equal(one.grad, other.grad)
 
 
+def test_the_operation_takes_arrays_for_masks_not_rules(qkv):
+    with pytest.raises(TypeError, match="mask must be a boolean array, not of type _Causal"):
+        mh.functional.attention(*qkv, mask=mh.masks.causal(offset=0))
+    with pytest.raises(TypeError, match="not of dtype float64"):
+        mh.functional.softmax(qkv[0], mask=np.zeros(4))
+
+
+def test_a_bias_may_be_a_tensor_by_name(qkv, rng):
+    bias = mh.Tensor(rng.standard_normal((T, S)), requires_grad=True)
+    mh.functional.attention(*qkv, bias=bias)[0].sum().backward()
+    assert bias.grad.shape == (T, S)
+
+
 def test_large_scores_stay_finite(qkv):
     q, k, v = qkv
     out, weights = mh.scaled_dot_product_attention(1e4 * q, 1e4 * k, v, return_weights=True)
@@ -189,6 +202,7 @@ def test_no_heads_and_many_batch_axes(qkv):
         ({"bias": np.ones((H, T, 6))}, ValueError, r"bias has shape \(3, 5, 6\)"),
         ({"bias": np.ones((T, S), dtype=bool)}, TypeError, "bias has dtype bool.*goes to mask"),
         ({"bias": np.ones((T, S), dtype=int)}, TypeError, "bias has dtype int64"),
+        ({"query": np.ones((B, H, T, 0)), "key": np.ones((B, H, S, 0))}, ValueError, "at least 1"),
         ({"bias": [1.0]}, TypeError, "bias must be an array or a Tensor, not list"),
         ({"mask": mh.masks.causal}, TypeError, r"mask is a function: call it, as in masks\.causal\(\)"),
         ({"mask": [[1, 0]]}, TypeError, "mask has dtype int64 and must be boolean"),

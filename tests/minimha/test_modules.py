@@ -1,5 +1,7 @@
 """Modules: parameters by name, and gradients through a whole GPT."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,43 @@ def test_what_should_be_integers_is_named(gpt, wrong):
         gpt(wrong)
     with pytest.raises(TypeError, match="targets must be an array"):
         mh.functional.cross_entropy(np.zeros((1, 1, 7)), wrong)
+
+
+def test_more_classes_than_a_narrow_type_holds(rng):
+    logits, targets = rng.standard_normal((4, 300)), np.array([1, 255, 7, 250])
+    wide = mh.functional.cross_entropy(logits, targets)
+    assert mh.functional.cross_entropy(logits, targets.astype("uint8")) == wide
+    table = rng.standard_normal((300, 2))
+    rows = mh.functional.embedding(table, targets.astype("uint8"))
+    np.testing.assert_array_equal(rows, table[targets])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_far_from_zero(dtype):
+    """1 + tanh u loses its digits where tanh u is close to −1."""
+    x = mh.Tensor(np.array([-5.0, -1e20, 1e20, 0.0], dtype=dtype), requires_grad=True)
+    with np.errstate(over="ignore"):
+        y = mh.functional.gelu(x)
+        y.sum().backward()
+    u = math.sqrt(2 / math.pi) * (-5 - 0.044715 * 125)
+    np.testing.assert_allclose(y.data, [-5 / (1 + math.exp(-2 * u)), 0, 1e20, 0], rtol=1e-5)
+    np.testing.assert_allclose(x.grad[1:], [0, 1, 0.5], atol=1e-12)
+
+
+def test_parameters_are_found_in_lists_tuples_and_dictionaries():
+    class Many(mh.Module):
+        def __init__(self):
+            self.some = [mh.Tensor([1.0], requires_grad=True)]
+            self.others = (mh.Linear(2, 3),)
+            self.named = {"a": mh.Linear(3, 1, bias=False)}
+
+    names = [name for name, _ in Many().named_parameters()]
+    assert names == ["some.0", "others.0.weight", "others.0.bias", "named.a.weight"]
+
+
+def test_adamw_wants_a_list():
+    with pytest.raises(TypeError, match="list of Tensors"):
+        mh.AdamW(mh.Tensor([1.0], requires_grad=True))
 
 
 def test_zero_grad_forgets(gpt):

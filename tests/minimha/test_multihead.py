@@ -137,6 +137,18 @@ def test_a_mask_in_the_place_of_a_key_is_told_where_to_go(mha):
         mha([[1.0]])
 
 
+def test_shapes_that_do_not_fit_are_named(mha, rng):
+    x = rng.standard_normal((B, T, M))
+    with pytest.raises(ValueError, match="same batch and heads"):
+        mha(x, rng.standard_normal((1, S, M)))
+    w = rng.standard_normal((M, M))
+    for count in (0, 5):
+        with pytest.raises(
+            ValueError, match=rf"num_heads = {count} must divide the columns \[12, 12, 12\]"
+        ):
+            mh.multi_head_attention(x, x, x, w, w, w, w, num_heads=count)
+
+
 def test_without_biases_there_are_four_parameters():
     module = mh.MultiHeadAttention(M, H, bias=False)
     assert [name for name, _ in module.named_parameters()] == ["w_q", "w_k", "w_v", "w_o"]

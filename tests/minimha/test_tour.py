@@ -19,10 +19,9 @@ def text(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("library", ["numpy", "array-api-strict"])
+@pytest.mark.parametrize("library", ["numpy", "array-api-strict", "torch"])
 def test_a_short_tour(library, text, tmp_path, capsys):
-    if library != "numpy":
-        pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    pytest.importorskip(library.replace("-", "_"), reason=f"{library} is not installed")
     picture = tmp_path / "heads.png"
     options = [
         "--text",
@@ -79,6 +78,7 @@ def test_the_default_tour_fails_unless_it_beats_the_bigram_table(tmp_path, monke
         (["--text", "t"], b"short", "minimha: the text has 5 characters"),
         (["--picture", "heads.txt"], None, "minimha: heads.txt: a picture's name ends in"),
         (["--picture", "absent/heads.png"], None, "minimha: cannot write to"),
+        (["--picture", "t/heads.png"], b"a file, no folder", "minimha: cannot write to"),
         (["--backend", "cupy"], None, "minimha: "),
     ],
 )
@@ -110,6 +110,30 @@ def test_bad_options_are_refused(options, capsys):
         command.main(options)
     assert stopped.value.code == 2
     assert options[0] in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_ends_the_tour_quietly(text, tmp_path):
+    tour = subprocess.Popen(
+        [sys.executable, "-u", "-m", "minimha", "--text", text, "--steps", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    tour.stdout.readline()
+    tour.stdout.close()
+    assert tour.stderr.read() == b""
+    tour.stderr.close()
+    assert tour.wait() == 1
+
+
+def test_a_disk_that_fills_up_is_one_line(text, tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(tour.pictures, "save", full)
+    options = ["--text", text, "--steps", "2", "--picture", tmp_path / "p.png"]
+    assert command.main(list(map(str, options))) == 1
+    assert capsys.readouterr().err == "minimha: no space left on device\n"
 
 
 def test_help_names_every_option(capsys):

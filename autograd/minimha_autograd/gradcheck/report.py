@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ZERO = "structural zero"
+LOST = "lost in rounding"
 
 
 class GradcheckError(AssertionError):
@@ -18,37 +19,43 @@ class GradcheckError(AssertionError):
 
 @dataclass(frozen=True)
 class Bound:
-    """How far a gradient may be from a numeric one: relative · (largest entry) + floor.
+    """How far a gradient may be from a numeric one: relative · (largest entry) + theirs + ours.
 
-    The floor, of each entry or of all, is the noise of both sides. A numeric gradient that lies
-    below it altogether is a structural zero: noise stands against noise.
+    theirs is the noise of the numeric gradient, of each entry or of all, and ours that of the other
+    side. A numeric gradient that lies below its own noise altogether is a structural zero.
     """
 
     relative: float
-    floor: np.ndarray | float
+    theirs: np.ndarray | float
+    ours: float = 0.0
 
     def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> Comparison:
         """Compare entry by entry; the outcome is that of the worst entry."""
-        floor = np.broadcast_to(self.floor, numeric.shape)
-        largest = float(abs(numeric).max(initial=0.0))
-        zero = bool((abs(numeric) <= floor).all())
-        unit = (float(floor.max(initial=0.0)) if zero else largest) or 1.0
-        limit = self.relative * largest + floor
+        if not numeric.size:
+            return Comparison(0.0, 0.0, (), "")
+        size, floor = abs(numeric), np.broadcast_to(self.theirs + self.ours, numeric.shape)
+        unit, note = float(size.max()), ""
+        if (size <= floor).all():
+            zero = (size <= self.theirs).all()
+            unit, note = float(floor.max()) or 1.0, ZERO if zero else LOST
+        limit = self.relative * float(size.max()) + floor
         deviation = abs(analytic - numeric)
         excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
-        worst = np.unravel_index(int(np.argmax(excess)), excess.shape) if excess.size else ()
-        if not excess.size:
-            return Comparison(0.0, 0.0, zero, worst)
-        return Comparison(float(deviation[worst] / unit), float(limit[worst] / unit), zero, worst)
+        worst = np.unravel_index(int(np.argmax(excess)), excess.shape)
+        error, allowed = float(deviation[worst] / unit), float(limit[worst] / unit)
+        if not note and allowed > max(1e-3, 3 * self.relative):
+            note = f"noise leaves {allowed:.0e} open"
+        return Comparison(error, allowed, worst, note)
 
 
 class Comparison(NamedTuple):
-    """The worst entry's error and the error allowed there, in units of the largest entry."""
+    """The worst entry's error and the error allowed there, in units of the largest entry or, where
+    that is below the noise, of the noise."""
 
     error: float
     allowed: float
-    zero: bool
     worst: tuple[Any, ...]
+    note: str
 
     @property
     def passed(self) -> bool:
@@ -62,8 +69,9 @@ class Row:
 
     error    the largest deviation, in units of the largest entry of the numeric gradient
     allowed  the largest error that passes, in the same units
-    note     "structural zero" where the numeric gradient is nothing but noise (the units are then
-             that noise), how far differences leave it open, or why the sharper method was not used
+    note     "structural zero" where the numeric gradient is nothing but its own noise, "lost in
+             rounding" where it is less than that of the other side (the units are then the noise),
+             how much noise leaves open, or why the sharper method was not used
     """
 
     input: str
@@ -124,8 +132,8 @@ def explain(
 ) -> str:
     """The message of a failed comparison: facts only, the worst entry first."""
     yours, theirs = float(analytic[worst]), float(numeric[worst])
-    zero = row.note == ZERO
-    unit = "times the rounding expected of a true zero" if zero else "of the largest entry"
+    noise = row.note in (ZERO, LOST)
+    unit = "times the noise, which is all there should be" if noise else "of the largest entry"
     facts = [
         ("worst entry", _place(worst, axes)),
         ("yours", f"{yours:.9g}"),
