@@ -10,12 +10,12 @@ from pathlib import Path
 
 from minimha_autograd.backend import LIBRARIES
 
+from . import tour
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the tour. Returns the exit code: 2 for unusable input."""
     options = _parser().parse_args(arguments)
-    from . import tour  # not for --help
-
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a console may lack a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -60,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         type=positive_integer,
-        default=1500,
+        default=tour.STEPS,
         metavar="N",
-        help="training steps (default: 1500)",
+        help=f"training steps (default: {tour.STEPS})",
     )
     parser.add_argument(
         "--seed",

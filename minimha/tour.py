@@ -19,7 +19,7 @@ from .multihead import multi_head_attention
 from .projections import project_in, project_out
 
 CONTEXT = 64
-STEPS = 1500
+STEPS = 1000
 MARGIN = 0.1
 """How far, in nats a character, "clearly below" the bigram table is."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from minimha_autograd.backend import Array, is_complex, namespace
 from minimha_autograd.operation import Pullback, operation
@@ -18,16 +19,22 @@ def gelu(x: Array) -> tuple[Array, Pullback]:
     """
     xp = namespace(x)
     c, a = math.sqrt(2 / math.pi), 0.044715
-    square = x * x  # x**3 would call the general power, ten times slower than two products
-    u = x * (c + c * a * square)
-    positive = (xp.real(u) if is_complex(u) else u) > 0
-    small = xp.exp(xp.where(positive, -2 * u, 2 * u))  # e^(−2|u|), which cannot overflow
-    one = xp.ones_like(small)
-    gate = xp.where(positive, one, small) / (1 + small)
-    rest = xp.where(positive, small, one) / (1 + small)  # 1 − g, which would lose its digits
+    # beyond ±10 the gate is 0 or 1 in all but name, and e^(−2u) would overflow
+    x = _clip(xp, x, low=-10)
+    z = _clip(xp, x, high=10)
+    square = z * z  # z**3 would call the general power, ten times slower than two products
+    e = xp.exp(z * (-2 * c - 2 * c * a * square))
+    gate = 1 / (1 + e)
 
     def pullback(dy: Array) -> tuple[Array]:
-        slope = 2 * gate * rest * (c + 3 * c * a * xp.where(small == 0, small, square))
-        return (dy * (gate + x * slope),)
+        slope = 2 * gate * (e * gate) * (c + 3 * c * a * square)  # e g = 1 − g, digits kept
+        return (dy * (gate + z * slope),)
 
     return x * gate, pullback
+
+
+def _clip(xp: Any, x: Array, *, low: float | None = None, high: float | None = None) -> Array:
+    """x with its real part kept between two bounds."""
+    if is_complex(x):
+        return xp.clip(xp.real(x), low, high) + 1j * xp.imag(x)
+    return xp.clip(x, low, high)
