@@ -105,18 +105,14 @@ def is_complex(x: object) -> bool:
     return is_array(x) and _kind(x, "complex floating")
 
 
-def require_integers(x: object, name: str) -> None:
-    """Raise TypeError unless x is an array of integers, as indices are."""
-    if not (is_array(x) and _kind(x, "integral")):
-        kind = f"dtype {x.dtype}" if is_array(x) else f"type {type(x).__name__}"  # type: ignore[attr-defined]
-        raise TypeError(f"{name} must be an array of integers, not of {kind}")
+_REQUIRED = {"integral": "an array of integers", "bool": "a boolean array"}
 
 
-def require_boolean(x: object, name: str) -> None:
-    """Raise TypeError unless x is a boolean array, as masks are."""
-    if not (is_array(x) and _kind(x, "bool")):
-        kind = f"dtype {x.dtype}" if is_array(x) else f"type {type(x).__name__}"  # type: ignore[attr-defined]
-        raise TypeError(f"{name} must be a boolean array, not of {kind}")
+def require(kind: str, x: object, name: str) -> None:
+    """Raise TypeError, with the name, unless x is an array of a kind: "integral" or "bool"."""
+    if not (is_array(x) and _kind(x, kind)):
+        what = f"of dtype {x.dtype}" if hasattr(x, "dtype") else f"of type {type(x).__name__}"
+        raise TypeError(f"{name} must be {_REQUIRED[kind]}, not {what}")
 
 
 _kinds: dict[tuple[type, Any, str], bool] = {}

@@ -14,7 +14,7 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
     Raises IndexError for an index out of range, TypeError for indices that are not integers.
     """
-    backend.require_integers(indices, "embedding: indices")
+    backend.require("integral", indices, "embedding: indices")
     xp = backend.namespace(table)
     indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the number of rows
     rows, width = table.shape

@@ -21,7 +21,7 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     """
     xp = namespace(x)
     if mask is not None:
-        backend.require_boolean(mask, "softmax: mask")
+        backend.require("bool", mask, "softmax: mask")
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
     if x.shape[axis] == 0:
         y = x

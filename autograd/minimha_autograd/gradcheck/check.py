@@ -6,7 +6,7 @@ of softmax vanish, so that a backward of zeros would pass.
 
 The yardstick is the largest entry of the numeric gradient, plus a floor for noise, which is
 measured: how far each side moves when its inputs move in their last place. There is no absolute
-tolerance, so the scale of a function does not matter.
+tolerance, so the scale of the output does not matter.
 """
 
 from __future__ import annotations
