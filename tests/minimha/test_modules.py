@@ -156,6 +156,18 @@ def test_parameters_are_found_in_lists_tuples_and_dictionaries():
     assert names == ["some.0", "others.0.weight", "others.0.bias", "named.a.weight"]
 
 
+def test_two_steps_of_adamw_by_hand():
+    """With gradients g then 3 g: m̂ = (0.1·0.9 g + 0.1·3 g)/0.19, v̂ = (0.1·0.9 g² + 0.1·9 g²)/0.19."""
+    p = mh.Tensor([2.0], requires_grad=True)
+    optimiser = mh.AdamW([p], lr=0.1, betas=(0.9, 0.9), eps=0.01, weight_decay=0.5)
+    g, expected = 0.2, 2.0
+    for k, (m, v) in enumerate([(1.0, 1.0), (0.39 / 0.19, 0.99 / 0.19)]):
+        p.grad = np.array([(1.0, 3.0)[k] * g])
+        optimiser.step()
+        expected -= 0.1 * (m * g / (math.sqrt(v) * g + 0.01) + 0.5 * expected)
+        np.testing.assert_allclose(p.data, expected, rtol=1e-14)
+
+
 def test_adamw_wants_a_list():
     with pytest.raises(TypeError, match="list of Tensors"):
         mh.AdamW(mh.Tensor([1.0], requires_grad=True))

@@ -108,6 +108,13 @@ def test_a_seed_gives_the_same_training_and_sample():
 def test_evaluation_is_the_mean_over_all_windows():
     tokens = data.Vocabulary(PATTERN).encode(PATTERN)[:200]
     model = small_gpt(30)
+    inputs, targets = data.windows(tokens, 16)
+    losses = []
+    for row, wanted in zip(inputs, targets, strict=True):
+        logits = model(row[None]).data[0]
+        odds = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        losses += [-math.log(odds[k, token]) for k, token in enumerate(wanted)]
+    assert training.evaluate(model, tokens) == pytest.approx(np.mean(losses), rel=1e-5)
     assert training.evaluate(model, tokens, batch=5) == pytest.approx(
         training.evaluate(model, tokens, batch=64), rel=1e-6
     )
