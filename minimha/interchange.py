@@ -14,7 +14,7 @@ from .modules import Module
 
 
 def state(module: Module) -> dict[str, np.ndarray]:
-    """Copies of all parameters of a module, on the host, by name."""
+    """Copies of all parameters of a module, on the host and in row-major order, by name."""
     return {name: backend.to_numpy(p.data).copy() for name, p in module.named_parameters()}
 
 
@@ -43,9 +43,8 @@ def save(module: Module, path: str | Path) -> None:
     """Write all parameters to a safetensors file. Raises OSError where it can't be written."""
     from safetensors.numpy import save_file
 
-    arrays = {name: np.ascontiguousarray(x) for name, x in state(module).items()}
     with written_whole(path) as unfinished:
-        save_file(arrays, unfinished)
+        save_file(state(module), unfinished)
 
 
 def load(module: Module, path: str | Path) -> None:

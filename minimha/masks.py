@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-__all__ = ["Mask", "causal", "dense", "keys", "padding", "resolve"]
+__all__ = ["Mask", "broadcasts", "causal", "dense", "keys", "padding", "resolve"]
 
 
 class Mask:
@@ -94,7 +94,7 @@ class _Keys(Mask):
 
 class _Padding(Mask):
     def __init__(self, lengths: Any) -> None:
-        self.lengths = backend.asarray(lengths.data if isinstance(lengths, Tensor) else lengths)
+        self.lengths = backend.asarray(array_of(lengths))
         if not namespace(self.lengths).isdtype(self.lengths.dtype, "integral"):
             raise TypeError(
                 f"padding: lengths are integers, one a sequence, not {self.lengths.dtype}; "
@@ -121,9 +121,7 @@ class _Dense(Mask):
     def array(self, query: Array, key: Array) -> Array:
         scores = (*query.shape[:-1], key.shape[-2])
         mask = namespace(query).asarray(self.dense, device=query.device)
-        if mask.ndim > len(scores) or any(
-            n not in (1, m) for n, m in zip(reversed(mask.shape), reversed(scores), strict=False)
-        ):
+        if not broadcasts(mask.shape, scores):
             raise ValueError(
                 f"mask has shape {tuple(mask.shape)}, which does not broadcast to (…, H, T, S) "
                 f"{scores}; to hide keys of each sequence write masks.padding(lengths) or "
@@ -181,10 +179,17 @@ def resolve(mask: Mask | Array | None, query: Array, key: Array) -> Array | None
     return mask.array(query, key)
 
 
+def broadcasts(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
+    """Whether an array of this shape broadcasts to the shape of the scores (…, H, T, S)."""
+    return len(shape) <= len(scores) and all(
+        n in (1, m) for n, m in zip(reversed(shape), reversed(scores), strict=False)
+    )
+
+
 def _boolean(array: Any, what: str) -> Array:
     if callable(array):
         raise TypeError(f"{what} is a function: call it, as in masks.causal()")
-    array = backend.asarray(array.data if isinstance(array, Tensor) else array)
+    array = backend.asarray(array_of(array))
     if not namespace(array).isdtype(array.dtype, "bool"):
         raise TypeError(
             f"{what} has dtype {array.dtype} and must be boolean, True = may attend: write "

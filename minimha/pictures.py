@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import array_of, backend
 
 from .files import check_writable, written_whole
 
@@ -32,7 +32,7 @@ def attention_heads(
     """
     from matplotlib.figure import Figure
 
-    data = backend.to_numpy(weights.data if isinstance(weights, Tensor) else weights)
+    data = backend.to_numpy(array_of(weights))
     data = data[None] if data.ndim == 3 else data
     keys = queries if keys is None else keys
     if data.ndim != 4 or data.shape[2:] != (len(queries), len(keys)):

@@ -3,7 +3,7 @@
 from . import backend, ops
 from .gradcheck import GradcheckError, Report, gradcheck
 from .operation import Operation, Pullback, operation, registry, unbroadcast
-from .tensor import Tensor, no_grad
+from .tensor import Tensor, array_of, no_grad
 
 __all__ = [
     "GradcheckError",
@@ -11,6 +11,7 @@ __all__ = [
     "Pullback",
     "Report",
     "Tensor",
+    "array_of",
     "backend",
     "gradcheck",
     "no_grad",

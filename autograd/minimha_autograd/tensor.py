@@ -84,7 +84,7 @@ class Tensor:
     __array_ufunc__ = None  # array * Tensor is ours to answer, not NumPy's
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data: Array = backend.asarray(_data(data))
+        self.data: Array = backend.asarray(array_of(data))
         self._edge: Edge | None = None
         if requires_grad:
             if not backend.is_floating(self.data):
@@ -188,7 +188,7 @@ class Tensor:
                     "array of that shape, or make a scalar first, for instance with .sum()"
                 )
             return xp.ones_like(self.data)
-        seed = _data(gradient)
+        seed = array_of(gradient)
         if not backend.is_array(seed):
             seed = xp.asarray(seed, dtype=self.dtype, device=self.device)
         if tuple(seed.shape) != self.shape:
@@ -201,22 +201,22 @@ class Tensor:
         return seed
 
     def __eq__(self, other: object) -> Any:
-        return self.data == _data(other)
+        return self.data == array_of(other)
 
     def __ne__(self, other: object) -> Any:
-        return self.data != _data(other)
+        return self.data != array_of(other)
 
     def __lt__(self, other: Any) -> Any:
-        return self.data < _data(other)
+        return self.data < array_of(other)
 
     def __le__(self, other: Any) -> Any:
-        return self.data <= _data(other)
+        return self.data <= array_of(other)
 
     def __gt__(self, other: Any) -> Any:
-        return self.data > _data(other)
+        return self.data > array_of(other)
 
     def __ge__(self, other: Any) -> Any:
-        return self.data >= _data(other)
+        return self.data >= array_of(other)
 
     __hash__ = object.__hash__
 
@@ -318,7 +318,8 @@ def _restored(data: Array, requires_grad: bool, gradient: Array | None) -> Tenso
     return tensor
 
 
-def _data(x: Any) -> Any:
+def array_of(x: Any) -> Any:
+    """The data of a Tensor, and anything else as it is."""
     return x.data if isinstance(x, Tensor) else x
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 from minimha_autograd.operation import Pullback, operation
 
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
     Raises ValueError for shapes that do not fit, TypeError for dtypes, and for masks that are not
     boolean; each names the argument and what is required.
     """
-    q, k, v, b = (x.data if isinstance(x, Tensor) else x for x in (query, key, value, bias))
+    q, k, v, b = map(array_of, (query, key, value, bias))
     check(q, k, v)
     if b is not None:
         _check_bias(b, q, k)
@@ -122,9 +122,7 @@ def _check_bias(bias: Any, query: Array, key: Array) -> None:
         raise TypeError(f"bias must be an array or a Tensor, not {type(bias).__name__}")
     scores = (*query.shape[:-1], key.shape[-2])
     shape = tuple(bias.shape)
-    if len(shape) > len(scores) or any(
-        n not in (1, m) for n, m in zip(reversed(shape), reversed(scores), strict=False)
-    ):
+    if not masks.broadcasts(shape, scores):
         raise ValueError(
             f"bias has shape {shape}, which does not broadcast to (…, H, T, S) {scores}"
         )

@@ -227,9 +227,27 @@ def test_numbers_are_values_and_gradients_too():
     mh.gradcheck(lambda x: (float(x) ** 2, lambda dy: (2.0 * float(x) * float(dy),)), np.array(3.0))
 
 
-def test_float16_is_too_coarse(rng):
-    with pytest.raises(TypeError, match="x is float16, too coarse"):
-        mh.gradcheck(lambda x: (x, lambda dy: (dy,)), rng.random(3).astype("float16"))
+@pytest.mark.parametrize("dtype", ["float16", "longdouble"])
+def test_other_floats_are_refused(dtype, rng):
+    x = rng.random(3).astype(dtype)
+    if x.dtype == np.float64:
+        pytest.skip("longdouble is float64 on this platform")
+    with pytest.raises(TypeError, match=f"x is {x.dtype}; only float64 and float32"):
+        mh.gradcheck(lambda x: (x, lambda dy: (dy,)), x)
+
+
+def test_a_row_that_proves_nothing_says_so_without_a_complex_step_too():
+    def constant(x):
+        return np.abs(np.ones(3)) + 0 * np.abs(x), lambda dy: (0 * dy,)
+
+    (row,) = mh.gradcheck(constant, np.array([1.0, -2.0, 3.0])).rows[-1:]
+    assert row.note.startswith("structural zero")
+
+    def cube_root(x):
+        return 1 + 0 * np.cbrt(x), lambda dy: (0 * dy,)
+
+    (row,) = mh.gradcheck(cube_root, np.array([1.0, -2.0, 3.0])).rows
+    assert row.note == "structural zero; no complex step: TypeError"
 
 
 def test_axes_are_looked_at_before_anything_else(rng):

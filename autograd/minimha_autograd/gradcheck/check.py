@@ -51,7 +51,7 @@ def gradcheck(
     Returns a Report, which prints as a table: the error by input and method.
     Raises GradcheckError, an AssertionError, when a gradient is wrong: it names the input, the
     worst entry by axis, both values and their ratio; or when values or gradients are not what they
-    should be. TypeError when there is nothing to check, and for float16: use a wider float.
+    should be. TypeError when there is nothing to check, and for floats but float64 and float32.
     """
     subject = Subject(f, inputs, names)
     labels = _labels(axes, subject)
@@ -60,10 +60,13 @@ def gradcheck(
     for k in subject.checked:
         analytic = subject.gradients[k]
         for method, numeric, bound, reason in _numeric_gradients(subject, k):
-            error, allowed, worst, note = outcome = bound.compare(analytic, numeric)
-            row = Row(subject.names[k], analytic.shape, method, error, allowed, reason or note)
+            outcome = bound.compare(analytic, numeric)
+            note = "; ".join(filter(None, (outcome.note, reason)))
+            row = Row(
+                subject.names[k], analytic.shape, method, outcome.error, outcome.allowed, note
+            )
             if not outcome.passed:
-                message = explain(subject.name, analytic, numeric, row, worst, labels[k])
+                message = explain(subject.name, analytic, numeric, row, outcome, labels[k])
                 raise GradcheckError(message)
             rows.append(row)
     return Report(subject.name, tuple(rows))

@@ -71,7 +71,7 @@ class Row:
     allowed  the largest error that passes, in the same units
     note     "structural zero" where the numeric gradient is nothing but its own noise, "lost in
              rounding" where it is less than that of the other side (the units are then the noise),
-             how much noise leaves open, or why the sharper method was not used
+             how much noise leaves open; and why the sharper method was not used
     """
 
     input: str
@@ -127,15 +127,15 @@ def explain(
     analytic: np.ndarray,
     numeric: np.ndarray,
     row: Row,
-    worst: tuple[Any, ...],
+    outcome: Comparison,
     axes: Sequence[str] | None,
 ) -> str:
     """The message of a failed comparison: facts only, the worst entry first."""
-    yours, theirs = float(analytic[worst]), float(numeric[worst])
-    noise = row.note in (ZERO, LOST)
-    unit = "times the noise, which is all there should be" if noise else "of the largest entry"
+    yours, theirs = float(analytic[outcome.worst]), float(numeric[outcome.worst])
+    only_noise = outcome.note in (ZERO, LOST)
+    unit = "times the noise, which is all there should be" if only_noise else "of the largest entry"
     facts = [
-        ("worst entry", _place(worst, axes)),
+        ("worst entry", _place(outcome.worst, axes)),
         ("yours", f"{yours:.9g}"),
         ("numeric", f"{theirs:.9g}   ({row.method})"),
         ("ratio", _ratio(yours, theirs) + _constancy(analytic, numeric)),

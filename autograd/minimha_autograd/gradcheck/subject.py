@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import backend
 from ..operation import Pullback
-from ..tensor import Tensor, no_grad
+from ..tensor import Tensor, array_of, no_grad
 from .numeric import jiggled
 from .report import GradcheckError
 
@@ -30,7 +30,7 @@ class Subject:
         self.name = getattr(named, "__name__", type(named).__name__)
         self.names = _parameters(f, len(inputs)) if names is None else names
         self.on_tensors = any(isinstance(x, Tensor) for x in inputs)
-        self.arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+        self.arrays = [array_of(x) for x in inputs]
         self.checked = [
             k
             for k, x in enumerate(inputs)
@@ -39,8 +39,8 @@ class Subject:
         for k in self.checked:
             if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
                 raise TypeError(
-                    f"gradcheck of {self.name}: {self.names[k]} is {self.arrays[k].dtype}, too "
-                    "coarse to check; convert it to float64 or float32"
+                    f"gradcheck of {self.name}: {self.names[k]} is {self.arrays[k].dtype}; only "
+                    "float64 and float32 can be checked"
                 )
         if not self.checked:
             raise TypeError(
@@ -84,8 +84,7 @@ class Subject:
         given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
         gradients = pullback(*given)
         for k, host in hosts.items():
-            x = backend.to_numpy(inputs[k].data if self.on_tensors else inputs[k])
-            if not np.array_equal(x, host):
+            if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host):
                 raise self._error(f"{self.names[k]} was changed in place")
         if not all(map(np.array_equal, map(backend.to_numpy, given), cotangents)):
             raise self._error("the pullback changed its cotangent in place")
