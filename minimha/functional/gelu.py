@@ -20,8 +20,8 @@ def gelu(x: Array) -> tuple[Array, Pullback]:
     xp = namespace(x)
     c, a = math.sqrt(2 / math.pi), 0.044715
     # beyond ±10 the gate is 0 or 1 in all but name, and e^(−2u) would overflow
-    x = _clip(xp, x, low=-10)
-    z = _clip(xp, x, high=10)
+    x = _clip(xp, x, low=-10.0)
+    z = _clip(xp, x, high=10.0)
     square = z * z  # z**3 would call the general power, ten times slower than two products
     gate = 1 / (1 + xp.exp(z * (-2 * c - 2 * c * a * square)))  # 1 + tanh u would lose its digits
 
