@@ -6,7 +6,16 @@ Axis letters, here and everywhere: B batch, H heads, T query positions, S key po
 D head width of Q and K, Dv head width of V, M model width.
 """
 
-from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad, operation, ops
+from minimha_autograd import (
+    GradcheckError,
+    Tensor,
+    backend,
+    detect_anomaly,
+    gradcheck,
+    no_grad,
+    operation,
+    ops,
+)
 
 from . import functional, interchange, masks, pictures, projections
 from .functional import scaled_dot_product_attention
@@ -28,6 +37,7 @@ __all__ = [
     "MultiHeadAttention",
     "Tensor",
     "backend",
+    "detect_anomaly",
     "functional",
     "gradcheck",
     "interchange",

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import Pullback, Tensor, backend, operation
 from minimha_autograd.backend import Array, Rng
-from minimha_autograd.operation import Pullback, operation
 
 from . import masks
 from .functional.attention import attention, check

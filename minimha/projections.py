@@ -9,9 +9,8 @@ Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axe
 
 from __future__ import annotations
 
-from minimha_autograd import ops
+from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
-from minimha_autograd.operation import Pullback, operation
 
 __all__ = ["merge_heads", "project_in", "project_out", "split_heads"]
 

@@ -1,5 +1,7 @@
 """What all tests share."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
@@ -21,3 +23,32 @@ def library(xp):
         except RuntimeError:  # not on this machine
             continue
     raise AssertionError(f"{xp} is no library of the backend")
+
+
+class Place(NamedTuple):
+    """Where arrays live: a library and one of its devices."""
+
+    xp: Any
+    device: Any = None
+
+    def __call__(self, host):
+        """A host array brought here; anything else as it is."""
+        return backend.move(host, self.xp, self.device) if isinstance(host, np.ndarray) else host
+
+
+def pytest_generate_tests(metafunc):
+    """`place` is each library asked for; array-api-strict's device1 stands in for a GPU."""
+    if "place" in metafunc.fixturenames:
+        names = [name.strip() for name in metafunc.config.getoption("--array-backend").split(",")]
+        names += ["array-api-strict:device1"] * ("array-api-strict" in names)
+        metafunc.parametrize("place", names, indirect=True)
+
+
+@pytest.fixture
+def place(request):
+    name, _, device = request.param.partition(":")
+    try:
+        xp = backend.library(name)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    return Place(xp, xp.Device(device) if device else None)

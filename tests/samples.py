@@ -1,4 +1,4 @@
-"""One record an operation: sample inputs, settings, and the value by other means.
+"""One record an operation: sample inputs, the value by other means, and what must be refused.
 
 The generic tests loop over these records. An operation without one fails the suite.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,31 +19,51 @@ RNG = np.random.default_rng(1729)
 B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axes cannot pass
 
 
-@dataclass(frozen=True)
-class Sample:
-    """An operation at one set of inputs.
+class Case:
+    """Inputs of an operation, and its settings. Those of floats are drawn in float64."""
 
-    reference  the value, or the values, by NumPy or by a loop
-    analytic   whether the complex step holds, to be demanded of the check
-    """
-
-    operation: Any
-    inputs: tuple[Any, ...]
-    reference: Callable[..., Any]
-    settings: dict[str, Any] = field(default_factory=dict)
-    analytic: bool = True
+    def __init__(self, *inputs: Any, **settings: Any) -> None:
+        self.inputs, self.settings = inputs, settings
 
     def __str__(self) -> str:
         shapes = "x".join(str(np.shape(x)).replace(" ", "") for x in self.inputs)
-        return f"{self.operation.__name__}-{shapes}"
+        named = ",".join(f"{k}={v}" for k, v in self.settings.items() if getattr(v, "ndim", 0) < 2)
+        return f"{shapes},{named}".strip(",").replace(" ", "")
+
+
+class Refused(Case):
+    """Inputs that must raise this error, with a message that matches the pattern."""
+
+    def __init__(self, error: type[Exception], match: str, *inputs: Any, **settings: Any) -> None:
+        super().__init__(*inputs, **settings)
+        self.error, self.match = error, match
+
+
+@dataclass(frozen=True)
+class Record:
+    """An operation and how to test it.
+
+    reference  the value, or the values, by NumPy or by a loop, of the same inputs and settings
+    cases      at distinct sizes, with axes of length 0 and 1, and broadcasting where there is any
+    refused    what must raise an error
+    analytic   whether the complex step holds, to be demanded of the check
+    zero       the inputs whose true gradient is zero
+    """
+
+    operation: Any
+    reference: Callable[..., Any]
+    cases: list[Case]
+    refused: list[Refused]
+    analytic: bool = True
+    zero: tuple[int, ...] = ()
 
 
 def normal(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape)
+    return np.asarray(RNG.standard_normal(shape))
 
 
 def positive(*shape: int) -> np.ndarray:
-    return RNG.uniform(0.5, 2, shape)
+    return np.asarray(RNG.uniform(0.5, 2, shape))
 
 
 def looped_attention(query, key, value, bias=None, *, mask=None, scale=None):
@@ -79,7 +99,7 @@ def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads,
                 (query, key, value), (w_q, w_k, w_v), (b_q, b_k, b_v), widths, strict=True
             )
         )
-        out, weights = looped_attention(q, k, v, mask=mask)
+        out, weights = looped_attention(q, k, v, mask=None if mask is None else mask[:, 0])
         outs.append(out)
         all_weights.append(weights)
     return np.concatenate(outs, axis=-1) @ w_o + b_o, np.stack(all_weights, axis=-3)
@@ -93,7 +113,8 @@ def normed(x, weight, bias):
 
 def softmaxed(x, axis=-1, mask=True):
     e = np.where(mask, np.exp(x), 0.0)
-    return e / e.sum(axis=axis, keepdims=True)
+    total = e.sum(axis=axis, keepdims=True)
+    return e / np.where(total == 0, 1.0, total)
 
 
 def heads(y, count):
@@ -112,94 +133,553 @@ QKV = normal(B, H, T, D), normal(B, H, S, D), normal(B, H, S, DV)
 WEIGHTS = (normal(M, H * D), normal(M, H * D), normal(M, H * DV), normal(H * DV, M))
 BIASES = (normal(H * D), normal(H * D), normal(H * DV), normal(M))
 
-SAMPLES = [
-    Sample(ops.add, (normal(B, 1, T), normal(M, 1)), np.add),
-    Sample(ops.subtract, (normal(T), normal(B, 1)), np.subtract),
-    Sample(ops.multiply, (normal(B, T), normal(T)), np.multiply),
-    Sample(ops.divide, (normal(B, T), positive(B, 1)), np.divide),
-    Sample(ops.negative, (normal(B, T),), np.negative),
-    Sample(ops.pow, (positive(B, 1), normal(T)), np.power),
-    Sample(ops.pow, (normal(B, T), 3), lambda x, n: x * x * x),
-    Sample(ops.pow, (2.0, normal(T)), np.power),
-    Sample(ops.exp, (normal(B, T),), np.exp),
-    Sample(ops.log, (positive(B, T),), np.log),
-    Sample(ops.sqrt, (positive(B, T),), np.sqrt),
-    Sample(ops.tanh, (normal(B, T),), np.tanh),
-    Sample(ops.where, (RNG.random((B, T)) < 0.5, normal(T), normal(B, 1)), np.where),
-    Sample(ops.sum, (normal(B, T, M),), np.sum),
-    Sample(ops.sum, (normal(B, T, M),), lambda x: x.sum((0, 2)), {"axis": (0, -1)}),
-    Sample(ops.mean, (normal(B, T, M),), lambda x: x.mean(1), {"axis": 1}),
-    Sample(ops.mean, (normal(B, T),), np.mean, {"keepdims": False}),
-    Sample(ops.max, (normal(B, T, M),), lambda x: x.max(-2), {"axis": -2}),
-    Sample(
-        ops.max,
-        (normal(B, T),),
-        lambda x: x.max(axis=0, keepdims=True),
-        {"axis": 0, "keepdims": True},
+
+def entrywise(operation, reference, draw=normal):
+    """The record of a function of one array, entry by entry."""
+    cases = [Case(draw(B, T)), Case(draw(T, 1, M)), Case(draw(0, T)), Case(draw())]
+    refused = [Refused(TypeError, "x must be an array, not a list", [1.0])]
+    return Record(operation, reference, cases, refused)
+
+
+def pairwise(operation, reference, first=normal, second=normal):
+    """The record of a function of two arrays that broadcast, or an array and a number."""
+    cases = [
+        Case(first(B, 1, T), second(M, 1)),
+        Case(first(T), second(B, T)),
+        Case(first(B, T), 1.7),
+        Case(1.7, second(B, T)),
+        Case(first(0, T), second(1)),
+        Case(first(), second()),
+    ]
+    refused = [
+        Refused(
+            ValueError,
+            r"shapes \(5, 2\) and \(5,\) do not broadcast.*a column",
+            first(T, B),
+            second(T),
+        ),
+        Refused(
+            TypeError,
+            "is ndarray .* of float64, b is ndarray .* of float32",
+            first(T),
+            second(T).astype("float32"),
+        ),
+        Refused(TypeError, "b must be an array, not a list", first(T), [1.0]),
+    ]
+    return Record(operation, reference, cases, refused)
+
+
+def reducing(operation, reference):
+    """The record of a function that reduces axes."""
+    cases = [
+        Case(normal(B, T, M)),
+        Case(normal(B, T, M), axis=(0, -1)),
+        Case(normal(B, T), axis=1, keepdims=True),
+        Case(normal(B, 1, T), axis=1),
+        Case(normal(0, T), axis=1),
+        Case(normal()),
+    ]
+    refused = [
+        Refused(
+            IndexError,
+            "axis 2 is not among the axes of x, which are from -2 to 1",
+            normal(B, T),
+            axis=2,
+        ),
+        Refused(ValueError, "names an axis twice", normal(B, T), axis=(1, -1)),
+        Refused(TypeError, "sum|axis must be an integer or a tuple", normal(B, T), axis="T"),
+    ]
+    return Record(operation, reference, cases, refused)
+
+
+def by_axis(function):
+    """A NumPy function as a reference, which takes a list where ours takes several arrays."""
+    return lambda *arrays, axis=0: function(arrays, axis=axis)
+
+
+def cut(x, sections, axis=0):
+    return tuple(np.split(x, sections, axis=axis))
+
+
+def added_at(x, indices, updates, axis=0):
+    y = np.moveaxis(x, axis, 0).copy()
+    for k, update in zip(indices.ravel(), np.moveaxis(updates, axis, 0), strict=True):
+        y[k] += update
+    return np.moveaxis(y, 0, axis)
+
+
+def variance(x, axis=None, correction=0.0, keepdims=False):
+    return np.var(x, axis=axis, ddof=correction, keepdims=keepdims)
+
+
+def log_of_sum(x, axis=None, keepdims=False):
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+BITS = RNG.random((B, T)) < 0.5
+ROWS = np.array([3, 0, 3, -1])  # an entry twice, and one from the end
+KEYS = [
+    1,
+    (0, -1),
+    (..., slice(None, None, -2)),
+    (None, slice(1, 4), None, 1),
+    ROWS[:2] % 2,
+    (slice(None), ROWS),
+    (slice(None), ROWS, slice(1, 3)),
+    (0, slice(None), np.array([[1, 1], [0, 7]])),
+    (np.array([[0], [1]]), ROWS, 2),
+    BITS,
+    (slice(None), BITS[0], 1),
+    [1, 0, 1],
+    slice(0, 0),
+]
+
+RECORDS = [
+    pairwise(ops.add, np.add),
+    pairwise(ops.subtract, np.subtract),
+    pairwise(ops.multiply, np.multiply),
+    pairwise(ops.divide, np.divide, second=positive),
+    pairwise(ops.pow, np.power, first=positive),
+    pairwise(ops.maximum, np.maximum),
+    pairwise(ops.minimum, np.minimum),
+    entrywise(ops.negative, np.negative),
+    entrywise(ops.abs, np.abs),
+    entrywise(ops.exp, np.exp),
+    entrywise(ops.expm1, np.expm1),
+    entrywise(ops.log, np.log, positive),
+    entrywise(ops.log1p, np.log1p, positive),
+    entrywise(ops.sqrt, np.sqrt, positive),
+    entrywise(ops.tanh, np.tanh),
+    entrywise(ops.sin, np.sin),
+    entrywise(ops.cos, np.cos),
+    entrywise(ops.erf, lambda x: np.array([math.erf(v) for v in x.ravel()]).reshape(x.shape)),
+    Record(
+        ops.where,
+        np.where,
+        [
+            Case(BITS, normal(T), normal(B, 1)),
+            Case(BITS[:, :1], normal(B, T), 0.5),
+            Case(BITS[0], -1.0, normal(B, 1)),
+            Case(BITS[:0], normal(0, T), normal(1)),
+        ],
+        [
+            Refused(
+                TypeError,
+                "condition must be a boolean array, not of dtype",
+                normal(T),
+                normal(T),
+                normal(T),
+            ),
+            Refused(ValueError, "do not broadcast", BITS, normal(B), normal(B)),
+        ],
     ),
-    Sample(ops.matmul, (normal(B, 1, T, D), normal(H, D, M)), np.matmul),
-    Sample(ops.matmul, (normal(B, T, D), normal(D, M)), np.matmul),
-    Sample(ops.matmul, (normal(D), normal(D)), np.matmul),
-    Sample(ops.matmul, (normal(B, T, D), normal(D)), np.matmul),
-    Sample(ops.matmul, (normal(D), normal(B, D, M)), np.matmul),
-    Sample(ops.matmul, (normal(0, T, D), normal(D, M)), np.matmul),
-    Sample(ops.matmul, (normal(B, T, 0), normal(0, M)), np.matmul),
-    Sample(ops.matrix_transpose, (normal(B, T, M),), lambda x: np.swapaxes(x, -1, -2)),
-    Sample(ops.reshape, (normal(B, T, S),), lambda x: x.reshape(S, -1), {"shape": (S, -1)}),
-    Sample(
-        ops.permute_dims, (normal(B, T, M),), lambda x: x.transpose(2, 0, 1), {"axes": (2, 0, -2)}
+    Record(
+        ops.clip,
+        lambda x, min=None, max=None: np.clip(x, min, max),
+        [
+            Case(normal(B, T), min=-0.5, max=0.8),
+            Case(normal(T, 1), min=0.0),
+            Case(normal(T), max=0.1),
+            Case(normal(0, T), min=0.0),
+            Case(np.array(0.3), min=0.0),
+        ],
+        [Refused(TypeError, "clip: x must be an array", "x", min=0.0)],
     ),
-    Sample(
+    Record(
+        ops.astype,
+        lambda x, dtype: x.astype(dtype),
+        [Case(normal(B, T), dtype="float64"), Case(normal(0, 1), dtype="float64")],
+        [Refused(TypeError, "float99", normal(T), dtype="float99")],
+        analytic=False,
+    ),
+    reducing(ops.sum, np.sum),
+    reducing(ops.mean, np.mean),
+    reducing(ops.var, variance),
+    Record(ops.max, np.max, reducing(None, None).cases[:4], reducing(None, None).refused),
+    Record(ops.min, np.min, reducing(None, None).cases[:4], reducing(None, None).refused),
+    reducing(ops.logsumexp, log_of_sum),
+    Record(
+        ops.cumsum,
+        np.cumsum,
+        [
+            Case(normal(B, T, M), axis=1),
+            Case(normal(B, T), axis=-1),
+            Case(normal(T, 1), axis=1),
+            Case(normal(0, T), axis=0),
+        ],
+        [Refused(IndexError, "axis -3 is not among the axes", normal(B, T), axis=-3)],
+    ),
+    Record(
+        ops.matmul,
+        np.matmul,
+        [
+            Case(normal(B, 1, T, D), normal(H, D, M)),
+            Case(normal(B, T, D), normal(D, M)),
+            Case(normal(T, D), normal(D, M)),
+            Case(normal(D), normal(D)),
+            Case(normal(B, T, D), normal(D)),
+            Case(normal(D), normal(B, D, M)),
+            Case(normal(1, D), normal(D, 1)),
+            Case(normal(0, T, D), normal(D, M)),
+            Case(normal(B, T, 0), normal(0, M)),
+        ],
+        [
+            Refused(
+                ValueError,
+                "need the same K, not 6 and 8; b.mT would fit",
+                normal(T, D),
+                normal(M, D),
+            ),
+            Refused(
+                ValueError,
+                "need the same K, not 6 and 5; a.mT would fit",
+                normal(T, D),
+                normal(T, M),
+            ),
+            Refused(ValueError, "do not broadcast", normal(B, T, D), normal(H, D, M)),
+            Refused((TypeError, ValueError), r"\* multiplies by a number", normal(T, D), 2.0),
+        ],
+    ),
+    Record(
+        ops.einsum,
+        np.einsum,
+        [
+            Case("ij,jk->ik", normal(T, D), normal(D, M)),
+            Case("bhtd,bhsd->bhts", normal(B, H, T, D), normal(B, H, S, D)),
+            Case("...ij,...jk", normal(H, B, T), normal(S, H, T, D)),
+            Case("ii->", normal(T, T)),
+            Case("iij->ji", normal(T, T, M)),
+            Case("ii,ij->j", normal(T, T), normal(T, M)),
+            Case("i,j", normal(T), normal(M)),
+            Case("ijk,k->j", normal(B, T, M), normal(M)),
+            Case("ij,ij->", normal(B, T), normal(B, T)),
+            Case("ij,kj->ik", normal(B, 1), normal(S, T)),
+            Case("ij->", normal(0, T)),
+            Case("ij,jk->ik", normal(T, 0), normal(0, M)),
+        ],
+        [
+            Refused(
+                ValueError,
+                "axis j has the lengths \\[5, 6\\]",
+                "ij,jk->ik",
+                normal(B, T),
+                normal(D, M),
+            ),
+            Refused(ValueError, "is about 2 arrays, 1 were given", "ij,jk->ik", normal(B, T)),
+            Refused(ValueError, r"has 3 letters for shape \(2, 5\)", "ijk->i", normal(B, T)),
+            Refused(
+                ValueError,
+                "a letter of the result must be that of an array, once",
+                "ij->k",
+                normal(B, T),
+            ),
+            Refused(ValueError, "axis i has the lengths", "ii->i", normal(B, T)),
+            Refused(ValueError, "differ in length", "ii->i", normal(1, T)),
+        ],
+    ),
+    Record(
+        ops.outer,
+        np.outer,
+        [Case(normal(T), normal(M)), Case(normal(1), normal(0))],
+        [Refused(ValueError, "must be vectors", normal(T, 1), normal(M))],
+    ),
+    Record(
+        ops.reshape,
+        lambda x, shape: np.reshape(x, shape),
+        [
+            Case(normal(B, T, S), shape=(S, -1)),
+            Case(normal(B, T), shape=-1),
+            Case(normal(1), shape=()),
+            Case(normal(0, T), shape=(T, 0)),
+        ],
+        [Refused(ValueError, "10 entries do not fit", normal(B, T), shape=(3, -1))],
+    ),
+    Record(
+        ops.permute_dims,
+        lambda x, axes: np.transpose(x, axes),
+        [Case(normal(B, T, M), axes=(2, 0, -2)), Case(normal(0, 1), axes=(1, 0))],
+        [Refused(ValueError, "must name each of the 2 axes of x once", normal(B, T), axes=(0, 0))],
+    ),
+    Record(
+        ops.transpose,
+        lambda x, axis1=-2, axis2=-1: np.swapaxes(x, axis1, axis2),
+        [Case(normal(B, T, M)), Case(normal(B, 1, M), axis1=0, axis2=-1), Case(normal(0, 1))],
+        [Refused(IndexError, "transpose: .*range", normal(T))],
+    ),
+    Record(
+        ops.matrix_transpose,
+        lambda x: np.swapaxes(x, -1, -2),
+        [Case(normal(B, T, M)), Case(normal(0, 1))],
+        [Refused(ValueError, "a matrix has two axes at least", normal(T))],
+    ),
+    Record(
         ops.broadcast_to,
-        (normal(T, 1),),
-        lambda x: np.broadcast_to(x, (B, T, M)),
-        {"shape": (B, T, M)},
+        lambda x, shape: np.broadcast_to(x, shape),
+        [
+            Case(normal(T, 1), shape=(B, T, M)),
+            Case(normal(), shape=(B,)),
+            Case(normal(1, T), shape=(0, T)),
+            Case(normal(T, 1), shape=(T, 9000)),
+        ],
+        [
+            Refused(ValueError, r"\(5,\) and \(5, 2\) do not broadcast", normal(T), shape=(T, B)),
+        ],
     ),
-    Sample(
+    Record(
+        ops.expand_dims,
+        lambda x, axis=0: np.expand_dims(x, axis),
+        [Case(normal(B, T)), Case(normal(B, T), axis=-1), Case(normal(0), axis=1), Case(normal())],
+        [Refused(IndexError, "axis 3 must be from -3 to 2", normal(B, T), axis=3)],
+    ),
+    Record(
+        ops.squeeze,
+        lambda x, axis=None: np.squeeze(x, axis),
+        [
+            Case(normal(1, T, 1)),
+            Case(normal(1, T, 1), axis=-1),
+            Case(normal(B, 1, T, 1), axis=(1, 3)),
+            Case(normal(1, 0)),
+        ],
+        [
+            Refused(ValueError, "axis 0 is not of length 1", normal(B, T), axis=0),
+            Refused(IndexError, "axis 2 is not among the axes", normal(B, 1), axis=2),
+        ],
+    ),
+    Record(
+        ops.concat,
+        by_axis(np.concatenate),
+        [
+            Case(normal(B, T), normal(B, 1), normal(B, M), axis=1),
+            Case(normal(B, T), normal(0, T)),
+            Case(normal(T), axis=-1),
+        ],
+        [
+            Refused(ValueError, "must be equal but for axis 0", normal(B, T), normal(B, M)),
+            Refused(TypeError, "at least one array is needed"),
+            Refused(
+                TypeError,
+                "array 1 is ndarray .* of float32",
+                normal(B),
+                normal(B).astype("float32"),
+            ),
+        ],
+    ),
+    Record(
+        ops.stack,
+        by_axis(np.stack),
+        [Case(normal(B, T), normal(B, T), axis=-1), Case(normal(0), normal(0)), Case(normal())],
+        [Refused(ValueError, "must be equal", normal(B), normal(T))],
+    ),
+    Record(
+        ops.split,
+        cut,
+        [
+            Case(normal(B, D), sections=3, axis=1),
+            Case(normal(T, M), sections=(1, 1, 3)),
+            Case(normal(0, M), sections=2),
+            Case(normal(1, M), sections=1),
+        ],
+        [Refused(ValueError, "an axis of length 5 has no 3 equal parts", normal(T), sections=3)],
+    ),
+    Record(
+        ops.pad,
+        lambda x, pad_width, value=0.0: np.pad(x, pad_width, constant_values=value),
+        [
+            Case(normal(B, T), pad_width=((1, 2), (0, 3))),
+            Case(normal(B, 1), pad_width=1, value=2.5),
+            Case(normal(0, T), pad_width=(2, 0)),
+        ],
+        [Refused(ValueError, "pad_width must be integers of at least 0", normal(T), pad_width=-1)],
+    ),
+    Record(
+        ops.flip,
+        lambda x, axis=None: np.flip(x, axis),
+        [
+            Case(normal(B, T), axis=-1),
+            Case(normal(B, T, M)),
+            Case(normal(B, T, M), axis=(0, 2)),
+            Case(normal(0, 1), axis=0),
+        ],
+        [Refused(IndexError, "axis 2 is not among", normal(B, T), axis=2)],
+    ),
+    Record(
+        ops.repeat,
+        lambda x, repeats, axis=None: np.repeat(x, repeats, axis),
+        [
+            Case(normal(B, T, M), repeats=3, axis=1),
+            Case(normal(B, T), repeats=2),
+            Case(normal(1, T), repeats=0, axis=-1),
+            Case(normal(0, T), repeats=2, axis=0),
+        ],
+        [Refused(IndexError, "axis 2 is not among", normal(B, T), repeats=2, axis=2)],
+    ),
+    Record(
+        ops.to_device,
+        lambda x, device: x,
+        [Case(normal(B, T), device="cpu"), Case(normal(0, 1), device="cpu")],
+        [Refused(ValueError, "no device 'moon': there are", normal(T), device="moon")],
+    ),
+    Record(
         ops.getitem,
-        (normal(B, T, M),),
-        lambda x: x[1, ..., ::2],
-        {"key": (1, ..., slice(None, None, 2))},
+        lambda x, key: x[key],
+        [Case(normal(B, T, M), key=key) for key in KEYS]
+        + [Case(normal(0, T), key=np.array([], int))],
+        [
+            Refused(IndexError, "out of bounds|out of range", normal(B, T), key=2),
+            Refused(IndexError, "out of bounds|out of range", normal(B, T), key=np.array([5])),
+            Refused(
+                TypeError,
+                "an index must be integers or booleans, not float64",
+                normal(T),
+                key=[0.5],
+            ),
+            Refused(TypeError, "an index must be integers, slices", normal(T), key=1.0),
+            Refused(TypeError, "an index must be integers, slices", normal(T), key=True),
+            Refused(IndexError, "boolean|mask|shape", normal(T), key=BITS[0][:3]),
+        ],
     ),
-    Sample(functional.softmax, (normal(B, T, S),), softmaxed),
-    Sample(functional.softmax, (normal(B, T),), lambda x: softmaxed(x, 0), {"axis": 0}),
-    Sample(functional.softmax, (normal(B, 0),), lambda x: x),
-    Sample(functional.attention, QKV, looped_attention),
-    Sample(
+    Record(
+        ops.gather,
+        lambda x, indices, axis=0: np.take(x, indices, axis=axis),
+        [
+            Case(normal(T, M), INDICES),
+            Case(normal(B, T, M), ROWS, axis=1),
+            Case(normal(T, 1), np.array(2)),
+            Case(normal(T, M), np.zeros((0, 3), dtype=int)),
+        ],
+        [
+            Refused(TypeError, "indices must be an array of integers", normal(T), normal(T)),
+            Refused(IndexError, "out of bounds|out of range", normal(T), np.array([T])),
+            Refused(IndexError, "axis 1 is not among", normal(T), ROWS, axis=1),
+        ],
+    ),
+    Record(
+        ops.scatter_add,
+        added_at,
+        [
+            Case(normal(T, M), ROWS, normal(4, M)),
+            Case(normal(B, T, 1), ROWS, normal(B, 4, 1), axis=1),
+            Case(normal(T, M), np.zeros(0, dtype=int), normal(0, M)),
+        ],
+        [
+            Refused(
+                TypeError, "indices must be an array of integers", normal(T), normal(1), normal(1)
+            ),
+            Refused(ValueError, "broadcast|shape|size", normal(T, M), ROWS, normal(3, M)),
+        ],
+    ),
+    Record(
+        ops.take_along_axis,
+        lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis),
+        [
+            Case(normal(B, T), INDICES % T),
+            Case(normal(T, M), ROWS[:, None] % 3, axis=0),
+            Case(normal(T, 1), ROWS[:, None], axis=0),
+            Case(normal(0, T), np.zeros((0, 2), dtype=int)),
+        ],
+        [
+            Refused(ValueError, "the same number of axes", normal(B, T), ROWS),
+            Refused(TypeError, "indices must be an array of integers", normal(B, T), normal(B, T)),
+            Refused(IndexError, "out of bounds|out of range", normal(B, T), INDICES + T),
+        ],
+    ),
+    Record(
+        functional.softmax,
+        softmaxed,
+        [
+            Case(normal(B, T, S)),
+            Case(normal(B, T), axis=0),
+            Case(normal(B, 0)),
+            Case(normal(B, 1)),
+            Case(normal(B, T, S), mask=MASK[:, 0]),
+        ],
+        [
+            Refused(IndexError, "out of|index", normal(B, T), axis=2),
+            Refused(TypeError, "mask must be a boolean array", normal(B, T), mask=normal(B, T)),
+        ],
+    ),
+    Record(
         functional.attention,
-        (*QKV, normal(H, 1, S)),
-        lambda *a: looped_attention(*a, mask=MASK, scale=0.3),
-        {"mask": MASK, "scale": 0.3},
+        looped_attention,
+        [
+            Case(*QKV),
+            Case(*QKV, normal(H, 1, S), mask=MASK, scale=0.3),
+            Case(normal(1, D), normal(1, D), normal(1, 1)),
+        ],
+        [Refused(ValueError, "query is .* key is", QKV[0], QKV[2], QKV[1])],
     ),
-    Sample(
+    Record(
         mh.multi_head_attention,
-        (normal(B, T, M), normal(B, S, M), normal(B, S, M), *WEIGHTS, *BIASES),
-        lambda *a: looped_multi_head(*a, num_heads=H),
-        {"num_heads": H},
+        looped_multi_head,
+        [
+            Case(normal(B, T, M), normal(B, S, M), normal(B, S, M), *WEIGHTS, *BIASES, num_heads=H),
+            Case(
+                *(normal(B, T, M), normal(B, S, M), normal(B, S, M)),
+                *WEIGHTS,
+                num_heads=H,
+                mask=MASK,
+            ),
+        ],
+        [
+            Refused(
+                ValueError,
+                "num_heads",
+                *(normal(B, T, M), normal(B, S, M), normal(B, S, M)),
+                *WEIGHTS,
+                num_heads=5,
+            )
+        ],
+        zero=(8,),  # the key bias adds the same to every score of a query
     ),
-    Sample(
-        mh.multi_head_attention,
-        (normal(B, T, M), normal(B, S, M), normal(B, S, M), *WEIGHTS),
-        lambda *a: looped_multi_head(*a, num_heads=H, mask=MASK[:, 0]),
-        {"num_heads": H, "mask": MASK},
-    ),
-    Sample(
+    Record(
         mh.projections.project_in,
-        (normal(B, T, M), WEIGHTS[0], BIASES[0]),
-        lambda x, w, b: heads(x @ w + b, H),
-        {"num_heads": H},
+        lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads),
+        [
+            Case(normal(B, T, M), WEIGHTS[0], BIASES[0], num_heads=H),
+            Case(normal(1, M), normal(M, D), num_heads=1),
+        ],
+        [Refused(ValueError, "need the same K|x is", normal(B, T, M), normal(T, M), num_heads=1)],
     ),
-    Sample(
+    Record(
         mh.projections.project_out,
-        (normal(B, H, T, DV), WEIGHTS[3], BIASES[3]),
-        lambda x, w, b: np.concatenate([x[:, h] for h in range(H)], axis=-1) @ w + b,
+        lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
+        [Case(normal(B, H, T, DV), WEIGHTS[3], BIASES[3]), Case(normal(1, 1, T, D), normal(D, M))],
+        [Refused(ValueError, "need the same K", normal(B, H, T, DV), normal(T, M))],
     ),
-    Sample(functional.layer_norm, (normal(B, T, M), normal(M), normal(M)), normed),
-    Sample(
+    Record(
+        functional.layer_norm,
+        normed,
+        [Case(normal(B, T, M), normal(M), normal(M)), Case(normal(0, M), normal(M), normal(M))],
+        [Refused(ValueError, "x is .* weight is", normal(B, T), normal(M), normal(M))],
+    ),
+    entrywise(
         functional.gelu,
-        (normal(B, T),),
         lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
-    Sample(functional.embedding, (normal(5, M), INDICES), lambda table, k: table[k]),
-    Sample(functional.cross_entropy, (normal(*INDICES.shape, 6), INDICES), likelihood),
+    Record(
+        functional.embedding,
+        lambda table, k: table[k],
+        [Case(normal(5, M), INDICES), Case(normal(5, 1), INDICES[:0])],
+        [
+            Refused(IndexError, "from 0 to 4", normal(5, M), INDICES + 1),
+            Refused(TypeError, "array of integers", normal(5, M), normal(2)),
+        ],
+    ),
+    Record(
+        functional.cross_entropy,
+        likelihood,
+        [Case(normal(*INDICES.shape, 6), INDICES), Case(normal(1, 6), INDICES[0, :1])],
+        [
+            Refused(ValueError, "one target for each row", normal(3, 6), INDICES),
+            Refused(ValueError, "from 0 to 3", normal(*INDICES.shape, 4), INDICES),
+        ],
+    ),
 ]
+
+SAMPLES = [(record, case) for record in RECORDS for case in record.cases]
+REFUSED = [(record, case) for record in RECORDS for case in record.refused]
+
+
+def named(sample: tuple[Record, Case]) -> str:
+    """The operation and the shapes, for the name of a test."""
+    return f"{sample[0].operation.__name__}-{sample[1]}"

@@ -2,8 +2,10 @@
 
 from . import backend, ops
 from .gradcheck import GradcheckError, Report, gradcheck
-from .operation import Operation, Pullback, operation, registry, unbroadcast
-from .tensor import Tensor, array_of, no_grad
+from .modes import detect_anomaly, no_grad
+from .operation import Operation, operation, registry
+from .pullback import Pullback, unbroadcast
+from .tensor import Tensor, array_of
 
 __all__ = [
     "GradcheckError",
@@ -13,6 +15,7 @@ __all__ = [
     "Tensor",
     "array_of",
     "backend",
+    "detect_anomaly",
     "gradcheck",
     "no_grad",
     "operation",

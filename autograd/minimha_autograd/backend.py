@@ -6,7 +6,11 @@ array x, and finds here what the standard lacks: moving between libraries, scatt
 
 from __future__ import annotations
 
+import functools
 import importlib
+import math
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,25 +28,85 @@ LIBRARIES = tuple(_MODULES)
 Rng = np.random.Generator | int
 """A generator of random numbers, or the seed of one. Nothing here touches global state."""
 
-_namespaces: dict[type, Any] = {}
+HostArray = np.ndarray
+"""The type of arrays on the host."""
+
+HostScalar = np.generic
+"""NumPy's scalars, which count as plain numbers."""
+
+known: dict[type, Any] = {}
+"""The namespaces of the array types met so far."""
 
 
-def namespace(*arrays: Array) -> Any:
+def namespace(x: Any, *others: Any) -> Any:
     """The array-API namespace of the first array among the arguments.
 
     Looked up once a type: asking array-api-compat each time costs as much as a small operation.
     """
-    for x in arrays:
-        xp = _namespaces.get(type(x))
-        if xp is not None:
-            return xp
-    from array_api_compat import array_namespace  # pulls in much of NumPy: not at import
+    xp = known.get(type(x))
+    if xp is not None:
+        return xp
+    if isinstance(x, np.generic):
+        return namespace(np.asarray(x))
+    if hasattr(x, "dtype"):
+        from array_api_compat import array_namespace  # pulls in much of NumPy: not at import
 
-    for x in arrays:
-        if hasattr(x, "dtype"):
-            xp = _namespaces[type(x)] = array_namespace(x)
-            return xp
-    raise TypeError(f"no array among the arguments: {', '.join(type(x).__name__ for x in arrays)}")
+        xp = array_namespace(x)
+        known[type(x)] = xp = LeanNumPy(xp) if type(x) is np.ndarray else xp
+        return xp
+    if not others:
+        raise TypeError(f"expected an array, not a {type(x).__name__}")
+    return namespace(*others)
+
+
+class LeanNumPy(ModuleType):
+    """NumPy's namespace, with methods for functions that spend more in Python than in arithmetic.
+
+    On 8x8 float32: sum 0.8 µs for 1.8, max 1.1 for 2.3, clip 1.0 for 9.9, zeros_like 0.2 for 1.3.
+    """
+
+    def __init__(self, xp: Any) -> None:
+        super().__init__(xp.__name__, self.__doc__)
+        self.__dict__.update(vars(xp))
+        self.matmul = np.matmul
+        self.sum = lambda x, **settings: x.sum(**settings)
+        self.max = lambda x, **settings: x.max(**settings)
+        self.min = lambda x, **settings: x.min(**settings)
+        self.clip = lambda x, low, high: x.clip(low, high)
+        self.astype = lambda x, dtype: x.astype(dtype)
+        self.reshape = lambda x, shape: x.reshape(shape)
+        self.permute_dims = lambda x, axes: x.transpose(axes)
+        self.cumulative_sum = lambda x, axis: x.cumsum(axis)
+        self.zeros_like, self.full_like = self._zeros_like, self._full_like
+        self.broadcast_to, self.flip = self._broadcast_to, self._flip
+
+    @staticmethod
+    def _zeros_like(x: Array) -> Array:
+        return np.zeros(x.shape, x.dtype)
+
+    @staticmethod
+    def _full_like(x: Array, value: float) -> Array:
+        y = np.empty(x.shape, x.dtype)
+        y.fill(value)
+        return y
+
+    @staticmethod
+    def _broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+        if math.prod(shape) > _SMALL or x.ndim > len(shape):
+            return np.broadcast_to(x, shape)
+        y = np.empty(shape, x.dtype)
+        y[...] = x
+        return y
+
+    @staticmethod
+    def _flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> Array:
+        if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+            return np.flip(x, axis)
+        return x[(slice(None),) * (axis % x.ndim) + (slice(None, None, -1),)]
+
+
+_SMALL = 16_384
+"""Entries up to which a copy is faster than a view made by NumPy's broadcast_to."""
 
 
 def library(name: str) -> Any:
@@ -97,32 +161,37 @@ def plain_scalar(x: object) -> object:
 
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
-    return is_array(x) and _kind(x, "real floating")
+    return _is(x, "f", "real floating")
 
 
 def is_complex(x: object) -> bool:
     """Whether x is an array of complex numbers: they pass forward only, for the complex step."""
-    return is_array(x) and _kind(x, "complex floating")
+    return _is(x, "c", "complex floating")
 
 
-_REQUIRED = {"integral": "an array of integers", "bool": "a boolean array"}
+def is_integral(x: object) -> bool:
+    """Whether x is an array of integers."""
+    return _is(x, "iu", "integral")
 
 
-def require(kind: str, x: object, name: str) -> None:
-    """Raise TypeError, with the name, unless x is an array of a kind: "integral" or "bool"."""
-    if not (is_array(x) and _kind(x, kind)):
+def is_boolean(x: object) -> bool:
+    """Whether x is an array of booleans."""
+    return _is(x, "b", "bool")
+
+
+def _is(x: Any, letters: str, kind: str) -> bool:
+    """By NumPy's letter, or by the standard's word for a kind of dtype."""
+    if type(x) is np.ndarray:
+        return x.dtype.kind in letters
+    return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
+
+
+def require(test: Callable[[object], bool], x: object, name: str) -> None:
+    """Raise TypeError, with the name, unless x passes `is_integral` or `is_boolean`."""
+    if not test(x):
         what = f"of dtype {x.dtype}" if hasattr(x, "dtype") else f"of type {type(x).__name__}"
-        raise TypeError(f"{name} must be {_REQUIRED[kind]}, not {what}")
-
-
-_kinds: dict[tuple[type, Any, str], bool] = {}
-
-
-def _kind(x: Array, kind: str) -> bool:
-    known = _kinds.get((type(x), x.dtype, kind))
-    if known is None:
-        known = _kinds[type(x), x.dtype, kind] = bool(namespace(x).isdtype(x.dtype, kind))
-    return known
+        kind = "an array of integers" if test is is_integral else "a boolean array"
+        raise TypeError(f"{name} must be {kind}, not {what}")
 
 
 def to_numpy(x: Array) -> np.ndarray:
@@ -136,6 +205,33 @@ def to_numpy(x: Array) -> np.ndarray:
     return np.from_dlpack(namespace(x).asarray(x, copy=True))  # NumPy 2.0 refuses read-only ones
 
 
+def copy(x: Array) -> Array:
+    """A copy of x, which nobody else holds."""
+    return x.copy() if type(x) is np.ndarray else namespace(x).asarray(x, copy=True)
+
+
+SMALL = 1024
+"""Bytes up to which `checksum` reads all of an array."""
+
+
+def checksum(x: Array, whole: bool = False) -> int:
+    """A number that changes when x does: from every byte of small arrays, or if whole of all.
+
+    Of larger ones from some 64 entries spread over the array. Arrays on a device give 0 unless
+    whole: to read them would make the device wait.
+    """
+    if not whole and not _on_host(x):
+        return 0
+    x = to_numpy(x)
+    if not whole and x.nbytes > SMALL:
+        x = x.flat[:: x.size // 64 | 1]  # an odd step, to reach every column
+    return hash(x.tobytes())
+
+
+def _on_host(x: Array) -> bool:
+    return isinstance(x, np.ndarray) or "cpu" in str(x.device).lower()
+
+
 def like(host: np.ndarray, x: Array) -> Array:
     """A copy of the host's array in the library and on the device of x, with its own dtype."""
     return move(host, namespace(x), device=x.device)
@@ -146,24 +242,233 @@ def move(x: Array, xp: Any, device: Any = None) -> Array:
     return xp.asarray(to_numpy(x).copy(), device=device)
 
 
-def scatter_add(shape: tuple[int, ...], rows: Array, updates: Array) -> Array:
-    """Zeros of the given shape (N, …) with updates (*rows.shape, …) added at the indices rows.
+def to_device(x: Array, device: Any) -> Array:
+    """x on a device of its library, given as such or by name: "cpu", "cuda", "cuda:1", "device1".
 
-    Repeated indices add up:  out[n] = Σ updates[k] over all k with rows[k] = n.
+    NumPy's arrays go to a GPU as CuPy's, and come back as NumPy's.
+    Raises ValueError for a device that the library does not have, RuntimeError without CuPy.
     """
+    name, _, number = str(device).partition(":")
+    if isinstance(x, np.ndarray) and name == "cuda":
+        return to_device(library("cupy").asarray(x), device)
+    if hasattr(x, "get"):  # CuPy
+        if name == "cpu":
+            return to_numpy(x)
+        from array_api_compat import to_device as moved
+
+        there = namespace(x).cuda.Device(int(number or 0)) if name == "cuda" else device
+        return moved(x, there)
+    xp = namespace(x)
+    devices = xp.__array_namespace_info__().devices()
+    for there in devices:
+        if device == there or str(device) in _names(there):
+            return x if x.device == there else xp.asarray(x, device=there)
+    raise ValueError(f"no device {str(device)!r}: there are {', '.join(map(str, devices))}")
+
+
+def _names(device: Any) -> set[str]:
+    """What a device may be called: torch's cuda:0 also cuda, array-api-strict's CPU_DEVICE cpu."""
+    name = getattr(device, "_device", str(device))
+    return {str(device), name, name.partition(":")[0], name.removesuffix("_DEVICE").lower()}
+
+
+def mover(x: Array) -> Callable[[Array], Array]:
+    """What brings an array to the library and device of x."""
+    xp, device = namespace(x), x.device
+    return lambda y: y if (namespace(y), y.device) == (xp, device) else move(y, xp, device)
+
+
+def pick(x: Array, key: tuple[Any, ...]) -> Array:
+    """x[key] as NumPy means it, whatever the library has of it."""
+    xp = namespace(x)
+    if indexes_as_numpy(xp):
+        return x[key]
+    places = _places(x.shape, key)
+    flat = xp.take(xp.reshape(x, (-1,)), like(places.reshape(-1), x), axis=0)
+    return xp.reshape(flat, places.shape)
+
+
+def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
+    """Zeros of a shape with updates added at key: where it names an entry again, they add up."""
     xp = namespace(updates)
-    rows = xp.reshape(rows, (-1,))
-    updates = xp.reshape(updates, (rows.shape[0], *shape[1:]))
     out = xp.zeros(shape, dtype=updates.dtype, device=updates.device)
-    if hasattr(xp, "add") and hasattr(xp.add, "at"):  # NumPy and CuPy
-        xp.add.at(out, rows, updates)
+    if indexes_as_numpy(xp):
+        xp.add.at(out, key, updates)
         return out
+    places = _places(shape, key)
+    updates = xp.reshape(xp.broadcast_to(updates, places.shape), (-1,))
+    places, size = like(places.reshape(-1), updates), math.prod(shape)
     if hasattr(out, "index_add_"):  # torch
-        return out.index_add_(0, rows, updates)
-    numbers = xp.arange(shape[0], dtype=rows.dtype, device=updates.device)
-    one_hot = xp.astype(numbers[:, None] == rows[None, :], updates.dtype)
-    flat = xp.reshape(updates, (rows.shape[0], -1))
-    return xp.reshape(xp.matmul(one_hot, flat), shape)
+        return xp.reshape(xp.reshape(out, (-1,)).index_add_(0, places, updates), shape)
+    numbers = xp.arange(size, dtype=places.dtype, device=updates.device)
+    one_hot = xp.astype(numbers[:, None] == places[None, :], updates.dtype)
+    return xp.reshape(xp.matmul(one_hot, updates), shape)
+
+
+def indexes_as_numpy(xp: Any) -> bool:
+    """Whether keys mean what they mean to NumPy: so for CuPy, and not for torch or the standard."""
+    return isinstance(xp, LeanNumPy) or hasattr(xp.add, "at")
+
+
+def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
+    """The places of the entries x[key] in row-major order, on the host."""
+    on_host = tuple(to_numpy(k) if is_array(k) else k for k in key)
+    return np.arange(math.prod(shape)).reshape(shape)[on_host]
+
+
+def pad(x: Array, pad_width: Any, value: float) -> tuple[Array, tuple[slice, ...]]:
+    """x with a margin, and the index of x in it."""
+    widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
+    if any(not isinstance(n, int) or n < 0 for pair in widths for n in pair):
+        raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
+    shape = tuple(n + before + after for n, (before, after) in zip(x.shape, widths, strict=True))
+    inner = tuple(slice(w, w + n) for n, (w, _) in zip(x.shape, widths, strict=True))
+    y = namespace(x).full(shape, value, dtype=x.dtype, device=x.device)
+    y[inner] = x
+    return y, inner
+
+
+_ERF_NEAR = (
+    (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2,
+     3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3,
+     2.84423683343917062e3),
+)  # fmt: skip
+_ERF_FAR = (
+    (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1,
+     2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+     1.23033935479799725e3),
+    (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2,
+     1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3,
+     1.23033935480374942e3),
+)  # fmt: skip
+
+
+def erf(x: Array) -> Array:
+    """The error function, to 2e-16, also of complex numbers close to the real line.
+
+    Near zero x R(x²), farther out ±(1 − e^(−x²) R(|x|)), with rational functions R.
+    Source: Cody, "Rational Chebyshev approximations for the error function", Mathematics of
+    Computation 23 (1969).
+    """
+    xp = namespace(x)
+    real = xp.real(x) if is_complex(x) else x
+    sign = xp.astype(xp.sign(real), x.dtype)
+    size = x * sign
+    near, far = abs(real) <= 0.46875, abs(real) >= 6  # from 6 on it is ±1
+    one = xp.ones_like(x)
+    inner, outer = xp.where(near, x, 0 * one), xp.where(near | far, one, size)
+    by_series = inner * _ratio(_ERF_NEAR, inner * inner)
+    by_tail = sign * (1 - xp.exp(-outer * outer) * _ratio(_ERF_FAR, outer))
+    return xp.where(near, by_series, xp.where(far, sign, by_tail))
+
+
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
+    """A rational function, by Horner's rule."""
+    above, below = (
+        functools.reduce(lambda total, c: total * x + c, rest, first + 0 * x)
+        for first, *rest in coefficients
+    )
+    return above / below
+
+
+def einsum_terms(subscripts: str, operands: list[Array]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, the ellipsis spelt out in letters too.
+
+    Raises ValueError for subscripts that do not fit the operands.
+    """
+    left, arrow, out = subscripts.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, {len(operands)} were given")
+    spare = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True)]
+    greek = "".join(chr(ord("α") + k) for k in range(max(spare, default=0)))
+    if not arrow:
+        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
+        out = "..." * ("..." in left) + "".join(once)
+    terms = [t.replace("...", greek[len(greek) - n :]) for t, n in zip(terms, spare, strict=True)]
+    out = out.replace("...", greek)
+    lengths: dict[str, set[int]] = {}
+    for term, x in zip(terms, operands, strict=True):
+        if len(term) != x.ndim or not term.isalpha():
+            raise ValueError(f"{subscripts!r} has {len(term)} letters for shape {tuple(x.shape)}")
+        for c, n in zip(term, x.shape, strict=True):
+            lengths.setdefault(c, set()).add(n)
+    if len(set(out)) < len(out) or not set(out) <= lengths.keys():
+        raise ValueError(f"{subscripts!r}: a letter of the result must be that of an array, once")
+    for c, found in lengths.items():
+        if len(found - {1}) > 1:
+            raise ValueError(f"{subscripts!r}: axis {c} has the lengths {sorted(found)}")
+    return terms, out
+
+
+def einsum(terms: list[str], out: str, operands: list[Array]) -> Array:
+    """The sum of products of one or two operands, as a product of matrices."""
+    xp, reduced = namespace(*operands), []
+    for k, (letters, operand) in enumerate(zip(terms, operands, strict=True)):
+        term, x = _diagonal(letters, operand)
+        rest = out + "".join(terms[:k] + terms[k + 1 :])
+        alone = tuple(j for j, c in enumerate(term) if c not in rest)  # summed at once
+        x = xp.sum(x, axis=alone) if alone else x
+        reduced.append(("".join(c for c in term if c in rest), x))
+    if len(reduced) == 1:
+        ((term, x),) = reduced
+        return _ordered(x, term, out)
+    (first, x), (second, y) = reduced
+    both = [c for c in first if c in second]
+    batch, inner = [c for c in both if c in out], [c for c in both if c not in out]
+    rows, columns = [c for c in first if c not in both], [c for c in second if c not in both]
+    x, y = _ordered(x, first, batch + rows + inner), _ordered(y, second, batch + inner + columns)
+    b, r, i = len(batch), len(batch + rows), len(batch + inner)
+    common = [max(n, m) for n, m in zip(x.shape[r:], y.shape[b:i], strict=True)]
+    x = xp.broadcast_to(x, (*x.shape[:r], *common))
+    y = xp.broadcast_to(y, (*y.shape[:b], *common, *y.shape[i:]))
+    k = math.prod(common)
+    x_rows = xp.reshape(x, (*x.shape[:b], math.prod(x.shape[b:r]), k))
+    y_columns = xp.reshape(y, (*y.shape[:b], k, math.prod(y.shape[i:])))
+    z = xp.matmul(x_rows, y_columns)
+    z = xp.reshape(z, (*z.shape[:-2], *x.shape[b:r], *y.shape[i:]))
+    return _ordered(z, batch + rows + columns, out)
+
+
+def spread(x: Array, letters: str, term: str, shape: tuple[int, ...]) -> Array:
+    """What `einsum` took together, apart: x, with an axis a letter, repeated along the axes of term
+    that are not among its letters, and put on the diagonal where term repeats a letter."""
+    xp = namespace(x)
+    lengths = dict(zip(letters, x.shape, strict=True))
+    first = [term.index(c) == k for k, c in enumerate(term)]
+    thin = [lengths.get(c, 1) if here else 1 for c, here in zip(term, first, strict=True)]
+    full = [max(n, lengths.get(c, 1)) if n else 0 for c, n in zip(term, shape, strict=True)]
+    x = xp.broadcast_to(xp.reshape(x, tuple(thin)), tuple(full))
+    for k, c in enumerate(term):
+        if not first[k]:
+            x = xp.where(_equal(x, term.index(c), k), x, xp.zeros_like(x))
+    return x
+
+
+def _ordered(x: Array, term: Any, wanted: Any) -> Array:
+    return namespace(x).permute_dims(x, tuple(term.index(c) for c in wanted))
+
+
+def _diagonal(term: str, x: Array) -> tuple[str, Array]:
+    """The entries at which axes of the same letter have the same index."""
+    xp = namespace(x)
+    for k in reversed(range(len(term))):
+        if term.index(term[k]) < k:
+            if x.shape[term.index(term[k])] != x.shape[k]:
+                raise ValueError(f"axes of letter {term[k]} differ in length: {tuple(x.shape)}")
+            on_it = _equal(x, term.index(term[k]), k)
+            x = xp.sum(xp.where(on_it, x, xp.zeros_like(x)), axis=k)
+            term = term[:k] + term[k + 1 :]
+    return term, x
+
+
+def _equal(x: Array, first: int, second: int) -> Array:
+    """Whether the indices along two axes are equal, an array that broadcasts to x."""
+    xp = namespace(x)
+    numbers = xp.arange(x.shape[first], device=x.device)
+    along = [tuple(-1 if k == axis else 1 for k in range(x.ndim)) for axis in (first, second)]
+    return xp.reshape(numbers, along[0]) == xp.reshape(numbers, along[1])
 
 
 def generator(rng: Rng) -> np.random.Generator:

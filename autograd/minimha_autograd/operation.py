@@ -9,7 +9,8 @@
 
 Positional arguments are arrays (or numbers, or None), keywords are settings. The pullback takes a
 cotangent for each value, None where nothing flows back, and returns a tuple with one gradient for
-each positional argument, None for those that have none.
+each positional argument, None for those that have none. What it closes over is saved until
+backward(), so it should name no more than it needs.
 
 An operation with a keyword `wanted` is told which of these gradients are wanted, as a tuple of
 booleans, and may leave out the work for the others.
@@ -17,17 +18,25 @@ booleans, and may leave out the work for the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import Any, Protocol
 
-from . import backend
-from .backend import Array
-from .tensor import Node, Tensor, is_recording
+from . import anomaly, backend
+from .backend import known
+from .modes import in_force, is_recording, no_grad, open_blocks
+from .pullback import Fitted, Pullback
+from .saved import checksums
+from .tape import Node
+from .tensor import Tensor
 
-Pullback = Callable[..., tuple[Array | None, ...]]
+_new = Tensor.__new__
+_NUMBERS = frozenset({bool, complex, float, int, type(None)})
+_SETTINGS = _NUMBERS | {slice, str, tuple}
+_ERRORS = (IndexError, RuntimeError, TypeError, ValueError)
 
 
 class Operation(Protocol):
@@ -36,6 +45,7 @@ class Operation(Protocol):
 
     __name__: str
     __doc__: str | None
+    parameters: tuple[str, ...]
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
 
@@ -48,142 +58,294 @@ registry: dict[str, Operation] = {}
 """Every operation by its module and name. The tests ask for a record of each of ours."""
 
 
-def operation(function: Callable[..., tuple[Any, Pullback]]) -> Operation:
+def operation(  # noqa: PLR0915  what follows is three short functions
+    function: Callable[..., tuple[Any, Pullback]] | None = None,
+    *,
+    fits: Callable[..., str | None] | None = None,
+    converts: bool = False,
+) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
     function  takes arrays (or numbers, or None) as positional and settings as keyword arguments;
               returns (value, pullback), or (several values as a tuple, pullback). The pullback
               takes one cotangent a value, None where nothing flows back, and returns a tuple with
               one gradient for each positional argument, None for those that have none
+    fits      called with the arguments after an error: says what is required of them and the likely
+              fix, or None where they fit
+    converts  the value may be of another dtype or library than the arguments
 
-    The operation gives arrays for arrays, Tensors if any argument is one. Its `with_pullback` takes
-    arrays and gives the value and the pullback, in which broadcasting is undone.
+    The operation gives arrays for arrays, Tensors if any argument is one. Settings may follow the
+    arrays by position, and arrays may be named. Its `with_pullback` takes arrays and gives the
+    value and the pullback, in which broadcasting is undone.
 
     The operation raises TypeError for arrays of two libraries or float types and for what is no
-    array, its pullback for a result that is not one gradient an argument.
+    array; errors of the library come with the shapes and dtypes of the arguments. The pullback
+    raises TypeError for a result that is not one gradient an argument.
     """
-    name = function.__name__
-    signature = inspect.signature(function)
-    keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-    asks_wanted = any(p.name == "wanted" for p in keywords)
-    parameters = tuple(signature.parameters)[: len(signature.parameters) - len(keywords)]
+    if function is None:
+        return functools.partial(operation, fits=fits, converts=converts)
+    form = _Form(function, converts)
+    arity, asks_wanted = form.arity, form.asks_wanted
 
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
     ) -> tuple[Any, Pullback]:
-        if not settings.keys().isdisjoint(parameters):
-            arrays = _placed(parameters, arrays, settings)
-        settings = {k: backend.plain_scalar(v) for k, v in settings.items()}
-        dtype = _common_dtype(name, parameters, arrays)
+        inputs = list(form.arrange(arrays, settings))
+        _, dtype = form.examine(inputs)
         if wanted is None:
-            wanted = tuple(backend.is_floating(x) for x in arrays)
+            wanted = tuple(map(backend.is_floating, inputs))
+        wanted += (False,) * (arity - len(wanted))
         if asks_wanted:
-            settings["wanted"] = wanted + (False,) * (len(parameters) - len(wanted))
-        value, pull = function(*arrays, **settings)
-        shapes = [x.shape if want else None for x, want in zip(arrays, wanted, strict=True)]
+            settings["wanted"] = wanted
+        try:
+            value, pull = function(*inputs, **settings)
+        except _ERRORS as error:
+            raise _explained(error, this, fits, inputs, settings) from error
+        value = form.check(value, dtype, inputs)
+        likes = [(x.shape, x.dtype) if want else None for x, want in zip(inputs, wanted)]  # noqa: B905
+        return value, Fitted(this, pull, likes, max(arity, len(inputs)))
 
-        def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
-            gradients = pull(*cotangents)
-            if not isinstance(gradients, tuple) or len(gradients) not in counts:
-                raise TypeError(
-                    f"{name}: the pullback must return a tuple of {len(parameters)}, one gradient "
-                    f"for each of {', '.join(parameters)}, not {_described(gradients)}"
-                )
-            return tuple(  # optional arguments that were left out have no place in the result
-                None if shape is None or dx is None else unbroadcast(dx, shape)
-                for dx, shape in zip(gradients, shapes, strict=False)
-            )
+    def lifted(*inputs: Any, **settings: Any) -> Any:  # noqa: PLR0912
+        if settings or len(inputs) > arity:
+            inputs = form.arrange(inputs, settings)
+        arrays: list[Any] = []
+        parents: list[Node | None] = []
+        lifts = recorded = unlike = False
+        library = dtype = None
+        for x in inputs:
+            if isinstance(x, Tensor):
+                lifts, node, x = True, x._node, x._data  # noqa: PLW2901
+                recorded = recorded or node is not None
+                parents.append(node)
+            else:
+                parents.append(None)
+            arrays.append(x)
+            kind = type(x)
+            if kind is library:
+                unlike = unlike or x.dtype is not dtype
+            elif library is None and kind in known:
+                library, dtype = kind, x.dtype
+            elif kind not in _NUMBERS:
+                unlike = True
+        if unlike or library is None:
+            library, dtype = form.examine(arrays)
+        if len(parents) < arity:
+            parents += [None] * (arity - len(parents))
+        blocks = open_blocks.get()
+        if blocks and in_force(no_grad):
+            recorded, parents = False, [None] * len(parents)
+        try:
+            if not asks_wanted:
+                value, pull = function(*arrays, **settings)
+            else:
+                wanted = tuple([parent is not None for parent in parents])
+                value, pull = function(*arrays, wanted=wanted, **settings)
+        except _ERRORS as error:
+            raise _explained(error, this, fits, arrays, settings) from error
+        if type(value) is not library or value.dtype is not dtype:
+            value = form.check(value, dtype, arrays, recorded)
+        where = anomaly.in_values(this, arrays, value) if blocks else None
+        if recorded:
+            return _record(this, pull, parents, value, where)
+        if not lifts:
+            return value
+        return tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
 
-        counts = (len(arrays), len(parameters))
-        if isinstance(value, tuple):
-            return tuple(_checked(name, v, dtype) for v in value), pullback
-        return _checked(name, value, dtype), pullback
+    def unary(*inputs: Any, **settings: Any) -> Any:
+        """The same, shorter, for what most calls are: one Tensor, recorded, and settings."""
+        x = inputs[0] if inputs else None
+        if type(x) is not Tensor or x._node is None or open_blocks.get():
+            return lifted(*inputs, **settings)
+        if settings or len(inputs) > 1:
+            form.arrange(inputs, settings)
+        array = x._data
+        try:
+            value, pull = function(array, **settings)
+        except _ERRORS as error:
+            raise _explained(error, this, fits, [array], settings) from error
+        if type(value) is not type(array) or value.dtype is not array.dtype:
+            value = form.check(value, array.dtype, [array], recorded=True)
+        return _record(this, pull, (x._node,), value)
 
-    @functools.wraps(function)
-    def lifted(*inputs: Any, **settings: Any) -> Any:
-        if not settings.keys().isdisjoint(parameters):
-            inputs = _placed(parameters, inputs, settings)
-        edges = tuple(x._edge if isinstance(x, Tensor) else None for x in inputs)
-        arrays = [x.data if isinstance(x, Tensor) else backend.plain_scalar(x) for x in inputs]
-        wanted = tuple(edge is not None for edge in edges) if is_recording() else ()
-        if not any(wanted):
-            value, _ = with_pullback(*arrays, wanted=(False,) * len(arrays), **settings)
-            if not any(isinstance(x, Tensor) for x in inputs):
-                return value
-            return tuple(map(Tensor, value)) if isinstance(value, tuple) else Tensor(value)
-        value, pullback = with_pullback(*arrays, wanted=wanted, **settings)
-        if any(map(backend.is_complex, value if isinstance(value, tuple) else (value,))):
-            raise TypeError(f"{name}: complex values have no gradient: use no_grad()")
-        if not isinstance(value, tuple):
-            return Tensor._made(value, (Node(pullback, edges), 0))
-        node = Node(pullback, edges, values=len(value))
-        return tuple(Tensor._made(v, (node, k)) for k, v in enumerate(value))
-
-    with_pullback.__name__ = name
-    shown = [p for p in signature.parameters.values() if p.name != "wanted"]
-    lifted.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # for help()
-    lifted.with_pullback = with_pullback  # type: ignore[attr-defined]
-    registry[f"{function.__module__}.{name}"] = lifted  # type: ignore[assignment]
-    return lifted  # type: ignore[return-value]
-
-
-def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
-    """Sum dx over the axes along which broadcasting repeated an array of the given shape.
-
-    Broadcasting copies an entry to many places; the gradient of a copy is the sum over the places.
-    Raises ValueError for a dx that no broadcasting of such an array can have led to.
-    """
-    if dx.shape == shape:
-        return dx
-    xp = backend.namespace(dx)
-    extra = dx.ndim - len(shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(shape, dx.shape[extra:], strict=True)):
-        raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
-    stretched = (extra + k for k, n in enumerate(shape) if n == 1 and dx.shape[extra + k] != 1)
-    dx = xp.sum(dx, axis=(*range(extra), *stretched), keepdims=True)
-    return xp.reshape(dx, shape)
-
-
-def _placed(
-    parameters: tuple[str, ...], inputs: tuple[Any, ...], settings: dict[str, Any]
-) -> tuple[Any, ...]:
-    """The inputs with those that were given by keyword put in their places."""
-    names = parameters[len(inputs) :]
-    last = max((k for k, name in enumerate(names, 1) if name in settings), default=0)
-    return (*inputs, *(settings.pop(name, None) for name in names[:last]))
-
-
-def _common_dtype(name: str, parameters: tuple[str, ...], arrays: tuple[Any, ...]) -> Any:
-    """The float type of all arrays that have one.
-
-    Arrays of two libraries or of two float types are a mistake, not a promotion.
-    """
-    first = None
-    for parameter, x in zip(parameters, arrays, strict=False):
-        if not (backend.is_array(x) or isinstance(x, Number) or x is None):
-            raise TypeError(f"{name}: {parameter} must be an array, not {_described(x)}")
-        if not backend.is_floating(x):
-            continue
-        if first is None:
-            first, earlier = x, parameter
-        elif backend.namespace(x) is not backend.namespace(first) or x.dtype != first.dtype:
-            raise TypeError(
-                f"{name}: {earlier} is {type(first).__name__} of {first.dtype}, {parameter} is "
-                f"{type(x).__name__} of {x.dtype}: convert one, nothing is converted silently"
-            )
-    return None if first is None else first.dtype
+    this: Any = functools.wraps(function)(unary if arity == 1 and not asks_wanted else lifted)
+    this.parameters, this.with_pullback, this.__signature__ = (
+        form.parameters, with_pullback, form.signature
+    )  # fmt: skip
+    with_pullback.__name__ = function.__name__
+    registry[f"{function.__module__}.{function.__name__}"] = this
+    return this
 
 
-def _checked(name: str, value: Any, dtype: Any) -> Array:
-    """A value as an array, of the float type that went in."""
-    value = backend.asarray(value)
-    if dtype is not None and value.dtype != dtype and backend.is_floating(value):
-        raise TypeError(
-            f"{name}: {dtype} went in and {value.dtype} came out: an integer array among the "
-            f"arguments promotes it; convert that to {dtype}"
+def _record(
+    operation: Operation,
+    pull: Pullback,
+    parents: Sequence[Node | None],
+    value: Any,
+    where: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """The value, or several, as Tensors that know how they were made."""
+    node = Node(operation, pull, parents, value)
+    node.where, node.saved = where, checksums(pull, where is not None)
+    if type(value) is tuple:
+        return tuple(Tensor._made(x, Node(operation, k, (node,), x)) for k, x in enumerate(value))
+    tensor = _new(Tensor)  # Tensor._made(value, node), without the call
+    tensor._data, tensor._node = value, node
+    return tensor
+
+
+class _Form:
+    """The arguments that an operation takes: arrays, then settings."""
+
+    def __init__(self, function: Callable[..., Any], converts: bool) -> None:
+        shown: Any = inspect.signature(function).parameters.values()
+        self.name, self.converts = function.__name__, converts
+        self.asks_wanted = any(p.name == "wanted" for p in shown)
+        shown = [p for p in shown if p.name != "wanted"]
+        self.signature = inspect.Signature(shown)
+        arrays = [p for p in shown if p.kind is not p.KEYWORD_ONLY]
+        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in arrays)
+        self.parameters = () if self.variadic else tuple(p.name for p in arrays)
+        self.names = frozenset(self.parameters)
+        self.arity = -1 if self.variadic else len(arrays)
+        self.texts = {p.name for p in arrays if p.annotation in (str, "str")}
+        self.settings = tuple(p.name for p in shown if p.kind is p.KEYWORD_ONLY)
+        self.spreads = (
+            bool(self.settings)
+            and str(self.signature.parameters[self.settings[0]].annotation) == "tuple[int, ...]"
         )
-    return value
+        self._seen: dict[Any, tuple[Any, Any]] = {}
+
+    def arrange(  # noqa: PLR0912
+        self, inputs: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """The arrays, in order, taken out of the settings if they were named there; settings that
+        came by position are put in."""
+        if len(inputs) > self.arity:
+            if not self.variadic:
+                inputs, rest = inputs[: self.arity], inputs[self.arity :]
+            elif inputs and isinstance(inputs[0], tuple | list):
+                inputs, rest = tuple(inputs[0]), inputs[1:]
+            else:
+                rest = ()
+            if self.spreads and rest and isinstance(rest[0], int):
+                rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
+            if len(rest) > len(self.settings):
+                raise self._refused(f"got {len(inputs) + len(rest)} arguments")
+            for name, x in zip(self.settings, rest):  # noqa: B905  the first settings only
+                if name in settings:
+                    raise self._refused(f"got {name} twice")
+                settings[name] = x
+        if not self.names.isdisjoint(settings):
+            left = self.parameters[len(inputs) :]
+            last = max((k for k, name in enumerate(left, 1) if name in settings), default=0)
+            inputs = (*inputs, *(settings.pop(name, None) for name in left[:last]))
+        for name, x in settings.items():
+            if type(x) in _SETTINGS:
+                continue
+            if isinstance(x, Tensor):
+                if x.requires_grad and is_recording():
+                    raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
+                settings[name] = x._data
+            elif isinstance(x, backend.HostScalar):
+                settings[name] = x.item()
+        return inputs
+
+    def _refused(self, why: str) -> TypeError:
+        return TypeError(f"{self.name}{self.signature} {why}")
+
+    def examine(self, arrays: list[Any]) -> tuple[Any, Any]:
+        """The type of the arrays, and the dtype of those of floats; NumPy's scalars become numbers.
+
+        Arrays of two libraries or of two float types are a mistake, not a promotion.
+        """
+        key: list[Any] = []
+        for k, x in enumerate(arrays):
+            kind = type(x)
+            key.append(kind)
+            if kind in known:
+                key.append(x.dtype)
+            elif isinstance(x, backend.HostScalar):
+                arrays[k] = x.item()
+        seen = self._seen.get(tuple(key))
+        if seen is None:
+            seen = self._seen[tuple(key)] = self._common(arrays)
+        return seen
+
+    def _common(self, arrays: list[Any]) -> tuple[Any, Any]:
+        first: Any = None
+        floats: Any = None
+        for k, x in enumerate(arrays):
+            name = self.parameters[k] if k < len(self.parameters) else f"array {k}"
+            if not backend.is_array(x):
+                if not (
+                    isinstance(x, Number)
+                    or x is None
+                    or (name in self.texts and isinstance(x, str))
+                ):
+                    raise TypeError(
+                        f"{self.name}: {name} must be an array, not a {type(x).__name__}"
+                    )
+                continue
+            for other in (first, floats if backend.is_floating(x) else None):
+                if other and (
+                    backend.namespace(x) is not backend.namespace(other[1])
+                    or (other is floats and x.dtype != other[1].dtype)
+                ):
+                    raise TypeError(
+                        f"{self.name}: {_described(*other)}, {_described(name, x)}: convert one, "
+                        "nothing is converted silently"
+                    )
+            first = first or (name, x)
+            floats = floats or (backend.is_floating(x) and (name, x)) or None
+        return first and type(first[1]), floats and floats[1].dtype
+
+    def check(self, value: Any, dtype: Any, arrays: list[Any], recorded: bool = False) -> Any:
+        """A value, or each of several, as an array of the float type that went in."""
+        if isinstance(value, tuple):
+            return tuple(self.check(v, dtype, arrays, recorded) for v in value)
+        value = backend.asarray(value)
+        if value.dtype != dtype and not self.converts:
+            _, floats = self.examine(arrays)
+            if floats is not None and value.dtype != floats and backend.is_floating(value):
+                raise TypeError(
+                    f"{self.name}: {floats} went in and {value.dtype} came out: an integer array "
+                    f"among the arguments promotes it; convert that to {floats}"
+                )
+            if recorded and backend.is_complex(value):
+                raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
+        return value
 
 
-def _described(x: object) -> str:
-    return f"a {type(x).__name__}" + (f" of {len(x)}" if isinstance(x, tuple) else "")
+def _explained(
+    error: Exception,
+    operation: Operation,
+    fits: Callable[..., str | None] | None,
+    arrays: Sequence[Any],
+    settings: dict[str, Any],
+) -> Exception:
+    """The error of a library with what was given and, where it is known, what is required."""
+    what = None
+    if fits is not None:
+        with contextlib.suppress(Exception):
+            what = fits(*arrays, **{k: v for k, v in settings.items() if k != "wanted"})
+    kind = next(kind for kind in _ERRORS if isinstance(error, kind))
+    if type(error) is RuntimeError:  # torch's word for shapes that do not fit
+        kind = ValueError
+    names = operation.parameters or [f"array {k}" for k in range(len(arrays))]
+    places = {str(x.device) for x in arrays if backend.is_array(x)}
+    given = ", ".join(
+        _described(name, x) + (f" on {x.device}" if len(places) > 1 and backend.is_array(x) else "")
+        for name, x in zip(names, arrays, strict=False)
+        if x is not None
+    )
+    what = what or getattr(error, "what", str(error))  # of an operation inside this one
+    explained: Any = kind(f"{operation.__name__}: {what} ({given})")
+    explained.what = what
+    return explained
+
+
+def _described(name: str, x: Any) -> str:
+    """An argument by name, type, shape and dtype."""
+    if backend.is_array(x):
+        return f"{name} is {type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+    return f"{name} is {x!r}" if isinstance(x, Number | str) else f"{name} is a {type(x).__name__}"

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import array_of, backend
+from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
-from minimha_autograd.operation import Pullback, operation
 
 from .. import masks
 from .softmax import softmax

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd import backend
+from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.operation import Pullback, operation
 
 
 @operation
@@ -18,7 +17,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     that are not integers.
     """
     xp = namespace(logits)
-    backend.require("integral", targets, "cross_entropy: targets")
+    backend.require(backend.is_integral, targets, "cross_entropy: targets")
     targets = xp.astype(targets, xp.int64)  # a narrow type may not hold the number of classes
     count, classes = math.prod(targets.shape), logits.shape[-1]
     if logits.shape[:-1] != targets.shape or not count:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from minimha_autograd import backend
+from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array
-from minimha_autograd.operation import Pullback, operation
 
 
 @operation
@@ -14,7 +13,7 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
     Raises IndexError for an index out of range, TypeError for indices that are not integers.
     """
-    backend.require("integral", indices, "embedding: indices")
+    backend.require(backend.is_integral, indices, "embedding: indices")
     xp = backend.namespace(table)
     indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the number of rows
     rows, width = table.shape
@@ -23,6 +22,6 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     y = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        return backend.scatter_add(table.shape, indices, dy), None
+        return backend.add_at(table.shape, (indices,), dy), None
 
     return xp.reshape(y, (*indices.shape, width)), pullback

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
-from minimha_autograd.operation import Pullback, operation
 
 
 @operation

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd import backend
+from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.operation import Pullback, operation
 
 
 @operation
@@ -21,7 +20,7 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     """
     xp = namespace(x)
     if mask is not None:
-        backend.require("bool", mask, "softmax: mask")
+        backend.require(backend.is_boolean, mask, "softmax: mask")
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
     if x.shape[axis] == 0:
         y = x

@@ -77,7 +77,7 @@ class GPT(Module):
         With return_weights also a list with the attention weights (B, H, T, T) of each block.
         Raises ValueError for more tokens than the context holds, TypeError for no integers.
         """
-        backend.require("integral", tokens, "tokens")
+        backend.require(backend.is_integral, tokens, "tokens")
         if tokens.ndim != 2 or tokens.shape[1] > self.context:
             raise ValueError(
                 f"tokens has shape {tuple(tokens.shape)}, required is (B, T) with T at most "

@@ -177,7 +177,9 @@ def test_only_real_floating_point_numbers_have_gradients(data):
 
 
 def test_mixed_float_types_are_refused_by_name():
-    with pytest.raises(TypeError, match="add: a is ndarray of float64, b is ndarray of float32"):
+    with pytest.raises(
+        TypeError, match=r"add: a is ndarray \(3,\) of float64, b is .* of float32: convert one"
+    ):
         leaf() + np.ones(3, dtype="float32")
 
 
@@ -194,7 +196,7 @@ def test_a_tensor_is_not_silently_an_array():
         np.exp(leaf())
 
 
-@pytest.mark.parametrize("key", [[0, 1], np.array([0, 1]), True, 1.0])
+@pytest.mark.parametrize("key", [[0.0, 1.0], np.array([0.5]), True, 1.0, "a"])
 def test_what_cannot_be_an_index_is_refused(key):
     with pytest.raises(TypeError, match="an index must be"):
         leaf()[key]
@@ -250,13 +252,6 @@ def test_methods_and_properties():
 
 def test_float16_and_int_arrays_pass_where_no_gradient_is_asked():
     assert (mh.Tensor([1, 2]) + 1).data.dtype == np.int64
-
-
-def test_scatter_add_adds_up_repeated_rows(xp):
-    rows = xp.asarray([[2, 0], [2, 2]])
-    updates = xp.reshape(xp.arange(8, dtype=xp.float64), (2, 2, 2))
-    out = backend.scatter_add((4, 2), rows, updates)
-    np.testing.assert_array_equal(backend.to_numpy(out), [[2, 3], [0, 0], [10, 13], [0, 0]])
 
 
 def test_the_engine_moves_arrays_between_libraries(xp, rng):

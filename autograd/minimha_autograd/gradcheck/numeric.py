@@ -73,4 +73,5 @@ def complex_step(loss: Loss, x: np.ndarray) -> np.ndarray:
 def jiggled(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """x with each entry moved by two units in the last place: as good as x, if x was rounded."""
     eps = np.finfo(x.dtype).eps
-    return (x * (1 + 2 * eps * rng.choice([-1.0, 1.0], size=x.shape))).astype(x.dtype)
+    moved = x * (1 + 2 * eps * rng.choice([-1.0, 1.0], size=x.shape))
+    return np.asarray(moved, dtype=x.dtype)  # an array, also without axes

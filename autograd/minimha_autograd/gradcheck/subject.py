@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..operation import Pullback
-from ..tensor import Tensor, array_of, no_grad
+from ..modes import no_grad
+from ..pullback import Pullback
+from ..tensor import Tensor, array_of
 from .numeric import jiggled
 from .report import GradcheckError
 

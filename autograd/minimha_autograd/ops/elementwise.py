@@ -1,41 +1,53 @@
-"""Operations entry by entry. Two arguments broadcast; the wrapper sums the gradients back."""
+"""Operations entry by entry. Two arguments broadcast; the wrapper sums the gradients back.
+
+Complex numbers come only from the complex-step check, which reads a derivative off their imaginary
+part: where an operation has to choose, the real part decides.
+"""
 
 from __future__ import annotations
 
-from ..backend import Array, is_array, namespace
-from ..operation import Pullback, operation
+import math
+from typing import Any
+
+from .. import backend
+from ..backend import Array, is_array, is_complex, namespace
+from ..operation import operation
+from ..pullback import Pullback
+from .fits import broadcasting
 
 
-@operation
+@operation(fits=broadcasting)
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
     return a + b, lambda dy: (dy, dy)
 
 
-@operation
+@operation(fits=broadcasting)
 def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a − b.   da = dy, db = −dy."""
     return a - b, lambda dy: (dy, -dy)
 
 
-@operation
+@operation(fits=broadcasting)
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
+    y = a * b
+    if not wanted[0]:  # then nothing needs b
+        b = None
+    if not wanted[1]:
+        a = None
+    return y, lambda dy: (None if b is None else dy * b, None if a is None else dy * a)
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        return dy * b if wanted[0] else None, dy * a if wanted[1] else None
 
-    return a * b, pullback
-
-
-@operation
+@operation(fits=broadcasting)
 def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
     y = a / b
+    ratio = y if wanted[1] else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = dy / b
-        return da if wanted[0] else None, -da * y if wanted[1] else None
+        return da, None if ratio is None else -da * ratio
 
     return y, pullback
 
@@ -46,22 +58,33 @@ def negative(x: Array) -> tuple[Array, Pullback]:
     return -x, lambda dy: (-dy,)
 
 
-@operation
+@operation(fits=broadcasting)
 def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, db = dy · y · log a."""
     xp, y = namespace(a, b), a**b
+    wants_a, power = wanted[0], y if wanted[1] else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = db = None
-        if wanted[0]:  # the power 0 has slope 0, though 0⁻¹ is infinite
+        if wants_a:  # the power 0 has slope 0, though 0⁻¹ is infinite
             less = xp.where(b == 0, xp.ones_like(b), b - 1) if is_array(b) else b and b - 1
             da = dy * (b * a**less)
-        if wanted[1]:  # 0 to a positive power stays 0, though log 0 is infinite
+        if power is not None:  # 0 to a positive power stays 0, though log 0 is infinite
             base = a if is_array(a) else xp.full_like(b, a)
-            db = dy * y * xp.log(xp.where(base == 0, xp.ones_like(base), base))
+            db = dy * power * xp.log(xp.where(base == 0, xp.ones_like(base), base))
         return da, db
 
     return y, pullback
+
+
+@operation
+def abs(x: Array) -> tuple[Array, Pullback]:
+    """y = |x|.   dx = dy · sign x, which is 0 at 0."""
+    xp = namespace(x)
+    if is_complex(x):
+        sign = xp.astype(xp.sign(xp.real(x)), x.dtype)
+        return x * sign, lambda dy: (dy * sign,)
+    return xp.abs(x), lambda dy: (dy * xp.sign(x),)
 
 
 @operation
@@ -72,32 +95,134 @@ def exp(x: Array) -> tuple[Array, Pullback]:
 
 
 @operation
+def expm1(x: Array) -> tuple[Array, Pullback]:
+    """y = eˣ − 1, exact near 0.   dx = dy · (y + 1)."""
+    y = namespace(x).expm1(x)
+    return y, lambda dy: (dy * y + dy,)
+
+
+@operation
 def log(x: Array) -> tuple[Array, Pullback]:
     """y = log x, the natural logarithm.   dx = dy / x."""
     return namespace(x).log(x), lambda dy: (dy / x,)
 
 
 @operation
+def log1p(x: Array) -> tuple[Array, Pullback]:
+    """y = log(1 + x), exact near 0.   dx = dy / (1 + x)."""
+    return namespace(x).log1p(x), lambda dy: (dy / (1 + x),)
+
+
+@operation
 def sqrt(x: Array) -> tuple[Array, Pullback]:
     """y = √x.   dx = dy / (2 y)."""
     y = namespace(x).sqrt(x)
-    return y, lambda dy: (dy / (2 * y),)
+    return y, lambda dy: (dy / (y + y),)
 
 
 @operation
 def tanh(x: Array) -> tuple[Array, Pullback]:
     """y = tanh x.   dx = dy · (1 − y²)."""
     y = namespace(x).tanh(x)
-    return y, lambda dy: (dy * (1 - y * y),)
+    return y, lambda dy: (dy - dy * y * y,)
 
 
 @operation
-def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = a where the boolean condition holds, b elsewhere.   Each gets dy where it was taken."""
-    xp = namespace(condition, a, b)
+def sin(x: Array) -> tuple[Array, Pullback]:
+    """y = sin x.   dx = dy · cos x."""
+    xp = namespace(x)
+    return xp.sin(x), lambda dy: (dy * xp.cos(x),)
+
+
+@operation
+def cos(x: Array) -> tuple[Array, Pullback]:
+    """y = cos x.   dx = −dy · sin x."""
+    xp = namespace(x)
+    return xp.cos(x), lambda dy: (-dy * xp.sin(x),)
+
+
+@operation
+def erf(x: Array) -> tuple[Array, Pullback]:
+    """y = 2/√π ∫₀ˣ exp(−t²) dt.   dx = dy · 2/√π · exp(−x²)."""
+    xp = namespace(x)
+    return backend.erf(x), lambda dy: (dy * xp.exp(-x * x) * (2 / math.sqrt(math.pi)),)
+
+
+@operation(fits=broadcasting)
+def maximum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+    """y = the larger of a and b.   It gets dy; where a = b, each gets half."""
+    return _choice("maximum", a, b, wanted)
+
+
+@operation(fits=broadcasting)
+def minimum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+    """y = the smaller of a and b.   It gets dy; where a = b, each gets half."""
+    return _choice("minimum", a, b, wanted)
+
+
+def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+    xp = namespace(a, b)
+    if not is_array(a):
+        a = xp.asarray(a, dtype=b.dtype, device=b.device)
+    if not is_array(b):
+        b = xp.asarray(b, dtype=a.dtype, device=a.device)
+    if is_complex(a) or is_complex(b):
+        real_a, real_b = (xp.real(x) if is_complex(x) else x for x in (a, b))
+        takes_a = real_a == getattr(xp, name)(real_a, real_b)
+        y, takes_b = xp.where(takes_a, a, b), real_a == real_b
+    else:
+        y = getattr(xp, name)(a, b)
+        takes_a, takes_b = a == y, b == y
+    wants_a, wants_b = wanted
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         zero = xp.zeros_like(dy)
-        return None, xp.where(condition, dy, zero), xp.where(condition, zero, dy)
+        dy = xp.where(takes_a & takes_b, dy / 2, dy)
+        da = xp.where(takes_a, dy, zero) if wants_a else None
+        return da, xp.where(takes_b, dy, zero) if wants_b else None
+
+    return y, pullback
+
+
+@operation(fits=broadcasting)
+def where(
+    condition: Array, a: Array, b: Array, *, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
+    """y = a where the boolean condition holds, b elsewhere.   Each gets dy where it was taken.
+
+    Raises TypeError for a condition that is not boolean.
+    """
+    backend.require(backend.is_boolean, condition, "condition")
+    xp = namespace(condition)
+
+    _, wants_a, wants_b = wanted
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        zero = xp.zeros_like(dy)
+        da = xp.where(condition, dy, zero) if wants_a else None
+        return None, da, xp.where(condition, zero, dy) if wants_b else None
 
     return xp.where(condition, a, b), pullback
+
+
+@operation
+def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
+    """y = x kept between two numbers, or on one side of one.   dx = dy where min ≤ x ≤ max."""
+    xp = namespace(x)
+    real = xp.real(x) if is_complex(x) else x
+    y = xp.clip(real, min, max)
+    inside = y == real
+    if is_complex(x):
+        y = xp.where(inside, x, xp.astype(y, x.dtype))
+    return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
+
+
+@operation(converts=True)
+def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
+    """y = x in another dtype, or its name.   dx = dy in the dtype of x."""
+    xp, before = namespace(x), x.dtype
+    if isinstance(dtype, str):
+        if not hasattr(xp, dtype):
+            raise TypeError(f"no dtype {dtype!r}")
+        dtype = getattr(xp, dtype)
+    return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)

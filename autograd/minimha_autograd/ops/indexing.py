@@ -1,34 +1,103 @@
-"""Operations that pick entries."""
+"""Operations that pick entries, and those that add to the entries picked."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any
 
+from .. import backend
 from ..backend import Array, namespace
-from ..operation import Pullback, operation
+from ..operation import operation
+from ..pullback import Pullback
+from .fits import axes
+
+_BASIC = frozenset({int, slice, type(None), type(...)})
 
 
 @operation
 def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
-    """y = x[key] for integers, slices, None and an ellipsis.   dx = dy at key, 0 elsewhere.
+    """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
-    Raises TypeError for a key that is an array or a list.
+    dx = dy at key, 0 elsewhere; where an array of integers names an entry again, its gradients add
+    up. The meaning is NumPy's on every library.
+    Raises TypeError for what cannot be an index, IndexError for one out of range.
     """
-    xp, key = namespace(x), tuple(_plain(k) for k in (key if isinstance(key, tuple) else (key,)))
+    xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
+    if not _BASIC.issuperset(map(type, key)):
+        key = tuple(_part(k, x) for k in key)
+    if any(map(backend.is_array, key)) or not backend.indexes_as_numpy(xp):
+        return backend.pick(x, key), lambda dy: (backend.add_at(shape, key, dy),)
 
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.zeros_like(x)
+        dx = xp.zeros(shape, dtype=dy.dtype, device=dy.device)
         dx[key] = dy
         return (dx,)
 
     return x[key], pullback
 
 
-def _plain(k: Any) -> Any:
-    """One part of a key, integers of any kind as Python's."""
+def _part(k: Any, x: Array) -> Any:
+    """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
     if k is None or k is ... or isinstance(k, slice):
         return k
-    if isinstance(k, bool) or getattr(k, "ndim", False) or not hasattr(k, "__index__"):
-        raise TypeError(f"an index must be integers, slices, None or ..., got {k!r}")
+    k = k.data if hasattr(k, "requires_grad") and hasattr(k, "backward") else k
+    if isinstance(k, list):
+        k = backend.asarray(k)
+    if getattr(k, "ndim", 0):
+        if not (backend.is_integral(k) or backend.is_boolean(k)):
+            raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
+        return k if type(k) is type(x) else backend.like(backend.to_numpy(k), x)
+    if isinstance(k, bool) or not hasattr(k, "__index__"):
+        raise TypeError(f"an index must be integers, slices, None, ... or arrays, got {k!r}")
     return operator.index(k)
+
+
+@operation(fits=axes)
+def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
+    """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
+
+    dx = the slices of dy added at indices. Indices from −n to n − 1, of any shape, which takes the
+    place of the axis. This is "take" to NumPy and "Gather" to ONNX.
+    Raises TypeError for indices that are not integers, IndexError for one out of range.
+    """
+    y, pull = getitem.with_pullback(x, key=_slices(x, indices, axis))
+    return y, lambda dy: (*pull(dy), None)
+
+
+@operation(fits=axes)
+def scatter_add(
+    x: Array, indices: Array, updates: Array, *, axis: int = 0
+) -> tuple[Array, Pullback]:
+    """y = x with the slices of updates added at indices along axis; repeated indices add up.
+
+    dx = dy, dupdates = the slices of dy at indices. updates has the shape of gather(x, indices), or
+    broadcasts to it. Raises as `gather` does.
+    """
+    key = _slices(x, indices, axis)
+    y = x + backend.add_at(x.shape, key, updates)
+    return y, lambda dy: (dy, None, backend.pick(dy, key))
+
+
+def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
+    backend.require(backend.is_integral, indices, "indices")
+    return (*(slice(None),) * range(x.ndim)[axis], indices)
+
+
+@operation(fits=axes)
+def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
+    """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
+
+    dx = dy added at those places. indices has as many axes as x; lengths but for that of axis are
+    equal or 1. This is "gather" to PyTorch and "GatherElements" to ONNX.
+    Raises TypeError for indices that are not integers, IndexError for one out of range.
+    """
+    backend.require(backend.is_integral, indices, "indices")
+    if indices.ndim != x.ndim:
+        raise ValueError("x and indices must have the same number of axes")
+    xp, key = namespace(x), []
+    for k, n in enumerate(x.shape):  # along each axis 0, 1, 2, …, which broadcast to a grid
+        column = (-1,) + (1,) * (x.ndim - k - 1)
+        key.append(xp.reshape(xp.arange(n, dtype=indices.dtype, device=x.device), column))
+    key[axis] = indices
+    y, pull = getitem.with_pullback(x, key=tuple(key))
+    return y, lambda dy: (*pull(dy), None)

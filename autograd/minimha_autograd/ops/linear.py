@@ -1,52 +1,96 @@
-"""Products of matrices."""
+"""Sums of products."""
 
 from __future__ import annotations
 
 import math
 
+from .. import backend
 from ..backend import Array, namespace
-from ..operation import Pullback, operation
+from ..operation import operation
+from ..pullback import Pullback
+from .fits import multiplying
 
 
-@operation
+@operation(fits=multiplying)
 def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
     xp = namespace(a, b)
     if a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
-        flat, pull = matmul.with_pullback(_rows(a), b, wanted=wanted)
-
-        def pull_flat(dy: Array) -> tuple[Array | None, ...]:
-            da, db = pull(_rows(dy))
-            return None if da is None else xp.reshape(da, a.shape), db
-
-        return xp.reshape(flat, (*a.shape[:-1], b.shape[-1])), pull_flat
+        return _as_rows(a, b, wanted)
+    y, row, column = a @ b, a.ndim == 1, b.ndim == 1
+    if not wanted[0]:  # then nothing needs b
+        b = None
+    if not wanted[1]:
+        a = None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        rows = a[None, :] if a.ndim == 1 else a
-        columns = b[:, None] if b.ndim == 1 else b
-        dy = xp.expand_dims(dy, axis=-1) if b.ndim == 1 else dy
-        dy = xp.expand_dims(dy, axis=-2) if a.ndim == 1 else dy
+        dy = xp.expand_dims(dy, axis=-1) if column else dy
+        dy = xp.expand_dims(dy, axis=-2) if row else dy
         da = db = None
-        if wanted[0]:
-            da = xp.matmul(dy, xp.matrix_transpose(columns))
-            da = da[..., 0, :] if a.ndim == 1 else da
-        if wanted[1]:
-            db = xp.matmul(xp.matrix_transpose(rows), dy)
-            db = db[..., 0] if b.ndim == 1 else db
+        if b is not None:
+            da = dy @ (b[None, :] if column else b.mT)
+            da = da[..., 0, :] if row else da
+        if a is not None:
+            db = (a[:, None] if row else a.mT) @ dy
+            db = db[..., 0] if column else db
         return da, db
 
-    return xp.matmul(a, b), pullback
+    return y, pullback
 
 
-def _rows(x: Array) -> Array:
-    """(…, N, K) -> (… · N, K)"""
-    return namespace(x).reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+def _as_rows(a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+    xp, shape = namespace(a), tuple(a.shape)
+    rows = math.prod(shape[:-1])
+    flat, pull = matmul.with_pullback(xp.reshape(a, (rows, shape[-1])), b, wanted=wanted)
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        da, db = pull(xp.reshape(dy, (rows, dy.shape[-1])))
+        return None if da is None else xp.reshape(da, shape), db
+
+    return xp.reshape(flat, (*shape[:-1], b.shape[-1])), pullback
 
 
 @operation
-def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
-    """y = xᵀ, the last two axes swapped.   dx = dyᵀ."""
-    xp = namespace(x)
-    return xp.matrix_transpose(x), lambda dy: (xp.matrix_transpose(dy),)
+def einsum(
+    subscripts: str, a: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
+    """y = the sum of products that subscripts names: "bhtd,bhsd->bhts" for Q Kᵀ, "ii->" a trace.
+
+    subscripts  a letter an axis, repeated where axes run together; letters that the result lacks
+                are summed over. "..." stands for axes that broadcast; without "->" the result has
+                the letters that occur once, in alphabetical order
+    da          the sum with y and a in each other's place: for "ij,jk->ik" it is "ik,jk->ij" of dy
+                and b; a letter of a alone is repeated, a diagonal goes back to the diagonal
+
+    Raises ValueError for subscripts that do not fit the arrays.
+    """
+    operands = [a] if b is None else [a, b]
+    terms, out = backend.einsum_terms(subscripts, operands)
+    y = backend.einsum(terms, out, operands)
+    shapes = [x.shape for x in operands]
+    if not wanted[1]:  # then nothing needs b
+        b = None
+    if not wanted[2]:
+        a = None
+
+    def gradient(k: int, dy: Array, other: Array | None) -> Array:
+        sources = [(out, dy)] if other is None else [(out, dy), (terms[1 - k], other)]
+        there = "".join(c for c in dict.fromkeys(terms[k]) if any(c in t for t, _ in sources))
+        dx = backend.einsum([t for t, _ in sources], there, [x for _, x in sources])
+        return backend.spread(dx, there, terms[k], shapes[k])
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        da = gradient(0, dy, b) if wanted[1] else None
+        return None, da, gradient(1, dy, a) if wanted[2] else None
+
+    return y, pullback
+
+
+@operation
+def outer(a: Array, b: Array) -> tuple[Array, Pullback]:
+    """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
+    if a.ndim != 1 or b.ndim != 1:
+        raise ValueError("a and b must be vectors, of one axis")
+    return a[:, None] * b[None, :], lambda dy: (dy @ b, dy.mT @ a)

@@ -3,67 +3,125 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ..backend import Array, is_complex, namespace
-from ..operation import Pullback, operation
+from ..operation import operation
+from ..pullback import Pullback
+from .fits import axes
 
 Axis = int | tuple[int, ...] | None
 
 
-@operation
+@operation(fits=axes)
 def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x over axis.   dx = dy, repeated along axis."""
-    xp = namespace(x)
+    xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
+    return (
+        xp.sum(x, axis=axis, keepdims=keepdims),
+        lambda dy: (xp.broadcast_to(xp.reshape(dy, kept), shape),),
+    )
 
-    def pullback(dy: Array) -> tuple[Array]:
-        return (xp.broadcast_to(_kept(dy, x, axis), x.shape),)
 
-    return xp.sum(x, axis=axis, keepdims=keepdims), pullback
-
-
-@operation
+@operation(fits=axes)
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
-    xp = namespace(x)
-    count = math.prod(x.shape[k] for k in _axes(axis, x.ndim))
+    xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
+    n = _count(shape, kept)
+    return (
+        xp.sum(x, axis=axis, keepdims=keepdims) / n,
+        lambda dy: (xp.broadcast_to(xp.reshape(dy / n, kept), shape),),
+    )
 
-    def pullback(dy: Array) -> tuple[Array]:
-        return (xp.broadcast_to(_kept(dy, x, axis) / count, x.shape),)
 
-    return xp.sum(x, axis=axis, keepdims=keepdims) / count, pullback
+@operation(fits=axes)
+def var(
+    x: Array, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Array, Pullback]:
+    """y = Σ (x − mean)² / (n − correction) over axis.   dx = dy · 2 (x − mean) / (n − correction).
 
-
-@operation
-def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
-    """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties.
-
-    For complex x, which the complex step sends, the entry with the largest real part, so that the
-    derivative follows the entry that the maximum follows.
+    correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample
     """
-    xp = namespace(x)
-    real = xp.real(x) if is_complex(x) else x
-    y = xp.max(real, axis=axis, keepdims=keepdims)
+    xp, kept = namespace(x), _kept(x.shape, axis)
+    n = _count(x.shape, kept)
+    centred = x - xp.sum(x, axis=axis, keepdims=True) / n
+    y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / (n - correction)
+    return y, lambda dy: (xp.reshape(dy * (2 / (n - correction)), kept) * centred,)
 
-    def share() -> Array:
-        largest = xp.astype(real == _kept(y, x, axis), x.dtype)
-        return largest / xp.sum(largest, axis=axis, keepdims=True)
+
+@operation(fits=axes)
+def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+    """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties."""
+    return _extreme(x, namespace(x).max, axis, keepdims)
+
+
+@operation(fits=axes)
+def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+    """y = the smallest entry over axis.   dx = dy at the smallest, shared evenly between ties."""
+    return _extreme(x, namespace(x).min, axis, keepdims)
+
+
+def _extreme(
+    x: Array, extreme: Callable[..., Array], axis: Axis, keepdims: bool
+) -> tuple[Array, Pullback]:
+    """For complex x the entry whose real part is extreme: the derivative must follow the entry."""
+    xp, kept, dtype = namespace(x), _kept(x.shape, axis), x.dtype
+    real = xp.real(x) if is_complex(x) else x
+    y = extreme(real, axis=axis, keepdims=keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (_kept(dy, x, axis) * share(),)
+        hit = xp.astype(real == xp.reshape(y, kept), dtype)
+        return (hit * (xp.reshape(dy, kept) / xp.sum(hit, axis=axis, keepdims=True)),)
 
     if is_complex(x):
-        return xp.sum(x * share(), axis=axis, keepdims=keepdims), pullback
+        share = pullback(xp.ones(y.shape, dtype=dtype, device=x.device))[0]
+        return xp.sum(x * share, axis=axis, keepdims=keepdims), pullback
     return y, pullback
 
 
-def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
+@operation(fits=axes)
+def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+    """y = log Σ eˣ over axis.   dx = dy · eˣ⁻ʸ, the softmax of x.
+
+    The largest entry is taken out first, so nothing overflows. Where all entries are −∞, or there
+    are none, y is −∞ and dx is 0.
+    """
+    xp, kept = namespace(x), _kept(x.shape, axis)
+    real = xp.real(x) if is_complex(x) else x
+    if 0 in x.shape:
+        peak = xp.zeros(kept, dtype=real.dtype, device=x.device)
+    else:
+        peak = xp.max(real, axis=axis, keepdims=True)
+        peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
+    exps = xp.exp(x - peak)
+    total = xp.sum(exps, axis=axis, keepdims=True)
+    empty = total == 0
+    total = xp.where(empty, xp.ones_like(total), total)
+    y = xp.where(empty, xp.full_like(total, -math.inf), xp.log(total) + peak)
+    y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes go
+    return y, lambda dy: (xp.reshape(dy, kept) * (exps / total),)
+
+
+@operation(fits=axes)
+def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
+    """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
+    xp = namespace(x)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        backward = xp.cumulative_sum(xp.flip(dy, axis=axis), axis=axis)
+        return (xp.flip(backward, axis=axis),)
+
+    return xp.cumulative_sum(x, axis=axis), pullback
+
+
+def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+    """The shape with the reduced axes of length 1."""
     if axis is None:
-        return tuple(range(ndim))
-    return tuple(k % ndim for k in (axis if isinstance(axis, tuple) else (axis,)))
+        return (1,) * len(shape)
+    reduced = {k % (len(shape) or 1) for k in (axis if isinstance(axis, tuple) else (axis,))}
+    return tuple(1 if k in reduced else n for k, n in enumerate(shape))
 
 
-def _kept(dy: Array, x: Array, axis: Axis) -> Array:
-    """dy with the reduced axes of x put back, of length 1, whether they were kept or not."""
-    reduced = _axes(axis, x.ndim)
-    kept = tuple(1 if k in reduced else n for k, n in enumerate(x.shape))
-    return namespace(dy).reshape(dy, kept)
+def _count(shape: tuple[int, ...], kept: tuple[int, ...]) -> int:
+    """How many entries are reduced to one."""
+    return math.prod(n for n, m in zip(shape, kept, strict=True) if m == 1)

@@ -1,27 +1,207 @@
-"""Operations that move entries without changing them."""
+"""Operations that move entries, repeat them or leave them out, without changing them."""
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from typing import Any
+
+from .. import backend
 from ..backend import Array, namespace
-from ..operation import Pullback, operation
+from ..operation import operation
+from ..pullback import Pullback
+from .fits import axes, broadcasting, entries, joining, permuting
 
 
-@operation
+@operation(fits=entries)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
-    """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x."""
-    xp = namespace(x)
-    return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, x.shape),)
+    """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
+
+    One length may be −1: it is found from the others.
+    """
+    xp, before = namespace(x), x.shape
+    if isinstance(shape, int):
+        shape = (shape,)
+    return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation
+@operation(fits=permuting)
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
-    xp = namespace(x)
-    back = tuple(sorted(range(x.ndim), key=lambda k: axes[k] % x.ndim))
-    return xp.permute_dims(x, axes), lambda dy: (xp.permute_dims(dy, back),)
+    xp, y, back = namespace(x), namespace(x).permute_dims(x, axes), [0] * x.ndim
+    for k, axis in enumerate(axes):
+        back[axis] = k
+    axes = tuple(back)
+    return y, lambda dy: (xp.permute_dims(dy, axes),)
 
 
 @operation
+def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
+    """y = x with two axes swapped.   dx = dy with the same axes swapped."""
+    order = list(range(x.ndim))
+    order[axis1], order[axis2] = order[axis2], order[axis1]
+    return permute_dims.with_pullback(x, axes=tuple(order))
+
+
+@operation
+def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
+    """y = xᵀ, the last two axes swapped.   dx = dyᵀ."""
+    if x.ndim < 2:
+        raise ValueError("a matrix has two axes at least")
+    return x.mT, lambda dy: (dy.mT,)
+
+
+@operation(fits=lambda x, *, shape: broadcasting(x, _Shape(shape)))
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
+
+
+@operation
+def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
+    """y = x with an axis of length 1, which becomes the axis given.   dx = dy without it."""
+    xp, before = namespace(x), x.shape
+    if not -x.ndim - 1 <= axis <= x.ndim:
+        raise IndexError(f"axis {axis} must be from {-x.ndim - 1} to {x.ndim}")
+    k = axis % (x.ndim + 1)
+    after = (*before[:k], 1, *before[k:])
+    return xp.reshape(x, after), lambda dy: (xp.reshape(dy, before),)
+
+
+@operation(fits=axes)
+def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
+    """y = x without these axes of length 1, without any such by default.   dx = dy with them.
+
+    Raises ValueError for an axis of another length.
+    """
+    xp, before = namespace(x), x.shape
+    if axis is None:
+        axis = tuple(k for k, n in enumerate(before) if n == 1)
+    gone = {range(x.ndim)[k] for k in (axis if isinstance(axis, tuple) else (axis,))}
+    if any(before[k] != 1 for k in gone):
+        raise ValueError(f"axis {axis} is not of length 1")
+    after = tuple(n for k, n in enumerate(before) if k not in gone)
+    return xp.reshape(x, after), lambda dy: (xp.reshape(dy, before),)
+
+
+@operation(fits=joining)
+def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
+    """y = the arrays one after another along axis.   Each gets its part of dy.
+
+    Called with the arrays, or with a list of them.
+    """
+    y = namespace(*arrays).concat(arrays, axis=axis)
+    ends = [0]
+    for x in arrays:
+        ends.append(ends[-1] + x.shape[axis])
+
+    def pullback(dy: Array) -> tuple[Array, ...]:
+        return tuple(dy[_along(axis, dy.ndim, i, j)] for i, j in pairwise(ends))
+
+    return y, pullback
+
+
+@operation(fits=joining)
+def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
+    """y = the arrays side by side along a new axis.   Each gets its part of dy.
+
+    Called with the arrays, or with a list of them.
+    """
+    xp, number = namespace(*arrays), len(arrays)
+
+    def pullback(dy: Array) -> tuple[Array, ...]:
+        parts = (dy[_along(axis, dy.ndim, k, k + 1)] for k in range(number))
+        return tuple(xp.squeeze(part, axis=axis) for part in parts)
+
+    return xp.stack(arrays, axis=axis), pullback
+
+
+@operation(fits=axes)
+def split(
+    x: Array, *, sections: int | tuple[int, ...], axis: int = 0
+) -> tuple[tuple[Array, ...], Pullback]:
+    """The parts of x along axis: that many equal ones, or cut at the indices given.
+
+    dx = the gradients of the parts one after another, 0 for parts that have none.
+    Raises ValueError where x cannot be cut into equal parts.
+    """
+    xp, n = namespace(x), x.shape[axis]
+    if isinstance(sections, int):
+        if sections < 1 or n % sections:
+            raise ValueError(f"an axis of length {n} has no {sections} equal parts")
+        sections = tuple(k * (n // sections) for k in range(1, sections))
+    parts = tuple(
+        x[_along(axis, x.ndim, i, j)] for i, j in zip((0, *sections), (*sections, n), strict=True)
+    )
+    shapes = [part.shape for part in parts]
+
+    def pullback(*dys: Array | None) -> tuple[Array]:
+        like = next(dy for dy in dys if dy is not None)
+        filled = (
+            xp.zeros(shape, dtype=like.dtype, device=like.device) if dy is None else dy
+            for dy, shape in zip(dys, shapes, strict=True)
+        )
+        return (xp.concat(tuple(filled), axis=axis),)
+
+    return parts, pullback
+
+
+@operation
+def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullback]:
+    """y = x with a margin of a constant value.   dx = dy without the margin.
+
+    pad_width  for each axis (before, after); or one such pair, or one number, for all axes
+    Raises ValueError for widths that are negative or do not fit.
+    """
+    y, inner = backend.pad(x, pad_width, value)
+    return y, lambda dy: (dy[inner],)
+
+
+@operation(fits=axes)
+def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
+    """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
+    xp = namespace(x)
+    return xp.flip(x, axis=axis), lambda dy: (xp.flip(dy, axis=axis),)
+
+
+@operation(fits=axes)
+def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, Pullback]:
+    """y = each entry of x several times in a row, along axis, or of x as one row by default.
+
+    dx = dy summed over the copies. For grouped heads: (B, G, S, D) to (B, H, S, D) with axis 1 and
+    repeats H // G.
+    """
+    xp, before = namespace(x), tuple(x.shape)
+    if axis is None:
+        flat, axis = (math.prod(before),), 0
+    else:
+        flat, axis = before, range(len(before))[axis]
+    lead, n, rest = flat[:axis], flat[axis], flat[axis + 1 :]
+    copies = xp.broadcast_to(xp.reshape(x, (*lead, n, 1, *rest)), (*lead, n, repeats, *rest))
+
+    def pullback(dy: Array) -> tuple[Array]:
+        apart = xp.reshape(dy, (*lead, n, repeats, *rest))
+        return (xp.reshape(xp.sum(apart, axis=len(lead) + 1), before),)
+
+    return xp.reshape(copies, (*lead, n * repeats, *rest)), pullback
+
+
+@operation(converts=True)
+def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
+    """y = x on another device.   dx = dy on the device of x."""
+    back = backend.mover(x)
+    return backend.to_device(x, device), lambda dy: (back(dy),)
+
+
+def _along(axis: int, ndim: int, start: int, stop: int) -> tuple[Any, ...]:
+    """The index of start:stop along one axis of an array."""
+    return (slice(None),) * (axis % ndim) + (slice(start, stop), ...)
+
+
+class _Shape:
+    """A shape on its own, to be asked whether an array broadcasts to it."""
+
+    dtype = None
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape

@@ -1,0 +1,80 @@
+"""Where a NaN or an infinity first appeared: the work of `detect_anomaly`."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from . import backend
+from .backend import Array
+from .modes import detect_anomaly, in_force
+from .pullback import named
+
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+def calling_lines() -> str:
+    """The lines outside the engine that led here, the innermost last, three at most."""
+    frame: FrameType | None = sys._getframe(1)
+    lines: list[str] = []
+    while frame is not None and len(lines) < 3:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HERE):
+            text = linecache.getline(file, frame.f_lineno, frame.f_globals).strip()
+            lines.append(f"  {file}:{frame.f_lineno}, in {frame.f_code.co_name}\n    {text}")
+            if frame.f_code.co_name == "<module>":  # a script or a cell; who ran that is no news
+                break
+        frame = frame.f_back
+    return "\n".join(reversed(lines))
+
+
+def in_values(operation: Any, inputs: Sequence[Any], value: Any) -> str | None:
+    """The lines that called an operation, within `detect_anomaly`.
+
+    Raises FloatingPointError if a value is NaN, or infinite where all inputs are finite.
+    """
+    if not in_force(detect_anomaly):
+        return None
+    lines = calling_lines()
+    for one in value if isinstance(value, tuple) else (value,):
+        _refuse(operation, inputs, one, f"\ncalled from\n{lines}")
+    return lines
+
+
+def _refuse(operation: Any, inputs: Sequence[Any], value: Array, lines: str) -> None:
+    name, (what, place) = operation.__name__, _first(value)
+    known = [_first(x) for x in inputs] if what else []
+    if what == "infinity" and any(kind for kind, _ in known):
+        return
+    for k, (kind, there) in enumerate(known):
+        if what == kind == "NaN":
+            label = named(operation, k)
+            raise FloatingPointError(f"{name} was given a NaN: {label} at {there}{lines}")
+    if what:
+        raise FloatingPointError(f"{what} first appeared in {name}, at {place}{lines}")
+
+
+def in_gradient(node: Any, place: int, dx: Array, dy: Any) -> None:
+    """Raise FloatingPointError if a gradient is NaN or infinite and what it came from is not."""
+    what, where = _first(dx)
+    if what and not any(_first(y)[0] for y in (dy if isinstance(dy, list) else [dy])):
+        label = named(node.operation, place)
+        raise FloatingPointError(
+            f"{what} first appeared in the backward of {node.operation.__name__}, in the gradient "
+            f"of {label} at {where}\ncalled from\n{node.where or '  (outside detect_anomaly)'}"
+        )
+
+
+def _first(x: Any) -> tuple[str, tuple[int, ...]]:
+    """What is not finite in x, a NaN before an infinity, and where it comes first."""
+    if backend.is_floating(x) or backend.is_complex(x):
+        xp = backend.namespace(x)
+        for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
+            places = backend.to_numpy(test(x))
+            if places.any():
+                return what, tuple(int(k[0]) for k in places.nonzero())
+    return "", ()

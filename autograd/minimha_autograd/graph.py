@@ -1,0 +1,174 @@
+"""A picture of the tape: what was done, in which order, on which shapes, and the gradients.
+
+Leaves are at the top, what was made from them below. A step stands one layer under the lowest of
+its arguments; arrows that pass layers get a place of their own in each.
+"""
+
+from __future__ import annotations
+
+import html
+import pathlib
+from typing import Any
+
+from . import backend
+from .tape import Node, is_freed
+
+LARGEST = 500
+BOLD = ' font-weight="bold"'
+_CHARACTER, _LINE, _GAP, _LAYER = 6.8, 16, 26, 84  # in pixels, for letters of 12
+
+
+class Graph:
+    """An SVG of how a Tensor was made. A notebook shows it, `save` writes it to a file.
+
+    Raises ValueError for more than 500 steps, which nobody could read.
+    """
+
+    def __init__(self, tensor: Any, names: dict[str, Any]) -> None:
+        self.svg = _drawn(tensor, {t._node: name for name, t in names.items()})
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Write the SVG to a file, and return its path."""
+        path = pathlib.Path(path)
+        path.write_text(self.svg, encoding="utf-8")
+        return path
+
+
+class _Box:
+    """A step, or a bend of an arrow that passes a layer: where it stands and what it says."""
+
+    def __init__(self, lines: list[str], layer: int, kind: str) -> None:
+        self.lines, self.layer, self.kind = lines, layer, kind
+        self.above: list[_Box] = []
+        self.below: list[_Box] = []
+        self.width = max((len(line) for line in lines), default=0) * _CHARACTER + 16
+        self.height = _LINE * len(lines) + 8 if lines else 0
+        self.x = 0.0
+
+    @property
+    def y(self) -> float:
+        """The middle."""
+        return _LAYER * (self.layer + 0.6)
+
+
+def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
+    if tensor._node is None:
+        raise RuntimeError("graph() of a Tensor that does not require a gradient: it has none")
+    boxes = _boxes(tensor._node, names)
+    layers: dict[int, list[_Box]] = {}
+    for box in boxes:
+        layers.setdefault(box.layer, []).append(box)
+    rows = [layers[k] for k in sorted(layers)]
+    _arrange(rows)
+    width = max(box.x + box.width / 2 for box in boxes) + _GAP
+    height = _LAYER * (len(rows) + 0.2)
+    parts = [_arrow(box, below) for box in boxes for below in box.below]
+    parts += [_figure(box) for box in boxes if box.lines]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="12">'
+        '<rect width="100%" height="100%" fill="#ffffff"/>'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#555555"/></marker></defs>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
+    """A box for each step behind root, tied to its neighbours, the oldest first."""
+    found, stack = {root}, [root]
+    while stack:
+        new = {_step(p) for p in stack.pop().parents if p is not None} - found
+        found |= new
+        stack += new
+        if len(found) > LARGEST:
+            raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
+    boxes: dict[Node, _Box] = {}
+    for node in sorted(found, key=lambda node: node.order):
+        parents = [boxes[_step(p)] for p in node.parents if p is not None]
+        layer = 1 + max((box.layer for box in parents), default=-1)
+        kind = "leaf" if node.pull is None else "root" if node is root else "step"
+        boxes[node] = box = _Box(_lines(node, names.get(node)), layer, kind)
+        box.above = parents
+    every = list(boxes.values())
+    for box in reversed(every):  # leaves come down to where they are used
+        users = [b.layer for b in every if box in b.above]
+        if box.kind == "leaf" and users:
+            box.layer = min(users) - 1
+    for box in tuple(every):
+        for k, parent in enumerate(box.above):
+            for layer in range(parent.layer + 1, box.layer):
+                bend = _Box([], layer, "bend")
+                parent.below.append(bend)
+                bend.above, parent = [parent], bend  # noqa: PLW2901
+                every.append(bend)
+            parent.below.append(box)
+            box.above[k] = parent
+    return every
+
+
+def _step(node: Node) -> Node:
+    """The step that made a value: one of several values is no step of its own."""
+    return node.parents[0] if type(node.pull) is int else node  # type: ignore[return-value]
+
+
+def _lines(node: Node, name: str | None) -> list[str]:
+    """What a box says: name, shapes, and the gradient once it is there."""
+    made = "freed by backward()" if is_freed(node) else getattr(node.operation, "__name__", "leaf")
+    shapes = node.shape if isinstance(node.shape, list) else [node.shape]
+    lines = [f"{name}: {made}" if name else made, ", ".join(str(tuple(shape)) for shape in shapes)]
+    if node.gradient is not None:
+        gradient = backend.to_numpy(node.gradient)
+        if gradient.size <= 4:
+            lines.append("grad " + " ".join(f"{value:.4g}" for value in gradient.ravel()))
+        else:
+            lines.append(f"grad up to {abs(gradient).max():.4g}")
+    return lines
+
+
+def _arrange(rows: list[list[_Box]]) -> None:
+    """Order each row by where its neighbours are, down and up again, then centre the rows."""
+    for sweep in range(8):
+        for row in rows if sweep % 2 else reversed(rows):
+            for box in row:
+                near = box.above if sweep % 2 else box.below
+                box.x = sum(b.x for b in near) / len(near) if near else box.x
+            row.sort(key=lambda box: box.x)
+            for place, box in enumerate(row):
+                box.x = place - len(row) / 2
+    for row in rows:
+        x = -sum(box.width + _GAP for box in row) / 2
+        for box in row:
+            box.x = x + (box.width + _GAP) / 2
+            x += box.width + _GAP
+    left = min(box.x - box.width / 2 for row in rows for box in row)
+    for row in rows:
+        for box in row:
+            box.x += _GAP - left
+
+
+def _arrow(box: _Box, below: _Box) -> str:
+    start, end = box.y + box.height / 2, below.y - below.height / 2
+    middle, tip = (start + end) / 2, ' marker-end="url(#tip)"' if below.lines else ""
+    return (
+        f'<path d="M{box.x:.1f} {start:.1f}C{box.x:.1f} {middle:.1f} {below.x:.1f} {middle:.1f} '
+        f'{below.x:.1f} {end:.1f}" fill="none" stroke="#555555"{tip}/>'
+    )
+
+
+def _figure(box: _Box) -> str:
+    fill = {"leaf": "#dbe9f6", "root": "#fdebd0"}.get(box.kind, "#f4f4f4")
+    left, top = box.x - box.width / 2, box.y - box.height / 2
+    text = "".join(
+        f'<text x="{box.x:.1f}" y="{top + _LINE * (k + 0.95):.1f}" text-anchor="middle"'
+        f"{BOLD if k == 0 else ''}>{html.escape(line)}</text>"
+        for k, line in enumerate(box.lines)
+    )
+    corner = 0 if box.kind == "leaf" else 7
+    return (
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height}" '
+        f'rx="{corner}" fill="{fill}" stroke="#333333"/>{text}'
+    )

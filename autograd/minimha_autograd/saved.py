@@ -1,0 +1,85 @@
+"""What a pullback saved must be the same when it is called: a checksum tells.
+
+The cheap form, always on, sees the whole of arrays up to 1 KiB and 64 entries or so of larger ones,
+on the host only. A change of few entries of a large array can escape it. Within `detect_anomaly`
+every byte counts, on devices too.
+
+Write-protecting the arrays would not do: a view made earlier still writes, and one made later stays
+locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from . import backend
+from .pullback import Fitted, Pullback
+
+_ATOMS = frozenset(
+    {bool, float, int, str, type, type(None), ModuleType, BuiltinFunctionType, backend.LeanNumPy}
+)
+
+
+def checksums(pull: Pullback, whole: bool = False) -> int:
+    """A number that changes when one of the arrays does that a pullback closes over."""
+    total = 0
+    try:
+        cells = pull.__closure__
+    except AttributeError:
+        for _, x in _arrays(pull, "", set()):
+            total = 31 * total + backend.checksum(x, whole)
+        return total
+    for cell in cells or ():
+        try:
+            x = cell.cell_contents
+        except ValueError:  # named, and never assigned
+            continue
+        kind = type(x)
+        if kind is backend.HostArray and x.nbytes <= backend.SMALL:
+            total = total * 31 + hash(x.tobytes())  # the most frequent case, without a call
+        elif kind not in _ATOMS and not (kind is tuple and x and type(x[0]) in _ATOMS):
+            for _, part in _arrays(x, "", {id(pull)}):
+                total = 31 * total + backend.checksum(part, whole)
+    return total
+
+
+def _arrays(x: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The arrays in x with their names: in containers, and in what functions close over."""
+    if type(x) in _ATOMS:
+        return
+    if backend.is_array(x):
+        yield name, x
+    elif id(x) not in seen:
+        seen.add(id(x))
+        for label, part in _parts(x):
+            yield from _arrays(part, label or name, seen)
+
+
+def _parts(x: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(x, tuple | list):
+        yield from (("", part) for part in x)
+    elif isinstance(x, dict):
+        yield from (("", part) for part in x.values())
+    elif isinstance(x, Fitted):
+        yield "", x.pull
+    elif isinstance(x, functools.partial):
+        yield from (("", part) for part in (x.func, *x.args, *x.keywords.values()))
+    elif isinstance(x, FunctionType):
+        yield from (("", part) for part in x.__defaults__ or ())
+        for label, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # named, and never assigned
+                yield label, cell.cell_contents
+
+
+def refuse_changed(node: Any) -> None:
+    """Raise RuntimeError that names the arrays which a node saved."""
+    names = dict.fromkeys(name or "an array" for name, _ in _arrays(node.pull, "", set()))
+    raise RuntimeError(
+        f"{node.operation.__name__} saved {', '.join(names)} for the backward pass, and "
+        f"{'it' if len(names) == 1 else 'one of them'} was changed in place after the forward "
+        "pass: call backward() before the change, or change a copy"
+    )
