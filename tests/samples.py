@@ -392,7 +392,14 @@ RECORDS = [
             Case(normal(1), shape=()),
             Case(normal(0, T), shape=(T, 0)),
         ],
-        [Refused(ValueError, "10 entries do not fit", normal(B, T), shape=(3, -1))],
+        [
+            Refused(
+                ValueError,
+                r"10 entries do not fit the shape \(3, -1\), which has 3 or multiples",
+                normal(B, T),
+                shape=(3, -1),
+            )
+        ],
     ),
     Record(
         ops.permute_dims,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -63,14 +64,17 @@ def in_gradient(node: Any, place: int, dx: Array, dy: Any) -> None:
     what, where = _first(dx)
     if what and not any(_first(y)[0] for y in (dy if isinstance(dy, list) else [dy])):
         label = named(node.operation, place)
+        lines = node.where or "  (it was called outside detect_anomaly)"
         raise FloatingPointError(
             f"{what} first appeared in the backward of {node.operation.__name__}, in the gradient "
-            f"of {label} at {where}\ncalled from\n{node.where or '  (outside detect_anomaly)'}"
+            f"of {label} at {where}\ncalled from\n{lines}"
         )
 
 
 def _first(x: Any) -> tuple[str, tuple[int, ...]]:
     """What is not finite in x, a NaN before an infinity, and where it comes first."""
+    if isinstance(x, float):
+        return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ()
     if backend.is_floating(x) or backend.is_complex(x):
         xp = backend.namespace(x)
         for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):

@@ -26,16 +26,16 @@ from numbers import Number
 from typing import Any, Protocol
 
 from . import anomaly, backend
-from .backend import known
+from .backend import exact, known
 from .modes import in_force, is_recording, no_grad, open_blocks
 from .pullback import Fitted, Pullback
 from .saved import checksums
-from .tape import Node
+from .tape import Node, order
 from .tensor import Tensor
 
-_new = Tensor.__new__
-_NUMBERS = frozenset({bool, complex, float, int, type(None)})
-_SETTINGS = _NUMBERS | {slice, str, tuple}
+_new_tensor, _new_node = Tensor.__new__, Node.__new__
+_NUMBERS = frozenset({bool, complex, float, int})
+_SETTINGS = _NUMBERS | {type(None), slice, str, tuple}
 _ERRORS = (IndexError, RuntimeError, TypeError, ValueError)
 
 
@@ -122,7 +122,11 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             arrays.append(x)
             kind = type(x)
             if kind is library:
-                unlike = unlike or x.dtype is not dtype
+                if x.dtype is not dtype:
+                    if dtype in exact:
+                        dtype = x.dtype
+                    elif x.dtype not in exact:
+                        unlike = True
             elif library is None and kind in known:
                 library, dtype = kind, x.dtype
             elif kind not in _NUMBERS:
@@ -138,13 +142,13 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             if not asks_wanted:
                 value, pull = function(*arrays, **settings)
             else:
-                wanted = tuple([parent is not None for parent in parents])
+                wanted = tuple(map(bool, parents))
                 value, pull = function(*arrays, wanted=wanted, **settings)
         except _ERRORS as error:
             raise _explained(error, this, fits, arrays, settings) from error
         if type(value) is not library or value.dtype is not dtype:
             value = form.check(value, dtype, arrays, recorded)
-        where = anomaly.in_values(this, arrays, value) if blocks else None
+        where = anomaly.in_values(this, [*arrays, *settings.values()], value) if blocks else None
         if recorded:
             return _record(this, pull, parents, value, where)
         if not lifts:
@@ -160,7 +164,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             form.arrange(inputs, settings)
         array = x._data
         try:
-            value, pull = function(array, **settings)
+            value, pull = function(array, **settings) if settings else function(array)
         except _ERRORS as error:
             raise _explained(error, this, fits, [array], settings) from error
         if type(value) is not type(array) or value.dtype is not array.dtype:
@@ -184,13 +188,19 @@ def _record(
     where: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The value, or several, as Tensors that know how they were made."""
-    node = Node(operation, pull, parents, value)
-    node.where, node.saved = where, checksums(pull, where is not None)
     if type(value) is tuple:
-        return tuple(Tensor._made(x, Node(operation, k, (node,), x)) for k, x in enumerate(value))
-    tensor = _new(Tensor)  # Tensor._made(value, node), without the call
-    tensor._data, tensor._node = value, node
-    return tensor
+        node = Node(operation, pull, parents, value)
+        outputs: Any = tuple(
+            Tensor._made(x, Node(operation, k, (node,), x)) for k, x in enumerate(value)
+        )
+    else:  # what __init__ and _made do, without the calls: the busiest lines of the engine
+        node, outputs = _new_node(Node), _new_tensor(Tensor)
+        node.operation, node.pull, node.parents = operation, pull, parents
+        node.order, node.shape, node.dtype = next(order), value.shape, value.dtype
+        node.hooks = node.gradient = None
+        outputs._data, outputs._node = value, node
+    node.where, node.saved = where, checksums(pull, where is not None)
+    return outputs
 
 
 class _Form:
@@ -201,6 +211,7 @@ class _Form:
         self.name, self.converts = function.__name__, converts
         self.asks_wanted = any(p.name == "wanted" for p in shown)
         shown = [p for p in shown if p.name != "wanted"]
+        self.optional = {p.name for p in shown if p.default is None}
         self.signature = inspect.Signature(shown)
         arrays = [p for p in shown if p.kind is not p.KEYWORD_ONLY]
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in arrays)
@@ -251,7 +262,8 @@ class _Form:
         return inputs
 
     def _refused(self, why: str) -> TypeError:
-        return TypeError(f"{self.name}{self.signature} {why}")
+        plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+        return TypeError(f"{self.name}{inspect.Signature(plain)} {why}")
 
     def examine(self, arrays: list[Any]) -> tuple[Any, Any]:
         """The type of the arrays, and the dtype of those of floats; NumPy's scalars become numbers.
@@ -277,14 +289,10 @@ class _Form:
         for k, x in enumerate(arrays):
             name = self.parameters[k] if k < len(self.parameters) else f"array {k}"
             if not backend.is_array(x):
-                if not (
-                    isinstance(x, Number)
-                    or x is None
-                    or (name in self.texts and isinstance(x, str))
-                ):
-                    raise TypeError(
-                        f"{self.name}: {name} must be an array, not a {type(x).__name__}"
-                    )
+                allowed = self.optional if x is None else self.texts if isinstance(x, str) else ()
+                if not (isinstance(x, Number) or name in allowed):
+                    kind = "None" if x is None else f"a {type(x).__name__}"
+                    raise TypeError(f"{self.name}: {name} must be an array, not {kind}")
                 continue
             for other in (first, floats if backend.is_floating(x) else None):
                 if other and (
@@ -295,6 +303,8 @@ class _Form:
                         f"{self.name}: {_described(*other)}, {_described(name, x)}: convert one, "
                         "nothing is converted silently"
                     )
+            if not backend.is_floating(x):
+                exact.add(x.dtype)
             first = first or (name, x)
             floats = floats or (backend.is_floating(x) and (name, x)) or None
         return first and type(first[1]), floats and floats[1].dtype

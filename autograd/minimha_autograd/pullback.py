@@ -20,13 +20,18 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     """
     if dx.shape == shape:
         return dx
+    extra, lengths = dx.ndim - len(shape), dx.shape
+    axes = list(range(extra))
+    for k, n in enumerate(shape, extra) if extra >= 0 else [(0, None)]:
+        if n != lengths[k]:
+            if n != 1:
+                raise ValueError(
+                    f"a gradient of shape {tuple(lengths)} for an argument of {tuple(shape)}"
+                )
+            axes.append(k)
     xp = backend.namespace(dx)
-    extra = dx.ndim - len(shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(shape, dx.shape[extra:], strict=True)):
-        raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
-    stretched = (extra + k for k, n in enumerate(shape) if n == 1 and dx.shape[extra + k] != 1)
-    dx = xp.sum(dx, axis=(*range(extra), *stretched), keepdims=True)
-    return xp.reshape(dx, shape)
+    dx = xp.sum(dx, axis=tuple(axes), keepdims=True)
+    return xp.reshape(dx, shape) if extra else dx
 
 
 def fit(operation: Any, place: int, dx: Any, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -36,7 +41,7 @@ def fit(operation: Any, place: int, dx: Any, shape: tuple[int, ...], dtype: Any)
     matter of broadcasting.
     """
     try:
-        dx = unbroadcast(backend.asarray(dx), shape)
+        dx = unbroadcast(dx if type(dx) in backend.known else backend.asarray(dx), shape)
         if dx.dtype != dtype:
             raise TypeError(f"a gradient of {dx.dtype} for an argument of {dtype}")
     except (TypeError, ValueError) as error:

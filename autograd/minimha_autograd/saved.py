@@ -20,20 +20,16 @@ from . import backend
 from .pullback import Fitted, Pullback
 
 _ATOMS = frozenset(
-    {bool, float, int, str, type, type(None), ModuleType, BuiltinFunctionType, backend.LeanNumPy}
+    {bool, float, int, slice, str, type, type(None), ModuleType, BuiltinFunctionType}
 )
 
 
 def checksums(pull: Pullback, whole: bool = False) -> int:
     """A number that changes when one of the arrays does that a pullback closes over."""
+    if type(pull) is not FunctionType or pull.__defaults__ is not None:
+        return _combined(pull, whole)
     total = 0
-    try:
-        cells = pull.__closure__
-    except AttributeError:
-        for _, x in _arrays(pull, "", set()):
-            total = 31 * total + backend.checksum(x, whole)
-        return total
-    for cell in cells or ():
+    for cell in pull.__closure__ or ():
         try:
             x = cell.cell_contents
         except ValueError:  # named, and never assigned
@@ -42,9 +38,14 @@ def checksums(pull: Pullback, whole: bool = False) -> int:
         if kind is backend.HostArray and x.nbytes <= backend.SMALL:
             total = total * 31 + hash(x.tobytes())  # the most frequent case, without a call
         elif kind not in _ATOMS and not (kind is tuple and x and type(x[0]) in _ATOMS):
-            for _, part in _arrays(x, "", {id(pull)}):
-                total = 31 * total + backend.checksum(part, whole)
+            total = total * 31 + _combined(x, whole)
     return total
+
+
+def _combined(x: Any, whole: bool) -> int:
+    return functools.reduce(
+        lambda total, part: total * 31 + backend.checksum(part[1], whole), _arrays(x, "", set()), 0
+    )
 
 
 def _arrays(x: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -90,9 +90,7 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
             gradients = pull(*dy) if type(dy) is list else pull(dy)
             if type(gradients) is not tuple or len(gradients) != len(parents):
                 counted(node.operation, gradients, len(parents))
-            place = -1
-            for parent, dx in zip(parents, gradients):  # noqa: B905  counted above
-                place += 1
+            for place, (parent, dx) in enumerate(zip(parents, gradients)):  # noqa: B905  counted
                 if parent is None or dx is None:
                     continue
                 if type(dx) is not kind or dx.shape != parent.shape or dx.dtype is not parent.dtype:

@@ -69,8 +69,17 @@ for _operation in (
 ):  # fmt: skip
     setattr(Tensor, _operation.__name__, _operation)
 
+
+def _of_matrix(x: Tensor) -> Tensor:
+    """The transpose of a matrix."""
+    if x.ndim != 2:
+        raise ValueError(f"T is for matrices: for shape {x.shape} use mT, or permute its axes")
+    return matrix_transpose(x)
+
+
 for _name, _operation in {
-    "__neg__": negative, "__abs__": abs, "__getitem__": getitem, "mT": property(matrix_transpose),
-    "permute": permute_dims, "expand": broadcast_to, "to": to_device,
+    "T": property(_of_matrix), "__neg__": negative, "__abs__": abs, "__getitem__": getitem,
+    "mT": property(matrix_transpose), "permute": permute_dims, "expand": broadcast_to,
+    "to": to_device,
 }.items():  # fmt: skip
     setattr(Tensor, _name, _operation)

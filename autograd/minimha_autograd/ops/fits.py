@@ -64,8 +64,10 @@ def permuting(x: Array, *, axes: Any, **_: Any) -> str | None:
 
 def entries(x: Array, *, shape: Any, **_: Any) -> str | None:
     """The product of the lengths is the number of entries."""
-    known = math.prod(n for n in ((shape,) if isinstance(shape, int) else shape) if n != -1)
-    return f"{math.prod(x.shape)} entries do not fit {shape}, which has {known} or multiples of it"
+    lengths = (shape,) if isinstance(shape, int) else shape
+    known = math.prod(n for n in lengths if n != -1)
+    open_ = " or multiples of it" if -1 in lengths else ""
+    return f"{math.prod(x.shape)} entries do not fit the shape {shape}, which has {known}{open_}"
 
 
 def joining(*arrays: Array, axis: int = 0, **_: Any) -> str | None:

@@ -23,9 +23,11 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     Raises TypeError for what cannot be an index, IndexError for one out of range.
     """
     xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
+    arrays = False
     if not _BASIC.issuperset(map(type, key)):
         key = tuple(_part(k, x) for k in key)
-    if any(map(backend.is_array, key)) or not backend.indexes_as_numpy(xp):
+        arrays = any(map(backend.is_array, key))
+    if arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
         return backend.pick(x, key), lambda dy: (backend.add_at(shape, key, dy),)
 
     def pullback(dy: Array) -> tuple[Array]:

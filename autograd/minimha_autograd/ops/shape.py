@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from .. import backend
@@ -77,11 +77,13 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     xp, before = namespace(x), x.shape
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
-    gone = {range(x.ndim)[k] for k in (axis if isinstance(axis, tuple) else (axis,))}
-    if any(before[k] != 1 for k in gone):
-        raise ValueError(f"axis {axis} is not of length 1")
-    after = tuple(n for k, n in enumerate(before) if k not in gone)
-    return xp.reshape(x, after), lambda dy: (xp.reshape(dy, before),)
+    after: list[int | None] = list(before)
+    for k in axis if isinstance(axis, tuple) else (axis,):
+        if before[k] != 1:
+            raise ValueError(f"axis {axis} is not of length 1")
+        after[k] = None
+    after = [n for n in after if n is not None]
+    return xp.reshape(x, tuple(after)), lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(fits=joining)
@@ -91,9 +93,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     Called with the arrays, or with a list of them.
     """
     y = namespace(*arrays).concat(arrays, axis=axis)
-    ends = [0]
-    for x in arrays:
-        ends.append(ends[-1] + x.shape[axis])
+    ends = (0, *accumulate(x.shape[axis] for x in arrays))
 
     def pullback(dy: Array) -> tuple[Array, ...]:
         return tuple(dy[_along(axis, dy.ndim, i, j)] for i, j in pairwise(ends))

@@ -1,0 +1,293 @@
+"""What a node of the tape costs, beside HIPS autograd and PyTorch eager in the same run.
+
+    python benchmarks/engine.py [--quick] [--save docs/measured/engine.md] [CASE …]
+
+Each case is a chain of 500 equal steps on an 8x8 float32 array, forward and backward, on one thread
+and with all guards on; the three libraries take turns. The table gives the time a step, in
+microseconds, and the ratios to the peers: the median over the turns, and in brackets the quarter
+and the three quarters mark. Peak memory is that of a chain of 200,000 steps, each library in a
+process of its own, less what it took before the chain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pathlib
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import minimha as mh
+from minimha import functional, ops
+
+
+def optional(name: str) -> Any:
+    """A module, or None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+torch, hips, autograd = map(optional, ("torch", "autograd.numpy", "autograd"))
+PEERS = {"HIPS autograd": autograd, "PyTorch": torch}
+STEPS, LONG = 500, 200_000
+RNG = np.random.default_rng(0)
+X = (RNG.random((8, 8)) * 0.1 + 0.5).astype("float32")
+W = (RNG.random((8, 8)) * 0.1 + 0.9).astype("float32")
+C = W.mean() < W
+TX, TW, TC = map(torch.tensor, (X, W, C)) if torch else (X, W, C)
+BOUNDS = {  # the most that is allowed: of HIPS autograd's time, and of PyTorch's
+    "elementwise": (0.5, 1.3),
+    "shape": (0.5, 1.3),
+    "fused": (0.5, 3.0),
+    "other": (0.5, None),
+}
+
+
+def hips_softmax(y: Any) -> Any:
+    e = hips.exp(y - hips.max(y, axis=-1, keepdims=True))
+    return e / hips.sum(e, axis=-1, keepdims=True)
+
+
+def hips_layer_norm(y: Any) -> Any:
+    c = y - hips.mean(y, axis=-1, keepdims=True)
+    return c / hips.sqrt(hips.mean(c * c, axis=-1, keepdims=True) + 1e-5) * W[0] + W[1]
+
+
+def same(name: str) -> tuple[Callable[[Any], Any], ...]:
+    """A function that all three have by one name."""
+    return tuple(getattr(library, name, None) for library in (ops, hips, torch))
+
+
+CASES: dict[str, tuple[str, tuple[Any, ...]]] = {  # one step: ours, HIPS autograd's, PyTorch's
+    "add": ("elementwise", (lambda y: y + W, lambda y: y + W, lambda y: y + TW)),
+    "subtract": ("elementwise", (lambda y: W - y, lambda y: W - y, lambda y: TW - y)),
+    "multiply": ("elementwise", (lambda y: y * W, lambda y: y * W, lambda y: y * TW)),
+    "square": ("elementwise", (lambda y: y * y,) * 3),
+    "by a number": ("elementwise", (lambda y: y * 0.99,) * 3),
+    "divide": ("elementwise", (lambda y: y / W, lambda y: y / W, lambda y: y / TW)),
+    "power": ("elementwise", (lambda y: y**2,) * 3),
+    "negative": ("elementwise", (lambda y: -y,) * 3),
+    **{
+        name: ("elementwise", same(name))
+        for name in ("abs", "exp", "log", "log1p", "expm1", "sqrt", "tanh", "sin", "cos")
+    },
+    "maximum": (
+        "elementwise",
+        (lambda y: ops.maximum(y, W), lambda y: hips.maximum(y, W), lambda y: torch.maximum(y, TW)),
+    ),
+    "where": (
+        "elementwise",
+        (
+            lambda y: ops.where(C, y, W),
+            lambda y: hips.where(C, y, W),
+            lambda y: torch.where(TC, y, TW),
+        ),
+    ),
+    "clip": (
+        "elementwise",
+        (
+            lambda y: ops.clip(y, 0.1, 0.9),
+            lambda y: hips.clip(y, 0.1, 0.9),
+            lambda y: torch.clip(y, 0.1, 0.9),
+        ),
+    ),
+    "reshape": ("shape", (lambda y: y.reshape((8, 8)),) * 3),
+    "permute": (
+        "shape",
+        (
+            lambda y: y.permute(1, 0),
+            lambda y: hips.transpose(y, (1, 0)),
+            lambda y: y.permute(1, 0),
+        ),
+    ),
+    "mT": ("shape", (lambda y: y.mT, getattr(hips, "transpose", None), lambda y: y.mT)),
+    "expand": ("shape", (lambda y: y.expand(8, 8), None, lambda y: y.expand(8, 8))),
+    "squeeze": (
+        "shape",
+        (
+            lambda y: ops.squeeze(ops.expand_dims(y, 0), 0),
+            lambda y: hips.squeeze(hips.expand_dims(y, 0), 0),
+            lambda y: y[None].squeeze(0),
+        ),
+    ),
+    "index": ("shape", (lambda y: y[:8],) * 3),
+    "concat": (
+        "shape",
+        (
+            lambda y: ops.concat(y[:4], y[4:]),
+            lambda y: hips.concatenate((y[:4], y[4:])),
+            lambda y: torch.concat((y[:4], y[4:])),
+        ),
+    ),
+    "flip": (
+        "shape",
+        (lambda y: ops.flip(y, 0), getattr(hips, "flipud", None), lambda y: torch.flip(y, (0,))),
+    ),
+    "sum": (
+        "other",
+        (
+            lambda y: y.sum(0, True) * W,
+            lambda y: hips.sum(y, 0, keepdims=True) * W,
+            lambda y: y.sum(0, True) * TW,
+        ),
+    ),
+    "mean": (
+        "other",
+        (
+            lambda y: y.mean(0, True) * W,
+            lambda y: hips.mean(y, 0, keepdims=True) * W,
+            lambda y: y.mean(0, True) * TW,
+        ),
+    ),
+    "max": (
+        "other",
+        (
+            lambda y: y.max(0, True) * W,
+            lambda y: hips.max(y, 0, keepdims=True) * W,
+            lambda y: y.amax(0, True) * TW,
+        ),
+    ),
+    "cumsum": (
+        "other",
+        (lambda y: ops.cumsum(y, 0), lambda y: hips.cumsum(y, 0), lambda y: y.cumsum(0)),
+    ),
+    "matmul": ("other", (lambda y: y @ W, lambda y: y @ W, lambda y: y @ TW)),
+    "softmax": ("fused", (functional.softmax, hips_softmax, lambda y: torch.softmax(y, -1))),
+    "layer norm": (
+        "fused",
+        (
+            lambda y: functional.layer_norm(y, W[0], W[1]),
+            hips_layer_norm,
+            lambda y: torch.nn.functional.layer_norm(y, (8,), TW[0], TW[1]),
+        ),
+    ),
+}
+LIBRARIES = ("minimha", *PEERS)
+
+
+def chain(step: Callable[[Any], Any], x: Any, steps: int) -> Any:
+    for _ in range(steps):
+        x = step(x)
+    return x
+
+
+def forward_and_backward(library: str, step: Callable[[Any], Any], steps: int = STEPS) -> None:
+    if library == "minimha":
+        y = chain(step, mh.Tensor(X, requires_grad=True), steps)
+        y.backward(np.ones(y.shape, dtype="float32"))
+    elif library == "PyTorch":
+        y = chain(step, TX.clone().requires_grad_(), steps)
+        y.backward(torch.ones_like(y))
+    else:
+        vjp, y = autograd.make_vjp(lambda x: chain(step, x, steps))(X)
+        vjp(np.ones_like(y))
+
+
+def seconds(library: str, step: Callable[[Any], Any]) -> float:
+    start = time.perf_counter()
+    forward_and_backward(library, step)
+    return (time.perf_counter() - start) / STEPS
+
+
+def spread(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
+def measured(wanted: list[str], turns: int) -> list[list[str]]:
+    """A row for each case: name, times, ratios, and which bounds do not hold."""
+    rows = []
+    for name, (kind, steps) in CASES.items():
+        if wanted and name not in wanted:
+            continue
+        there = [
+            (library, step)
+            for library, step in zip(LIBRARIES, steps, strict=True)
+            if step is not None and PEERS.get(library, mh) is not None
+        ]
+        times: dict[str, list[float]] = {library: [] for library, _ in there}
+        for _ in range(turns):
+            for library, step in there:
+                times[library].append(seconds(library, step))
+        row, misses = [name, f"{1e6 * statistics.median(times['minimha']):.2f}"], []
+        for peer, bound in zip(PEERS, BOUNDS[kind], strict=True):
+            if peer not in times:
+                row.append("—")
+                continue
+            ratios = [a / b for a, b in zip(times["minimha"], times[peer], strict=True)]
+            row.append(spread(ratios))
+            if bound is not None and statistics.median(ratios) > bound:
+                misses.append(f"{bound} of {peer}")
+        rows.append([*row, "over " + ", ".join(misses) if misses else ""])
+    return rows
+
+
+def peak(library: str, name: str) -> None:
+    """Print the memory, in MB, that a long chain takes at its peak."""
+    step = CASES[name][1][LIBRARIES.index(library)]
+    with np.errstate(all="ignore"):
+        forward_and_backward(library, step, 10)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        forward_and_backward(library, step, LONG)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def peaks() -> list[list[str]]:
+    rows = []
+    for name in ("add", "by a number", "tanh", "reshape"):
+        row = [name]
+        for library in LIBRARIES:
+            if PEERS.get(library, mh) is None:
+                row.append("—")
+                continue
+            command = [sys.executable, __file__, "--peak", library, name]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            row.append(f"{float(done.stdout):.0f}")
+        rows.append(row)
+    return rows
+
+
+def table(headers: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="all by default")
+    parser.add_argument("--quick", action="store_true", help="5 turns, no memory")
+    parser.add_argument("--save", type=pathlib.Path, help="write the tables to a file, too")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        peak(*options.peak)
+        return
+    if torch:
+        torch.set_num_threads(1)
+    with np.errstate(all="ignore"):
+        rows = measured(options.cases, 5 if options.quick else 21)
+    text = table(["step", "µs", *(f"of {peer}" for peer in PEERS), ""], rows)
+    if not (options.quick or options.cases):
+        text += "\n\nPeak memory of a chain of 200,000, in MB:\n\n"
+        text += table(["step", *LIBRARIES], peaks())
+    text += f"\n\nPython {platform.python_version()}, NumPy {np.__version__}, "
+    text += "".join(f"{k} {version(m.__name__)}, " for k, m in PEERS.items() if m)
+    text += f"{platform.system()} on {platform.machine()}.\n"
+    print(text)
+    if options.save:
+        options.save.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

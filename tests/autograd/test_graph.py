@@ -1,0 +1,105 @@
+"""The picture of a graph."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import minimha as mh
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def made():
+    x = mh.Tensor(np.ones((2, 3)), requires_grad=True)
+    w = mh.Tensor(np.full((3, 4), 0.5), requires_grad=True)
+    a, b = (x @ w).tanh().split(2, axis=1)
+    return x, w, (a * b).sum() + w.sum()
+
+
+def texts(svg):
+    return [node.text for node in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_it_names_operations_and_shapes():
+    x, _, y = made()
+    shown = texts(y.graph(x=x).svg)
+    for expected in (
+        "x: leaf",
+        "leaf",
+        "matmul",
+        "tanh",
+        "split",
+        "(2, 2), (2, 2)",
+        "multiply",
+        "(3, 4)",
+    ):
+        assert expected in shown
+    assert shown.count("sum") == 2
+    assert not any(text.startswith("grad") for text in shown)
+
+
+def test_it_shows_gradients_once_they_are_computed():
+    x, w, y = made()
+    y.backward(retain_graph=True)
+    shown = texts(y.graph(x=x, w=w).svg)
+    assert "grad 1" in shown
+    assert f"grad up to {abs(x.grad).max():.4g}" in shown
+
+
+def test_boxes_stand_apart_and_arrows_go_down():
+    x, _, y = made()
+    root = ET.fromstring(y.graph().svg)
+    boxes = [
+        tuple(float(box.get(key)) for key in ("x", "y", "width", "height"))
+        for box in root.iter(f"{SVG}rect")
+        if box.get("stroke")
+    ]
+    assert len(boxes) == 9
+    for k, (x, top, width, height) in enumerate(boxes):
+        assert x >= 0
+        assert top >= 0
+        assert x + width <= float(root.get("width"))
+        assert top + height <= float(root.get("height"))
+        for other in boxes[:k]:
+            apart = x >= other[0] + other[2] or other[0] >= x + width
+            assert apart or top >= other[1] + other[3] or other[1] >= top + height
+    for path in root.iter(f"{SVG}path"):
+        if path.get("stroke"):
+            numbers = [float(n) for n in re.findall(r"-?\d+\.\d", path.get("d"))]
+            assert numbers[-1] > numbers[1]
+
+
+def test_a_notebook_shows_it_and_it_is_saved(tmp_path):
+    *_, y = made()
+    graph = y.graph()
+    path = graph.save(tmp_path / "graph.svg")
+    assert path.read_text(encoding="utf-8") == graph._repr_svg_() == graph.svg
+
+
+def test_names_are_escaped():
+    @mh.operation
+    def f(x):
+        return x * 1.0, lambda dy: (dy,)
+
+    f.__name__ = "<b>&"
+    y = f(mh.Tensor([1.0], requires_grad=True))
+    assert "<b>&" in texts(y.graph().svg)
+
+
+def test_a_freed_graph_says_so():
+    x, *_ = made()
+    middle = x * 2.0
+    middle.sum().backward()
+    assert "freed by backward()" in texts((middle * 3.0).graph().svg)
+
+
+def test_what_makes_no_picture_is_refused():
+    with pytest.raises(RuntimeError, match="does not require a gradient"):
+        mh.Tensor([1.0]).graph()
+    y = mh.Tensor([1.0], requires_grad=True)
+    for _ in range(501):
+        y = y + 1.0
+    with pytest.raises(ValueError, match="more than 500 steps"):
+        y.graph()
