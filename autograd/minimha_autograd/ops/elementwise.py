@@ -162,10 +162,10 @@ def minimum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pul
 
 def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     xp = namespace(a, b)
-    if not is_array(a):
-        a = xp.asarray(a, dtype=b.dtype, device=b.device)
-    if not is_array(b):
-        b = xp.asarray(b, dtype=a.dtype, device=a.device)
+    if type(a) is not type(b):  # one is a number
+        like = a if is_array(a) else b
+        a = a if a is like else xp.asarray(a, dtype=like.dtype, device=like.device)
+        b = b if b is like else xp.asarray(b, dtype=like.dtype, device=like.device)
     if is_complex(a) or is_complex(b):
         real_a, real_b = (xp.real(x) if is_complex(x) else x for x in (a, b))
         takes_a = real_a == getattr(xp, name)(real_a, real_b)
