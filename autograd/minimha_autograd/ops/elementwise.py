@@ -167,7 +167,8 @@ def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Ar
         a = a if a is like else xp.asarray(a, dtype=like.dtype, device=like.device)
         b = b if b is like else xp.asarray(b, dtype=like.dtype, device=like.device)
     if is_complex(a) or is_complex(b):
-        real_a, real_b = (xp.real(x) if is_complex(x) else x for x in (a, b))
+        a, b = (x if is_complex(x) else x + 0j for x in (a, b))
+        real_a, real_b = xp.real(a), xp.real(b)
         takes_a = real_a == getattr(xp, name)(real_a, real_b)
         y, takes_b = xp.where(takes_a, a, b), real_a == real_b
     else:
