@@ -37,8 +37,8 @@ HostScalar = np.generic
 known: dict[type, Any] = {}
 """The namespaces of the array types met so far."""
 
-exact: set[Any] = set()
-"""The dtypes met so far that are not floating-point: they mix with any."""
+exact: set[tuple[type, Any]] = set()
+"""The types and dtypes met so far of arrays that are not floating-point: they mix with any."""
 
 
 def namespace(x: Any, *others: Any) -> Any:

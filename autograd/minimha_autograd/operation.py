@@ -123,9 +123,9 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             kind = type(x)
             if kind is library:
                 if x.dtype is not dtype:
-                    if dtype in exact:
+                    if (kind, dtype) in exact:
                         dtype = x.dtype
-                    elif x.dtype not in exact:
+                    elif (kind, x.dtype) not in exact:
                         unlike = True
             elif library is None and kind in known:
                 library, dtype = kind, x.dtype
@@ -304,7 +304,7 @@ class _Form:
                         "nothing is converted silently"
                     )
             if not backend.is_floating(x):
-                exact.add(x.dtype)
+                exact.add((type(x), x.dtype))
             first = first or (name, x)
             floats = floats or (backend.is_floating(x) and (name, x)) or None
         return first and type(first[1]), floats and floats[1].dtype
