@@ -173,7 +173,7 @@ TITLE = """# What a step of the tape costs
 `python benchmarks/engine.py`. A chain of 500 equal steps on an 8x8 float32 array, forward and
 backward, on one thread and with all guards on; the libraries take turns. The time a step, in
 microseconds, and the ratios to the peers: the median over the turns, in brackets the quarter and
-the three-quarter mark. The aim is at most 0.5 of HIPS autograd's time for every step, at most 1.3 of
+the three-quarter mark. The aim is at most 0.5 of HIPS autograd for every step, at most 1.3 of
 PyTorch's for steps entry by entry and of shape, 3 for softmax and layer norm; the last column says
 where that is missed. Some steps are made of two operations, in all libraries alike.
 
