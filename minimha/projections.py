@@ -65,10 +65,11 @@ def project_out(
     x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
     """
     y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
+    num_heads = x.shape[-3]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dmerged, dw = pull(dy)
-        dx = None if dmerged is None else split_heads(dmerged, x.shape[-3])
+        dx = None if dmerged is None else split_heads(dmerged, num_heads)
         return dx, dw, dy
 
     return y if b is None else y + b, pullback

@@ -160,7 +160,7 @@ def pairwise(operation, reference, first=normal, second=normal):
         ),
         Refused(
             TypeError,
-            "is ndarray .* of float64, b is ndarray .* of float32",
+            "is .* of float64, b is .* of float32",
             first(T),
             second(T).astype("float32"),
         ),
@@ -411,7 +411,7 @@ RECORDS = [
         ops.transpose,
         lambda x, axis1=-2, axis2=-1: np.swapaxes(x, axis1, axis2),
         [Case(normal(B, T, M)), Case(normal(B, 1, M), axis1=0, axis2=-1), Case(normal(0, 1))],
-        [Refused(IndexError, "transpose: .*range", normal(T))],
+        [Refused(IndexError, "is not among the axes of x, which are from -1 to 0", normal(T))],
     ),
     Record(
         ops.matrix_transpose,
@@ -429,7 +429,9 @@ RECORDS = [
             Case(normal(T, 1), shape=(T, 9000)),
         ],
         [
-            Refused(ValueError, r"\(5,\) and \(5, 2\) do not broadcast", normal(T), shape=(T, B)),
+            Refused(
+                ValueError, r"shape \(5,\) does not broadcast to \(5, 2\)", normal(T), shape=(T, B)
+            ),
         ],
     ),
     Record(
@@ -465,7 +467,7 @@ RECORDS = [
             Refused(TypeError, "at least one array is needed"),
             Refused(
                 TypeError,
-                "array 1 is ndarray .* of float32",
+                "array 1 is .* of float32",
                 normal(B),
                 normal(B).astype("float32"),
             ),
@@ -601,7 +603,7 @@ RECORDS = [
             Case(normal(B, T, S), mask=MASK[:, 0]),
         ],
         [
-            Refused(IndexError, "out of|index", normal(B, T), axis=2),
+            Refused(IndexError, "axis 2 is not among the axes", normal(B, T), axis=2),
             Refused(TypeError, "mask must be a boolean array", normal(B, T), mask=normal(B, T)),
         ],
     ),

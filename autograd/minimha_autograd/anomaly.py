@@ -19,10 +19,10 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 def calling_lines() -> str:
-    """The lines outside the engine that led here, the innermost last, three at most."""
+    """The lines outside the engine that led here, the innermost last, eight at most."""
     frame: FrameType | None = sys._getframe(1)
     lines: list[str] = []
-    while frame is not None and len(lines) < 3:
+    while frame is not None and len(lines) < 8:
         file = frame.f_code.co_filename
         if not file.startswith(_HERE):
             text = linecache.getline(file, frame.f_lineno, frame.f_globals).strip()
@@ -59,16 +59,25 @@ def _refuse(operation: Any, inputs: Sequence[Any], value: Array, lines: str) -> 
         raise FloatingPointError(f"{what} first appeared in {name}, at {place}{lines}")
 
 
-def in_gradient(node: Any, place: int, dx: Array, dy: Any) -> None:
-    """Raise FloatingPointError if a gradient is NaN or infinite and what it came from is not."""
+def in_gradient(node: Any, place: int, dx: Array) -> None:
+    """Raise FloatingPointError if a gradient that a pullback returned is NaN or infinite."""
     what, where = _first(dx)
-    if what and not any(_first(y)[0] for y in (dy if isinstance(dy, list) else [dy])):
-        label = named(node.operation, place)
+    if what:
         lines = node.where or "  (it was called outside detect_anomaly)"
         raise FloatingPointError(
             f"{what} first appeared in the backward of {node.operation.__name__}, in the gradient "
-            f"of {label} at {where}\ncalled from\n{lines}"
+            f"of {named(node.operation, place)} at {where}\ncalled from\n{lines}"
         )
+
+
+def in_sum(node: Any, dy: Array) -> None:
+    """Raise FloatingPointError if the whole gradient of a node is NaN or infinite: by addition, by
+    a hook, or because backward() was given it."""
+    what, where = _first(dy)
+    if what:
+        of = f"the value of {node.operation.__name__}" if node.operation else "a leaf"
+        lines = f"\ncalled from\n{node.where}" if node.where else ""
+        raise FloatingPointError(f"{what} in the whole gradient of {of}, at {where}{lines}")
 
 
 def _first(x: Any) -> tuple[str, tuple[int, ...]]:
@@ -80,5 +89,5 @@ def _first(x: Any) -> tuple[str, tuple[int, ...]]:
         for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
             places = backend.to_numpy(test(x))
             if places.any():
-                return what, tuple(int(k[0]) for k in places.nonzero())
+                return what, tuple(int(k[0]) for k in places.nonzero()) if places.ndim else ()
     return "", ()

@@ -84,7 +84,7 @@ def _lean(numpy: Any) -> ModuleType:
 
     def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
         if x.dtype.kind != "f" or min is max is None:
-            return numpy.clip(x, min, max)
+            return np.clip(x, min, max)
         return x.clip(min, max)
 
     def cumulative_sum(x: Array, /, *, axis: int | None = None, **settings: Any) -> Array:
@@ -156,7 +156,7 @@ def _device_count(cupy: Any) -> int:
 
 def is_array(x: object) -> bool:
     """Whether x is an array of a library of the standard (not a NumPy scalar, list or number)."""
-    return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, np.generic)
+    return hasattr(x, "__dlpack__") and not isinstance(x, np.generic)
 
 
 def asarray(value: object) -> Array:
@@ -172,7 +172,7 @@ def asarray(value: object) -> Array:
         raise ValueError("the nested lists are ragged: every row needs the same length") from error
     if array.dtype.kind not in "biufc":
         raise TypeError(f"expected numbers, got an array of dtype {array.dtype}")
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def plain_scalar(x: object) -> object:
@@ -183,6 +183,11 @@ def plain_scalar(x: object) -> object:
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
     return _is(x, "f", "real floating")
+
+
+def is_half(x: Array) -> bool:
+    """Whether x holds floats of 16 bits, which are computed with in 32."""
+    return getattr(x.dtype, "itemsize", 0) == 2 and is_floating(x)
 
 
 def is_complex(x: object) -> bool:
@@ -222,8 +227,17 @@ def to_numpy(x: Array) -> np.ndarray:
     if hasattr(x, "get"):  # CuPy
         return np.asarray(x.get())
     if hasattr(x, "detach"):  # torch
-        return np.asarray(x.detach().cpu().numpy())
+        x = x.detach().cpu()
+        return np.asarray((x.float() if "bfloat16" in str(x.dtype) else x).numpy())
     return np.from_dlpack(namespace(x).asarray(x, copy=True))  # NumPy 2.0 refuses read-only ones
+
+
+def dtype(xp: Any, name: str) -> Any:
+    """The dtype of a library by its name. Raises TypeError where there is none."""
+    try:
+        return getattr(xp, np.dtype(name).name)
+    except (AttributeError, TypeError) as error:
+        raise TypeError(f"no dtype {name!r}") from error
 
 
 def copy(x: Array) -> Array:
@@ -238,15 +252,22 @@ SMALL = 1024
 def checksum(x: Array, whole: bool = False) -> int:
     """A number that changes when x does: from every byte of small arrays, or if whole of all.
 
-    Of larger ones from some 64 entries spread over the array. Arrays on a device give 0 unless
-    whole: to read them would make the device wait.
+    Of larger ones from 64 entries spread over the array. Arrays on a device give 0 unless whole: to
+    read them would make the device wait.
     """
     if not whole and not _on_host(x):
         return 0
     x = to_numpy(x)
     if not whole and x.nbytes > SMALL:
-        x = x.flat[:: x.size // 64 | 1]  # an odd step, to reach every column
+        x = x.flat[_spread(x.size)]
     return hash(x.tobytes())
+
+
+@functools.lru_cache(maxsize=1024)
+def _spread(size: int) -> np.ndarray:
+    """64 places, one at random in each 64th part: a regular step could miss whole columns."""
+    places = (np.arange(64) + np.random.default_rng(size).random(64)) * size / 64
+    return places.astype(np.intp)
 
 
 def _on_host(x: Array) -> bool:
@@ -319,11 +340,14 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
     places = _places(shape, key)
     updates = xp.reshape(xp.broadcast_to(updates, places.shape), (-1,))
     places, size = like(places.reshape(-1), updates), math.prod(shape)
+    if not size:
+        return out
+    out = xp.reshape(out, (-1,))
     if hasattr(out, "index_add_"):  # torch
-        return xp.reshape(xp.reshape(out, (-1,)).index_add_(0, places, updates), shape)
+        return xp.reshape(out.index_add_(0, places, updates), shape)
     numbers = xp.arange(size, dtype=places.dtype, device=updates.device)
-    one_hot = xp.astype(numbers[:, None] == places[None, :], updates.dtype)
-    return xp.reshape(xp.matmul(one_hot, updates), shape)
+    hit = numbers[:, None] == places[None, :]  # no product with 0 and 1: 0 · ∞ is NaN
+    return xp.reshape(xp.sum(xp.where(hit, updates[None, :], out[:1, None]), axis=1), shape)
 
 
 def indexes_as_numpy(xp: Any) -> bool:
@@ -373,6 +397,8 @@ def erf(x: Array) -> Array:
     Computation 23 (1969).
     """
     xp = namespace(x)
+    if is_half(x):  # its largest number, 65504, is too small for the sums below
+        return xp.astype(erf(xp.astype(x, xp.float32)), x.dtype)
     real = xp.real(x) if is_complex(x) else x
     sign = xp.astype(xp.sign(real), x.dtype)
     size = x * sign
@@ -411,7 +437,7 @@ def einsum_terms(subscripts: str, operands: list[Array]) -> tuple[list[str], str
     out = out.replace("...", greek)
     lengths: dict[str, set[int]] = {}
     for term, x in zip(terms, operands, strict=True):
-        if len(term) != x.ndim or not term.isalpha():
+        if len(term) != x.ndim or (term and not term.isalpha()):
             raise ValueError(f"{subscripts!r} has {len(term)} letters for shape {tuple(x.shape)}")
         for c, n in zip(term, x.shape, strict=True):
             lengths.setdefault(c, set()).add(n)
@@ -441,7 +467,7 @@ def einsum(terms: list[str], out: str, operands: list[Array]) -> Array:
     rows, columns = [c for c in first if c not in both], [c for c in second if c not in both]
     x, y = _ordered(x, first, batch + rows + inner), _ordered(y, second, batch + inner + columns)
     b, r, i = len(batch), len(batch + rows), len(batch + inner)
-    common = [max(n, m) for n, m in zip(x.shape[r:], y.shape[b:i], strict=True)]
+    common = [m if n == 1 else n for n, m in zip(x.shape[r:], y.shape[b:i], strict=True)]
     x = xp.broadcast_to(x, (*x.shape[:r], *common))
     y = xp.broadcast_to(y, (*y.shape[:b], *common, *y.shape[i:]))
     k = math.prod(common)
@@ -459,7 +485,7 @@ def spread(x: Array, letters: str, term: str, shape: tuple[int, ...]) -> Array:
     lengths = dict(zip(letters, x.shape, strict=True))
     first = [term.index(c) == k for k, c in enumerate(term)]
     thin = [lengths.get(c, 1) if here else 1 for c, here in zip(term, first, strict=True)]
-    full = [max(n, lengths.get(c, 1)) if n else 0 for c, n in zip(term, shape, strict=True)]
+    full = [n if lengths.get(c, 1) == 1 else lengths[c] for c, n in zip(term, shape, strict=True)]
     x = xp.broadcast_to(xp.reshape(x, tuple(thin)), tuple(full))
     for k, c in enumerate(term):
         if not first[k]:

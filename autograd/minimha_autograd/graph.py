@@ -13,7 +13,7 @@ from typing import Any
 from . import backend
 from .tape import Node, is_freed
 
-LARGEST = 500
+LARGEST, LONGEST = 500, 12  # steps in a picture; layers that an arrow bends around
 BOLD = ' font-weight="bold"'
 _CHARACTER, _LINE, _GAP, _LAYER = 6.8, 16, 26, 84  # in pixels, for letters of 12
 
@@ -25,6 +25,9 @@ class Graph:
     """
 
     def __init__(self, tensor: Any, names: dict[str, Any]) -> None:
+        for name, t in names.items():
+            if not hasattr(t, "_node"):
+                raise TypeError(f"graph: {name} must be a Tensor, not a {type(t).__name__}")
         self.svg = _drawn(tensor, {t._node: name for name, t in names.items()})
 
     def _repr_svg_(self) -> str:
@@ -45,7 +48,9 @@ class _Box:
         self.above: list[_Box] = []
         self.below: list[_Box] = []
         self.width = max((len(line) for line in lines), default=0) * _CHARACTER + 16
-        self.height = _LINE * len(lines) + 8 if lines else 0
+        self.height = (
+            _LINE * len(lines) + 8 if lines else 3 * _LINE + 8
+        )  # a bend passes a row upright
         self.x = 0.0
 
     @property
@@ -66,7 +71,7 @@ def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
     width = max(box.x + box.width / 2 for box in boxes) + _GAP
     height = _LAYER * (len(rows) + 0.2)
     parts = [_arrow(box, below) for box in boxes for below in box.below]
-    parts += [_figure(box) for box in boxes if box.lines]
+    parts += [_figure(box) for box in boxes]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="12">'
@@ -81,33 +86,51 @@ def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
     """A box for each step behind root, tied to its neighbours, the oldest first."""
     found, stack = {root}, [root]
     while stack:
-        new = {_step(p) for p in stack.pop().parents if p is not None} - found
+        new = {parent for parent in stack.pop().parents if parent is not None} - found
         found |= new
         stack += new
         if len(found) > LARGEST:
             raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
+    ordered = sorted(found, key=lambda node: node.order)
+    values: dict[Node, list[Node]] = {}  # of operations with several
+    for node in ordered:
+        if type(node.pull) is int:
+            values.setdefault(_step(node), []).append(node)
     boxes: dict[Node, _Box] = {}
-    for node in sorted(found, key=lambda node: node.order):
+    for node in ordered:
+        if type(node.pull) is int:
+            continue
         parents = [boxes[_step(p)] for p in node.parents if p is not None]
         layer = 1 + max((box.layer for box in parents), default=-1)
-        kind = "leaf" if node.pull is None else "root" if node is root else "step"
-        boxes[node] = box = _Box(_lines(node, names.get(node)), layer, kind)
+        kind = "leaf" if node.pull is None else "root" if node is _step(root) else "step"
+        boxes[node] = box = _Box(_lines([node, *values.get(node, [])], names), layer, kind)
         box.above = parents
+        for parent in parents:
+            parent.below.append(box)
     every = list(boxes.values())
     for box in reversed(every):  # leaves come down to where they are used
-        users = [b.layer for b in every if box in b.above]
-        if box.kind == "leaf" and users:
-            box.layer = min(users) - 1
-    for box in tuple(every):
+        if box.kind == "leaf" and box.below:
+            box.layer = min(user.layer for user in box.below) - 1
+    return every + _bends(every)
+
+
+def _bends(boxes: list[_Box]) -> list[_Box]:
+    """Places for the arrows that pass layers, which become neighbours of the boxes they tie."""
+    bends = []
+    for box in boxes:
+        box.below = []
+    for box in boxes:
         for k, parent in enumerate(box.above):
-            for layer in range(parent.layer + 1, box.layer):
-                bend = _Box([], layer, "bend")
-                parent.below.append(bend)
-                bend.above, parent = [parent], bend  # noqa: PLW2901
-                every.append(bend)
-            parent.below.append(box)
-            box.above[k] = parent
-    return every
+            last = parent
+            if box.layer - parent.layer <= LONGEST:
+                for layer in range(parent.layer + 1, box.layer):
+                    bend = _Box([], layer, "bend")
+                    last.below.append(bend)
+                    bend.above, last = [last], bend
+                    bends.append(bend)
+            last.below.append(box)
+            box.above[k] = last
+    return bends
 
 
 def _step(node: Node) -> Node:
@@ -115,17 +138,19 @@ def _step(node: Node) -> Node:
     return node.parents[0] if type(node.pull) is int else node  # type: ignore[return-value]
 
 
-def _lines(node: Node, name: str | None) -> list[str]:
-    """What a box says: name, shapes, and the gradient once it is there."""
+def _lines(nodes: list[Node], names: dict[Node | None, str]) -> list[str]:
+    """What a box says: names, shapes, and gradients once they are there."""
+    node, name = nodes[0], ", ".join(names[n] for n in nodes if n in names)
     made = "freed by backward()" if is_freed(node) else getattr(node.operation, "__name__", "leaf")
     shapes = node.shape if isinstance(node.shape, list) else [node.shape]
     lines = [f"{name}: {made}" if name else made, ", ".join(str(tuple(shape)) for shape in shapes)]
-    if node.gradient is not None:
-        gradient = backend.to_numpy(node.gradient)
-        if gradient.size <= 4:
-            lines.append("grad " + " ".join(f"{value:.4g}" for value in gradient.ravel()))
-        else:
-            lines.append(f"grad up to {abs(gradient).max():.4g}")
+    for n in nodes:
+        if n.gradient is not None:
+            gradient = backend.to_numpy(n.gradient)
+            if gradient.size <= 4:
+                lines.append("grad " + " ".join(f"{value:.4g}" for value in gradient.ravel()))
+            else:
+                lines.append(f"grad up to {abs(gradient).max():.4g}")
     return lines
 
 
@@ -160,6 +185,9 @@ def _arrow(box: _Box, below: _Box) -> str:
 
 
 def _figure(box: _Box) -> str:
+    if not box.lines:
+        start = box.y - box.height / 2
+        return f'<path d="M{box.x:.1f} {start:.1f}v{box.height}" fill="none" stroke="#555555"/>'
     fill = {"leaf": "#dbe9f6", "root": "#fdebd0"}.get(box.kind, "#f4f4f4")
     left, top = box.x - box.width / 2, box.y - box.height / 2
     text = "".join(

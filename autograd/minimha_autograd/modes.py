@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import FrameType
@@ -17,42 +18,80 @@ from typing import Any
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+class _Entry:
+    """A block that was entered: in which thread, and by which frame, None once it was left."""
+
+    def __init__(self, kind: type[Block], owner: FrameType) -> None:
+        self.kind, self.thread = kind, threading.get_ident()
+        self.owner: FrameType | None = owner
+
+    def holds(self) -> bool:
+        """Whether it concerns the code that runs here.
+
+        The block of a generator or coroutine concerns what it calls, so its frame is on the stack.
+        """
+        if self.owner is None:
+            return False
+        if not self.owner.f_code.co_flags & _SUSPENDS:
+            return self.thread == threading.get_ident()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self.owner:
+            frame = frame.f_back
+        return frame is not None
+
+
 class Block:
     """A with statement, or a decorator, that is in force while its owner runs."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[Block, FrameType]] = []
+    def __init__(self, *wrong: Any) -> None:
+        if wrong:
+            raise TypeError(f"{type(self).__name__} takes no arguments: write it with ()")
+        self._entries: list[_Entry] = []
 
     def __enter__(self) -> None:
-        entry = self, _owner(sys._getframe(1))
+        entry = _Entry(type(self), _owner(sys._getframe(1)))
         self._entries.append(entry)
-        open_blocks.set((*open_blocks.get(), entry))
+        open_blocks.set((*(e for e in open_blocks.get() if e.owner is not None), entry))
 
     def __exit__(self, *_: object) -> None:
-        entry = self._entries.pop()
-        open_blocks.set(tuple(other for other in open_blocks.get() if other is not entry))
+        owner = _owner(sys._getframe(1))
+        mine = [e for e in self._entries if e.owner is owner] or self._entries
+        self._entries.remove(mine[-1])
+        mine[-1].owner = None
+        open_blocks.set(tuple(e for e in open_blocks.get() if e.owner is not None))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function, generator function or coroutine to run inside such a block."""
+        """Decorate a function, also one that yields or awaits, to run inside such a block."""
+        block = type(self)
+        if isinstance(function, type):
+            raise TypeError(f"{block.__name__} decorates functions, not the class {function}")
         if inspect.isgeneratorfunction(function):
 
             @functools.wraps(function)
             def inside(*args: Any, **kwargs: Any) -> Any:
-                with type(self)():
+                with block():
                     return (yield from function(*args, **kwargs))
 
         elif inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def inside(*args: Any, **kwargs: Any) -> Any:
-                with type(self)():
+                with block():
                     return await function(*args, **kwargs)
+
+        elif inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def inside(*args: Any, **kwargs: Any) -> Any:
+                with block():
+                    async for value in function(*args, **kwargs):
+                        yield value
 
         else:
 
             @functools.wraps(function)
             def inside(*args: Any, **kwargs: Any) -> Any:
-                with type(self)():
+                with block():
                     return function(*args, **kwargs)
 
         return inside
@@ -61,36 +100,33 @@ class Block:
 class no_grad(Block):  # noqa: N801  reads as a statement
     """Within the block, operations on Tensors are not recorded: `with no_grad():` or `@no_grad()`.
 
-    It holds for this thread only, and in a generator only while the generator runs.
+    It holds for this thread only, and in a generator only while the generator runs: so a pytest
+    fixture that yields inside it does not reach the test. A function made a context manager by
+    contextlib does reach the with statement that uses it.
     """
 
 
 class detect_anomaly(Block):  # noqa: N801
     """Within the block, NaN and infinity are errors where they first appear, forward or backward.
 
-    FloatingPointError names the operation, the first such entry, and the line that called the
+    FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. An infinity that was among the inputs, as in a mask of −∞, is no anomaly; a NaN is.
     Saved arrays are compared as a whole with what they were, on devices too. All this costs time
     and makes a GPU wait: it is for the search, not for training.
     """
 
 
-open_blocks: ContextVar[tuple[tuple[Block, FrameType], ...]] = ContextVar("blocks", default=())
+open_blocks: ContextVar[tuple[_Entry, ...]] = ContextVar("open_blocks", default=())
 
 
 def in_force(kind: type[Block]) -> bool:
-    """Whether a block of this kind is open here, and its owner runs."""
-    return any(isinstance(block, kind) and _runs(owner) for block, owner in open_blocks.get())
+    """Whether a block of this kind is open here."""
+    return any(issubclass(entry.kind, kind) and entry.holds() for entry in open_blocks.get())
 
 
 def is_recording() -> bool:
     """Whether operations on Tensors are recorded here, that is, outside every `no_grad`."""
     return not in_force(no_grad)
-
-
-def _runs(frame: FrameType) -> bool:
-    """Whether a frame is not that of a suspended generator, which nothing has called."""
-    return frame.f_back is not None or not frame.f_code.co_flags & _SUSPENDS
 
 
 def _owner(frame: FrameType) -> FrameType:

@@ -36,7 +36,7 @@ from .tensor import Tensor
 _new_tensor, _new_node = Tensor.__new__, Node.__new__
 _NUMBERS = frozenset({bool, complex, float, int})
 _SETTINGS = _NUMBERS | {type(None), slice, str, tuple}
-_ERRORS = (IndexError, RuntimeError, TypeError, ValueError)
+_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 class Operation(Protocol):
@@ -148,6 +148,8 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             raise _explained(error, this, fits, arrays, settings) from error
         if type(value) is not library or value.dtype is not dtype:
             value = form.check(value, dtype, arrays, recorded)
+            if backend.is_array(value) and not backend.is_floating(value):
+                recorded = False  # no gradient flows through integers
         where = anomaly.in_values(this, [*arrays, *settings.values()], value) if blocks else None
         if recorded:
             return _record(this, pull, parents, value, where)
@@ -169,6 +171,8 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             raise _explained(error, this, fits, [array], settings) from error
         if type(value) is not type(array) or value.dtype is not array.dtype:
             value = form.check(value, array.dtype, [array], recorded=True)
+            if backend.is_array(value) and not backend.is_floating(value):
+                return Tensor._made(value)  # no gradient flows through integers
         return _record(this, pull, (x._node,), value)
 
     this: Any = functools.wraps(function)(unary if arity == 1 and not asks_wanted else lifted)
@@ -188,6 +192,10 @@ def _record(
     where: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The value, or several, as Tensors that know how they were made."""
+    if not callable(pull):
+        raise TypeError(
+            f"{operation.__name__} must return (value, pullback), a function, not {pull!r}"
+        )
     if type(value) is tuple:
         node = Node(operation, pull, parents, value)
         outputs: Any = tuple(
@@ -238,7 +246,7 @@ class _Form:
                 inputs, rest = tuple(inputs[0]), inputs[1:]
             else:
                 rest = ()
-            if self.spreads and rest and isinstance(rest[0], int):
+            if self.spreads and rest and hasattr(rest[0], "__index__"):
                 rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
             if len(rest) > len(self.settings):
                 raise self._refused(f"got {len(inputs) + len(rest)} arguments")
@@ -292,7 +300,8 @@ class _Form:
                 allowed = self.optional if x is None else self.texts if isinstance(x, str) else ()
                 if not (isinstance(x, Number) or name in allowed):
                     kind = "None" if x is None else f"a {type(x).__name__}"
-                    raise TypeError(f"{self.name}: {name} must be an array, not {kind}")
+                    fix = ": make it one first" if isinstance(x, list | tuple) else ""
+                    raise TypeError(f"{self.name}: {name} must be an array, not {kind}{fix}")
                 continue
             for other in (first, floats if backend.is_floating(x) else None):
                 if other and (
@@ -311,6 +320,8 @@ class _Form:
 
     def check(self, value: Any, dtype: Any, arrays: list[Any], recorded: bool = False) -> Any:
         """A value, or each of several, as an array of the float type that went in."""
+        if isinstance(value, list):
+            raise TypeError(f"{self.name} must return several values as a tuple, not as a list")
         if isinstance(value, tuple):
             return tuple(self.check(v, dtype, arrays, recorded) for v in value)
         value = backend.asarray(value)
@@ -341,6 +352,10 @@ def _explained(
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     if type(error) is RuntimeError:  # torch's word for shapes that do not fit
         kind = ValueError
+    if kind is AttributeError and any(isinstance(x, Number) for x in arrays):
+        what, kind = what or "it needs arrays, not numbers", TypeError
+    if "unpack" in str(error):
+        what = f"an operation must return (value, pullback): {error}"
     names = operation.parameters or [f"array {k}" for k in range(len(arrays))]
     places = {str(x.device) for x in arrays if backend.is_array(x)}
     given = ", ".join(
@@ -357,5 +372,6 @@ def _explained(
 def _described(name: str, x: Any) -> str:
     """An argument by name, type, shape and dtype."""
     if backend.is_array(x):
-        return f"{name} is {type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+        library = type(x).__module__.partition(".")[0]
+        return f"{name} is {library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
     return f"{name} is {x!r}" if isinstance(x, Number | str) else f"{name} is a {type(x).__name__}"

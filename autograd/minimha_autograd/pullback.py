@@ -22,12 +22,12 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
         return dx
     extra, lengths = dx.ndim - len(shape), dx.shape
     axes = list(range(extra))
-    for k, n in enumerate(shape, extra) if extra >= 0 else [(0, None)]:
+    for k, n in enumerate(shape, extra):
+        if extra < 0 or n not in (1, lengths[k]):
+            raise ValueError(
+                f"a gradient of shape {tuple(lengths)} for an argument of {tuple(shape)}"
+            )
         if n != lengths[k]:
-            if n != 1:
-                raise ValueError(
-                    f"a gradient of shape {tuple(lengths)} for an argument of {tuple(shape)}"
-                )
             axes.append(k)
     xp = backend.namespace(dx)
     dx = xp.sum(dx, axis=tuple(axes), keepdims=True)

@@ -13,20 +13,18 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from . import backend
 from .pullback import Fitted, Pullback
 
-_ATOMS = frozenset(
-    {bool, float, int, slice, str, type, type(None), ModuleType, BuiltinFunctionType}
-)
+_ATOMS = frozenset({bool, float, int, slice, str, type, type(None), type(...), ModuleType})
 
 
 def checksums(pull: Pullback, whole: bool = False) -> int:
     """A number that changes when one of the arrays does that a pullback closes over."""
-    if type(pull) is not FunctionType or pull.__defaults__ is not None:
+    if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
         return _combined(pull, whole)
     total = 0
     for cell in pull.__closure__ or ():
@@ -37,12 +35,13 @@ def checksums(pull: Pullback, whole: bool = False) -> int:
         kind = type(x)
         if kind is backend.HostArray and x.nbytes <= backend.SMALL:
             total = total * 31 + hash(x.tobytes())  # the most frequent case, without a call
-        elif kind not in _ATOMS and not (kind is tuple and x and type(x[0]) in _ATOMS):
+        elif kind not in _ATOMS and not (kind is tuple and _ATOMS.issuperset(map(type, x))):
             total = total * 31 + _combined(x, whole)
     return total
 
 
 def _combined(x: Any, whole: bool) -> int:
+    """The same of anything that holds arrays."""
     return functools.reduce(
         lambda total, part: total * 31 + backend.checksum(part[1], whole), _arrays(x, "", set()), 0
     )
@@ -70,10 +69,13 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(x, functools.partial):
         yield from (("", part) for part in (x.func, *x.args, *x.keywords.values()))
     elif isinstance(x, FunctionType):
-        yield from (("", part) for part in x.__defaults__ or ())
+        yield from (("", part) for part in (*(x.__defaults__ or ()), x.__kwdefaults__))
         for label, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # named, and never assigned
                 yield label, cell.cell_contents
+    elif callable(x) and not isinstance(x, type):  # a method, or an object that can be called
+        yield "", getattr(x, "__self__", None)
+        yield from getattr(x, "__dict__", {}).items()
 
 
 def refuse_changed(node: Any) -> None:

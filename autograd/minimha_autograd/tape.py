@@ -7,6 +7,7 @@ live on nodes, so nothing points in a circle.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -19,6 +20,7 @@ from .pullback import Pullback, counted, fit
 from .saved import checksums, refuse_changed
 
 order = count(1)
+_landing = threading.Lock()  # threads may share a leaf
 
 
 class Node:
@@ -74,6 +76,8 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
         parents: Any = node.parents
         if node.hooks:
             dy = _hooked(node, dy)
+        if careful and type(dy) is not list:
+            anomaly.in_sum(node, dy)
         if pull is None or (retain and type(dy) is not list):
             landed.append((node, dy))
         if pull is None:
@@ -96,17 +100,27 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
                 if type(dx) is not kind or dx.shape != parent.shape or dx.dtype is not parent.dtype:
                     dx = fit(node.operation, place, dx, parent.shape, parent.dtype)  # noqa: PLW2901
                 if careful:
-                    anomaly.in_gradient(node, place, dx, dy)
+                    anomaly.in_gradient(node, place, dx)
                 turn = -parent.order
                 if turn in arrived:
-                    arrived[turn] = parent, arrived[turn][1] + dx
+                    arrived[turn] = parent, _sum(arrived[turn][1], dx)
                 else:
                     arrived[turn] = parent, dx
                     heappush(waiting, turn)
         if not retain:
             node.pull, node.parents, node.saved = _freed, (), None
-    for node, dy in landed:  # a copy: a pullback may hand the same array to several leaves
-        node.gradient = backend.copy(dy) if node.gradient is None else node.gradient + dy
+    with _landing:
+        for node, dy in landed:  # a copy: a pullback may hand the same array to several leaves
+            before = node.gradient
+            node.gradient = backend.copy(dy) if before is None else _sum(before, dy)
+            if careful:
+                anomaly.in_sum(node, node.gradient)
+
+
+def _sum(a: Array, b: Array) -> Array:
+    """a + b as an array, which NumPy makes a scalar of where there are no axes."""
+    total = a + b
+    return total if type(total) is type(a) else backend.asarray(total)
 
 
 def _hooked(node: Node, dy: Array) -> Array:
@@ -114,6 +128,10 @@ def _hooked(node: Node, dy: Array) -> Array:
     for hook in tuple((node.hooks or {}).values()):
         replaced = hook(dy)
         if replaced is not None:
+            if type(replaced) is not type(dy):
+                raise TypeError(
+                    f"a hook returned a {type(replaced).__name__}, not a {type(dy).__name__}"
+                )
             if (replaced.shape, replaced.dtype) != (dy.shape, dy.dtype):
                 raise ValueError(
                     f"a hook returned a gradient of shape {tuple(replaced.shape)} and dtype "
@@ -125,7 +143,7 @@ def _hooked(node: Node, dy: Array) -> Array:
 
 def _freed(*_: Array) -> tuple[Array | None, ...]:
     raise RuntimeError(
-        "backward() a second time through a graph that was freed by the first: "
+        "backward() a second time through a graph that was freed by the first, failed or not: "
         "pass retain_graph=True to the first, or compute the value anew"
     )
 

@@ -77,6 +77,10 @@ class Tensor:
             if self._node.pull is not None:
                 raise RuntimeError("only a leaf can be given other data: detach() makes one")
             _require_floating(data)
+            if (type(data), data.shape, data.dtype) != (
+                type(self._data), self._node.shape, self._node.dtype
+            ):  # fmt: skip
+                self._node.gradient = None  # it would not fit
             self._node.shape, self._node.dtype = data.shape, data.dtype
         self._data = data
 
@@ -97,6 +101,8 @@ class Tensor:
     def grad(self, gradient: Array | None) -> None:
         if self._node is None:
             raise RuntimeError("this Tensor does not require a gradient")
+        if gradient is not None:
+            gradient = self._like(gradient)
         self._node.gradient = gradient
 
     @property
@@ -146,8 +152,11 @@ class Tensor:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
 
         What it returns, an array or Tensor of the same shape and dtype, takes the place of the
-        gradient; None leaves it. Returns a Hook, whose remove() ends that.
+        gradient; None leaves it. It must not change the gradient in place, which others may share.
+        Returns a Hook, whose remove() ends that.
         """
+        if not callable(hook):
+            raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
         if self._node is None:
             raise RuntimeError("register_hook() on a Tensor that does not require a gradient")
         return Hook(self._node, hook)
@@ -162,16 +171,20 @@ class Tensor:
         return Graph(self, names)
 
     def _seed(self, gradient: Any) -> Array:
-        xp = backend.namespace(self._data)
-        if gradient is None:
-            if math.prod(self.shape) != 1:
-                raise RuntimeError(
-                    f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
-                    "array of that shape, or make a scalar first, for instance with .sum()"
-                )
-            return xp.ones_like(self._data)
+        if gradient is not None:
+            return self._like(gradient)
+        if math.prod(self.shape) != 1:
+            raise RuntimeError(
+                f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
+                "array of that shape, or make a scalar first, for instance with .sum()"
+            )
+        return backend.namespace(self._data).ones_like(self._data)
+
+    def _like(self, gradient: Any) -> Array:
+        """A gradient as an array of this shape, dtype and library."""
         seed = array_of(gradient)
         if not backend.is_array(seed):
+            xp = backend.namespace(self._data)
             seed = xp.asarray(seed, dtype=self.dtype, device=self.device)
         if tuple(seed.shape) != self.shape:
             raise ValueError(f"gradient has shape {tuple(seed.shape)}, the Tensor {self.shape}")
@@ -226,7 +239,7 @@ class Tensor:
         return self.shape[0]
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a Tensor is not a NumPy array: use its .data")
+        raise TypeError("a Tensor is not a NumPy array: use its .data, or ops.stack for a list")
 
 
 _new = Tensor.__new__
@@ -236,7 +249,7 @@ def _require_floating(data: Array) -> None:
     if not backend.is_floating(data):
         raise TypeError(
             f"only real floating-point Tensors can require a gradient, got dtype {data.dtype}: "
-            "convert the data first, for instance to float64"
+            "convert the data first, for instance to float64, or take the real part"
         )
 
 

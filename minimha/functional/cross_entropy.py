@@ -17,14 +17,15 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     that are not integers.
     """
     xp = namespace(logits)
-    backend.require(backend.is_integral, targets, "cross_entropy: targets")
+    backend.require(backend.is_integral, targets, "targets")
     targets = xp.astype(targets, xp.int64)  # a narrow type may not hold the number of classes
-    count, classes = math.prod(targets.shape), logits.shape[-1]
-    if logits.shape[:-1] != targets.shape or not count:
+    count, dtype = math.prod(targets.shape), logits.dtype
+    if not logits.ndim or logits.shape[:-1] != targets.shape or not count:
         raise ValueError(
             f"targets has shape {tuple(targets.shape)}, logits (…, C) {tuple(logits.shape)}: "
             "there must be one target for each row of logits"
         )
+    classes = logits.shape[-1]
     if bool(xp.any((targets < 0) | (targets >= classes))):
         raise ValueError(f"targets must be from 0 to {classes - 1}")
     hit = xp.arange(classes, dtype=xp.int64, device=logits.device) == targets[..., None]
@@ -35,6 +36,6 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     y = (xp.sum(xp.log(total)) - xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))) / count
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        return dy * (exps / total - xp.astype(hit, logits.dtype)) / count, None
+        return dy * (exps / total - xp.astype(hit, dtype)) / count, None
 
     return y, pullback

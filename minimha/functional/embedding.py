@@ -13,15 +13,18 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
     Raises IndexError for an index out of range, TypeError for indices that are not integers.
     """
-    backend.require(backend.is_integral, indices, "embedding: indices")
+    backend.require(backend.is_integral, indices, "indices")
     xp = backend.namespace(table)
     indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the number of rows
-    rows, width = table.shape
+    shape = table.shape
+    if len(shape) != 2:
+        raise ValueError("table must have two axes, (N, M)")
+    rows, width = shape
     if bool(xp.any((indices < 0) | (indices >= rows))):
         raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")
     y = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        return backend.add_at(table.shape, (indices,), dy), None
+        return backend.add_at(shape, (indices,), dy), None
 
     return xp.reshape(y, (*indices.shape, width)), pullback

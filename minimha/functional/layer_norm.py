@@ -18,10 +18,12 @@ def layer_norm(
     x (…, M), weight (M,), bias (M,).
     Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
     """
-    xp = namespace(x)
+    xp, width = namespace(x), x.shape[-1]
+    if weight.shape != (width,) or bias.shape != (width,):
+        raise ValueError(f"weight and bias must have the width of x, ({width},)")
 
     def mean(a: Array) -> Array:
-        return xp.sum(a, axis=-1, keepdims=True) / x.shape[-1]
+        return xp.sum(a, axis=-1, keepdims=True) / width
 
     centred = x - mean(x)
     inverse = 1 / xp.sqrt(mean(centred * centred) + eps)  # no var(): it would drop imaginary parts

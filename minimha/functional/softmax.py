@@ -6,9 +6,10 @@ import math
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
+from minimha_autograd.ops.fits import axes
 
 
-@operation
+@operation(fits=axes)
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
     """y = exp(x) / Σ exp(x) over axis.   dx = y · (dy − Σ dy · y).
 
@@ -20,7 +21,7 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     """
     xp = namespace(x)
     if mask is not None:
-        backend.require(backend.is_boolean, mask, "softmax: mask")
+        backend.require(backend.is_boolean, mask, "mask")
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
     if x.shape[axis] == 0:
         y = x

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from .. import backend
-from ..backend import Array, is_array, is_complex, namespace
+from ..backend import Array, is_array, is_complex, is_floating, namespace
 from ..operation import operation
 from ..pullback import Pullback
 from .fits import broadcasting
@@ -61,17 +61,22 @@ def negative(x: Array) -> tuple[Array, Pullback]:
 @operation(fits=broadcasting)
 def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, db = dy · y · log a."""
-    xp, y = namespace(a, b), a**b
-    wants_a, power = wanted[0], y if wanted[1] else None
+    xp = namespace(a, b)
+    if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
+        b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer
+    y, wants_a = a**b, wanted[0]
+    power = y if wanted[1] else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = db = None
         if wants_a:  # the power 0 has slope 0, though 0⁻¹ is infinite
-            less = xp.where(b == 0, xp.ones_like(b), b - 1) if is_array(b) else b and b - 1
-            da = dy * (b * a**less)
+            slope = b * a ** (b - 1) if is_array(b) or b else 0 * a
+            da = dy * (xp.where(b == 0, xp.zeros_like(slope), slope) if is_array(b) else slope)
         if power is not None:  # 0 to a positive power stays 0, though log 0 is infinite
             base = a if is_array(a) else xp.full_like(b, a)
-            db = dy * power * xp.log(xp.where(base == 0, xp.ones_like(base), base))
+            real = xp.real(b) if is_complex(b) else b
+            stays = (base == 0) & (real >= 0)
+            db = dy * power * xp.log(xp.where(stays, xp.ones_like(base), base))
         return da, db
 
     return y, pullback
@@ -163,9 +168,7 @@ def minimum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pul
 def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     xp = namespace(a, b)
     if type(a) is not type(b):  # one is a number
-        like = a if is_array(a) else b
-        a = a if a is like else xp.asarray(a, dtype=like.dtype, device=like.device)
-        b = b if b is like else xp.asarray(b, dtype=like.dtype, device=like.device)
+        a, b = _beside(a, b), _beside(b, a)
     if is_complex(a) or is_complex(b):
         a, b = (x if is_complex(x) else x + 0j for x in (a, b))
         real_a, real_b = xp.real(a), xp.real(b)
@@ -183,6 +186,15 @@ def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Ar
         return da, xp.where(takes_b, dy, zero) if wants_b else None
 
     return y, pullback
+
+
+def _beside(x: Any, other: Array) -> Array:
+    """A number as an array that meets the other: of its dtype, unless that would cut it short."""
+    if is_array(x):
+        return x
+    fits = isinstance(x, int) or is_floating(other) or is_complex(other)
+    dtype = other.dtype if fits else None
+    return namespace(other).asarray(x, dtype=dtype, device=other.device)
 
 
 @operation(fits=broadcasting)
@@ -220,10 +232,11 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
 
 @operation(converts=True)
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
-    """y = x in another dtype, or its name.   dx = dy in the dtype of x."""
+    """y = x in another dtype, given as such or by name.   dx = dy in the dtype of x.
+
+    Nothing flows back from integers and booleans. Raises TypeError for a name that is no dtype.
+    """
     xp, before = namespace(x), x.dtype
     if isinstance(dtype, str):
-        if not hasattr(xp, dtype):
-            raise TypeError(f"no dtype {dtype!r}")
-        dtype = getattr(xp, dtype)
+        dtype = backend.dtype(xp, dtype)
     return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)

@@ -29,13 +29,19 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
     return all(len(set(lengths) - {1}) <= 1 for lengths in columns)
 
 
+def repeating(x: Array, *, shape: Any, **_: Any) -> str | None:
+    """The shape broadcasts to another."""
+    return f"shape {tuple(x.shape)} does not broadcast to {shape}"
+
+
 def multiplying(a: Array, b: Array, **_: Any) -> str | None:
     """(…, N, K) and (…, K, L)"""
     if not (is_array(a) and is_array(b) and a.ndim and b.ndim):
         return "a product of matrices needs arrays with an axis at least; * multiplies by a number"
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] == inner:
-        return broadcasting(a[..., :1, :1], b[..., :1, :1]) if min(a.ndim, b.ndim) > 1 else None
+        batches = f"{tuple(a.shape[:-2])} and {tuple(b.shape[:-2])}"
+        return f"the leading axes {batches} do not broadcast: lengths must be equal or 1"
     fix = ""
     if b.ndim > 1 and a.shape[-1] == b.shape[-1]:
         fix = "; b.mT would fit"
@@ -66,6 +72,8 @@ def entries(x: Array, *, shape: Any, **_: Any) -> str | None:
     """The product of the lengths is the number of entries."""
     lengths = (shape,) if isinstance(shape, int) else shape
     known = math.prod(n for n in lengths if n != -1)
+    if lengths.count(-1) > 1 or (-1 in lengths and not known):
+        return f"one length can be found from the others, but not those of {shape}"
     open_ = " or multiples of it" if -1 in lengths else ""
     return f"{math.prod(x.shape)} entries do not fit the shape {shape}, which has {known}{open_}"
 
@@ -74,6 +82,17 @@ def joining(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
     """The same number of axes, and the same lengths but along the axis joined."""
     if not arrays:
         return "at least one array is needed"
-    return axes(arrays[0], axis=axis) or (
-        f"shapes {', '.join(str(tuple(x.shape)) for x in arrays)} must be equal but for axis {axis}"
-    )
+    shapes = ", ".join(str(tuple(x.shape)) for x in arrays)
+    if len({x.ndim for x in arrays}) > 1:
+        return f"shapes {shapes} need the same number of axes"
+    return axes(arrays[0], axis=axis) or (f"shapes {shapes} must be equal but for axis {axis}")
+
+
+def stacking(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
+    """The same shape."""
+    shapes = {tuple(x.shape) for x in arrays}
+    if not arrays:
+        return "at least one array is needed"
+    if len(shapes) > 1:
+        return f"shapes {', '.join(map(str, sorted(shapes)))} must be equal"
+    return f"axis {axis} must be from {-arrays[0].ndim - 1} to {arrays[0].ndim}"

@@ -44,7 +44,9 @@ def _part(k: Any, x: Array) -> Any:
         return k
     k = k.data if hasattr(k, "requires_grad") and hasattr(k, "backward") else k
     if isinstance(k, list):
-        k = backend.asarray(k)
+        k = backend.asarray(k) if k else slice(0, 0)
+    if isinstance(k, slice):
+        return k
     if getattr(k, "ndim", 0):
         if not (backend.is_integral(k) or backend.is_boolean(k)):
             raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
@@ -97,6 +99,7 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array,
     if indices.ndim != x.ndim:
         raise ValueError("x and indices must have the same number of axes")
     xp, key = namespace(x), []
+    indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the lengths
     for k, n in enumerate(x.shape):  # along each axis 0, 1, 2, …, which broadcast to a grid
         column = (-1,) + (1,) * (x.ndim - k - 1)
         key.append(xp.reshape(xp.arange(n, dtype=indices.dtype, device=x.device), column))

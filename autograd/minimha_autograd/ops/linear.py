@@ -89,8 +89,13 @@ def einsum(
 
 
 @operation
-def outer(a: Array, b: Array) -> tuple[Array, Pullback]:
+def outer(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError("a and b must be vectors, of one axis")
-    return a[:, None] * b[None, :], lambda dy: (dy @ b, dy.mT @ a)
+    y = a[:, None] * b[None, :]
+    if not wanted[0]:  # then nothing needs b
+        b = None
+    if not wanted[1]:
+        a = None
+    return y, lambda dy: (None if b is None else dy @ b, None if a is None else dy.mT @ a)

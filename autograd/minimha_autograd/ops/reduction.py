@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Any
 
-from ..backend import Array, is_complex, namespace
+from ..backend import Array, is_complex, is_half, namespace
 from ..operation import operation
 from ..pullback import Pullback
 from .fits import axes
@@ -26,6 +26,8 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 @operation(fits=axes)
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
+    if is_half(x):
+        return _in_float32(mean, x, axis=axis, keepdims=keepdims)
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     n = _count(shape, kept)
     return (
@@ -42,30 +44,34 @@ def var(
 
     correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample
     """
+    if is_half(x):
+        return _in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     n = _count(x.shape, kept)
     centred = x - xp.sum(x, axis=axis, keepdims=True) / n
     y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / (n - correction)
-    return y, lambda dy: (xp.reshape(dy * (2 / (n - correction)), kept) * centred,)
+    factor = 2 / (n - correction) if n != correction else math.nan
+    return y, lambda dy: (xp.reshape(dy * factor, kept) * centred,)
 
 
 @operation(fits=axes)
 def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties."""
-    return _extreme(x, namespace(x).max, axis, keepdims)
+    return _extreme(x, max, axis, keepdims)
 
 
 @operation(fits=axes)
 def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the smallest entry over axis.   dx = dy at the smallest, shared evenly between ties."""
-    return _extreme(x, namespace(x).min, axis, keepdims)
+    return _extreme(x, min, axis, keepdims)
 
 
-def _extreme(
-    x: Array, extreme: Callable[..., Array], axis: Axis, keepdims: bool
-) -> tuple[Array, Pullback]:
+def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
     """For complex x the entry whose real part is extreme: the derivative must follow the entry."""
+    if is_half(x):
+        return _in_float32(operation, x, axis=axis, keepdims=keepdims)
     xp, kept, dtype = namespace(x), _kept(x.shape, axis), x.dtype
+    extreme = getattr(xp, operation.__name__)
     real = xp.real(x) if is_complex(x) else x
     y = extreme(real, axis=axis, keepdims=keepdims)
 
@@ -86,6 +92,8 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     The largest entry is taken out first, so nothing overflows. Where all entries are −∞, or there
     are none, y is −∞ and dx is 0.
     """
+    if is_half(x):
+        return _in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     real = xp.real(x) if is_complex(x) else x
     if 0 in x.shape:
@@ -105,13 +113,20 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
 @operation(fits=axes)
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
-    xp = namespace(x)
+    xp, axis = namespace(x), range(x.ndim)[axis]
 
     def pullback(dy: Array) -> tuple[Array]:
         backward = xp.cumulative_sum(xp.flip(dy, axis=axis), axis=axis)
         return (xp.flip(backward, axis=axis),)
 
     return xp.cumulative_sum(x, axis=axis), pullback
+
+
+def _in_float32(operation: Any, x: Array, **settings: Any) -> tuple[Array, Pullback]:
+    """A reduction of float16, which could not count to 70,000, through float32."""
+    xp, dtype = namespace(x), x.dtype
+    y, pull = operation.with_pullback(xp.astype(x, xp.float32), **settings)
+    return xp.astype(y, dtype), lambda dy: (xp.astype(pull(xp.astype(dy, xp.float32))[0], dtype),)
 
 
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:

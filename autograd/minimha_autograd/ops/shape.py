@@ -10,7 +10,7 @@ from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
 from ..pullback import Pullback
-from .fits import axes, broadcasting, entries, joining, permuting
+from .fits import axes, entries, joining, permuting, repeating, stacking
 
 
 @operation(fits=entries)
@@ -20,8 +20,7 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     One length may be −1: it is found from the others.
     """
     xp, before = namespace(x), x.shape
-    if isinstance(shape, int):
-        shape = (shape,)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
 
@@ -35,7 +34,7 @@ def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     return y, lambda dy: (xp.permute_dims(dy, axes),)
 
 
-@operation
+@operation(fits=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)))
 def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
     order = list(range(x.ndim))
@@ -51,9 +50,12 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     return x.mT, lambda dy: (dy.mT,)
 
 
-@operation(fits=lambda x, *, shape: broadcasting(x, _Shape(shape)))
+@operation(fits=repeating)
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"the lengths of {shape} must be at least 0")
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
 
@@ -79,7 +81,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
         axis = tuple(k for k, n in enumerate(before) if n == 1)
     after: list[int | None] = list(before)
     for k in axis if isinstance(axis, tuple) else (axis,):
-        if before[k] != 1:
+        if after[k] != 1:
             raise ValueError(f"axis {axis} is not of length 1")
         after[k] = None
     after = [n for n in after if n is not None]
@@ -101,7 +103,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return y, pullback
 
 
-@operation(fits=joining)
+@operation(fits=stacking)
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
@@ -130,6 +132,9 @@ def split(
         if sections < 1 or n % sections:
             raise ValueError(f"an axis of length {n} has no {sections} equal parts")
         sections = tuple(k * (n // sections) for k in range(1, sections))
+    sections = tuple(min(max(k + n * (k < 0), 0), n) for k in sections)  # as slices take them
+    if list(sections) != sorted(sections):
+        raise ValueError(f"the indices {sections} must grow")
     parts = tuple(
         x[_along(axis, x.ndim, i, j)] for i, j in zip((0, *sections), (*sections, n), strict=True)
     )
@@ -172,6 +177,8 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     repeats H // G.
     """
     xp, before = namespace(x), tuple(x.shape)
+    if repeats < 0:
+        raise ValueError(f"repeats must be at least 0, not {repeats}")
     if axis is None:
         flat, axis = (math.prod(before),), 0
     else:
@@ -196,12 +203,3 @@ def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
 def _along(axis: int, ndim: int, start: int, stop: int) -> tuple[Any, ...]:
     """The index of start:stop along one axis of an array."""
     return (slice(None),) * (axis % ndim) + (slice(start, stop), ...)
-
-
-class _Shape:
-    """A shape on its own, to be asked whether an array broadcasts to it."""
-
-    dtype = None
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
