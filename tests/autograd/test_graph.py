@@ -1,6 +1,7 @@
 """The picture of a graph."""
 
 import re
+import time
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -103,3 +104,25 @@ def test_what_makes_no_picture_is_refused():
         y = y + 1.0
     with pytest.raises(ValueError, match="more than 500 steps"):
         y.graph()
+
+
+def test_several_values_of_an_operation_are_one_step():
+    x = mh.Tensor(np.arange(4.0), requires_grad=True)
+    first, second = x.split(2)
+    y = (first * second).sum()
+    y.backward(retain_graph=True)
+    shown = texts(y.graph(first=first, second=second).svg)
+    k = shown.index("first, second: split")
+    assert shown[k + 1 : k + 4] == ["(2,), (2,)", "grad 2 3", "grad 0 1"]
+    assert texts(first.graph(first=first).svg).count("first: split") == 1
+
+
+def test_many_long_arrows_are_drawn_soon():
+    x = mh.Tensor([1.0], requires_grad=True)
+    y = x * 1.0
+    first = y
+    for _ in range(240):
+        y = y + first
+    start = time.perf_counter()
+    y.graph()
+    assert time.perf_counter() - start < 10

@@ -195,3 +195,81 @@ def test_whole_checksums_see_one_entry_of_a_large_array():
             x.data[3, 4] = 2.0
             with pytest.raises(RuntimeError) if careful else contextlib.nullcontext():
                 y.backward()
+
+
+def test_one_block_may_be_shared_by_threads():
+    block, entered, left, seen = mh.no_grad(), threading.Event(), threading.Event(), {}
+
+    def first():
+        with block:
+            entered.set()
+            left.wait(10)
+        seen["first"] = records()
+
+    def second():
+        entered.wait(10)
+        with block:
+            seen["inside"] = records()
+        seen["second"] = records()
+        left.set()
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first": True, "inside": False, "second": True}
+
+
+def test_a_task_that_outlives_its_block_records():
+    async def child():
+        await asyncio.sleep(0)
+        return records()
+
+    def begun():
+        with mh.no_grad():
+            return asyncio.ensure_future(child())
+
+    async def main():
+        return await begun()
+
+    assert asyncio.run(main())
+
+
+def test_every_kind_of_function_can_be_decorated():
+    @mh.no_grad()
+    async def yields():
+        yield records()
+
+    async def collected():
+        return [value async for value in yields()]
+
+    assert asyncio.run(collected()) == [False]
+    with pytest.raises(TypeError, match=r"write it with \(\)"):
+        mh.no_grad(records)
+    with pytest.raises(TypeError, match="decorates functions, not the class"):
+        mh.no_grad()(int)
+
+
+def test_an_anomaly_of_a_scalar_is_found(place):
+    x = mh.Tensor(place(np.array(0.0)), requires_grad=True)
+    with np.errstate(all="ignore"), mh.detect_anomaly():
+        with pytest.raises(FloatingPointError, match=r"infinity first appeared in log, at \(\)"):
+            ops.log(x)
+        with pytest.raises(FloatingPointError, match="in the backward of sqrt"):
+            ops.sqrt(x).backward()
+
+
+def test_an_anomaly_where_gradients_meet_is_found():
+    huge = mh.Tensor(np.array([3e38], dtype="float32"))
+    with np.errstate(all="ignore"), mh.detect_anomaly():
+        x = mh.Tensor(np.array([1e-30], dtype="float32"), requires_grad=True)
+        y = x * 1.0
+        with pytest.raises(
+            FloatingPointError, match="in the whole gradient of the value of multiply"
+        ):
+            (y * huge + y * huge).backward()
+        y = x * 1.0
+        y.register_hook(lambda gradient: gradient * np.float32(np.nan))
+        with pytest.raises(FloatingPointError, match="NaN in the whole gradient"):
+            y.backward()

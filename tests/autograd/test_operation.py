@@ -105,3 +105,24 @@ def test_no_float32_becomes_a_float64_on_the_way():
         x * np.array([1, 2, 3])
     y = mh.functional.layer_norm(x, x, x, eps=np.float64(1e-5))
     assert y.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda x: 2 * x, r"must return \(value, pullback\)"),
+        (lambda x: (2 * x, None), r"must return \(value, pullback\)"),
+        (lambda x: ([x, x], lambda a, b: (a,)), "several values as a tuple, not as a list"),
+        (lambda x: (mh.Tensor(x), lambda dy: (dy,)), "a Tensor is not a NumPy array"),
+        (lambda x: (2 * x, lambda dy: (2.0,)), r"shape \(\) for an argument of \(3,\)"),
+        (lambda x: (2 * x, lambda dy: (mh.Tensor(dy),)), "a Tensor is not a NumPy array"),
+    ],
+)
+def test_results_of_the_wrong_kind_are_named(result, message):
+    @mh.operation
+    def wrong(x):
+        return result(x)
+
+    x = mh.Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    with pytest.raises((TypeError, ValueError), match=message):
+        wrong(x).sum().backward()

@@ -5,6 +5,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -471,3 +472,35 @@ def test_a_device_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ValueError, match="cupy is not installed"):
         leaf().to("cuda")
+
+
+def test_threads_may_share_a_leaf():
+    x = leaf(np.zeros(10_000))
+
+    def work():
+        for _ in range(50):
+            (x * 1.0).sum().backward()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(x.grad, 200)
+
+
+def test_a_gradient_is_always_an_array_that_fits():
+    x, seen = leaf(3.0), []
+    y = x * 1.0
+    y.register_hook(seen.append)
+    (y * y).backward()
+    (x * x).backward()
+    assert type(x.grad) is type(seen[0]) is np.ndarray
+    x.grad = mh.Tensor(2.0)
+    assert type(x.grad) is np.ndarray
+    with pytest.raises(ValueError, match=r"shape \(2,\), the Tensor \(\)"):
+        x.grad = np.ones(2)
+    x.data = np.ones(3)
+    assert x.grad is None
+    with pytest.raises(TypeError, match="a hook is a function"):
+        x.register_hook(3)

@@ -1,0 +1,151 @@
+"""Operations in corners where they were once wrong."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import ops
+from minimha_autograd import backend
+
+
+def leaf(values, dtype="float64"):
+    return mh.Tensor(np.array(values, dtype=dtype), requires_grad=True)
+
+
+def gradient(f, x, seed=None):
+    y = f(x)
+    y.backward(np.ones(y.shape, dtype=y.dtype) if seed is None else seed)
+    return x.grad
+
+
+@pytest.mark.parametrize(
+    ("base", "power", "to_base", "to_power"),
+    [
+        (np.inf, 0.0, 0.0, np.inf),  # ∞⁰ is flat in its base
+        (0.0, 3.0, 0.0, 0.0),
+        (0.0, 0.0, 0.0, 0.0),
+        (0.0, -1.0, -np.inf, -np.inf),
+        (-2.0, 3.0, 12.0, np.nan),  # a negative base has no real power nearby
+    ],
+)
+def test_powers_at_the_edge(base, power, to_base, to_power):
+    a, b = leaf([base]), leaf([power])
+    with np.errstate(all="ignore"):
+        (a**b).sum().backward()
+    np.testing.assert_array_equal(a.grad, [to_base])
+    np.testing.assert_array_equal(b.grad, [to_power])
+
+
+@pytest.mark.parametrize("power", [np.array([-128], dtype="int8"), np.array([True])])
+def test_powers_that_are_no_floats(power):
+    base = leaf([1.01])
+    number = float(power[0])
+    np.testing.assert_allclose(gradient(lambda x: x**power, base), number * 1.01 ** (number - 1))
+
+
+def test_integers_beside_numbers_are_not_cut_short():
+    integers = np.array([0, 1, 2])
+    np.testing.assert_array_equal(ops.maximum(integers, 0.5), [0.5, 1, 2])
+    np.testing.assert_array_equal(ops.minimum(integers, 1.5), [0, 1, 1.5])
+    np.testing.assert_array_equal(ops.clip(integers, 0.5, 1.5), [0.5, 1, 1.5])
+    assert ops.maximum(integers, 1).dtype == integers.dtype
+
+
+def test_ties_share_the_gradient_of_a_maximum():
+    a, b = leaf([1.0, 2.0, 3.0]), leaf([1.0, 3.0, 2.0])
+    ops.maximum(a, b).sum().backward()
+    np.testing.assert_array_equal(a.grad, [0.5, 0, 1])
+    np.testing.assert_array_equal(b.grad, [0.5, 1, 0])
+
+
+def test_float16_is_summed_up_in_float32():
+    assert ops.mean(np.full(1000, 100, dtype="float16")) == 100
+    many = leaf(np.zeros(70_000), "float16")
+    np.testing.assert_allclose(gradient(ops.mean, many), 1 / 70_000, rtol=1e-2)
+    assert many.grad.dtype == np.float16
+    np.testing.assert_allclose(ops.var(np.tile([100, -100], 500).astype("float16")), 10_000)
+    np.testing.assert_allclose(
+        ops.erf(np.array([0.1, 2, 3, 5], dtype="float16")), [0.1125, 0.9953, 1, 1], atol=1e-3
+    )
+    np.testing.assert_allclose(
+        gradient(ops.max, leaf(np.zeros(70_000), "float16")), 1 / 70_000, rtol=1e-2
+    )
+
+
+def test_a_variance_without_degrees_of_freedom_is_nan():
+    with np.errstate(all="ignore"):
+        x = leaf([[1.0, 2.0]])
+        assert np.isnan(gradient(lambda x: x.var(axis=0, correction=1), x)).all()
+        assert gradient(lambda x: x.var(axis=1), leaf(np.zeros((2, 0)))).shape == (2, 0)
+
+
+def test_logsumexp_of_infinities():
+    inf = np.inf
+    x = leaf([[-inf, -inf], [0.0, -inf], [800.0, 800.0]])
+    y = ops.logsumexp(x, axis=1)
+    np.testing.assert_allclose(y.data, [-inf, 0, 800 + np.log(2)])
+    y.backward(np.ones(3))
+    np.testing.assert_array_equal(x.grad, [[0, 0], [1, 0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_indices_of_a_narrow_type_reach_everything(dtype, place):
+    x = np.arange(600.0).reshape(300, 2)
+    indices = np.zeros((300, 1), dtype=dtype)
+    taken = ops.take_along_axis(place(x), place(indices), axis=1)
+    np.testing.assert_array_equal(backend.to_numpy(taken), x[:, :1])
+
+
+def test_an_infinite_gradient_stays_where_it_is(place):
+    x = mh.Tensor(place(np.array([0.0, 4.0, 9.0])), requires_grad=True)
+    with np.errstate(all="ignore"):
+        ops.sqrt(x[:2]).sum().backward()
+    np.testing.assert_array_equal(backend.to_numpy(x.grad), [np.inf, 0.25, 0])
+
+
+def test_einsum_of_numbers_and_of_nothing():
+    assert ops.einsum("...,...->...", np.array(3.0), np.array(2.0)) == 6
+    np.testing.assert_array_equal(ops.einsum("i,->i", np.array([1.0, 2.0]), np.array(2.0)), [2, 4])
+    assert ops.einsum("j,j->", np.ones(1), np.ones(0)) == 0
+    x = leaf(np.ones((1, 2)))
+    ops.einsum("ij,ij->i", x, np.ones((0, 2))).backward(np.ones(0))
+    np.testing.assert_array_equal(x.grad, [[0, 0]])
+
+
+def test_nothing_flows_back_through_integers():
+    x = leaf([1.5, 2.5])
+    whole = x.astype("int64")
+    assert not whole.requires_grad
+    (x - whole.astype("float64")).sum().backward()
+    np.testing.assert_array_equal(x.grad, 1)
+    np.testing.assert_array_equal(x[whole - 1].data, [1.5, 2.5])
+
+
+def test_empty_lists_and_foreign_byte_orders():
+    assert leaf([1.0, 2.0])[[]].shape == (0,)
+    assert leaf(np.ones((3, 2)))[:, []].shape == (3, 0)
+    assert mh.Tensor(np.ones(2, dtype=">f8")).exp().dtype == np.float64
+    assert mh.Tensor(np.ones(6)).reshape(np.int64(2), 3).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: 2.0 @ x, r"\* multiplies by a number"),
+        (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
+        (lambda x: x * [1.0, 2.0], "must be an array, not a list: make it one first"),
+        (lambda x: x + None, "b must be an array, not None"),
+        (lambda x: ops.stack([x, x[:1]], axis=1), r"shapes \(1,\), \(2,\) must be equal"),
+        (lambda x: x.reshape(-1, -1), "one length can be found from the others"),
+        (lambda x: ops.squeeze(x[None, :1], axis=(0, -2)), "names an axis twice"),
+        (lambda x: ops.split(x, (2, 1)), "must grow"),
+        (lambda x: ops.repeat(x, -1), "repeats must be at least 0"),
+        (lambda x: x.astype("sum"), "no dtype 'sum'"),
+        (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
+        (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
+        (lambda x: x.graph(w=3), "graph: w must be a Tensor, not a int"),
+    ],
+)
+def test_messages_say_what_to_do(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(leaf([1.0, 2.0]))
