@@ -54,7 +54,7 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    if min(shape, default=0) < 0:
+    if shape and min(shape) < 0:
         raise ValueError(f"the lengths of {shape} must be at least 0")
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
@@ -79,12 +79,13 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     xp, before = namespace(x), x.shape
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
-    after: list[int | None] = list(before)
-    for k in axis if isinstance(axis, tuple) else (axis,):
-        if after[k] != 1:
+    places, after = range(x.ndim), list(before)
+    gone = [places[axis]] if isinstance(axis, int) else sorted({places[k] for k in axis})
+    if isinstance(axis, tuple) and len(gone) < len(axis):
+        raise ValueError("an axis twice")
+    for k in reversed(gone):
+        if after.pop(k) != 1:
             raise ValueError(f"axis {axis} is not of length 1")
-        after[k] = None
-    after = [n for n in after if n is not None]
     return xp.reshape(x, tuple(after)), lambda dy: (xp.reshape(dy, before),)
 
 
