@@ -239,6 +239,11 @@ class _Form:
     ) -> tuple[Any, ...]:
         """The arrays, in order, taken out of the settings if they were named there; settings that
         came by position are put in."""
+        if len(inputs) > self.arity >= 0 and self.settings and not settings:  # the usual, soon done
+            rest = inputs[self.arity :]
+            if type(rest[0]) in _SETTINGS and (len(rest) == 1 or self.spreads):
+                settings[self.settings[0]] = rest if len(rest) > 1 else rest[0]
+                return inputs[: self.arity]
         if len(inputs) > self.arity:
             if not self.variadic:
                 inputs, rest = inputs[: self.arity], inputs[self.arity :]
