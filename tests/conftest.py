@@ -28,6 +28,7 @@ def library(xp):
 class Place(NamedTuple):
     """Where arrays live: a library and one of its devices."""
 
+    name: str
     xp: Any
     device: Any = None
 
@@ -51,4 +52,4 @@ def place(request):
         xp = backend.library(name)
     except RuntimeError as error:
         pytest.skip(str(error))
-    return Place(xp, xp.Device(device) if device else None)
+    return Place(name, xp, xp.Device(device) if device else None)

@@ -38,11 +38,11 @@ def composed(query, key, value, mask, bias):
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_it_is_the_sum_it_claims_to_be(mask, qkv, rng, xp):
+def test_it_is_the_sum_it_claims_to_be(mask, qkv, rng, place):
     bias = rng.standard_normal((H, 1, S))
     dense = mh.masks.resolve(mask, *qkv[:2])
     expected = looped_attention(*qkv, bias, mask=dense)
-    q, k, v, b = (backend.move(x, xp) for x in (*qkv, bias))
+    q, k, v, b = (place(x) for x in (*qkv, bias))
     ours = mh.scaled_dot_product_attention(q, k, v, mask, bias=b, return_weights=True)
     for a, e in zip(ours, expected, strict=True):
         np.testing.assert_allclose(backend.to_numpy(a), e, rtol=0, atol=1e-14)
@@ -108,11 +108,11 @@ def test_weights_are_differentiable(qkv):
     assert {r.input for r in report.rows if r.note == "structural zero"} == {"value"}
 
 
-def test_rows_with_nothing_to_attend_to_give_zeros_and_zero_gradients(qkv, rng, xp):
-    leaves = [mh.Tensor(backend.move(x, xp), requires_grad=True) for x in qkv]
+def test_rows_with_nothing_to_attend_to_give_zeros_and_zero_gradients(qkv, rng, place):
+    leaves = [mh.Tensor(place(x), requires_grad=True) for x in qkv]
     mask = mh.masks.padding([0, 5]) & mh.masks.causal(offset=-1)
     out, weights = mh.scaled_dot_product_attention(*leaves, mask, return_weights=True)
-    out.backward(backend.move(rng.standard_normal((B, H, T, DV)), xp))
+    out.backward(place(rng.standard_normal((B, H, T, DV))))
     host = backend.to_numpy
     for x in (out.data, weights.data, leaves[0].grad):
         assert not host(x)[0].any()

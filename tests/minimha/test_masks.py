@@ -72,13 +72,14 @@ def test_without_heads_or_batch():
     assert spread(mh.masks.keys(np.arange(S) > 1), query, key).sum() == 4 * T
 
 
-def test_masks_are_made_in_the_library_of_the_query(xp):
-    query, key = backend.move(QUERY, xp), backend.move(KEY, xp)
+def test_masks_are_made_in_the_library_and_on_the_device_of_the_query(place):
+    query, key = place(QUERY), place(KEY)
     mask = mh.masks.causal(offset=1) & (
         mh.masks.padding([3, 6]) | mh.masks.keys(np.ones((B, S), dtype=bool))
     )
     made = mh.masks.resolve(mask, query, key)
-    assert backend.namespace(made) is xp
+    assert backend.namespace(made) is place.xp
+    assert made.device == query.device
     np.testing.assert_array_equal(backend.to_numpy(made), mh.masks.resolve(mask, QUERY, KEY))
 
 

@@ -102,11 +102,13 @@ def test_the_future_is_invisible(mha, rng):
     assert not np.allclose(after[:, 3:], before[:, 3:])
 
 
-def test_it_moves_to_every_library(mha, rng, xp, library):
+def test_it_moves_to_every_library_and_device(mha, rng, place):
     x = rng.standard_normal((B, T, M))
     expected = mha(x).data
-    moved = mha.to(library)(backend.move(x, xp))
-    assert backend.namespace(moved.data) is xp
+    moved = mha.to(place.name, place.device)(place(x))
+    assert backend.namespace(moved.data) is place.xp
+    moved.sum().backward()
+    assert mha.w_q.grad.device == moved.device
     np.testing.assert_allclose(backend.to_numpy(moved.data), expected, atol=1e-14)
 
 
