@@ -113,7 +113,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         lifts = recorded = unlike = False
         library = dtype = None
         for x in inputs:
-            if isinstance(x, Tensor):
+            if type(x) is Tensor or isinstance(x, Tensor):
                 lifts, node, x = True, x._node, x._data  # noqa: PLW2901
                 recorded = recorded or node is not None
                 parents.append(node)
@@ -192,10 +192,6 @@ def _record(
     where: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The value, or several, as Tensors that know how they were made."""
-    if not callable(pull):
-        raise TypeError(
-            f"{operation.__name__} must return (value, pullback), a function, not {pull!r}"
-        )
     if type(value) is tuple:
         node = Node(operation, pull, parents, value)
         outputs: Any = tuple(

@@ -25,6 +25,8 @@ _ATOMS = frozenset({bool, float, int, slice, str, type, type(None), type(...), M
 def checksums(pull: Pullback, whole: bool = False) -> int:
     """A number that changes when one of the arrays does that a pullback closes over."""
     if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
+        if not callable(pull):
+            raise TypeError(f"an operation must return (value, pullback), the latter not {pull!r}")
         return _combined(pull, whole)
     total = 0
     for cell in pull.__closure__ or ():

@@ -207,7 +207,9 @@ def where(
     """
     backend.require(backend.is_boolean, condition, "condition")
     xp = namespace(condition)
-    if is_array(a) != is_array(b):  # the oldest array-api-strict makes a float64 of a number
+    if type(a) is not type(b) and is_array(a) != is_array(
+        b
+    ):  # the oldest array-api-strict makes a float64 of a number
         a, b = _beside(a, b), _beside(b, a)
 
     _, wants_a, wants_b = wanted
