@@ -9,6 +9,7 @@ from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
 from ..pullback import Pullback
+from ..tensor import array_of
 from .fits import axes
 
 _BASIC = frozenset({int, slice, type(None), type(...)})
@@ -40,12 +41,10 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
 
 def _part(k: Any, x: Array) -> Any:
     """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
-    if k is None or k is ... or isinstance(k, slice):
-        return k
-    k = k.data if hasattr(k, "requires_grad") and hasattr(k, "backward") else k
+    k = array_of(k)
     if isinstance(k, list):
         k = backend.asarray(k) if k else slice(0, 0)
-    if isinstance(k, slice):
+    if k is None or k is ... or isinstance(k, slice):
         return k
     if getattr(k, "ndim", 0):
         if not (backend.is_integral(k) or backend.is_boolean(k)):
