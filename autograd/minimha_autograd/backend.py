@@ -175,11 +175,6 @@ def asarray(value: object) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def plain_scalar(x: object) -> object:
-    """A NumPy scalar as a Python number, so that it is weak: it never decides a result's dtype."""
-    return x.item() if isinstance(x, np.generic) else x
-
-
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
     return _is(x, "f", "real floating")

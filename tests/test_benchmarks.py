@@ -1,0 +1,23 @@
+"""The benchmarks run, with whatever peers are installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def test_the_engine_is_measured_and_saved(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            BENCHMARKS / "engine.py",
+            *("--quick", "--save", tmp_path / "table.md", "add", "softmax"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line[:1] == "|"]
+    assert rows == ["step", "---", "add", "softmax"]
+    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
