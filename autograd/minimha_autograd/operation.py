@@ -203,7 +203,8 @@ def _record(
         node.order, node.shape, node.dtype = next(order), value.shape, value.dtype
         node.hooks = node.gradient = None
         outputs._data, outputs._node = value, node
-    node.where, node.saved = where, checksums(pull, where is not None)
+    node.where = where
+    node.saved = checksums(pull, where is not None)
     return outputs
 
 

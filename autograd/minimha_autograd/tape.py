@@ -78,10 +78,11 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
             dy = _hooked(node, dy)
         if careful and type(dy) is not list:
             anomaly.in_sum(node, dy)
-        if pull is None or (retain and type(dy) is not list):
-            landed.append((node, dy))
         if pull is None:
+            landed.append((node, dy))
             continue
+        if retain and type(dy) is not list:
+            landed.append((node, dy))
         if type(pull) is int:  # it takes its place among the gradients of several values
             parent: Any = parents[0]
             if -parent.order not in arrived:
@@ -94,11 +95,14 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
             gradients = pull(*dy) if type(dy) is list else pull(dy)
             if type(gradients) is not tuple or len(gradients) != len(parents):
                 counted(node.operation, gradients, len(parents))
-            for place, (parent, dx) in enumerate(zip(parents, gradients)):  # noqa: B905  counted
-                if parent is None or dx is None:
+            for place, parent in enumerate(parents):
+                if parent is None:
+                    continue
+                dx = gradients[place]
+                if dx is None:
                     continue
                 if type(dx) is not kind or dx.shape != parent.shape or dx.dtype is not parent.dtype:
-                    dx = fit(node.operation, place, dx, parent.shape, parent.dtype)  # noqa: PLW2901
+                    dx = fit(node.operation, place, dx, parent.shape, parent.dtype)
                 if careful:
                     anomaly.in_gradient(node, place, dx)
                 turn = -parent.order
