@@ -33,30 +33,31 @@ def calling_lines() -> str:
     return "\n".join(reversed(lines))
 
 
-def in_values(operation: Any, inputs: Sequence[Any], value: Any) -> str | None:
+def in_values(
+    operation: Any, inputs: Sequence[Any], settings: dict[str, Any], value: Any
+) -> str | None:
     """The lines that called an operation, within `detect_anomaly`.
 
     Raises FloatingPointError if a value is NaN, or infinite where all inputs are finite.
     """
     if not in_force(detect_anomaly):
         return None
-    lines = calling_lines()
+    lines, name = calling_lines(), operation.__name__
+    given = {named(operation, k): x for k, x in enumerate(inputs)} | settings
     for one in value if isinstance(value, tuple) else (value,):
-        _refuse(operation, inputs, one, f"\ncalled from\n{lines}")
+        what, place = _first(one)
+        known = {label: _first(x) for label, x in given.items()} if what else {}
+        if what == "infinity" and any(kind for kind, _ in known.values()):
+            continue
+        for label, (kind, there) in known.items():
+            if what == kind == "NaN":
+                at = f"{label} at {there}" if there else label
+                raise FloatingPointError(f"{name} was given a NaN: {at}\ncalled from\n{lines}")
+        if what:
+            raise FloatingPointError(
+                f"{what} first appeared in {name}, at {place}\ncalled from\n{lines}"
+            )
     return lines
-
-
-def _refuse(operation: Any, inputs: Sequence[Any], value: Array, lines: str) -> None:
-    name, (what, place) = operation.__name__, _first(value)
-    known = [_first(x) for x in inputs] if what else []
-    if what == "infinity" and any(kind for kind, _ in known):
-        return
-    for k, (kind, there) in enumerate(known):
-        if what == kind == "NaN":
-            label = named(operation, k)
-            raise FloatingPointError(f"{name} was given a NaN: {label} at {there}{lines}")
-    if what:
-        raise FloatingPointError(f"{what} first appeared in {name}, at {place}{lines}")
 
 
 def in_gradient(node: Any, place: int, dx: Array) -> None:

@@ -55,9 +55,9 @@ class Block:
 
     def __exit__(self, *_: object) -> None:
         owner = _owner(sys._getframe(1))
-        mine = [e for e in self._entries if e.owner is owner] or self._entries
-        self._entries.remove(mine[-1])
-        mine[-1].owner = None
+        entry = next((e for e in reversed(self._entries) if e.owner is owner), self._entries[-1])
+        self._entries.remove(entry)
+        entry.owner = None
         open_blocks.set(tuple(e for e in open_blocks.get() if e.owner is not None))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,8 +111,8 @@ class detect_anomaly(Block):  # noqa: N801
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. An infinity that was among the inputs, as in a mask of −∞, is no anomaly; a NaN is.
-    Saved arrays are compared as a whole with what they were, on devices too. All this costs time
-    and makes a GPU wait: it is for the search, not for training.
+    Arrays saved within it are compared as a whole with what they were, on devices too. All this
+    costs time and makes a GPU wait: it is for the search, not for training.
     """
 
 

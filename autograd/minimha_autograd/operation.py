@@ -36,6 +36,7 @@ from .tensor import Tensor
 _new_tensor, _new_node = Tensor.__new__, Node.__new__
 _NUMBERS = frozenset({bool, complex, float, int})
 _SETTINGS = _NUMBERS | {type(None), slice, str, tuple}
+_PAIR = "an operation must return (value, pullback), and the pullback is a function"
 _ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
@@ -99,6 +100,8 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             settings["wanted"] = wanted
         try:
             value, pull = function(*inputs, **settings)
+            if not callable(pull):
+                raise TypeError(_PAIR)
         except _ERRORS as error:
             raise _explained(error, this, fits, inputs, settings) from error
         value = form.check(value, dtype, inputs)
@@ -144,13 +147,15 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             else:
                 wanted = tuple(map(bool, parents))
                 value, pull = function(*arrays, wanted=wanted, **settings)
+            if not callable(pull):
+                raise TypeError(_PAIR)
         except _ERRORS as error:
             raise _explained(error, this, fits, arrays, settings) from error
         if type(value) is not library or value.dtype is not dtype:
             value = form.check(value, dtype, arrays, recorded)
             if backend.is_array(value) and not backend.is_floating(value):
                 recorded = False  # no gradient flows through integers
-        where = anomaly.in_values(this, [*arrays, *settings.values()], value) if blocks else None
+        where = anomaly.in_values(this, arrays, settings, value) if blocks else None
         if recorded:
             return _record(this, pull, parents, value, where)
         if not lifts:
@@ -167,6 +172,8 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         array = x._data
         try:
             value, pull = function(array, **settings) if settings else function(array)
+            if not callable(pull):
+                raise TypeError(_PAIR)
         except _ERRORS as error:
             raise _explained(error, this, fits, [array], settings) from error
         if type(value) is not type(array) or value.dtype is not array.dtype:
@@ -357,7 +364,7 @@ def _explained(
     if kind is AttributeError and any(isinstance(x, Number) for x in arrays):
         what, kind = what or "it needs arrays, not numbers", TypeError
     if "unpack" in str(error):
-        what = f"an operation must return (value, pullback): {error}"
+        what = f"{_PAIR}: {error}"
     names = operation.parameters or [f"array {k}" for k in range(len(arrays))]
     places = {str(x.device) for x in arrays if backend.is_array(x)}
     given = ", ".join(

@@ -57,7 +57,8 @@ def counted(operation: Any, gradients: Any, number: int) -> None:
     of = f" of {len(gradients)}" if isinstance(gradients, tuple) else ""
     raise TypeError(
         f"{operation.__name__}: the pullback must return a tuple of {number}, one gradient for "
-        f"each of {', '.join(operation.parameters)}, not a {type(gradients).__name__}{of}"
+        f"each of {', '.join(named(operation, k) for k in range(number))}, not a "
+        f"{type(gradients).__name__}{of}"
     )
 
 

@@ -2,7 +2,7 @@
 
 The cheap form, always on, sees the whole of arrays up to 1 KiB and 64 entries or so of larger ones,
 on the host only. A change of few entries of a large array can escape it. Within `detect_anomaly`
-every byte counts, on devices too.
+every byte counts, on devices too, of what was recorded there.
 
 Write-protecting the arrays would not do: a view made earlier still writes, and one made later stays
 locked.
@@ -25,8 +25,6 @@ _ATOMS = frozenset({bool, float, int, slice, str, type, type(None), type(...), M
 def checksums(pull: Pullback, whole: bool = False) -> int:
     """A number that changes when one of the arrays does that a pullback closes over."""
     if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
-        if not callable(pull):
-            raise TypeError(f"an operation must return (value, pullback), the latter not {pull!r}")
         return _combined(pull, whole)
     total = 0
     for cell in pull.__closure__ or ():
@@ -78,6 +76,8 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
     elif callable(x) and not isinstance(x, type):  # a method, or an object that can be called
         yield "", getattr(x, "__self__", None)
         yield from getattr(x, "__dict__", {}).items()
+        for label in getattr(type(x), "__slots__", ()):
+            yield label, getattr(x, label, None)
 
 
 def refuse_changed(node: Any) -> None:

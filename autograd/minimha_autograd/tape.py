@@ -114,11 +114,15 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
         if not retain:
             node.pull, node.parents, node.saved = _freed, (), None
     with _landing:
-        for node, dy in landed:  # a copy: a pullback may hand the same array to several leaves
-            before = node.gradient
-            node.gradient = backend.copy(dy) if before is None else _sum(before, dy)
+        totals = [  # a copy: a pullback may hand the same array to several leaves
+            backend.copy(dy) if node.gradient is None else _sum(node.gradient, dy)
+            for node, dy in landed
+        ]
+        for (node, _), total in zip(landed, totals, strict=True):
             if careful:
-                anomaly.in_sum(node, node.gradient)
+                anomaly.in_sum(node, total)
+        for (node, _), total in zip(landed, totals, strict=True):
+            node.gradient = total
 
 
 def _sum(a: Array, b: Array) -> Array:
@@ -131,6 +135,8 @@ def _hooked(node: Node, dy: Array) -> Array:
     """The gradient after the hooks of a node, each of which may return another in its place."""
     for hook in tuple((node.hooks or {}).values()):
         replaced = hook(dy)
+        if isinstance(replaced, backend.HostScalar):  # NumPy's arithmetic without axes
+            replaced = backend.asarray(replaced)
         if replaced is not None:
             if type(replaced) is not type(dy):
                 raise TypeError(

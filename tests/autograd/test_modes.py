@@ -273,3 +273,44 @@ def test_an_anomaly_where_gradients_meet_is_found():
         y.register_hook(lambda gradient: gradient * np.float32(np.nan))
         with pytest.raises(FloatingPointError, match="NaN in the whole gradient"):
             y.backward()
+
+
+def test_a_block_may_be_left_from_another_frame():
+    class Evaluation:
+        def __enter__(self):
+            self.block = mh.no_grad()
+            self.block.__enter__()
+
+        def __exit__(self, *error):
+            self.block.__exit__(*error)
+
+    with Evaluation():
+        assert not records()
+    assert records()
+    stack = contextlib.ExitStack()
+
+    def opened():
+        stack.enter_context(mh.no_grad())
+        stack.enter_context(mh.no_grad())
+
+    opened()
+    assert not records()
+    stack.close()
+    assert records()
+
+
+def test_a_nan_in_a_setting_is_named():
+    with pytest.raises(FloatingPointError, match="clip was given a NaN: min"), mh.detect_anomaly():
+        leaf().clip(np.nan, 1.0)
+
+
+def test_an_anomaly_of_a_sum_leaves_every_gradient_as_it_was():
+    x = leaf([1.0])
+    x.grad = np.array([1.7e308])
+    with (
+        np.errstate(all="ignore"),
+        mh.detect_anomaly(),
+        pytest.raises(FloatingPointError, match="in the whole gradient of a leaf"),
+    ):
+        (x * 1e308).sum().backward()
+    assert x.grad == [1.7e308]

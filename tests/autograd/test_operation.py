@@ -126,3 +126,21 @@ def test_results_of_the_wrong_kind_are_named(result, message):
     x = mh.Tensor([1.0, 2.0, 3.0], requires_grad=True)
     with pytest.raises((TypeError, ValueError), match=message):
         wrong(x).sum().backward()
+
+
+def test_an_operation_of_many_arrays_names_them():
+    @mh.operation
+    def total(*arrays):
+        return sum(arrays), lambda dy: (dy,)
+
+    x = mh.Tensor([1.0], requires_grad=True)
+    with pytest.raises(
+        TypeError, match="one gradient for each of array 0, array 1, not a tuple of 1"
+    ):
+        total(x, x).backward()
+    with pytest.raises(TypeError, match="forgets: an operation must return"), mh.no_grad():
+        mh.operation(forgets)(x)
+
+
+def forgets(x):
+    return [x, x]

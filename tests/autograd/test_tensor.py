@@ -504,3 +504,12 @@ def test_a_gradient_is_always_an_array_that_fits():
     assert x.grad is None
     with pytest.raises(TypeError, match="a hook is a function"):
         x.register_hook(3)
+
+
+def test_a_hook_of_a_scalar_may_return_what_arithmetic_makes_of_it():
+    x = leaf(3.0)
+    y = x * x
+    y.register_hook(lambda gradient: 0.5 * gradient)
+    y.backward()
+    assert x.grad == 3
+    assert type(x.grad) is np.ndarray
