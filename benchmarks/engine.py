@@ -9,7 +9,6 @@ import argparse
 import importlib
 import pathlib
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,8 @@ def optional(name: str) -> Any:
         return None
 
 
-torch, hips, autograd = map(optional, ("torch", "autograd.numpy", "autograd"))
+torch, hips = map(optional, ("torch", "autograd.numpy"))
+autograd = hips and optional("autograd")  # our folder of that name is no package of theirs
 PEERS = {"HIPS autograd": autograd, "PyTorch": torch}
 STEPS, LONG = 500, 200_000
 RNG = np.random.default_rng(0)
@@ -239,6 +239,8 @@ def measured(wanted: list[str], turns: int) -> list[list[str]]:
 
 def peak(library: str, name: str) -> None:
     """Print the memory, in MB, that a long chain takes at its peak."""
+    import resource  # not on Windows
+
     step = CASES[name][1][LIBRARIES.index(library)]
     with np.errstate(all="ignore"):
         forward_and_backward(library, step, 10)
