@@ -475,17 +475,22 @@ def test_a_device_that_is_not_there_is_named(monkeypatch):
 
 
 def test_threads_may_share_a_leaf():
-    x = leaf(np.zeros(10_000))
+    x = leaf(np.zeros(100_000))
 
     def work():
         for _ in range(50):
             (x * 1.0).sum().backward()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet often
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     np.testing.assert_array_equal(x.grad, 200)
 
 
