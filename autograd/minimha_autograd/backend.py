@@ -1,7 +1,8 @@
 """The array libraries: the only file of the engine that names one.
 
 Everything else asks `namespace(x)` for the functions of the array-API standard that belong to the
-array x, and finds here what the standard lacks: moving between libraries, scatter-add.
+array x, and finds here what the standard lacks: moving between libraries and devices, checksums,
+indexing by arrays and its scatter-add, padding, erf, einsum, random numbers.
 """
 
 from __future__ import annotations
