@@ -12,7 +12,8 @@ from minimha_autograd import Pullback, Tensor, backend, operation
 from minimha_autograd.backend import Array, Rng
 
 from . import masks
-from .functional.attention import attention, check
+from .functional.attention import attention
+from .functional.scaled_dot_product import check
 from .modules.module import Module
 from .projections import project_in, project_out
 
@@ -62,15 +63,14 @@ def multi_head_attention(
         q,
         k,
         v,
-        None,
         mask=masks.resolve(mask, q, k),
-        wanted=(any(to_q), any(to_k), any(to_v), False),
+        wanted=(any(to_q), any(to_k), any(to_v), False, False, False, False),
     )
     out, pull_o = project_out.with_pullback(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)
-        dq, dk, dv, _ = pull_attention(dheads, dweights)
+        dq, dk, dv, *_ = pull_attention(dheads, dweights)
         dquery, dw_q, db_q = (None,) * 3 if dq is None else pull_q(dq)
         dkey, dw_k, db_k = (None,) * 3 if dk is None else pull_k(dk)
         dvalue, dw_v, db_v = (None,) * 3 if dv is None else pull_v(dv)

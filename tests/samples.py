@@ -66,24 +66,35 @@ def positive(*shape: int) -> np.ndarray:
     return np.asarray(RNG.uniform(0.5, 2, shape))
 
 
-def looped_attention(query, key, value, bias=None, *, mask=None, scale=None):
+def looped_attention(
+    query, key, value, bias=None, sink=None, scale=None, softcap=None, *,
+    mask=None, keep=None, p=0.0,
+):  # fmt: skip
     """Attention as the sum it is, a query at a time, over the visible keys only."""
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     shape = (*query.shape[:-1], key.shape[-2])
-    bias = np.broadcast_to(0.0 if bias is None else bias, shape)
-    mask = np.broadcast_to(True if mask is None else mask, shape)
+
+    def spread(x, default, shape=shape):
+        return np.broadcast_to(default if x is None else x, shape)
+
+    scale, bias = spread(scale, 1 / math.sqrt(query.shape[-1])), spread(bias, 0.0)
+    softcap, sink = spread(softcap, math.inf), spread(sink, -math.inf, shape[:-2])
+    mask, keep = spread(mask, True) & (bias > -math.inf), spread(keep, True)
     out = np.zeros((*query.shape[:-1], value.shape[-1]))
     weights = np.zeros(shape)
     for at in np.ndindex(query.shape[:-1]):
-        lead = at[:-1]
-        scores = {
-            j: math.exp(scale * float(query[at] @ key[(*lead, j)]) + bias[(*at, j)])
-            for j in range(shape[-1])
-            if mask[(*at, j)]
-        }
-        for j, e in scores.items():
-            weights[(*at, j)] = e / sum(scores.values())
-            out[at] += weights[(*at, j)] * value[(*lead, j)]
+        *lead, head, _ = (0, *at) if len(at) == 1 else at
+        group = () if len(at) == 1 else (*lead, head * key.shape[-3] // query.shape[-3])
+        exps = {}
+        for j in range(shape[-1]):
+            if mask[(*at, j)]:
+                score, cap = float(query[at] @ key[(*group, j)]), softcap[(*at, j)]
+                score *= scale[(*at, j)]
+                score = score if cap == math.inf else cap * math.tanh(score / cap)
+                exps[j] = math.exp(score + bias[(*at, j)])
+        for j, e in exps.items():
+            weights[(*at, j)] = e / (sum(exps.values()) + math.exp(sink[at[:-1]]))
+            if keep[(*at, j)] and p < 1:
+                out[at] += weights[(*at, j)] / (1 - p) * value[(*group, j)]
     return out, weights
 
 
@@ -111,9 +122,9 @@ def normed(x, weight, bias):
     ) * weight + bias
 
 
-def softmaxed(x, axis=-1, mask=True):
+def softmaxed(x, sink=-np.inf, axis=-1, mask=True):
     e = np.where(mask, np.exp(x), 0.0)
-    total = e.sum(axis=axis, keepdims=True)
+    total = e.sum(axis=axis, keepdims=True) + np.exp(sink)
     return e / np.where(total == 0, 1.0, total)
 
 
@@ -132,6 +143,40 @@ INDICES = np.array([[1, 0, 1], [4, 1, 1]])  # with repeated entries
 QKV = normal(B, H, T, D), normal(B, H, S, D), normal(B, H, S, DV)
 WEIGHTS = (normal(M, H * D), normal(M, H * D), normal(M, H * DV), normal(H * DV, M))
 BIASES = (normal(H * D), normal(H * D), normal(H * DV), normal(M))
+
+
+def doubled(x, like):
+    """Key heads, each as often as the heads of like read it."""
+    return x if x.ndim == 2 else np.repeat(x, like.shape[-3] // x.shape[-3], axis=-3)
+
+
+def attention_record(operation):
+    """The record of any implementation of attention; small, since a check calls it for each entry."""
+    h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
+    qkv = normal(h, t, d), normal(h, s, d), normal(h, s, dv)
+    grouped = qkv[0], normal(g, s, d), normal(g, s, dv)
+    visible = np.tri(t, s, k=-1, dtype=bool)  # the first query may attend to nothing
+    settings = {"mask": visible, "keep": RNG.random((h, t, s)) < 0.7}
+    return Record(
+        operation,
+        looped_attention,
+        [
+            Case(*qkv),
+            Case(*qkv, normal(h, 1, s), mask=visible, scale=0.3),
+            Case(*qkv, np.where(visible, normal(h, t, s), -np.inf)),
+            Case(*qkv, None, normal(h), mask=visible),
+            Case(*qkv, None, None, None, 1.5),
+            Case(*grouped, normal(t, s), normal(h), normal(h, 1, 1), positive(t, 1), **settings, p=0.3),
+            Case(*grouped, keep=settings["keep"], p=1.0),
+            Case(normal(B, 1, 1, d), normal(B, 1, 1, d), normal(B, 1, 1, dv)),
+            Case(normal(1, d), normal(1, d), normal(1, 1)),
+            Case(normal(0, t, d), normal(0, s, d), normal(0, s, 1)),
+        ],
+        [
+            Refused(ValueError, "query is .* key is", qkv[0], qkv[2], qkv[1]),
+            Refused(TypeError, "mask must be a boolean", *qkv, mask=normal(t, s)),
+        ],
+    )
 
 
 def entrywise(operation, reference, draw=normal):
@@ -594,7 +639,7 @@ RECORDS = [
     ),
     Record(
         functional.softmax,
-        softmaxed,
+        lambda x, axis=-1, mask=True: softmaxed(x, axis=axis, mask=mask),
         [
             Case(normal(B, T, S)),
             Case(normal(B, T), axis=0),
@@ -608,14 +653,39 @@ RECORDS = [
         ],
     ),
     Record(
-        functional.attention,
-        looped_attention,
+        functional.sink_softmax,
+        softmaxed,
         [
-            Case(*QKV),
-            Case(*QKV, normal(H, 1, S), mask=MASK, scale=0.3),
-            Case(normal(1, D), normal(1, D), normal(1, 1)),
+            Case(normal(B, T, S), normal(B, 1, 1)),
+            Case(normal(B, T, S), normal(B, T, 1), mask=MASK[:, 0]),
+            Case(normal(B, 0), normal(1)),
+            Case(normal(B, 1), normal(B, 1)),
         ],
-        [Refused(ValueError, "query is .* key is", QKV[0], QKV[2], QKV[1])],
+        [Refused(TypeError, "mask must be a boolean", normal(B, T), normal(1), mask=normal(T))],
+    ),
+    attention_record(functional.attention),
+    attention_record(functional.attention_loop),
+    Record(
+        functional.pair_scores,
+        lambda query, key, mask=True: np.where(mask, query @ doubled(key, query).mT, 0.0)
+        if np.ndim(mask) and not np.all(np.isfinite(query))
+        else query @ doubled(key, query).mT,
+        [
+            Case(normal(B, 4, T, D), normal(B, 2, S, D)),
+            Case(*QKV[:2], mask=MASK),
+            Case(normal(T, 1), normal(0, 1)),
+        ],
+        [Refused(ValueError, "query is .* key is", normal(B, T, D), normal(B, S, M))],
+    ),
+    Record(
+        functional.weighted_sum,
+        lambda weights, value, mask=None: weights @ doubled(value, weights),
+        [
+            Case(normal(B, 4, T, S), normal(B, 2, S, DV)),
+            Case(normal(T, 1), normal(1, DV)),
+            Case(normal(B, T, 0), normal(B, 0, 1)),
+        ],
+        [Refused(ValueError, "weights is .* value is", normal(B, T, S), normal(B, T, DV))],
     ),
     Record(
         mh.multi_head_attention,

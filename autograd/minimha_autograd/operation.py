@@ -105,6 +105,8 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         except _ERRORS as error:
             raise _explained(error, this, fits, inputs, settings) from error
         value = form.check(value, dtype, inputs)
+        while len(inputs) > len(arrays) and not backend.is_array(inputs[-1]):
+            inputs.pop()  # a number given by name is a setting
         likes = [(x.shape, x.dtype) if want else None for x, want in zip(inputs, wanted)]  # noqa: B905
         return value, Fitted(this, pull, likes, max(arity, len(inputs)))
 

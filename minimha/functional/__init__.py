@@ -1,18 +1,31 @@
 """What neural networks add to the engine's operations, each with its hand-derived pullback."""
 
-from .attention import attention, scaled_dot_product_attention
+from .attention import attention, pair_scores, weighted_sum
+from .attention_loop import attention_loop
+from .attention_steps import attention_steps
 from .cross_entropy import cross_entropy
+from .dropout import dropout
 from .embedding import embedding
 from .gelu import gelu
+from .implementations import IMPLEMENTATIONS, implementation
 from .layer_norm import layer_norm
-from .softmax import softmax
+from .scaled_dot_product import scaled_dot_product_attention
+from .softmax import sink_softmax, softmax
 
 __all__ = [
+    "IMPLEMENTATIONS",
     "attention",
+    "attention_loop",
+    "attention_steps",
     "cross_entropy",
+    "dropout",
     "embedding",
     "gelu",
+    "implementation",
     "layer_norm",
+    "pair_scores",
     "scaled_dot_product_attention",
+    "sink_softmax",
     "softmax",
+    "weighted_sum",
 ]

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the operation on arrays, and the public function around it.
+"""Attention on arrays: the reference, with its hand-derived backward, and its two products.
 
 Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
 """
@@ -6,127 +6,147 @@ Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from minimha_autograd import Pullback, array_of, backend, operation
+from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from .. import masks
-from .softmax import softmax
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: masks.Mask | Array | None = None,
-    *,
-    bias: Any = None,
-    scale: float | None = None,
-    return_weights: bool = False,
-) -> Any:
-    """softmax(scale · Q Kᵀ + bias) V: each query takes the mean of the values that it attends to.
-
-    query   (…, H, T, D)
-    key     (…, H, S, D)
-    value   (…, H, S, Dv)
-    mask    one of `minimha.masks`, or a boolean array that broadcasts to (…, H, T, S);
-            True = may attend
-    bias    broadcasts to (…, H, T, S), is added to the scores and is differentiable; an entry of
-            −∞ counts as masked
-    scale   1/√D by default, so that scores of independent entries of variance 1 have variance 1
-
-    Returns the output (…, H, T, Dv), and with return_weights also the weights (…, H, T, S): arrays
-    for arrays, Tensors if any argument is one. A query that may attend to nothing gets the output
-    0, weights 0 and gradients 0. The gradients are those of `attention`. A NaN or an
-    infinity in a value that is hidden is not kept out: its weight is 0, and 0 · NaN is NaN.
-
-    Raises ValueError for shapes that do not fit, TypeError for dtypes, and for masks that are not
-    boolean; each names the argument and what is required.
-    """
-    q, k, v, b = map(array_of, (query, key, value, bias))
-    check(q, k, v)
-    if b is not None:
-        _check_bias(b, q, k)
-    out, weights = attention(query, key, value, bias, mask=masks.resolve(mask, q, k), scale=scale)
-    return (out, weights) if return_weights else out
+from .dropout import dropout
+from .half import in_float32
+from .pairs import gather, hide, is_finite, mix, products
+from .softmax import softmax_with_sink
 
 
 @operation
+@in_float32
 def attention(
     query: Array,
     key: Array,
     value: Array,
     bias: Array | None = None,
+    sink: Array | None = None,
+    scale: Array | float | None = None,
+    softcap: Array | float | None = None,
     *,
     mask: Array | None = None,
-    scale: float | None = None,
+    keep: Array | None = None,
+    p: float = 0.0,
     wanted: tuple[bool, ...],
 ) -> tuple[tuple[Array, Array], Pullback]:
-    """Attention on arrays: the values (out, weights) and the pullback to query, key, value, bias.
+    """The values (out, weights) of attention and the pullback to all seven arguments.
 
-        scores  = scale · Q Kᵀ + bias          dQ      = scale · dscores K
-        weights = softmax(scores)              dK      = scale · dscoresᵀ Q
-        out     = weights V                    dV      = weightsᵀ dout
+        raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
+        scaled  = scale · raw                draw = scale · dscaled,  dscale = dscaled · raw
+        capped  = softcap · t, t = tanh(u)   dscaled = dscores · t',  t' = 1 − t²
+        scores  = capped + bias              dbias = dscores
+        weights = softmax(scores)            dscores = weights · (dweights − Σ dweights · weights)
+        dropped = keep · weights / (1 − p)   dweights = keep · ddropped / (1 − p)
+        out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
-        dweights = dout Vᵀ, and what flows back to the weights themselves
-        dscores  = weights · (dweights − Σ dweights · weights) = dbias
+    with u = scaled / softcap and dsoftcap = dscores · (t − u · t'); the right column is to be read
+    upwards. The sink enters the softmax as in `sink_softmax`.
 
-    Shapes as in `scaled_dot_product_attention`; mask is a boolean array.
+    Shapes as in `scaled_dot_product_attention`; mask is a boolean array, scale and softcap
+    broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing anywhere, even if
+    it is NaN.
     """
     xp = namespace(query, key, value)
+    visible = visible_pairs(mask, bias)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = scale * xp.matmul(query, xp.matrix_transpose(key))  # (…, H, T, S)
+    raw = products(query, key, visible)  # (…, H, T, S)
+    scores = scale * raw
+    if softcap is not None:
+        u = scores / softcap
+        t = xp.tanh(u)
+        scores = softcap * t
+        u = u if wanted[6] else None
     if bias is not None:
         scores = scores + bias
-    weights, pull_softmax = softmax.with_pullback(scores, mask=mask)
-    out = xp.matmul(weights, value)  # (…, H, T, Dv)
+    raw = raw if wanted[5] else None  # what the pullback does not name is not kept
+    weights, pull_softmax = softmax_with_sink(
+        scores, None if sink is None else sink[..., None, None], mask=visible
+    )
+    dropped, pull_dropout = weights, None
+    if keep is not None:
+        dropped, pull_dropout = dropout.with_pullback(weights, keep, p=p)
+    out = mix(dropped, value, visible)  # (…, H, T, Dv)
+    through_scores = any(w for k, w in enumerate(wanted) if k != 2)
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dvalue = None
         if dout is not None:
-            if wanted[2]:
-                dvalue = xp.matmul(xp.matrix_transpose(weights), dout)
-            through_out = xp.matmul(dout, xp.matrix_transpose(value))
+            dvalue = gather(dropped, dout, visible, value) if wanted[2] else None
+            if not through_scores:
+                return None, None, dvalue, None, None, None, None
+            through_out = products(dout, value, visible)
+            if pull_dropout is not None:
+                through_out = pull_dropout(through_out)[0]
             dweights = through_out if dweights is None else dweights + through_out
-        (dscores,) = pull_softmax(dweights)
-        dquery = scale * xp.matmul(dscores, key) if wanted[0] else None
-        dkey = scale * xp.matmul(xp.matrix_transpose(dscores), query) if wanted[1] else None
-        return dquery, dkey, dvalue, dscores
+        dscores, dsink = pull_softmax(dweights)
+        dscaled, dsoftcap = dscores, None
+        if softcap is not None:
+            slope = 1 - t * t
+            dscaled = dscores * slope
+            dsoftcap = None if u is None else dscores * (t - u * slope)
+        dscale = None if raw is None else dscaled * raw
+        draw = scale * dscaled
+        return (
+            mix(draw, key, visible) if wanted[0] else None,
+            gather(draw, query, visible, key) if wanted[1] else None,
+            dvalue,
+            dscores,
+            None if dsink is None else xp.sum(dsink, axis=(-2, -1)),
+            dscale,
+            dsoftcap,
+        )
 
     return (out, weights), pullback
 
 
-def check(query: Array, key: Array, value: Array) -> None:
-    """Raise unless these are query (…, H, T, D), key (…, H, S, D) and value (…, H, S, Dv)."""
-    given = {"query (…, H, T, D)": query, "key (…, H, S, D)": key, "value (…, H, S, Dv)": value}
-    for name, x in given.items():
-        if not backend.is_array(x):
-            raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
-        if not (backend.is_floating(x) or backend.is_complex(x)):
-            raise TypeError(f"{name} has dtype {x.dtype}: attention needs floating-point numbers")
-        if x.ndim < 2:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: it needs two axes at least")
-    shapes = ", ".join(f"{name} is {tuple(x.shape)}" for name, x in given.items())
-    if query.shape[-1] != key.shape[-1] or not query.shape[-1]:
-        raise ValueError(f"query and key need the same width D, at least 1: {shapes}")
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"key and value need the same number of positions S: {shapes}")
-    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise ValueError(f"query, key and value need the same batch and heads (…, H): {shapes}")
+def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
+    """The mask, less the pairs whose bias is −∞; None if nothing is hidden."""
+    if bias is None:
+        return mask
+    xp = namespace(bias)
+    hidden = (xp.real(bias) if backend.is_complex(bias) else bias) == -math.inf
+    if not xp.any(hidden):
+        return mask
+    return ~hidden if mask is None else mask & ~hidden
 
 
-def _check_bias(bias: Any, query: Array, key: Array) -> None:
-    if not backend.is_array(bias):
-        raise TypeError(f"bias must be an array or a Tensor, not {type(bias).__name__}")
-    scores = (*query.shape[:-1], key.shape[-2])
-    shape = tuple(bias.shape)
-    if not masks.broadcasts(shape, scores):
-        raise ValueError(
-            f"bias has shape {shape}, which does not broadcast to (…, H, T, S) {scores}"
+@operation
+def pair_scores(
+    query: Array, key: Array, *, mask: Array | None = None, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
+    """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
+
+    What mask, a boolean array, hides adds nothing to the gradients, and is finite in y.
+    """
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = dy if mask is None or is_finite(dy) else hide(dy, mask)
+        return (
+            mix(dy, key, mask) if wanted[0] else None,
+            gather(dy, query, mask, key) if wanted[1] else None,
         )
-    if not (backend.is_floating(bias) or backend.is_complex(bias)):
-        raise TypeError(
-            f"bias has dtype {bias.dtype}: it is added to the scores; a boolean or integer mask "
-            "goes to mask, as boolean, True = may attend"
+
+    return products(query, key, mask), pullback
+
+
+@operation
+def weighted_sum(
+    weights: Array, value: Array, *, mask: Array | None = None, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
+    """y = weights · V for weights (…, H, T, S), value (…, G, S, Dv), y (…, H, T, Dv).
+
+        dweights = dy Vᵀ,  dV = weightsᵀ dy
+
+    What mask, a boolean array, hides has weight 0 and adds nothing, even if it is NaN.
+    """
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        return (
+            products(dy, value, mask) if wanted[0] else None,
+            gather(weights, dy, mask, value) if wanted[1] else None,
         )
+
+    return mix(weights, value, mask), pullback

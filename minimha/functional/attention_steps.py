@@ -1,0 +1,117 @@
+"""Attention with every step to look at, composed by the tape instead of by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from minimha_autograd import Tensor, array_of, backend, ops
+from minimha_autograd.backend import Array, Rng
+
+from .. import masks
+from .attention import pair_scores, visible_pairs, weighted_sum
+from .dropout import dropout as drop
+from .scaled_dot_product import check, drawn
+from .softmax import sink_softmax, softmax
+
+
+class Steps(Mapping[str, Any]):
+    """The intermediates of attention by name, in order: steps["weights"], steps.weights.
+
+    `gradients` has their gradients by the same names, once backward() has run.
+    """
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, Array] = {}
+        self._steps: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._steps[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._steps:
+            raise AttributeError(f"there is no step {name!r}: there are {', '.join(self)}")
+        return self._steps[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __repr__(self) -> str:
+        return f"Steps({', '.join(f'{name} {tuple(x.shape)}' for name, x in self.items())})"
+
+
+def attention_steps(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    dropout: float = 0.0,
+    rng: Rng | None = None,
+    keep: Array | None = None,
+    tap: Callable[[str, Any], Any] = lambda _, x: x,
+) -> Steps:
+    """`scaled_dot_product_attention`, all of it by name: a `Steps` of
+
+        raw      Q Kᵀ                                    (…, H, T, S), and so all but the last
+        scaled   scale · raw
+        capped   softcap · tanh(scaled / softcap)        with a softcap
+        biased   capped + bias                           with a bias
+        scores   biased, −∞ where it is hidden
+        weights  softmax(scores), with the sink
+        keep     what dropout keeps, boolean             with dropout
+        dropped  keep · weights / (1 − dropout)          with dropout
+        out      dropped V                               (…, H, T, Dv)
+
+    Arguments, errors and the last step are those of `scaled_dot_product_attention`, and so are the
+    gradients, found by the tape and not by hand. Of a hidden pair raw, scaled and capped are left
+    out where they are not finite.
+
+    tap  called with the name and the value of each step that has a gradient; what it returns takes
+         the place of the value
+    """
+    check(query, key, value, bias, scale, softcap, sink)
+    q, k = array_of(query), array_of(key)
+    keep = drawn(dropout, rng, keep, q, k)
+    visible = visible_pairs(masks.resolve(mask, q, k), array_of(bias))
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    half = q.dtype if backend.is_half(q) else None
+    if half is not None:
+        xp = backend.namespace(q)
+        query, key, value, bias, sink, scale, softcap = (
+            ops.astype(x, dtype=xp.float32) if backend.is_array(array_of(x)) else x
+            for x in (query, key, value, bias, sink, scale, softcap)
+        )
+    steps = Steps()
+
+    def step(name: str, x: Any) -> Any:
+        x = steps._steps[name] = tap(name, x)
+        if isinstance(x, Tensor) and x.requires_grad:
+            x.register_hook(lambda gradient: steps.gradients.update({name: gradient}))
+        return x
+
+    x = step("raw", pair_scores(query, key, mask=visible))
+    x = step("scaled", ops.multiply(x, scale))
+    if softcap is not None:
+        x = step("capped", ops.multiply(ops.tanh(ops.divide(x, softcap)), softcap))
+    if bias is not None:
+        x = step("biased", ops.add(x, bias))
+    x = step("scores", x if visible is None else ops.where(visible, x, -math.inf))
+    if sink is None:
+        x = step("weights", softmax(x, mask=visible))
+    else:
+        x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
+    if keep is not None:
+        steps._steps["keep"] = keep
+        x = step("dropped", drop(x, keep, p=dropout))
+    x = weighted_sum(x, value, mask=visible)
+    step("out", x if half is None else ops.astype(x, dtype=half))
+    return steps

@@ -1,0 +1,82 @@
+"""Products over pairs of a query and a key, in which a hidden pair adds nothing: not even 0 · NaN.
+
+Weights are exactly 0 where a pair is hidden, so plain products are right as long as all entries are
+finite. Only where some are not does the hidden pair have to be left out by name.
+"""
+
+from __future__ import annotations
+
+from minimha_autograd.backend import Array, namespace
+
+
+def is_finite(x: Array) -> bool:
+    """Whether no entry is NaN or infinite."""
+    xp = namespace(x)
+    return bool(xp.all(xp.isfinite(x)))
+
+
+def hide(x: Array, visible: Array | None) -> Array:
+    """x with zeros in place of what is hidden."""
+    xp = namespace(x)
+    return x if visible is None else xp.where(visible, x, xp.zeros_like(x))
+
+
+def products(a: Array, b: Array, visible: Array | None) -> Array:
+    """a bᵀ, the product of every row of a with every row of b; a hidden one is finite.
+
+    a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Row h of the
+    heads of a meets row h // (H // G) of those of b.
+    """
+    xp, heads = namespace(a, b), a.shape[:-1]
+    y = xp.matmul(_folded(a, b), xp.matrix_transpose(b))
+    y = xp.reshape(y, (*heads, b.shape[-2]))
+    return y if visible is None or (is_finite(a) and is_finite(b)) else hide(y, visible)
+
+
+def mix(weights: Array, b: Array, visible: Array | None) -> Array:
+    """weights · b: for every query the sum of the rows of b, each times its weight.
+
+    weights (…, H, T, S), 0 where hidden; b (…, G, S, N); the result (…, H, T, N).
+    """
+    xp, shape = namespace(weights, b), (*weights.shape[:-1], b.shape[-1])
+    rows = _folded(weights, b)
+    if visible is not None and not is_finite(b):
+        visible = _folded(xp.broadcast_to(visible, weights.shape), b)
+        return xp.reshape(_visible_matmul(rows, b, visible), shape)
+    return xp.reshape(xp.matmul(rows, b), shape)
+
+
+def gather(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
+    """weightsᵀ · a: for every key the sum of the rows of a of all queries that share it.
+
+    weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), G being that of
+    like (…, G, S, _).
+    """
+    xp = namespace(weights, a)
+    columns, rows = xp.matrix_transpose(_folded(weights, like)), _folded(a, like)
+    if visible is not None and not is_finite(a):
+        visible = _folded(xp.broadcast_to(visible, weights.shape), like)
+        return _visible_matmul(columns, rows, xp.matrix_transpose(visible))
+    return xp.matmul(columns, rows)
+
+
+def _folded(x: Array, like: Array) -> Array:
+    """(…, H, T, N) as (…, G, H/G · T, N): the query heads of one key head are one head with more
+    queries, so that grouped heads need no products of their own."""
+    if x.shape[:-2] == like.shape[:-2]:
+        return x
+    heads, groups = x.shape[-3], like.shape[-3]
+    shape = (*x.shape[:-3], groups, heads // groups * x.shape[-2], x.shape[-1])
+    return namespace(x).reshape(x, shape)
+
+
+def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
+    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite reach what may see them."""
+    xp = namespace(a, b)
+    others = tuple(k for k in range(b.ndim) if k != b.ndim - 2)
+    sick = xp.any(~xp.isfinite(b), axis=others)  # (J,)
+    y = xp.matmul(a, hide(b, ~sick[:, None]))
+    for j in map(int, xp.nonzero(sick)[0]):
+        here = slice(j, j + 1)
+        y = y + hide(a[..., here] * b[..., here, :], visible[..., here])
+    return y

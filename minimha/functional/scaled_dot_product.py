@@ -1,0 +1,168 @@
+"""The public functions around attention: they check, resolve and choose.
+
+Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
+"""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+from minimha_autograd import array_of, backend
+from minimha_autograd.backend import Array, Rng
+
+from .. import masks
+from .dropout import draw, dropout as drop
+from .implementations import choose
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    dropout: float = 0.0,
+    rng: Rng | None = None,
+    keep: Array | None = None,
+    return_weights: bool | str = False,
+    implementation: str = "auto",
+) -> Any:
+    """softmax(scale · Q Kᵀ + bias) V: each query takes the mean of the values that it attends to.
+
+    query    (…, H, T, D)
+    key      (…, G, S, D); query head h reads key and value head h // (H // G)
+    value    (…, G, S, Dv)
+    mask     one of `minimha.masks`, or a boolean array that broadcasts to (…, H, T, S);
+             True = may attend
+    bias     broadcasts to (…, H, T, S), is added to the scores; an entry of −∞ counts as masked
+    scale    1/√D by default, so that scores of independent entries of variance 1 have variance 1
+    softcap  bends the scaled scores to softcap · tanh(scores / softcap), before the bias
+    sink     broadcasts to (…, H): a logit for each head that takes weight and has no value
+    dropout  the share of the weights, 0 to 1, that are set to 0; the others grow by 1/(1 − dropout)
+    rng      draws what is kept: a generator, or the seed of one
+    keep     broadcasts to (…, H, T, S), boolean: replays such a draw
+    return_weights
+             True for the weights (…, H, T, S) as well, "dropped" for those after dropout
+    implementation
+             one of `functional.IMPLEMENTATIONS`; "auto" leaves it to `minimha.implementation`
+
+    Returns the output (…, H, T, Dv), and the weights if asked for: arrays for arrays, Tensors if
+    any argument is one. Gradients flow to query, key, value and bias, and to scale, softcap and
+    sink where these are Tensors, by the formulas of `functional.attention`. A query that may attend
+    to nothing gets the output 0, weights 0 and gradients 0. What is hidden has no influence, even
+    if it is NaN or infinite.
+
+    Raises ValueError for shapes that do not fit, TypeError for dtypes and for masks that are not
+    boolean; each names the argument and what is required.
+    """
+    if return_weights not in (False, True, "dropped"):
+        raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
+    attend = choose(implementation)
+    check(query, key, value, bias, scale, softcap, sink)
+    q, k = array_of(query), array_of(key)
+    keep = drawn(dropout, rng, keep, q, k)
+    out, weights = attend(
+        query, key, value, bias, sink, scale, softcap,
+        mask=masks.resolve(mask, q, k), keep=keep, p=dropout,
+    )  # fmt: skip
+    if return_weights == "dropped" and keep is not None:
+        weights = drop(weights, keep, p=dropout)
+    return (out, weights) if return_weights else out
+
+
+def check(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+) -> None:
+    """Raise unless these are what `scaled_dot_product_attention` takes."""
+    query, key, value, bias, scale, softcap, sink = map(
+        array_of, (query, key, value, bias, scale, softcap, sink)
+    )
+    given = {"query (…, H, T, D)": query, "key (…, G, S, D)": key, "value (…, G, S, Dv)": value}
+    for name, x in given.items():
+        _check_floats(name, x, "attention needs floating-point numbers")
+        if x.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: it needs two axes at least")
+    shapes = ", ".join(f"{name} is {tuple(x.shape)}" for name, x in given.items())
+    if query.shape[-1] != key.shape[-1] or not query.shape[-1]:
+        raise ValueError(f"query and key need the same width D, at least 1: {shapes}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"key and value need the same number of positions S: {shapes}")
+    heads, groups = tuple(query.shape[:-2]), tuple(key.shape[:-2])
+    if groups != tuple(value.shape[:-2]):
+        raise ValueError(f"key and value need the same batch and heads (…, G): {shapes}")
+    if heads[:-1] != groups[:-1] or len(heads) != len(groups):
+        raise ValueError(f"query, key and value need the same batch and heads (…): {shapes}")
+    if heads != groups and (not groups[-1] or heads[-1] % groups[-1]):
+        raise ValueError(
+            f"the {heads[-1]} heads H of query must be a multiple of the {groups[-1]} heads G of "
+            f"key and value: {shapes}"
+        )
+    scores = (*query.shape[:-1], key.shape[-2])
+    if bias is not None:
+        _check_floats(
+            "bias",
+            bias,
+            "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
+            "True = may attend",
+        )
+        _check_spreads("bias", bias, scores, "(…, H, T, S)")
+    if sink is not None:
+        _check_floats("sink", sink, "it is a logit for each head")
+        _check_spreads("sink", sink, heads, "(…, H)")
+    for name, x in {"scale": scale, "softcap": softcap}.items():
+        if isinstance(x, Number):
+            if isinstance(x, bool) or (name == "softcap" and not x > 0):  # type: ignore[operator]
+                raise ValueError(f"{name} = {x!r}: a positive number is required")
+        elif x is not None:
+            _check_floats(name, x, "it multiplies the scores")
+            _check_spreads(name, x, scores, "(…, H, T, S)")
+
+
+def drawn(
+    p: float, rng: Rng | None, keep: Array | None, query: Array, key: Array
+) -> Array | None:
+    """What dropout of the weights keeps: the draw that is given, or one from rng; None for p = 0.
+
+    Raises ValueError unless 0 ≤ p ≤ 1 and, for p > 0, one of rng and keep is given.
+    """
+    scores = (*query.shape[:-1], key.shape[-2])
+    if not isinstance(p, Number) or not 0 <= p <= 1:  # type: ignore[operator]
+        raise ValueError(f"dropout = {p!r}: a number from 0 to 1 is required")
+    if keep is None:
+        if p and rng is None:
+            raise ValueError(
+                f"dropout = {p} needs rng, a generator or a seed, or keep, the draw to replay: "
+                "nothing is drawn from a global generator"
+            )
+        return draw(rng, scores, p, like=query) if p else None
+    if not p:
+        raise ValueError("keep is given and dropout is 0: say the dropout of that draw too")
+    keep = array_of(keep)
+    backend.require(backend.is_boolean, keep, "keep")
+    _check_spreads("keep", keep, scores, "(…, H, T, S)")
+    return keep
+
+
+def _check_floats(name: str, x: Any, why: str) -> None:
+    if not backend.is_array(x):
+        raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
+    if not (backend.is_floating(x) or backend.is_complex(x)):
+        raise TypeError(f"{name} has dtype {x.dtype}: {why}")
+
+
+def _check_spreads(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
+    if not masks.broadcasts(tuple(x.shape), shape):
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}, which does not broadcast to {axes} {shape}"
+        )
