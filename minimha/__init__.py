@@ -17,9 +17,9 @@ from minimha_autograd import (
     ops,
 )
 
-from . import functional, interchange, masks, pictures, projections
+from . import functional, interchange, masks, pictures, positions, projections
 from .functional import scaled_dot_product_attention
-from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module
+from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import MultiHeadAttention, multi_head_attention
 from .optim import AdamW
 
@@ -35,6 +35,7 @@ __all__ = [
     "Linear",
     "Module",
     "MultiHeadAttention",
+    "RMSNorm",
     "Tensor",
     "backend",
     "detect_anomaly",
@@ -47,6 +48,7 @@ __all__ = [
     "operation",
     "ops",
     "pictures",
+    "positions",
     "projections",
     "scaled_dot_product_attention",
 ]

@@ -122,6 +122,25 @@ def normed(x, weight, bias):
     ) * weight + bias
 
 
+def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=False):
+    """Rotary positions as complex numbers: a pair of columns times e^{iθ}."""
+    width = width or x.shape[-1]
+    t = np.arange(offset, offset + x.shape[-2]) if positions is None else positions
+    if t.ndim == x.ndim - 2 > 1:  # (B, T)
+        t = t[:, None, :]
+    y = x.copy()
+    for i in range(width // 2):
+        a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + width // 2)
+        pair = (x[..., a] + 1j * x[..., b]) * np.exp(1j * t / base ** (2 * i / width))
+        y[..., a], y[..., b] = pair.real, pair.imag
+    return y
+
+
+def root_mean_square_normed(x, weight, eps=1e-6):
+    square = np.einsum("...m,...m->...", x, x)[..., None] / x.shape[-1]
+    return weight * x * (square + eps) ** -0.5
+
+
 def softmaxed(x, sink=-np.inf, axis=-1, mask=True):
     e = np.where(mask, np.exp(x), 0.0)
     total = e.sum(axis=axis, keepdims=True) + np.exp(sink)
@@ -166,7 +185,15 @@ def attention_record(operation):
             Case(*qkv, np.where(visible, normal(h, t, s), -np.inf)),
             Case(*qkv, None, normal(h), mask=visible),
             Case(*qkv, None, None, None, 1.5),
-            Case(*grouped, normal(t, s), normal(h), normal(h, 1, 1), positive(t, 1), **settings, p=0.3),
+            Case(
+                *grouped,
+                normal(t, s),
+                normal(h),
+                normal(h, 1, 1),
+                positive(t, 1),
+                **settings,
+                p=0.3,
+            ),
             Case(*grouped, keep=settings["keep"], p=1.0),
             Case(normal(B, 1, 1, d), normal(B, 1, 1, d), normal(B, 1, 1, dv)),
             Case(normal(1, d), normal(1, d), normal(1, 1)),
@@ -262,6 +289,7 @@ def log_of_sum(x, axis=None, keepdims=False):
 
 
 BITS = RNG.random((B, T)) < 0.5
+ORDER = RNG.permutation(B * T).reshape(B, T)  # positions
 ROWS = np.array([3, 0, 3, -1])  # an entry twice, and one from the end
 KEYS = [
     1,
@@ -667,9 +695,11 @@ RECORDS = [
     attention_record(functional.attention_loop),
     Record(
         functional.pair_scores,
-        lambda query, key, mask=True: np.where(mask, query @ doubled(key, query).mT, 0.0)
-        if np.ndim(mask) and not np.all(np.isfinite(query))
-        else query @ doubled(key, query).mT,
+        lambda query, key, mask=True: (
+            np.where(mask, query @ doubled(key, query).mT, 0.0)
+            if np.ndim(mask) and not np.all(np.isfinite(query))
+            else query @ doubled(key, query).mT
+        ),
         [
             Case(normal(B, 4, T, D), normal(B, 2, S, D)),
             Case(*QKV[:2], mask=MASK),
@@ -730,6 +760,103 @@ RECORDS = [
         normed,
         [Case(normal(B, T, M), normal(M), normal(M)), Case(normal(0, M), normal(M), normal(M))],
         [Refused(ValueError, "x is .* weight is", normal(B, T), normal(M), normal(M))],
+    ),
+    Record(
+        functional.rms_norm,
+        root_mean_square_normed,
+        [
+            Case(normal(B, T, M), normal(M)),
+            Case(normal(M), normal(M), eps=0.0),
+            Case(normal(T, 1), normal(1), eps=0.1),
+            Case(normal(0, M), normal(M)),
+        ],
+        [
+            Refused(ValueError, "the same width M.*x is .* weight is", normal(B, T), normal(M)),
+            Refused(ValueError, "the same width M, at least 1", normal(B, 0), normal(0)),
+            Refused(ValueError, "the same width M", normal(), normal(1)),
+            Refused(ValueError, "eps must be at least 0, not -1", normal(M), normal(M), eps=-1.0),
+            Refused(
+                TypeError,
+                "x is .* of float32.*weight is .* of float64",
+                normal(M).astype("float32"),
+                normal(M),
+            ),
+        ],
+    ),
+    Record(
+        functional.rope,
+        turned,
+        [
+            Case(normal(B, H, T, D)),
+            Case(normal(T, D), offset=7, base=100.0),
+            Case(normal(B, H, T, M), positions=np.array([9, 0, 3, 3, -2]), width=4),
+            Case(normal(B, H, T, M), positions=ORDER, interleaved=True, width=6),
+            Case(normal(B, H, T, D), positions=ORDER[:, None]),
+            Case(normal(B, H, T, D), positions=np.arange(H * T).reshape(1, H, T)),
+            Case(normal(B, T, D), positions=ORDER.astype("int8"), interleaved=True),
+            Case(normal(H, 1, 2), offset=-3),
+            Case(normal(B, 0, D), interleaved=True),
+            Case(normal(0, T, D)),
+        ],
+        [
+            Refused(ValueError, "width = 7 must be even.*; width=6 leaves", normal(T, DV)),
+            Refused(ValueError, "from 2 to D = 6", normal(T, D), width=8),
+            Refused(ValueError, "width = 0 must", normal(T, D), width=0),
+            Refused(TypeError, "width must be an integer, not 2.0", normal(T, D), width=2.0),
+            Refused(ValueError, r"two axes at least, \(…, T, D\)", normal(D)),
+            Refused(TypeError, "x must be an array of floating-point numbers", ORDER),
+            Refused(ValueError, "base must be a positive number", normal(T, D), base=0.0),
+            Refused(TypeError, "offset must be an integer, not 0.5", normal(T, D), offset=0.5),
+            Refused(ValueError, "not both", normal(B, T, D), positions=ORDER, offset=1),
+            Refused(
+                TypeError,
+                "positions must be an array of integers",
+                normal(B, D),
+                positions=normal(B),
+            ),
+            Refused(
+                ValueError,
+                r"positions has shape \(2, 5\).*could be \(B, T\) or \(H, T\).*\[\.\.\., None, :\]",
+                normal(B, B, T, D),
+                positions=ORDER,
+            ),
+            Refused(
+                ValueError,
+                r"shape \(2, 5\): with x .* \(3, 2, 5, 6\) .* \(3, 2, 5\) with as many axes",
+                normal(H, B, T, D),
+                positions=ORDER,
+            ),
+            Refused(
+                ValueError,
+                r"it must be \(T,\) \(4,\)",
+                normal(B, H, S, D),
+                positions=ORDER,
+            ),
+            Refused(ValueError, r"shape \(1,\)", normal(T, D), positions=np.array([3])),
+            Refused(ValueError, r"shape \(\)", normal(T, D), positions=np.array(3)),
+        ],
+    ),
+    Record(
+        functional.dropout,
+        lambda x, keep, p: x * keep / (1 - p) if p < 1 else 0 * x,
+        [
+            Case(normal(B, T), BITS, p=0.3),
+            Case(normal(B, T, M), BITS[..., None], p=0.25),
+            Case(normal(B, T), BITS[0], p=0.0),
+            Case(normal(B, T), BITS, p=1.0),
+            Case(normal(0, T), BITS[:0], p=0.5),
+            Case(normal(), BITS[0, 0, ...], p=0.5),
+        ],
+        [
+            Refused(ValueError, "p must be .* from 0 to 1, not 1.1", normal(B, T), BITS, p=1.1),
+            Refused(ValueError, "from 0 to 1, not -0.1", normal(B, T), BITS, p=-0.1),
+            Refused(ValueError, "from 0 to 1, not nan", normal(B, T), BITS, p=math.nan),
+            Refused(TypeError, "p must be a number .* not a str", normal(B, T), BITS, p="0.1"),
+            Refused(TypeError, "keep must be a boolean array", normal(B, T), normal(B, T), p=0.5),
+            Refused(
+                ValueError, r"keep \(2, 5\) must broadcast to x \(5,\)", normal(T), BITS, p=0.5
+            ),
+        ],
     ),
     entrywise(
         functional.gelu,

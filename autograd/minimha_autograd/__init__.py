@@ -2,6 +2,7 @@
 
 from . import backend, ops
 from .gradcheck import GradcheckError, Report, gradcheck
+from .half import in_float32
 from .modes import detect_anomaly, no_grad
 from .operation import Operation, operation, registry
 from .pullback import Pullback, unbroadcast
@@ -17,6 +18,7 @@ __all__ = [
     "backend",
     "detect_anomaly",
     "gradcheck",
+    "in_float32",
     "no_grad",
     "operation",
     "ops",

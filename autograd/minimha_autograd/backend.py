@@ -32,6 +32,9 @@ Rng = np.random.Generator | int
 HostArray = np.ndarray
 """The type of arrays on the host."""
 
+Generator = np.random.Generator
+"""What random numbers are drawn from, here always on the host."""
+
 HostScalar = np.generic
 """NumPy's scalars, which count as plain numbers."""
 
@@ -522,6 +525,19 @@ def generator(rng: Rng) -> np.random.Generator:
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
     """Normal draws of mean 0, made on the host: a seed gives the same numbers for every library."""
     return (std * generator(rng).standard_normal(shape)).astype(dtype)
+
+
+def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:
+    """A boolean array, True with probability p, in the library and on the device of like.
+
+    Drawn on the host: a seed gives the same for every library.
+    """
+    return move(generator(rng).random(shape) < p, namespace(like), like.device)
+
+
+def host() -> Any:
+    """The namespace of arrays on the host."""
+    return namespace(np.zeros(()))
 
 
 def full(shape: tuple[int, ...], value: float, *, dtype: str) -> Array:

@@ -4,11 +4,13 @@ from .attention import attention, pair_scores, weighted_sum
 from .attention_loop import attention_loop
 from .attention_steps import attention_steps
 from .cross_entropy import cross_entropy
-from .dropout import dropout
+from .dropout import drop, dropout
 from .embedding import embedding
 from .gelu import gelu
 from .implementations import IMPLEMENTATIONS, implementation
 from .layer_norm import layer_norm
+from .rms_norm import rms_norm
+from .rope import rope
 from .scaled_dot_product import scaled_dot_product_attention
 from .softmax import sink_softmax, softmax
 
@@ -18,12 +20,15 @@ __all__ = [
     "attention_loop",
     "attention_steps",
     "cross_entropy",
+    "drop",
     "dropout",
     "embedding",
     "gelu",
     "implementation",
     "layer_norm",
     "pair_scores",
+    "rms_norm",
+    "rope",
     "scaled_dot_product_attention",
     "sink_softmax",
     "softmax",

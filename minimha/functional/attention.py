@@ -6,18 +6,17 @@ Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from minimha_autograd import Pullback, backend, operation
+from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from .dropout import dropout
-from .half import in_float32
 from .pairs import gather, hide, is_finite, mix, products
 from .softmax import softmax_with_sink
 
 
 @operation
-@in_float32
 def attention(
     query: Array,
     key: Array,
@@ -49,11 +48,14 @@ def attention(
     broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing anywhere, even if
     it is NaN.
     """
+    inputs = query, key, value, bias, sink, scale, softcap
+    if backend.is_half(query):
+        return in_float32(attention, *inputs, mask=mask, keep=keep, p=p, wanted=wanted)
     xp = namespace(query, key, value)
     visible = visible_pairs(mask, bias)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor: Any = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     raw = products(query, key, visible)  # (…, H, T, S)
-    scores = scale * raw
+    scores = factor * raw
     if softcap is not None:
         u = scores / softcap
         t = xp.tanh(u)
@@ -88,7 +90,7 @@ def attention(
             dscaled = dscores * slope
             dsoftcap = None if u is None else dscores * (t - u * slope)
         dscale = None if raw is None else dscaled * raw
-        draw = scale * dscaled
+        draw = factor * dscaled
         return (
             mix(draw, key, visible) if wanted[0] else None,
             gather(draw, query, visible, key) if wanted[1] else None,

@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from minimha_autograd import Pullback, backend, operation
+from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from .attention import attention
-from .half import in_float32
 
 
 @operation
-@in_float32
 def attention_loop(
     query: Array,
     key: Array,
@@ -33,6 +31,9 @@ def attention_loop(
 
     The gradient of what heads share, such as the key of a group, is the sum over those heads.
     """
+    if backend.is_half(query):
+        inputs = query, key, value, bias, sink, scale, softcap
+        return in_float32(attention_loop, *inputs, mask=mask, keep=keep, p=p, wanted=wanted)
     lead, t = tuple(query.shape[:-2]), query.shape[-2]
     s, dv = value.shape[-2:]
     inputs = query, _per_head(key, query), _per_head(value, query), bias, sink, scale, softcap

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from minimha_autograd import Tensor, array_of, backend, ops
-from minimha_autograd.backend import Array, Rng
+from minimha_autograd.backend import Array
 
 from .. import masks
 from .attention import pair_scores, visible_pairs, weighted_sum
@@ -55,7 +55,7 @@ def attention_steps(
     softcap: Any = None,
     sink: Any = None,
     dropout: float = 0.0,
-    rng: Rng | None = None,
+    rng: backend.Generator | None = None,
     keep: Array | None = None,
     tap: Callable[[str, Any], Any] = lambda _, x: x,
 ) -> Steps:

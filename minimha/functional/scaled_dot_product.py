@@ -9,10 +9,11 @@ from numbers import Number
 from typing import Any
 
 from minimha_autograd import array_of, backend
-from minimha_autograd.backend import Array, Rng
+from minimha_autograd.backend import Array
 
 from .. import masks
-from .dropout import draw, dropout as drop
+from .dropout import draw
+from .dropout import dropout as drop
 from .implementations import choose
 
 
@@ -27,7 +28,7 @@ def scaled_dot_product_attention(
     softcap: Any = None,
     sink: Any = None,
     dropout: float = 0.0,
-    rng: Rng | None = None,
+    rng: backend.Generator | None = None,
     keep: Array | None = None,
     return_weights: bool | str = False,
     implementation: str = "auto",
@@ -44,7 +45,7 @@ def scaled_dot_product_attention(
     softcap  bends the scaled scores to softcap · tanh(scores / softcap), before the bias
     sink     broadcasts to (…, H): a logit for each head that takes weight and has no value
     dropout  the share of the weights, 0 to 1, that are set to 0; the others grow by 1/(1 − dropout)
-    rng      draws what is kept: a generator, or the seed of one
+    rng      the generator that draws what is kept
     keep     broadcasts to (…, H, T, S), boolean: replays such a draw
     return_weights
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
@@ -109,48 +110,34 @@ def check(
             f"key and value: {shapes}"
         )
     scores = (*query.shape[:-1], key.shape[-2])
-    if bias is not None:
-        _check_floats(
-            "bias",
-            bias,
-            "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
-            "True = may attend",
-        )
-        _check_spreads("bias", bias, scores, "(…, H, T, S)")
-    if sink is not None:
-        _check_floats("sink", sink, "it is a logit for each head")
-        _check_spreads("sink", sink, heads, "(…, H)")
+    why = (
+        "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
+        "True = may attend"
+    )
+    _check_extra("bias", bias, scores, "(…, H, T, S)", why)
+    _check_extra("sink", sink, heads, "(…, H)", "it is a logit for each head")
     for name, x in {"scale": scale, "softcap": softcap}.items():
-        if isinstance(x, Number):
-            if isinstance(x, bool) or (name == "softcap" and not x > 0):  # type: ignore[operator]
-                raise ValueError(f"{name} = {x!r}: a positive number is required")
-        elif x is not None:
-            _check_floats(name, x, "it multiplies the scores")
-            _check_spreads(name, x, scores, "(…, H, T, S)")
+        if not isinstance(x, Number):
+            _check_extra(name, x, scores, "(…, H, T, S)", "it multiplies the scores")
+        elif isinstance(x, bool) or (name == "softcap" and not x > 0):  # type: ignore[operator]
+            raise ValueError(f"{name} = {x!r}: a positive number is required")
 
 
 def drawn(
-    p: float, rng: Rng | None, keep: Array | None, query: Array, key: Array
+    p: float, rng: backend.Generator | None, keep: Any, query: Array, key: Array
 ) -> Array | None:
     """What dropout of the weights keeps: the draw that is given, or one from rng; None for p = 0.
 
-    Raises ValueError unless 0 ≤ p ≤ 1 and, for p > 0, one of rng and keep is given.
+    Raises as `drop` does, and ValueError for a keep without the p of its draw.
     """
     scores = (*query.shape[:-1], key.shape[-2])
-    if not isinstance(p, Number) or not 0 <= p <= 1:  # type: ignore[operator]
-        raise ValueError(f"dropout = {p!r}: a number from 0 to 1 is required")
     if keep is None:
-        if p and rng is None:
-            raise ValueError(
-                f"dropout = {p} needs rng, a generator or a seed, or keep, the draw to replay: "
-                "nothing is drawn from a global generator"
-            )
-        return draw(rng, scores, p, like=query) if p else None
+        return draw(p, rng, scores, like=query, name="dropout")
     if not p:
-        raise ValueError("keep is given and dropout is 0: say the dropout of that draw too")
+        raise ValueError("keep is given and dropout is 0: say the dropout of that draw as well")
     keep = array_of(keep)
     backend.require(backend.is_boolean, keep, "keep")
-    _check_spreads("keep", keep, scores, "(…, H, T, S)")
+    _check_broadcasts("keep", keep, scores, "(…, H, T, S)")
     return keep
 
 
@@ -161,7 +148,13 @@ def _check_floats(name: str, x: Any, why: str) -> None:
         raise TypeError(f"{name} has dtype {x.dtype}: {why}")
 
 
-def _check_spreads(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
+def _check_extra(name: str, x: Any, shape: tuple[int, ...], axes: str, why: str) -> None:
+    if x is not None:
+        _check_floats(name, x, why)
+        _check_broadcasts(name, x, shape, axes)
+
+
+def _check_broadcasts(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
     if not masks.broadcasts(tuple(x.shape), shape):
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, which does not broadcast to {axes} {shape}"

@@ -10,6 +10,7 @@ from minimha_autograd.backend import Rng
 
 from ..functional.embedding import embedding
 from ..functional.layer_norm import layer_norm
+from ..functional.rms_norm import rms_norm
 from .module import Module
 
 
@@ -47,6 +48,18 @@ class LayerNorm(Module):
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
         return layer_norm(x, self.weight, self.bias)
+
+
+class RMSNorm(Module):
+    """`functional.rms_norm` with its weight, over a last axis of the given width."""
+
+    def __init__(self, width: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
+        self.weight = Tensor(backend.full((width,), 1, dtype=dtype), requires_grad=True)
+        self.eps = eps
+
+    def __call__(self, x: Any) -> Any:
+        """(…, M) -> (…, M)"""
+        return rms_norm(x, self.weight, eps=self.eps)
 
 
 class Embedding(Module):

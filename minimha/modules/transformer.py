@@ -8,7 +8,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
-from ..functional import gelu
+from ..functional.gelu import gelu
 from ..multihead import MultiHeadAttention
 from .layers import Embedding, LayerNorm, Linear
 from .module import Module

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..backend import Array, is_complex, is_half, namespace
+from ..half import in_float32
 from ..operation import operation
 from ..pullback import Pullback
 from .fits import axes
@@ -27,7 +28,7 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
     if is_half(x):
-        return _in_float32(mean, x, axis=axis, keepdims=keepdims)
+        return in_float32(mean, x, axis=axis, keepdims=keepdims)
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     n = _count(shape, kept)
     return (
@@ -45,7 +46,7 @@ def var(
     correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample
     """
     if is_half(x):
-        return _in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
+        return in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     n = _count(x.shape, kept)
     centred = x - xp.sum(x, axis=axis, keepdims=True) / n
@@ -69,7 +70,7 @@ def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
     """For complex x the entry whose real part is extreme: the derivative must follow the entry."""
     if is_half(x):
-        return _in_float32(operation, x, axis=axis, keepdims=keepdims)
+        return in_float32(operation, x, axis=axis, keepdims=keepdims)
     xp, kept, dtype = namespace(x), _kept(x.shape, axis), x.dtype
     extreme = getattr(xp, operation.__name__)
     real = xp.real(x) if is_complex(x) else x
@@ -93,7 +94,7 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     are none, y is −∞ and dx is 0.
     """
     if is_half(x):
-        return _in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
+        return in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     real = xp.real(x) if is_complex(x) else x
     if 0 in x.shape:
@@ -120,13 +121,6 @@ def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
         return (xp.flip(backward, axis=axis),)
 
     return xp.cumulative_sum(x, axis=axis), pullback
-
-
-def _in_float32(operation: Any, x: Array, **settings: Any) -> tuple[Array, Pullback]:
-    """A reduction of float16, which could not count to 70,000, through float32."""
-    xp, dtype = namespace(x), x.dtype
-    y, pull = operation.with_pullback(xp.astype(x, xp.float32), **settings)
-    return xp.astype(y, dtype), lambda dy: (xp.astype(pull(xp.astype(dy, xp.float32))[0], dtype),)
 
 
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:

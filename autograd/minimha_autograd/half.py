@@ -1,0 +1,35 @@
+"""Floats of 16 bits: computed with in 32, so that sums neither overflow nor stop growing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import backend
+from .backend import Array, namespace
+from .pullback import Pullback
+
+
+def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pullback]:
+    """The value and the pullback of an operation on float16, both rounded once, at the end."""
+    value, pull = operation.with_pullback(*map(_widened, arrays), **settings)
+    dtype = next(x.dtype for x in arrays if _is_half(x))
+
+    def narrowed(results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(narrowed, results))
+        return (
+            namespace(results).astype(results, dtype) if backend.is_floating(results) else results
+        )
+
+    def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        return tuple(narrowed(dx) for dx in pull(*map(_widened, cotangents)))
+
+    return narrowed(value), pullback
+
+
+def _is_half(x: Any) -> bool:
+    return backend.is_array(x) and backend.is_half(x)
+
+
+def _widened(x: Any) -> Any:
+    return namespace(x).astype(x, namespace(x).float32) if _is_half(x) else x

@@ -1,0 +1,31 @@
+"""Where queries stand among keys: query i is at position i + offset of the keys."""
+
+from __future__ import annotations
+
+from .checks import integer
+
+
+def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
+    """The offset of T query positions among S key positions.
+
+    With T = S it is 0 unless said. Otherwise it must be said, since libraries disagree: as offset,
+    or as align, "top-left" (0: both start together) or "bottom-right" (S − T: they end together).
+
+    who  the function or mask that asks, for the message
+
+    Raises ValueError naming all three ways when none is given, and when two are; TypeError for an
+    offset that is no integer.
+    """
+    if offset is not None and align is not None:
+        raise ValueError(f"{who}: give offset or align, not both")
+    if align not in (None, "top-left", "bottom-right"):
+        raise ValueError(f'{who}: align is "top-left" or "bottom-right", not {align!r}')
+    if offset is not None:
+        return integer(offset, f"{who}: offset")
+    if align is None and t != s:
+        raise ValueError(
+            f"{who}: with T = {t} query and S = {s} key positions, say at which key the first "
+            'query stands: offset=…, align="top-left" (offset 0) or align="bottom-right" '
+            f"(offset S − T = {s - t})"
+        )
+    return s - t if align == "bottom-right" else 0

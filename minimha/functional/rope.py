@@ -1,0 +1,141 @@
+"""Rotary positions: queries and keys turned by angles that grow with their position."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minimha_autograd import Pullback, array_of, backend, in_float32, operation
+from minimha_autograd.backend import Array, namespace
+
+from ..checks import integer
+
+
+@operation
+def rope(
+    x: Array,
+    *,
+    offset: int = 0,
+    positions: Any = None,
+    base: float = 10000.0,
+    width: int | None = None,
+    interleaved: bool = False,
+) -> tuple[Array, Pullback]:
+    """Turn pair i of columns of x by the angle t · base^(−2i/width), at position t.
+
+        (a, b) -> (a cos − b sin, b cos + a sin)       dx = dy turned by the opposite angle
+
+    x            (…, T, D), in attention the queries or keys (…, H, T, D), before their product
+    offset       the position of the first row: they are offset, …, offset + T − 1
+    positions    integers, in place of offset: (T,) for all of x; (…, T) with as many axes as x
+                 less one, broadcasting to them, so (B, 1, T) or (B, H, T); or (B, T) for
+                 x (B, H, T, D), each sequence its own and all heads alike, unless B = H
+    base         10000 in the paper; larger turns more slowly
+    width        how many columns turn, the first: even, by default D; the others stay as they are
+    interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
+                 halves of the width (GPT-NeoX, Llama). The same but for the order of the columns
+
+    Turned by t and s, the product of a query and a key depends on t − s alone. Angles are computed
+    in float64 and the rotation in float32 at least, so far positions are as exact as near ones.
+
+    Raises ValueError for a width or base that cannot be, for positions that do not fit and for
+    (B, T) where B = H, which could be meant (H, T); TypeError for x that is not floating-point and
+    positions that are no integers.
+    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021),
+    equations 15 and 34.
+    """
+    width = _check(x, width)
+    if backend.is_half(x):
+        return in_float32(
+            rope,
+            x,
+            offset=offset,
+            positions=positions,
+            base=base,
+            width=width,
+            interleaved=interleaved,
+        )
+    angles = turns(_positions(x, offset, positions), width, base)
+    xp = namespace(x)
+    dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
+    cos, sin = xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)
+
+    def turned(x: Array, sin: Array) -> Array:
+        a, b = _pairs(x[..., :width], interleaved)
+        y = _joined(a * cos - b * sin, b * cos + a * sin, interleaved)
+        return y if width == x.shape[-1] else xp.concat([y, x[..., width:]], axis=-1)
+
+    return turned(x, sin), lambda dy: (turned(dy, -sin),)
+
+
+def turns(positions: Array, width: int, base: float) -> Array:
+    """The angles t · base^(−2i/width), (…, T, width/2) in float64, of positions (…, T)."""
+    if not 0 < base < math.inf:
+        raise ValueError(f"base must be a positive number, not {base}")
+    xp = namespace(positions)
+    even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
+    return xp.astype(positions, xp.float64)[..., None] * base ** (even / -width)
+
+
+def _pairs(x: Array, interleaved: bool) -> tuple[Array, Array]:
+    """The first and the second of each pair of columns."""
+    half = x.shape[-1] // 2
+    return (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+
+
+def _joined(a: Array, b: Array, interleaved: bool) -> Array:
+    """The inverse of `_pairs`."""
+    xp = namespace(a)
+    if not interleaved:
+        return xp.concat([a, b], axis=-1)
+    return xp.reshape(xp.stack([a, b], axis=-1), (*a.shape[:-1], 2 * a.shape[-1]))
+
+
+def _check(x: Array, width: int | None) -> int:
+    """The width, by default that of x. Raises unless it and x are what `rope` needs."""
+    if not (backend.is_floating(x) or backend.is_complex(x)):
+        raise TypeError("x must be an array of floating-point numbers")
+    if x.ndim < 2:
+        raise ValueError("x needs two axes at least, (…, T, D)")
+    columns = x.shape[-1]
+    width = columns if width is None else integer(width, "width")
+    if width % 2 or not 2 <= width <= columns:
+        fix = (
+            f"; width={columns - 1} leaves the last column as it is" if width == columns > 1 else ""
+        )
+        raise ValueError(f"width = {width} must be even and from 2 to D = {columns}{fix}")
+    return width
+
+
+def _positions(x: Array, offset: int, positions: Any) -> Array:
+    """The positions, (T,) or with all axes of x but the last, where x is."""
+    xp, rows = namespace(x), tuple(x.shape[:-1])  # (…, T)
+    if positions is None:
+        return xp.arange(rows[-1], device=x.device) + integer(offset, "offset")
+    if offset:
+        raise ValueError("give offset or positions, not both")
+    positions = backend.mover(x)(backend.asarray(array_of(positions)))
+    backend.require(backend.is_integral, positions, "positions")
+    given = tuple(positions.shape)
+    if len(given) == len(rows) - 1 > 1:  # (B, T), and x has heads
+        if _fits(given, rows[1:]) and _fits(given, (*rows[:-2], rows[-1])) and max(given[:-1]) > 1:
+            raise ValueError(
+                f"positions has shape {given}: in x (…, H, T, D) these could be (B, T) or (H, T). "
+                "Write positions[..., None, :] for each sequence its own, positions[None] for each "
+                "head"
+            )
+        positions = positions[..., None, :]
+    shape = tuple(positions.shape)
+    if len(shape) in (1, len(rows)) and _fits(shape, rows[-len(shape) :]):
+        return positions
+    raise ValueError(
+        f"positions has shape {given}: with x (…, T, D) {tuple(x.shape)} it must be (T,) "
+        f"({rows[-1]},) or broadcast to (…, T) {rows} with as many axes, or, where x is "
+        "(B, H, T, D), be (B, T)"
+    )
+
+
+def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
+    """Whether positions of this shape are one for each of the rows (…, T), or for several."""
+    leading = zip(shape[:-1], rows[:-1], strict=True)
+    return shape[-1] == rows[-1] and all(n in (1, m) for n, m in leading)

@@ -1,0 +1,151 @@
+"""What tells attention where things stand: it cannot see the order of its keys by itself.
+
+x = tokens + mh.positions.sinusoidal(T, M)          added to the input: sinusoidal, Learned
+q = mh.positions.Rope()(q, offset=n)                turns queries and keys: Rope
+…attention(q, k, v, bias=mh.positions.alibi(H, T, S))     added to the scores: alibi
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minimha_autograd import Tensor, array_of, backend
+from minimha_autograd.backend import Array, Rng, namespace
+
+from .alignment import aligned
+from .checks import integer
+from .functional.rope import rope, turns
+from .modules.module import Module
+
+__all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
+
+
+def sinusoidal(
+    count: int, width: int, *, offset: int = 0, base: float = 10000.0, dtype: str = "float32"
+) -> Array:
+    """The array (T, M) on the host to add to T inputs of width M, for T = count and M = width.
+
+        p[t, 2i] = sin(t · θᵢ),  p[t, 2i + 1] = cos(t · θᵢ),  θᵢ = base^(−2i/M),  t from offset on
+
+    The row k places on is a fixed linear map of the row itself, a turn of each pair by k · θᵢ.
+    Raises ValueError for an odd or too small number, TypeError for what is no integer.
+    Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
+    """
+    count = integer(count, "sinusoidal: count", least=0)
+    width = integer(width, "sinusoidal: width", least=2)
+    if width % 2:
+        raise ValueError(f"sinusoidal: width = {width} must be even: sin and cos come in pairs")
+    xp = backend.host()
+    positions = xp.arange(count) + integer(offset, "sinusoidal: offset")
+    angles = turns(positions, width, base)  # (T, M/2)
+    table = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)
+    return xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))
+
+
+class Learned(Module):
+    """A table of positions that is learned, (N, M): a row for each position of the context N.
+
+    context  N, the number of positions
+    width    M
+    std      of the normal draws that it starts with
+    rng      a generator, or the seed of one
+    """
+
+    def __init__(
+        self,
+        context: int,
+        width: int,
+        *,
+        std: float = 0.02,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        shape = integer(context, "context", least=1), integer(width, "width", least=1)
+        rows = backend.normal(rng, shape, std=std, dtype=dtype)
+        self.table = Tensor(rows, requires_grad=True)
+
+    def __call__(self, count: int, offset: int = 0) -> Tensor:
+        """The rows (T, M) of the positions offset, …, offset + T − 1, for T = count.
+
+        Raises ValueError where they are not all in the context.
+        """
+        count, offset = integer(count, "count", least=0), integer(offset, "offset", least=0)
+        context = self.table.shape[0]
+        if offset + count > context:
+            raise ValueError(
+                f"{count} positions from {offset} on end at {offset + count}, beyond the context "
+                f"of {context} that was learned"
+            )
+        return self.table[offset : offset + count]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions as settings: called with queries or keys it turns them, as `rope` says."""
+
+    base: float = 10000.0
+    width: int | None = None
+    interleaved: bool = False
+
+    def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
+        """x (…, T, D), turned: see `functional.rope`."""
+        return rope(
+            x,
+            offset=offset,
+            positions=positions,
+            base=self.base,
+            width=self.width,
+            interleaved=self.interleaved,
+        )
+
+
+def alibi_slopes(num_heads: int) -> Array:
+    """How steeply the bias of each head falls with the distance: (H,) in float64, on the host.
+
+    For H a power of two, 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise those of the next smaller power
+    of two, then every other one, from the first, of those of twice that power.
+    Raises ValueError for less than one head.
+    Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), section 3 and its code.
+    """
+    num_heads = integer(num_heads, "alibi: num_heads", least=1)
+    power = 1 << (num_heads.bit_length() - 1)  # the largest up to H
+    slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)]
+    slopes += [2 ** (-4 * k / power) for k in range(1, 2 * power + 1, 2)]
+    return backend.asarray(slopes[:num_heads])
+
+
+def alibi(
+    num_heads: int,
+    t: int,
+    s: int,
+    *,
+    offset: int | None = None,
+    align: str | None = None,
+    like: Any = None,
+) -> Array:
+    """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, the slope that of the head.
+
+    Under a causal mask of the same offset this is the paper's; without one keys to both sides fade.
+    With T = S the offset is 0; otherwise say offset=… or align="top-left" or "bottom-right", as in
+    `masks.causal`.
+
+    like  an array or Tensor of floats, of whose library, device and dtype the bias shall be;
+          otherwise float32 on the host
+
+    Raises ValueError for T ≠ S without offset or align, and for less than one head.
+    Source: Press, Smith and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables
+    Input Length Extrapolation" (2022), equation in section 3.
+    """
+    like = backend.full((), 0, dtype="float32") if like is None else array_of(like)
+    if not backend.is_floating(like):
+        what = f"of {like.dtype}" if backend.is_array(like) else f"a {type(like).__name__}"
+        raise TypeError(f"alibi: like must be an array of floating-point numbers, not {what}")
+    t, s = integer(t, "alibi: t", least=0), integer(s, "alibi: s", least=0)
+    start = aligned("alibi", t, s, offset, align)
+    xp = namespace(like)
+    i = xp.arange(t, dtype=xp.float64, device=like.device)[:, None]
+    j = xp.arange(s, dtype=xp.float64, device=like.device)[None, :]
+    slopes = backend.like(alibi_slopes(num_heads), like)[:, None, None]
+    bias = 0 - slopes * abs(i + start - j)  # (H, T, S); −x would hold −0
+    return xp.astype(bias, like.dtype)

@@ -1,0 +1,117 @@
+"""Dropout: drawn from a generator that is passed, and replayed to the bit."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.functional import drop, dropout
+from minimha_autograd import backend
+
+B, T, M = 2, 5, 8
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((B, T, M))
+
+
+def test_the_mean_over_draws_is_the_undropped():
+    p, n = 0.3, 40_000
+    x = np.array([-2.0, 0.5, 1.0, 3.0])
+    y = drop(np.broadcast_to(x, (n, 4)), p, rng=np.random.default_rng(1))
+    deviation = abs(x) * np.sqrt(p / (1 - p) / n)  # of the mean of n draws
+    assert (abs(y.mean(axis=0) - x) <= 5 * deviation).all()
+    assert set(np.unique(y[:, 3])) == {0, 3 / (1 - p)}
+
+
+def test_entries_are_dropped_each_by_itself():
+    kept = drop(np.ones((300, 400)), 0.5, rng=np.random.default_rng(2)) != 0
+    for other in (kept[1:] == kept[:-1], kept[:, 1:] == kept[:, :-1]):
+        assert abs(other.mean() - 0.5) < 0.01  # 120,000 draws: 7 standard deviations
+
+
+def test_a_draw_can_be_replayed(x, place):
+    keep = backend.bernoulli(np.random.default_rng(7), x.shape, 1 - 0.4, like=place(x))
+    drawn = drop(place(x), 0.4, rng=np.random.default_rng(7))
+    replayed = drop(place(x), 0.4, keep=keep)
+    np.testing.assert_array_equal(backend.to_numpy(drawn), backend.to_numpy(replayed))
+    generator = np.random.default_rng(8)
+    again = drop(place(x), 0.4, rng=generator, keep=keep)
+    np.testing.assert_array_equal(backend.to_numpy(again), backend.to_numpy(replayed))
+    assert generator.random() == np.random.default_rng(8).random()  # left alone
+
+
+def test_a_seed_draws_the_same_in_every_library(x, place):
+    like = place(x.astype("float32"))
+    keep = backend.bernoulli(np.random.default_rng(3), x.shape, 0.7, like=like)
+    assert (backend.namespace(keep), keep.device) == (place.xp, like.device)
+    host = np.random.default_rng(3).random(x.shape) < 0.7
+    np.testing.assert_array_equal(backend.to_numpy(keep), host)
+    y = backend.to_numpy(drop(like, 0.3, rng=np.random.default_rng(3)))
+    np.testing.assert_array_equal(y != 0, host)
+
+
+def test_each_call_draws_anew_and_nothing_touches_global_state(x):
+    before, generator = np.random.get_state()[1].copy(), np.random.default_rng(0)
+    assert (drop(x, 0.5, rng=generator) != drop(x, 0.5, rng=generator)).any()
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+def test_the_gradient_is_dropped_alike(x, rng):
+    q, dy = mh.Tensor(x, requires_grad=True), rng.standard_normal(x.shape)
+    y = drop(q, 0.25, rng=rng)
+    y.backward(dy)
+    kept = y.data != 0
+    assert 0 < kept.mean() < 1
+    np.testing.assert_allclose(q.grad, np.where(kept, dy / 0.75, 0), rtol=1e-15, atol=0)
+
+
+def test_p_0_is_the_input_itself_and_draws_nothing(x):
+    q, generator = mh.Tensor(x, requires_grad=True), np.random.default_rng(4)
+    assert drop(q, 0.0, rng=generator) is q
+    assert drop(x, 0) is x
+    assert generator.random() == np.random.default_rng(4).random()
+
+
+def test_p_1_gives_zeros_and_zero_gradients(x, rng):
+    x[0, 0, 0] = np.nan
+    q = mh.Tensor(x, requires_grad=True)
+    y = drop(q, 1, rng=rng)
+    y.backward(np.full(x.shape, np.inf))
+    np.testing.assert_array_equal(y.data, 0)
+    np.testing.assert_array_equal(q.grad, 0)
+    np.testing.assert_array_equal(dropout(x, np.ones(x.shape, dtype=bool), p=1.0), 0)
+
+
+def test_what_is_dropped_is_0_whatever_it_was():
+    y = dropout(np.array([np.nan, np.inf, 2.0]), np.array([False, False, True]), p=0.5)
+    np.testing.assert_array_equal(y, [0, 0, 4])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_dtype_stays(x, rng, dtype):
+    assert drop(x.astype(dtype), np.float64(0.1), rng=rng).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "error", "message"),
+    [
+        ((0.1,), {}, ValueError, r"p = 0\.1 needs rng, .* or keep, .* global state"),
+        ((0.1,), {"rng": 3}, TypeError, "rng must be a generator, not 3: .*default_rng"),
+        ((0.1,), {"rng": np.random}, TypeError, "rng must be a generator"),
+        ((1.5,), {"rng": np.random.default_rng()}, ValueError, "p must be .* from 0 to 1, not 1.5"),
+        ((-0.5,), {}, ValueError, "from 0 to 1, not -0.5"),
+        ((float("nan"),), {}, ValueError, "not nan"),
+        ((np.random.default_rng(),), {}, TypeError, "p must be a number from 0 to 1, not a Generator"),
+        ((0.5,), {"keep": np.ones(M)}, TypeError, "keep must be a boolean array, not of dtype float64"),
+        ((0.5,), {"keep": np.ones(T, dtype=bool)}, ValueError, r"keep \(5,\) must broadcast to x \(2, 5, 8\)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_the_reason(x, arguments, settings, error, message):
+    with pytest.raises(error, match=message):
+        drop(x, *arguments, **settings)
+
+
+def test_a_list_is_refused_by_name():
+    with pytest.raises(TypeError, match="x must be an array or a Tensor, not list"):
+        drop([1.0], 0.5, rng=np.random.default_rng())

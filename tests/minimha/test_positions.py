@@ -1,0 +1,334 @@
+"""Positions: what turns, what is added, and what depends on the distance alone."""
+
+import dataclasses
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.functional import rope
+from minimha_autograd import backend
+
+B, H, T, S, D, M = 2, 3, 5, 7, 6, 8
+
+both_orders = pytest.mark.parametrize("interleaved", [False, True])
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((B, H, T, D))
+
+
+def test_interleaved_is_the_matrix_of_roformer(x):
+    """Equation 15: a block-diagonal matrix of 2 × 2 rotations by m · 10000^(−2(i − 1)/d)."""
+    m = 3
+    matrix = np.zeros((D, D))
+    for i in range(1, D // 2 + 1):
+        angle = m * 10000 ** (-2 * (i - 1) / D)
+        c, s = math.cos(angle), math.sin(angle)
+        matrix[2 * i - 2 : 2 * i, 2 * i - 2 : 2 * i] = [[c, -s], [s, c]]
+    y = rope(x, offset=m, interleaved=True)
+    np.testing.assert_allclose(y[..., 0, :], x[..., 0, :] @ matrix.T, rtol=0, atol=1e-14)
+
+
+def test_halves_are_the_rotate_half_of_llama(x):
+    """x · cos + rotate_half(x) · sin, with cos and sin of each angle twice over."""
+    frequencies = 1 / (500000.0 ** (np.arange(0, D, 2) / D))
+    angles = np.outer(np.arange(T), np.concatenate([frequencies, frequencies]))
+    half = np.concatenate([-x[..., D // 2 :], x[..., : D // 2]], axis=-1)
+    expected = x * np.cos(angles) + half * np.sin(angles)
+    np.testing.assert_allclose(rope(x, base=500000.0), expected, rtol=0, atol=1e-14)
+
+
+@both_orders
+def test_scores_depend_on_the_distance_alone(rng, interleaved):
+    q, k = rng.standard_normal((2, D))
+    turn = mh.positions.Rope(interleaved=interleaved)
+
+    def score(t, s):
+        return (turn(q[None], offset=t) @ turn(k[None], offset=s).T).item()
+
+    near, far = score(9, 4), score(1009, 1004)
+    assert abs(near - far) <= 1e-11  # the angle of position 1000 is good to 1000 · 2⁻⁵³
+    assert abs(near - score(8, 4)) > 1e-3
+
+
+@both_orders
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_slice_with_its_offset_is_the_slice_of_the_whole_bit_for_bit(
+    rng, place, dtype, interleaved
+):
+    for width in (2, 6, 10, 64):
+        for n in (1, 3, 8, 13, 36):
+            q = place(rng.standard_normal((H, 37, width)).astype(dtype))
+            whole = rope(q, interleaved=interleaved, offset=1000)[..., n:, :]
+            part = rope(q[..., n:, :], interleaved=interleaved, offset=1000 + n)
+            one = rope(q[..., n : n + 1, :], interleaved=interleaved, offset=1000 + n)
+            np.testing.assert_array_equal(backend.to_numpy(part), backend.to_numpy(whole))
+            np.testing.assert_array_equal(
+                backend.to_numpy(one), backend.to_numpy(whole[..., :1, :])
+            )
+
+
+@both_orders
+def test_a_partial_width_turns_as_if_alone_and_leaves_the_rest(x, interleaved):
+    y = rope(x, offset=2, width=4, interleaved=interleaved)
+    np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
+    np.testing.assert_array_equal(
+        y[..., :4], rope(x[..., :4].copy(), offset=2, interleaved=interleaved)
+    )
+    assert not np.any(y[..., :4] == x[..., :4])
+
+
+@pytest.mark.parametrize("width", [4, None])
+def test_the_two_orders_are_equal_after_the_permutation_of_columns(x, width):
+    n = width or D
+    order = [*range(0, n, 2), *range(1, n, 2), *range(n, D)]  # firsts, seconds, the rest
+    np.testing.assert_array_equal(
+        rope(x, width=width, interleaved=True)[..., order], rope(x[..., order], width=width)
+    )
+
+
+@both_orders
+def test_lengths_are_kept_and_position_0_stays(x, interleaved):
+    y = rope(x, interleaved=interleaved)
+    np.testing.assert_array_equal(y[..., 0, :], x[..., 0, :])
+    np.testing.assert_allclose(
+        np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-14, atol=0
+    )
+
+
+def exact_angle(t, exponent, base=10000):
+    """t · base^exponent less whole turns, to 50 digits."""
+    with localcontext() as context:
+        context.prec = 60
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+        return float(t * Decimal(base) ** Decimal(exponent) % (2 * pi))
+
+
+@pytest.mark.parametrize("t", [100_000, 2**24])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_far_positions_are_right(place, dtype, t):
+    """float32 angles would be off by t · 6e-8, and 2²⁴ + 1 is no float32."""
+    bound = 1e-15 * t + (2e-7 if dtype == "float32" else 0)
+    y = backend.to_numpy(rope(place(np.eye(1, 16, dtype=dtype).repeat(2, axis=0)), offset=t))
+    for row in range(2):
+        angle = exact_angle(t + row, Decimal(0))
+        np.testing.assert_allclose(
+            y[row, [0, 8]], [math.cos(angle), math.sin(angle)], rtol=0, atol=bound
+        )
+    y = backend.to_numpy(rope(place(np.eye(16, dtype=dtype)[None, 3:4]), offset=t))[0, 0]
+    angle = exact_angle(t, Decimal(-6) / 16)
+    np.testing.assert_allclose(y[[3, 11]], [math.cos(angle), math.sin(angle)], rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@both_orders
+def test_half_precision_is_rounded_once(rng, place, dtype, interleaved):
+    if not hasattr(place.xp, dtype):
+        pytest.skip(f"no {dtype} there")
+    xp, half = place.xp, getattr(place.xp, dtype)
+    x, dy = (xp.astype(place(rng.standard_normal((T, D))), half) for _ in range(2))
+    wide = rope.with_pullback(
+        xp.astype(x, xp.float32), offset=4097, base=50.0, interleaved=interleaved
+    )
+    ours = rope.with_pullback(x, offset=4097, base=50.0, interleaved=interleaved)
+    for one, other in [
+        (ours[0], wide[0]),
+        (ours[1](dy)[0], wide[1](xp.astype(dy, xp.float32))[0]),
+    ]:
+        assert one.dtype == half
+        np.testing.assert_array_equal(
+            backend.to_numpy(one), backend.to_numpy(xp.astype(other, half))
+        )
+
+
+def test_each_sequence_has_its_own_positions(x, place):
+    positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 7, 8]])  # the second padded at the left
+    y = backend.to_numpy(rope(place(x), positions=positions))
+    for b in range(B):
+        for h in range(H):
+            np.testing.assert_array_equal(
+                y[b, h], backend.to_numpy(rope(place(x[b, h]), positions=place(positions[b])))
+            )
+    for same in (positions[:, None], mh.Tensor(positions), positions.tolist()):
+        np.testing.assert_array_equal(backend.to_numpy(rope(place(x), positions=same)), y)
+
+
+def test_one_row_of_positions_serves_as_many_heads_as_sequences(x):
+    square = np.concatenate([x, x[:1]])  # B = H
+    y = rope(square, positions=np.arange(T)[None])
+    np.testing.assert_array_equal(y, rope(square))
+
+
+def test_gradients_flow_through_the_tape_to_queries_turned_twice(x):
+    turn = mh.positions.Rope(base=100.0, width=4)
+    report = mh.gradcheck(lambda x: turn(turn(x, positions=[3, 1, 4, 1, 5]), 2), mh.Tensor(x))
+    assert {row.method for row in report.rows} == {"complex step", "central"}
+
+
+def test_rope_is_settings_that_cannot_change(x):
+    turn = mh.positions.Rope(base=50.0, width=4, interleaved=True)
+    np.testing.assert_array_equal(
+        turn(x, 3), rope(x, offset=3, base=50.0, width=4, interleaved=True)
+    )
+    assert turn == mh.positions.Rope(50.0, 4, True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        turn.base = 1.0
+
+
+def test_nothing_of_the_input_is_saved(x, rng):
+    dy, q = rng.standard_normal(x.shape), mh.Tensor(x, requires_grad=True)
+    y = rope(q)
+    q.data[:] = 7.0
+    y.backward(dy)  # or it would complain that q changed
+    np.testing.assert_allclose(rope(q.grad), dy, rtol=0, atol=2e-15)
+
+
+# Added to the input
+
+
+def test_sinusoidal_as_in_the_paper():
+    """PE(pos, 2i) = sin(pos / 10000^(2i/M)), PE(pos, 2i + 1) = cos of the same."""
+    table = mh.positions.sinusoidal(T, M, offset=2, dtype="float64")
+    expected = [
+        [(math.sin, math.cos)[c % 2](t / 10000 ** ((c - c % 2) / M)) for c in range(M)]
+        for t in range(2, 2 + T)
+    ]
+    np.testing.assert_allclose(table, expected, rtol=0, atol=1e-15)
+    assert mh.positions.sinusoidal(T, M).dtype == np.float32
+    assert mh.positions.sinusoidal(0, M).shape == (0, M)
+
+
+def test_sinusoidal_moves_by_a_linear_map():
+    """Row t + k is row t times a matrix of k alone."""
+    k = 4
+    table = mh.positions.sinusoidal(60, M, dtype="float64")
+    matrix, *_ = np.linalg.lstsq(table[:20], table[k : 20 + k])
+    np.testing.assert_allclose(table[20:-k] @ matrix, table[20 + k :], rtol=0, atol=1e-6)
+    by_hand = np.zeros((M, M))
+    for i in range(0, M, 2):
+        c, s = math.cos(k * 10000 ** (-i / M)), math.sin(k * 10000 ** (-i / M))
+        by_hand[i : i + 2, i : i + 2] = [[c, -s], [s, c]]
+    np.testing.assert_allclose(table[:-k] @ by_hand, table[k:], rtol=0, atol=1e-13)
+
+
+def test_learned_positions_are_rows_of_a_table(library, xp):
+    learned = mh.positions.Learned(9, M, rng=3, dtype="float64")
+    table = learned.table.data
+    again = mh.positions.Learned(9, M, rng=np.random.default_rng(3), dtype="float64")
+    np.testing.assert_array_equal(again.table.data, table)
+    learned.to(library)
+    rows = learned(4, offset=5)
+    assert backend.namespace(rows.data) is xp
+    np.testing.assert_array_equal(backend.to_numpy(rows.data), table[5:9])
+    rows.sum().backward()
+    got = backend.to_numpy(learned.table.grad)
+    np.testing.assert_array_equal(got, np.repeat([0.0, 1.0], [5, 4])[:, None] * np.ones(M))
+    assert [name for name, _ in learned.named_parameters()] == ["table"]
+    assert learned(0).shape == (0, M)
+
+
+def test_learned_positions_start_small():
+    table = mh.positions.Learned(400, 50, std=0.02).table.data
+    assert abs(table.std() / 0.02 - 1) < 0.03  # 20,000 draws: 6 standard deviations
+    assert table.dtype == np.float32
+
+
+# Added to the scores
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "exponents"),
+    [
+        (1, [8]),
+        (2, [4, 8]),
+        (6, [2, 4, 6, 8, 1, 3]),  # those of 4, then the first, third … of 8
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+    ],
+)
+def test_slopes_of_the_paper(num_heads, exponents):
+    np.testing.assert_array_equal(mh.positions.alibi_slopes(num_heads), [2**-e for e in exponents])
+
+
+@pytest.mark.parametrize(
+    ("settings", "offset"),
+    [
+        ({"offset": 3}, 3),
+        ({"offset": np.int32(-1)}, -1),
+        ({"align": "top-left"}, 0),
+        ({"align": "bottom-right"}, S - T),
+    ],
+)
+def test_alibi_falls_with_the_distance(settings, offset):
+    bias = mh.positions.alibi(H, T, S, **settings)
+    assert bias.shape == (H, T, S)
+    assert bias.dtype == np.float32
+    for h, slope in enumerate([2**-4, 2**-8, 2**-2]):
+        for i in range(T):
+            for j in range(S):
+                assert bias[h, i, j] == -slope * abs(i + offset - j)
+    assert not np.signbit(bias[bias == 0]).any()
+
+
+def test_alibi_under_a_causal_mask_is_the_paper_s(rng):
+    """The paper adds slope · (0, 1, …, j, …): a shift of each row, which softmax does not see."""
+    q, k, v = rng.standard_normal((3, B, 8, T, D))
+    ours = mh.positions.alibi(8, T, T, like=q)
+    theirs = mh.positions.alibi_slopes(8)[:, None, None] * np.arange(T)
+    one, other = (
+        mh.scaled_dot_product_attention(q, k, v, mh.masks.causal(), bias=bias)
+        for bias in (ours, theirs)
+    )
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+
+
+def test_alibi_is_made_where_the_queries_are(place, rng):
+    q = place(rng.standard_normal((B, H, T, D)).astype("float32"))
+    for like in (q, mh.Tensor(q)):
+        bias = mh.positions.alibi(H, T, T, like=like)
+        assert backend.namespace(bias) is place.xp
+        assert (bias.device, bias.dtype) == (q.device, q.dtype)
+        np.testing.assert_array_equal(backend.to_numpy(bias), mh.positions.alibi(H, T, T))
+
+
+@pytest.mark.parametrize("t_s", [(0, 0), (1, 1)])
+def test_alibi_without_or_with_one_position(t_s):
+    assert not mh.positions.alibi(H, *t_s).any()
+    assert mh.positions.alibi(H, 0, S, align="top-left").shape == (H, 0, S)
+
+
+THREE_WAYS = (
+    r'T = 5 .* S = 7 .*offset=….*align="top-left".*align="bottom-right" \(offset S − T = 2\)'
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: mh.positions.sinusoidal(T, 7), ValueError, "width = 7 must be even"),
+        (lambda: mh.positions.sinusoidal(T, 0), ValueError, "width = 0 must be at least 2"),
+        (lambda: mh.positions.sinusoidal(-1, M), ValueError, "count = -1 must be at least 0"),
+        (lambda: mh.positions.sinusoidal(2.5, M), TypeError, "count must be an integer, not 2.5"),
+        (lambda: mh.positions.sinusoidal(T, M, base=-1.0), ValueError, "base must be a positive"),
+        (lambda: mh.positions.sinusoidal(T, M, dtype="int7"), TypeError, "no dtype 'int7'"),
+        (lambda: mh.positions.Learned(0, M), ValueError, "context = 0 must be at least 1"),
+        (lambda: mh.positions.Learned(T, M)(4, 2), ValueError, "4 positions from 2 on .* context of 5"),
+        (lambda: mh.positions.Learned(T, M)(1, -1), ValueError, "offset = -1 must be at least 0"),
+        (lambda: mh.positions.Learned(T, M)(np.arange(3)), TypeError, "count must be an integer"),
+        (lambda: mh.positions.alibi_slopes(0), ValueError, "num_heads = 0 must be at least 1"),
+        (lambda: mh.positions.alibi(H, T, S), ValueError, f"alibi: with {THREE_WAYS}"),
+        (lambda: mh.positions.alibi(H, T, S, offset=1, align="top-left"), ValueError, "not both"),
+        (lambda: mh.positions.alibi(H, T, S, align="left"), ValueError, "not 'left'"),
+        (lambda: mh.positions.alibi(H, T, S, offset=0.5), TypeError, "offset must be an integer"),
+        (lambda: mh.positions.alibi(H, -1, S, offset=0), ValueError, "t = -1 must be at least 0"),
+        (lambda: mh.positions.alibi(H, T, T, like=np.arange(3)), TypeError, "like must .* not of int64"),
+        (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not a list"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_the_reason(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
