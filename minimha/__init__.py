@@ -18,9 +18,9 @@ from minimha_autograd import (
 )
 
 from . import functional, interchange, masks, pictures, positions, projections
-from .functional import scaled_dot_product_attention
+from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
-from .multihead import MultiHeadAttention, multi_head_attention
+from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
 from .optim import AdamW
 
 __version__ = "0.1.0"
@@ -31,16 +31,19 @@ __all__ = [
     "Block",
     "Embedding",
     "GradcheckError",
+    "KeyValueCache",
     "LayerNorm",
     "Linear",
     "Module",
     "MultiHeadAttention",
     "RMSNorm",
     "Tensor",
+    "attention_steps",
     "backend",
     "detect_anomaly",
     "functional",
     "gradcheck",
+    "implementation",
     "interchange",
     "masks",
     "multi_head_attention",

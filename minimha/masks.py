@@ -179,6 +179,10 @@ def resolve(mask: Mask | Array | None, query: Array, key: Array) -> Array | None
     return mask.array(query, key)
 
 
+def placed(mask: Any, offset: int) -> Any:
+    return mask
+
+
 def broadcasts(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
     """Whether an array of this shape broadcasts to the shape of the scores (…, H, T, S)."""
     return len(shape) <= len(scores) and all(

@@ -1,75 +1,473 @@
-"""The linear maps of Q, K, V and of the output, in the stacked form.
+"""The ways to get Q, K and V from x: one function in five forms, with conversions.
 
-One matmul with (M, H·D) computes all heads, by the block-matrix identity
-x [W₀ W₁ …] = [xW₀ xW₁ …]; the heads are blocks of D columns, and splitting is a view.
+    form      weights                                  what it is
+    per-head  H + 2·G matrices (M, D)                  the paper's picture, in a Python loop
+    stacked   w_q (M, H·D), w_k, w_v                   one matmul a role, split into heads after
+    fused     w_qkv (M, (H + G)·D + G·Dv)              one matmul for all three roles
+    double    first_q (M, M) before w_q, and so on     two products in a row: nothing is gained
+    bilinear  w_qk (H, M, M), w_v                      only the products W_i = W_i^Q W_i^Kᵀ
 
-Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axes swapped to
-(…, H, T, D). A reshape straight to (…, H, T, D) would mix time with heads.
+One matmul is enough for many heads, because x [W₀ W₁ …] = [xW₀ xW₁ …]: heads are blocks of columns.
+M, Mk, Mv widths of queries, keys and values; H query heads, G key and value heads; D, Dv widths of
+a head of Q and K, and of V.
 """
 
 from __future__ import annotations
 
-from minimha_autograd import Pullback, operation, ops
-from minimha_autograd.backend import Array, namespace
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
-__all__ = ["merge_heads", "project_in", "project_out", "split_heads"]
+from minimha_autograd import Tensor, backend, ops
+from minimha_autograd.backend import Array, Rng, namespace
+
+from .checks import integer
+from .functional.projection import (
+    merge_heads,
+    project_fused,
+    project_in,
+    project_out,
+    split_heads,
+)
+from .modules.module import Module
+
+__all__ = [
+    "FORMS",
+    "Projections",
+    "Sizes",
+    "merge_heads",
+    "project_fused",
+    "project_in",
+    "project_out",
+    "split_heads",
+]
+
+Weights = dict[str, Any]
+"""By name an array, a list of one a head, or None for a bias that there is not."""
 
 
-def split_heads(x: Array, num_heads: int) -> Array:
-    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`."""
-    xp = namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
-    return _swap(x)
+@dataclass(frozen=True)
+class Sizes:
+    """The widths M, Mk, Mv of the inputs, the numbers H, G of heads, the widths D, Dv of a head."""
+
+    d_model: int
+    kdim: int
+    vdim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            integer(getattr(self, field.name), field.name, least=1)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} must be a multiple of "
+                f"num_kv_heads = {self.num_kv_heads}: every key head serves as many query heads"
+            )
+
+    def roles(self) -> dict[str, tuple[int, int, int]]:
+        """For q, k and v the width of the input, the number of heads and the width of one."""
+        return {
+            "q": (self.d_model, self.num_heads, self.head_dim),
+            "k": (self.kdim, self.num_kv_heads, self.head_dim),
+            "v": (self.vdim, self.num_kv_heads, self.v_head_dim),
+        }
 
 
-def merge_heads(x: Array) -> Array:
-    """(…, H, T, D) -> (…, T, H·D) for an array: the inverse of `split_heads`."""
-    x = _swap(x)  # (…, T, H, D)
-    return namespace(x).reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+class Projections(Module):
+    """The linear maps of Q, K and V, in one of the `FORMS`.
 
+    d_model, kdim, vdim      M, Mk, Mv: the widths of queries, keys and values. Mk is M, and Mv is
+                             Mk, unless said
+    num_heads, num_kv_heads  H, and G which divides it; G is H unless said
+    head_dim, v_head_dim     D, which is M/H unless said; Dv, which is D unless said
+    form                     how the weights are held: `FORMS`
+    bias                     whether b_q, b_k and b_v are added
+    rng                      a generator or a seed. The stacked weights are normal with variance
+                             1/M, and the other forms are converted from them: with one seed all
+                             start as the same function
+    dtype                    of the weights
 
-def _swap(x: Array) -> Array:
-    axes = list(range(x.ndim))
-    axes[-3], axes[-2] = axes[-2], axes[-3]
-    return namespace(x).permute_dims(x, tuple(axes))
-
-
-@operation
-def project_in(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    num_heads: int,
-    wanted: tuple[bool, ...],
-) -> tuple[Array, Pullback]:
-    """y = split_heads(x w + b).   The gradients are those of matmul, of merge_heads(dy).
-
-    x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
+    The weights are attributes, named as in the paper; `project` applies them.
+    Raises ValueError for sizes that do not go together or that the form cannot hold.
     """
-    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = merge_heads(dy)
-        return *pull(dy), dy
+    truncation_error = 0.0
 
-    return split_heads(y if b is None else y + b, num_heads), pullback
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        v_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        form: str = "stacked",
+        bias: bool = True,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        if head_dim is None:
+            if d_model < 1 or num_heads < 1 or d_model % num_heads:
+                raise ValueError(
+                    f"d_model = {d_model} must be a positive multiple of num_heads = {num_heads}, "
+                    "or head_dim be given"
+                )
+            head_dim = d_model // num_heads
+        kdim = d_model if kdim is None else kdim
+        self.sizes = Sizes(
+            d_model=d_model,
+            kdim=kdim,
+            vdim=kdim if vdim is None else vdim,
+            num_heads=num_heads,
+            num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
+            head_dim=head_dim,
+            v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        )
+        rng = backend.generator(rng)
+        stacked: Weights = {}
+        for role, (width, count, dim) in self.sizes.roles().items():
+            shape, std = (width, count * dim), 1 / math.sqrt(width)
+            stacked[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
+            zeros = backend.full((count * dim,), 0, dtype=dtype)
+            stacked[f"b_{role}"] = zeros if bias else None
+        self._hold(form, stacked)
+
+    def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        """Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv) of query (…, T, M), key (…, S, Mk) and
+        value (…, S, Mv). In the bilinear form Q and K have the width Mk, K being the key itself.
+
+        Raises ValueError where the fused form is given three different inputs.
+        """
+        return FORMS[self.form].project(self, query, key, value)
+
+    def convert(self, form: str, *, head_dim: int | None = None) -> Self:
+        """A copy in another form: equal outputs, and equal gradients of the inputs.
+
+        head_dim  D, for a way out of the bilinear form: W_i is factored into this rank by its
+                  singular values, even if that cuts something off. How much, relative to W, is the
+                  copy's `truncation_error`
+
+        Gradients of weights come along between the forms per-head, stacked and fused, where they
+        are determined. The bilinear form leaves out b_k, which adds the same number to all scores
+        of a query: exact where softmax alone follows.
+
+        Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
+        where W_i is of a higher rank than D.
+        """
+        source, target = _form(self.form), _form(form)
+        if head_dim is not None and (self.form != "bilinear" or form == "bilinear"):
+            raise ValueError("head_dim is for converting from the bilinear form into another")
+        new = self._converted(form, lambda p: p.data, head_dim)
+        held = [p for name in source.names for p in _each(getattr(self, name))]
+        if source.rearranges and target.rearranges and all(p.grad is not None for p in held):
+            gradients = self._converted(form, lambda p: p.grad, None)
+            for name in target.names:
+                pairs = zip(_each(getattr(new, name)), _each(getattr(gradients, name)), strict=True)
+                for p, gradient in pairs:
+                    p.grad = gradient.data
+        return new
+
+    def ranks(self) -> list[int]:
+        """The rank of W_i = W_i^Q W_i^Kᵀ of each head: at most D, unless it was learned as such."""
+        w = self._converted("bilinear", lambda p: p.data, None).w_qk.data  # type: ignore[attr-defined]
+        xp = namespace(w)
+        sigma = xp.linalg.svdvals(w)  # (H, min(M, Mk)), falling
+        least = sigma[:, :1] * max(w.shape) * xp.finfo(w.dtype).eps
+        return [int(n) for n in xp.sum(xp.astype(sigma > least, xp.int64), axis=1)]
+
+    def _converted(self, form: str, read: Callable[[Tensor], Array], head_dim: int | None) -> Self:
+        """A copy in another form, with what is read of each Tensor for its data."""
+        source, new = _form(self.form), copy.deepcopy(self)
+        held = {name: _mapped(read, getattr(self, name)) for name in source.names}
+        if head_dim is not None:
+            new.sizes = replace(self.sizes, head_dim=integer(head_dim, "head_dim", least=1))
+        stacked, new.truncation_error = source.to_stacked(new.sizes, held)
+        dtype = next(x for x in _each(held) if x is not None).dtype
+        if (
+            head_dim is None
+            and new.truncation_error > 1e3 * namespace(*_each(held)).finfo(dtype).eps
+        ):
+            raise ValueError(
+                f"W_i = W_i^Q W_i^Kᵀ is of rank {max(self.ranks())}, more than D = "
+                f"{self.sizes.head_dim}: give the head_dim to keep, and read `truncation_error`"
+            )
+        for name in source.names:
+            delattr(new, name)
+        new._hold(form, stacked)
+        return new
+
+    def _hold(self, form: str, stacked: Weights) -> None:
+        """Take these stacked weights, in a form."""
+        for name, arrays in _form(form).from_stacked(self.sizes, stacked).items():
+            setattr(self, name, _mapped(_parameter, arrays))
+        self.form = form
 
 
-@operation
-def project_out(
-    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
-) -> tuple[Array, Pullback]:
-    """y = merge_heads(x) w + b.   dx = split_heads(dy wᵀ).
+class Form:
+    """How the weights are held. Conversions go through the stacked form.
 
-    x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
+    names       of the attributes that hold them
+    rearranges  whether they are those of the stacked form in another order, so that gradients can
+                be converted too
     """
-    y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
-    num_heads = x.shape[-3]
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dmerged, dw = pull(dy)
-        dx = None if dmerged is None else split_heads(dmerged, num_heads)
-        return dx, dw, dy
+    names: tuple[str, ...]
+    rearranges = True
 
-    return y if b is None else y + b, pullback
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        """The weights in this form."""
+        raise NotImplementedError
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        """The stacked weights, and the error of W that was made, relative to it."""
+        raise NotImplementedError
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        """Q, K, V, with the attributes of weights."""
+        raise NotImplementedError
+
+
+class Stacked(Form):
+    """Three matrices, the heads side by side as blocks of columns."""
+
+    names = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
+
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        return stacked
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        return held, 0.0
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        h, g = weights.sizes.num_heads, weights.sizes.num_kv_heads
+        return (
+            project_in(query, weights.w_q, weights.b_q, num_heads=h),
+            project_in(key, weights.w_k, weights.b_k, num_heads=g),
+            project_in(value, weights.w_v, weights.b_v, num_heads=g),
+        )
+
+
+class PerHead(Form):
+    """3·h small matrices: the columns of the stacked ones, a block for each head."""
+
+    names = Stacked.names
+
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        return {
+            f"{kind}_{role}": None if x is None else _blocks(x, count)
+            for kind in "wb"
+            for role, (_, count, _) in sizes.roles().items()
+            for x in [stacked[f"{kind}_{role}"]]
+        }
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        joined = {
+            name: None if x is None else namespace(*x).concat(x, axis=-1)
+            for name, x in held.items()
+        }
+        return joined, 0.0
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        def role(x: Any, w: list[Any], b: list[Any] | None) -> Any:
+            heads = [ops.matmul(x, w_i) for w_i in w]
+            if b is not None:
+                heads = [ops.add(y, b_i) for y, b_i in zip(heads, b, strict=True)]
+            return ops.stack(heads, axis=-3)
+
+        return (
+            role(query, weights.w_q, weights.b_q),
+            role(key, weights.w_k, weights.b_k),
+            role(value, weights.w_v, weights.b_v),
+        )
+
+
+class Fused(Form):
+    """One matrix: those of Q, K and V side by side. For self-attention."""
+
+    names = ("w_qkv", "b_qkv")
+
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        if not sizes.d_model == sizes.kdim == sizes.vdim:
+            raise ValueError(
+                "the fused form is one matrix for one input: queries, keys and values of widths "
+                f"{sizes.d_model}, {sizes.kdim}, {sizes.vdim} need the stacked form"
+            )
+
+        def fused(kind: str) -> Array | None:
+            parts = [stacked[f"{kind}_{role}"] for role in "qkv"]
+            return None if parts[0] is None else namespace(*parts).concat(parts, axis=-1)
+
+        return {"w_qkv": fused("w"), "b_qkv": fused("b")}
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        stacked, start = {}, 0
+        for role, (_, count, dim) in sizes.roles().items():
+            columns = slice(start, start + count * dim)
+            for kind in "wb":
+                x = held[f"{kind}_qkv"]
+                stacked[f"{kind}_{role}"] = None if x is None else x[..., columns]
+            start = columns.stop
+        return stacked, 0.0
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        if query is not key or key is not value:
+            raise ValueError(
+                "the fused form is for self-attention, where query, key and value are one: call "
+                'convert("stacked") for three different inputs'
+            )
+        sizes = weights.sizes
+        return project_fused(
+            query,
+            weights.w_qkv,
+            weights.b_qkv,
+            num_heads=sizes.num_heads,
+            num_kv_heads=sizes.num_kv_heads,
+            head_dim=sizes.head_dim,
+        )
+
+
+class Double(Form):
+    """Two matrices in a row, W then W_i: their product does the same, so Q, K and V can be taken
+    straight from the input. Started with W = 1."""
+
+    names = ("first_q", "first_k", "first_v", *Stacked.names)
+    rearranges = False
+
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        firsts = {}
+        for role in "qkv":
+            w = stacked[f"w_{role}"]
+            firsts[f"first_{role}"] = namespace(w).eye(w.shape[0], dtype=w.dtype, device=w.device)
+        return firsts | stacked
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        stacked = {name: held[name] for name in Stacked.names}
+        for role in "qkv":
+            stacked[f"w_{role}"] = held[f"first_{role}"] @ held[f"w_{role}"]
+        return stacked, 0.0
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        inputs = (query, weights.first_q), (key, weights.first_k), (value, weights.first_v)
+        return Stacked().project(weights, *(ops.matmul(x, w) for x, w in inputs))
+
+
+class Bilinear(Form):
+    """W_i = W_i^Q W_i^Kᵀ (M, Mk) for each head, and the scores x W_i x'ᵀ: attention whose queries
+    are x W_i and whose keys are the inputs x' themselves.
+
+    With biases (xW_Q + b_Q)(x'W_K + b_K)ᵀ = x W x'ᵀ + (W_K b_Q) · x' + terms of the query alone,
+    which softmax does not see: W_K b_Q stays, as b_qk (H, Mk), and b_K goes. As another row under
+    W_i, b_qk is factored with it.
+    """
+
+    names = ("w_qk", "b_qk", "w_v", "b_v")
+    rearranges = False
+
+    def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
+        w_q, w_k = (
+            _blocks(stacked["w_q"], sizes.num_heads),
+            _blocks(stacked["w_k"], sizes.num_kv_heads),
+        )
+        b_q = stacked["b_q"]
+        xp, group = namespace(*w_q), sizes.num_heads // sizes.num_kv_heads
+        w_k = [w_k[h // group] for h in range(sizes.num_heads)]  # (Mk, D) each
+        b_qk = None
+        if b_q is not None:
+            rows = zip(_blocks(b_q, sizes.num_heads), w_k, strict=True)
+            b_qk = xp.stack([w @ b for b, w in rows])
+        pairs = zip(w_q, w_k, strict=True)
+        w_qk = xp.stack([q @ xp.matrix_transpose(k) for q, k in pairs])
+        return {"w_qk": w_qk, "b_qk": b_qk, "w_v": stacked["w_v"], "b_v": stacked["b_v"]}
+
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+        w, b, d, g = held["w_qk"], held["b_qk"], sizes.head_dim, sizes.num_kv_heads
+        xp, (heads, m, mk) = namespace(w), w.shape
+        rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
+        group = heads // g, rows.shape[1]
+        u, sigma, vt = xp.linalg.svd(
+            xp.reshape(rows, (g, group[0] * group[1], mk)), full_matrices=False
+        )
+        kept = min(d, sigma.shape[-1])
+        root = xp.sqrt(sigma[:, None, :kept])
+        missing = ((0, 0), (0, 0), (0, d - kept))  # of a D beyond M
+        left = backend.pad(u[..., :kept] * root, missing, 0)[0]  # (G, H/G · (M + 1), D)
+        right = backend.pad(xp.matrix_transpose(vt)[..., :kept] * root, missing, 0)[0]  # (G, Mk, D)
+        left = xp.reshape(left, (heads, group[1], d))
+        total = xp.sum(sigma * sigma)
+        lost = xp.sum(sigma[:, kept:] ** 2)
+        error = math.sqrt(float(lost) / float(total)) if float(total) else 0.0
+        b_q = None if b is None else xp.reshape(left[:, m, :], (heads * d,))
+        b_k = None if b is None else xp.zeros((g * d,), dtype=w.dtype, device=w.device)
+        stacked = {
+            "w_q": merge_heads(left[:, :m, :]),
+            "w_k": merge_heads(right),
+            "w_v": held["w_v"],
+            "b_q": b_q,
+            "b_k": b_k,
+            "b_v": held["b_v"],
+        }
+        return stacked, error
+
+    def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        g = weights.sizes.num_kv_heads
+        q = ops.matmul(_with_head(query), weights.w_qk)  # (…, H, T, Mk)
+        if weights.b_qk is not None:
+            q = ops.add(q, ops.reshape(weights.b_qk, (q.shape[-3], 1, q.shape[-1])))
+        k = _with_head(key)
+        k = ops.broadcast_to(k, (*k.shape[:-3], g, *k.shape[-2:]))
+        return q, k, project_in(value, weights.w_v, weights.b_v, num_heads=g)
+
+
+FORMS: dict[str, Form] = {
+    "per-head": PerHead(),
+    "stacked": Stacked(),
+    "fused": Fused(),
+    "double": Double(),
+    "bilinear": Bilinear(),
+}
+
+
+def _parameter(x: Array) -> Tensor:
+    return Tensor(backend.copy(x), requires_grad=True)
+
+
+def _form(name: str) -> Form:
+    if name not in FORMS:
+        raise ValueError(
+            f"no form of the projections is called {name!r}: there are {', '.join(FORMS)}"
+        )
+    return FORMS[name]
+
+
+def _blocks(x: Array, count: int) -> list[Array]:
+    """The columns of each head."""
+    width = x.shape[-1] // count
+    return [x[..., n * width : (n + 1) * width] for n in range(count)]
+
+
+def _with_head(x: Any) -> Any:
+    """(…, T, M) -> (…, 1, T, M)"""
+    return ops.expand_dims(x, axis=-3)
+
+
+def _each(held: Any) -> list[Any]:
+    """What stands in weights of any kind, one by one."""
+    if isinstance(held, dict):
+        held = list(held.values())
+    if isinstance(held, list):
+        return [x for part in held for x in _each(part)]
+    return [] if held is None else [held]
+
+
+def _mapped(function: Callable[[Any], Any], held: Any) -> Any:
+    """Weights of any kind, each put through a function."""
+    if isinstance(held, list):
+        return [function(x) for x in held]
+    return None if held is None else function(held)

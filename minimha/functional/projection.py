@@ -1,0 +1,112 @@
+"""The linear maps of Q, K, V and of the output as operations: one matmul for all heads.
+
+One matmul with (M, H·D) computes all heads, by the block-matrix identity
+x [W₀ W₁ …] = [xW₀ xW₁ …]; the heads are blocks of D columns, and splitting is a view.
+
+Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axes swapped to
+(…, H, T, D). A reshape straight to (…, H, T, D) would mix time with heads.
+"""
+
+from __future__ import annotations
+
+from minimha_autograd import Pullback, operation, ops
+from minimha_autograd.backend import Array, namespace
+
+
+def split_heads(x: Array, num_heads: int) -> Array:
+    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`."""
+    xp = namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
+    return _swap(x)
+
+
+def merge_heads(x: Array) -> Array:
+    """(…, H, T, D) -> (…, T, H·D) for an array: the inverse of `split_heads`."""
+    x = _swap(x)  # (…, T, H, D)
+    return namespace(x).reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def _swap(x: Array) -> Array:
+    axes = list(range(x.ndim))
+    axes[-3], axes[-2] = axes[-2], axes[-3]
+    return namespace(x).permute_dims(x, tuple(axes))
+
+
+@operation
+def project_in(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    num_heads: int,
+    wanted: tuple[bool, ...],
+) -> tuple[Array, Pullback]:
+    """y = split_heads(x w + b).   The gradients are those of matmul, of merge_heads(dy).
+
+    x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
+    """
+    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = merge_heads(dy)
+        return *pull(dy), dy
+
+    return split_heads(y if b is None else y + b, num_heads), pullback
+
+
+@operation
+def project_fused(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    wanted: tuple[bool, ...],
+) -> tuple[tuple[Array, Array, Array], Pullback]:
+    """The values (Q, K, V) = x w + b, cut into roles and then into heads.
+
+    The gradients are those of matmul, of the merged dQ, dK and dV side by side.
+
+    x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
+    V (…, G, T, Dv).
+    """
+    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
+    y = y if b is None else y + b
+    ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
+    parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
+    counts = num_heads, num_kv_heads, num_kv_heads
+    q, k, v = (split_heads(part, n) for part, n in zip(parts, counts, strict=True))
+
+    def pullback(*dheads: Array | None) -> tuple[Array | None, ...]:
+        xp = namespace(*dheads, x)
+        dy = xp.concat(
+            [
+                xp.zeros_like(part) if dhead is None else merge_heads(dhead)
+                for dhead, part in zip(dheads, parts, strict=True)
+            ],
+            axis=-1,
+        )
+        return *pull(dy), dy
+
+    return (q, k, v), pullback
+
+
+@operation
+def project_out(
+    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
+    """y = merge_heads(x) w + b.   dx = split_heads(dy wᵀ).
+
+    x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
+    """
+    y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
+    num_heads = x.shape[-3]
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dmerged, dw = pull(dy)
+        dx = None if dmerged is None else split_heads(dmerged, num_heads)
+        return dx, dw, dy
+
+    return y if b is None else y + b, pullback
