@@ -137,7 +137,7 @@ class Projections(Module):
             stacked[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
             zeros = backend.full((count * dim,), 0, dtype=dtype)
             stacked[f"b_{role}"] = zeros if bias else None
-        self._hold(form, stacked)
+        self._hold(form, _form(form).from_stacked(self.sizes, stacked))
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv) of query (…, T, M), key (…, S, Mk) and
@@ -186,28 +186,29 @@ class Projections(Module):
         """A copy in another form, with what is read of each Tensor for its data."""
         source, new = _form(self.form), copy.deepcopy(self)
         held = {name: _mapped(read, getattr(self, name)) for name in source.names}
+        for name in source.names:
+            delattr(new, name)
+        if form == self.form:
+            new._hold(form, held)
+            return new
         if head_dim is not None:
             new.sizes = replace(self.sizes, head_dim=integer(head_dim, "head_dim", least=1))
-        stacked, new.truncation_error = source.to_stacked(new.sizes, held)
-        dtype = next(x for x in _each(held) if x is not None).dtype
-        if (
-            head_dim is None
-            and new.truncation_error > 1e3 * namespace(*_each(held)).finfo(dtype).eps
-        ):
+        stacked, error = source.to_stacked(new.sizes, held)
+        rounding = 1e3 * namespace(stacked["w_q"]).finfo(stacked["w_q"].dtype).eps
+        if head_dim is None and error > rounding:
             raise ValueError(
                 f"W_i = W_i^Q W_i^Kᵀ is of rank {max(self.ranks())}, more than D = "
                 f"{self.sizes.head_dim}: give the head_dim to keep, and read `truncation_error`"
             )
-        for name in source.names:
-            delattr(new, name)
-        new._hold(form, stacked)
+        new.truncation_error = error
+        new._hold(form, _form(form).from_stacked(new.sizes, stacked))
         return new
 
-    def _hold(self, form: str, stacked: Weights) -> None:
-        """Take these stacked weights, in a form."""
-        for name, arrays in _form(form).from_stacked(self.sizes, stacked).items():
-            setattr(self, name, _mapped(_parameter, arrays))
+    def _hold(self, form: str, held: Weights) -> None:
+        """Take copies of these weights for the parameters."""
         self.form = form
+        for name, arrays in held.items():
+            setattr(self, name, _mapped(_parameter, arrays))
 
 
 class Form:

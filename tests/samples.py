@@ -750,6 +750,43 @@ RECORDS = [
         [Refused(ValueError, "need the same K|x is", normal(B, T, M), normal(T, M), num_heads=1)],
     ),
     Record(
+        mh.projections.project_fused,
+        lambda x, w, b=0.0, num_heads=1, num_kv_heads=1, head_dim=1: tuple(
+            heads(part, n)
+            for part, n in zip(
+                np.split(
+                    x @ w + b,
+                    [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim],
+                    axis=-1,
+                ),
+                (num_heads, num_kv_heads, num_kv_heads),
+                strict=True,
+            )
+        ),
+        [
+            Case(
+                normal(B, T, M),
+                normal(M, 6 * D + 2 * DV),
+                normal(6 * D + 2 * DV),
+                num_heads=4,
+                num_kv_heads=2,
+                head_dim=D,
+            ),
+            Case(normal(1, M), normal(M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
+        ],
+        [
+            Refused(
+                ValueError,
+                "x is",
+                normal(B, T, M),
+                normal(T, M),
+                num_heads=1,
+                num_kv_heads=1,
+                head_dim=1,
+            ),
+        ],
+    ),
+    Record(
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
         [Case(normal(B, H, T, DV), WEIGHTS[3], BIASES[3]), Case(normal(1, 1, T, D), normal(D, M))],
