@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ENGINE, PACKAGE = ROOT / "autograd" / "minimha_autograd", ROOT / "minimha"
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 HOST = {  # what lives on the host may use NumPy
-    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py", "interchange.py"
+    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py", "interchange.py", "pictures.py"
 }  # fmt: skip
 
 
