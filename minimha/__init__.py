@@ -17,7 +17,7 @@ from minimha_autograd import (
     ops,
 )
 
-from . import functional, interchange, masks, pictures, projections
+from . import conventions, functional, interchange, masks, pictures, projections
 from .functional import scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module
 from .multihead import MultiHeadAttention, multi_head_attention
@@ -37,6 +37,7 @@ __all__ = [
     "MultiHeadAttention",
     "Tensor",
     "backend",
+    "conventions",
     "detect_anomaly",
     "functional",
     "gradcheck",

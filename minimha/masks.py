@@ -603,15 +603,15 @@ def _numbered(ids: Array) -> Array:
     number. The numbers in a block then follow each other without a gap.
     """
     xp = namespace(ids)
-    if not ids.shape[-1]:
-        return ids
 
-    def changes(x: Array) -> Array:
-        return xp.astype(x[..., 1:] != x[..., :-1], xp.int64)
+    def runs(x: Array) -> Array:
+        changes = xp.astype(x != xp.roll(x, 1, axis=-1), xp.int64)
+        count = xp.cumulative_sum(changes, axis=-1)
+        return count - count[..., :1]
 
-    runs = xp.cumulative_sum(changes(ids), axis=-1, include_initial=True)
-    kinds = xp.sum(changes(xp.sort(ids, axis=-1)), axis=-1)
-    return xp.where(runs[..., -1:] == kinds[..., None], runs, xp.astype(ids, xp.int64))
+    by_place, sorted_ = runs(ids), runs(xp.sort(ids, axis=-1))
+    contiguous = by_place[..., -1:] == sorted_[..., -1:]
+    return xp.where(contiguous, by_place, xp.astype(ids, xp.int64))
 
 
 def _boolean(array: Any, what: str) -> Array:
@@ -651,6 +651,6 @@ def _largest(x: Array) -> int:
 
 def _brief(x: Array) -> str:
     """Short integers as they are, other arrays by dtype and shape."""
-    if x.ndim <= 1 and sum(x.shape) <= 8 and backend.is_integral(x):
+    if x.ndim <= 1 and sum(x.shape) <= 12 and backend.is_integral(x):
         return str(backend.to_numpy(x).tolist())
     return f"{str(x.dtype).rpartition('.')[2]} {tuple(x.shape)}"

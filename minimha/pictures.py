@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,10 +103,11 @@ def mask(
     names, (seen, *states) = _panels(arrays, len(lead))
     shown = min(len(names), 4)
     wide, high = (max(1.0, 2.4 * n / max(t, s, 1)) for n in (s, t))
-    figure = Figure(
-        figsize=(max(3.4, shown * (wide + 0.5) + 0.5), high + 0.9 + 0.3 * bool(states)),
-        layout="constrained",
-    )
+    width = max(3.4, shown * (wide + 0.5) + 0.5)
+    more = f" (the first {shown} of {len(names)})" if len(names) > shown else ""
+    lines = textwrap.wrap(title + more, int(13 * width))  # 13 letters an inch
+    above_and_below = 0.75 + 0.15 * len(lines) + 0.3 * bool(states)
+    figure = Figure(figsize=(width, high + above_and_below), layout="constrained")
     for n, axes in enumerate(figure.subplots(1, max(shown, 1), squeeze=False)[0][:shown]):
         axes.set_title(names[n], fontsize=8)
         _cells(axes, np.broadcast_to(seen[n], (t, s)))
@@ -115,8 +117,7 @@ def mask(
         marks = [_mark(kind, (0, 0), 1, 1, label=kind) for kind in _BLOCKS]
         look = {"ncols": len(marks), "fontsize": 7, "frameon": False, "handleheight": 1.4}
         figure.legend(handles=marks, loc="outside lower center", **look)
-    more = f" (the first {shown} of {len(names)})" if len(names) > shown else ""
-    figure.suptitle(title + more, fontsize=9, parse_math=False)
+    figure.suptitle("\n".join(lines), fontsize=9, parse_math=False)
     return figure
 
 

@@ -76,7 +76,9 @@ def test_importing_takes_at_most_twice_the_time_of_numpy():
     assert ratio <= 2, times
 
 
-@pytest.mark.parametrize("module", [mh, mh.ops, mh.functional, mh.masks, mh.projections])
+@pytest.mark.parametrize(
+    "module", [mh, mh.ops, mh.functional, mh.masks, mh.conventions, mh.projections]
+)
 def test_what_is_public_is_there_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, name

@@ -406,7 +406,7 @@ def test_with_no_keys_every_row_is_empty():
         (mh.masks.causal(), "causal()"),
         (mh.masks.causal(align="top-left"), 'causal(align="top-left")'),
         (mh.masks.sliding_window(None, 2, offset=1), "sliding_window(None, 2, offset=1)"),
-        (mh.masks.padding(np.arange(9)), "padding(int64 (9,))"),
+        (mh.masks.padding(np.arange(13)), "padding(int64 (13,))"),
         (mh.masks.padding(3) & ~mh.masks.prefix([1]), "padding(3) & ~prefix([1])"),
         (~(mh.masks.causal() & mh.masks.prefix(1)), "~(causal() & prefix(1))"),
         ((mh.masks.causal() | mh.masks.prefix(1)) & KINDS["keys"], "(causal() | prefix(1)) & keys(bool (2, 6))"),
