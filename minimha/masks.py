@@ -603,6 +603,8 @@ def _numbered(ids: Array) -> Array:
     number. The numbers in a block then follow each other without a gap.
     """
     xp = namespace(ids)
+    if not ids.shape[-1]:
+        return ids
 
     def runs(x: Array) -> Array:
         changes = xp.astype(x != xp.roll(x, 1, axis=-1), xp.int64)

@@ -333,6 +333,28 @@ def test_every_kind_is_made_where_the_query_lives(name, place):
         np.testing.assert_array_equal(backend.to_numpy(other), one)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 0, 0), (2, 3, 5, 0), (0, 3, 4, 4)])
+def test_masks_of_nothing_are_made_in_every_library(shape, place):
+    b, _, t, s = shape
+    zeros, like = (lambda *n: place(np.zeros(n, dtype=np.int64))), place(QUERY)
+    every = [
+        mh.masks.causal(),
+        mh.masks.sliding_window(1, 1),
+        mh.masks.padding(zeros(b)),
+        mh.masks.keys(zeros(b, s) > 0),
+        mh.masks.documents(zeros(b, s)) if t <= s else mh.masks.prefix(0),
+        mh.masks.documents(zeros(b, t), zeros(b, s)),
+        mh.masks.prefix(1),
+        mh.masks.dense(zeros(b, 1, t, s) > 0),
+    ]
+    grid = (*shape[:2], -(-t // 2), -(-s // 3))
+    for mask in every:
+        made = mask.array(shape, offset=0, like=like)
+        assert np.broadcast_to(backend.to_numpy(made), shape).shape == shape
+        for known in mask.blocks(shape, (2, 3), offset=0, like=like):
+            assert np.broadcast_to(backend.to_numpy(known), grid).shape == grid
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [
