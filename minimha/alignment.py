@@ -13,15 +13,11 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
 
     who  the function or mask that asks, for the message
 
-    Raises ValueError naming all three ways when none is given, and when two are; TypeError for an
-    offset that is no integer.
+    Raises ValueError naming all three ways when none is given, and as `checked` does.
     """
-    if offset is not None and align is not None:
-        raise ValueError(f"{who}: give offset or align, not both")
-    if align not in (None, "top-left", "bottom-right"):
-        raise ValueError(f'{who}: align is "top-left" or "bottom-right", not {align!r}')
+    offset = checked(who, offset, align)
     if offset is not None:
-        return integer(offset, f"{who}: offset")
+        return offset
     if align is None and t != s:
         raise ValueError(
             f"{who}: with T = {t} query and S = {s} key positions, say at which key the first "
@@ -29,3 +25,13 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
             f"(offset S − T = {s - t})"
         )
     return s - t if align == "bottom-right" else 0
+
+
+def checked(who: str, offset: int | None, align: str | None) -> int | None:
+    """The offset as an integer. Raises ValueError when both ways are given, or another align;
+    TypeError for an offset that is no integer."""
+    if offset is not None and align is not None:
+        raise ValueError(f"{who}: give offset or align, not both")
+    if align not in (None, "top-left", "bottom-right"):
+        raise ValueError(f'{who}: align is "top-left" or "bottom-right", not {align!r}')
+    return None if offset is None else integer(offset, f"{who}: offset")

@@ -215,7 +215,7 @@ class MultiHeadAttention(Projections):
             q, k = self.rope(q, offset=past), self.rope(k, offset=past)
         if cache is not None:
             k, v = cache.append(k, v)
-            mask = masks.placed(mask, past)
+            mask = mask.at(past) if isinstance(mask, masks.Mask) else mask
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
             bias = slopes if bias is None else ops.add(bias, slopes)

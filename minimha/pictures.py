@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from minimha_autograd import array_of, backend
 
 from .files import check_writable, written_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    from .masks import Mask
 
 FORMATS = (".png", ".svg", ".pdf")
+_SEEN, _EDGE = "#08306b", "#e69f00"  # apart in grey, and to the colour-blind
+_BLOCKS: dict[str, str | None] = {"empty": "//", "full": "xx", "partial": None}
 _VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
@@ -63,6 +73,122 @@ def attention_heads(
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
+
+
+def mask(
+    rule: Mask,
+    shape: Sequence[int],
+    *,
+    block: tuple[int, int] | None = None,
+    offset: int | None = None,
+    title: str = "",
+) -> Figure:
+    """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
+
+    rule    one of `minimha.masks`
+    shape   of the scores, (…, H, T, S) or (T, S). Where sequences or heads differ, each is a panel,
+            the first four of them
+    block   (rows, columns): draws the grid of blocks and marks what `Mask.blocks` says of each.
+            Those neither empty nor full are partial, or of a combination that cannot tell
+    offset  where the first query stands among the keys, for masks that were not told
+
+    Returns the figure; `save` writes it to a file. Raises ValueError where the mask does not fit.
+    """
+    from matplotlib.figure import Figure
+
+    *lead, t, s = shape
+    arrays = [rule.array(shape, offset=offset)]
+    if block is not None:
+        arrays += rule.blocks(shape, block, offset=offset)
+    names, (seen, *states) = _panels(arrays, len(lead))
+    shown = min(len(names), 4)
+    wide, high = (max(1.0, 2.4 * n / max(t, s, 1)) for n in (s, t))
+    width = max(3.4, shown * (wide + 0.5) + 0.5)
+    more = f" (the first {shown} of {len(names)})" if len(names) > shown else ""
+    lines = textwrap.wrap(title + more, int(13 * width))  # 13 letters an inch
+    above_and_below = 0.75 + 0.15 * len(lines) + 0.3 * bool(states)
+    figure = Figure(figsize=(width, high + above_and_below), layout="constrained")
+    for n, axes in enumerate(figure.subplots(1, max(shown, 1), squeeze=False)[0][:shown]):
+        axes.set_title(names[n], fontsize=8)
+        _cells(axes, np.broadcast_to(seen[n], (t, s)))
+        if block is not None:
+            _grid_of_blocks(axes, [x[n] for x in states], block, (t, s))
+    if states:
+        marks = [_mark(kind, (0, 0), 1, 1, label=kind) for kind in _BLOCKS]
+        look = {"ncols": len(marks), "fontsize": 7, "frameon": False, "handleheight": 1.4}
+        figure.legend(handles=marks, loc="outside lower center", **look)
+    figure.suptitle("\n".join(lines), fontsize=9, parse_math=False)
+    return figure
+
+
+def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
+    """The names of the panels, and each array with one first axis over the panels.
+
+    Axes along which nothing differs, such as that of the heads, make no panels.
+    """
+    arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
+    sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
+    names = []
+    for place in np.ndindex(sizes):
+        differing = [str(n) if size > 1 else "" for n, size in zip(place, sizes, strict=True)]
+        sequence = ", ".join(filter(None, differing[:-1]))
+        head = "".join(differing[-1:])
+        parts = [f"sequence {sequence}"] * bool(sequence) + [f"head {head}"] * bool(head)
+        names.append(", ".join(parts))
+    return names, [
+        np.broadcast_to(x, (*sizes, *x.shape[-2:])).reshape(len(names), *x.shape[-2:])
+        for x in arrays
+    ]
+
+
+def _cells(axes: Axes, seen: np.ndarray) -> None:
+    """One cell a pair: rows of queries from top to bottom, columns of keys."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
+    t, s = seen.shape
+    if seen.size:
+        colours = ListedColormap(["white", _SEEN])
+        axes.imshow(seen, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+    axes.set(xlim=(-0.5, max(s, 1) - 0.5), ylim=(max(t, 1) - 0.5, -0.5), aspect="equal")
+    axes.set_xlabel("key", fontsize=8)
+    axes.set_ylabel("query", fontsize=8)
+    for axis, n in ((axes.xaxis, s), (axes.yaxis, t)):
+        axis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+        if max(t, s) <= 32:  # lines between more cells would hide them
+            axis.set_minor_locator(FixedLocator(list(np.arange(n - 1) + 0.5)))
+    axes.tick_params(which="both", length=0, pad=2, labelsize=7)
+    axes.grid(which="minor", color="0.75", linewidth=0.5)
+
+
+def _grid_of_blocks(
+    axes: Axes, states: Sequence[np.ndarray], block: tuple[int, int], last: tuple[int, int]
+) -> None:
+    (rows, columns), (t, s) = block, last
+    grid = -(-t // rows), -(-s // columns)
+    empty, full = (np.broadcast_to(x, grid) for x in states)
+    for r, c in np.ndindex(grid):
+        kind = "empty" if empty[r, c] else "full" if full[r, c] else "partial"
+        corner = c * columns - 0.5, r * rows - 0.5
+        axes.add_patch(_mark(kind, corner, min(columns, s - c * columns), min(rows, t - r * rows)))
+
+
+def _mark(
+    kind: str, corner: tuple[float, float], wide: float, high: float, label: str = ""
+) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    inside = _SEEN if label == "full" else "none"  # in the legend, on what it is found
+    return Rectangle(
+        corner, wide, high, facecolor=inside, edgecolor=_EDGE, hatch=_BLOCKS[kind], label=label
+    )
+
+
+def svg(figure: Figure) -> str:
+    """A figure as the text of an SVG file."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()
 
 
 def _label(token: str) -> str:

@@ -113,7 +113,7 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
     indices = xp.asarray([[1, 0, 1], [3, 1, 1]])
     qkv = {"query": (b, h, t, d), "key": (b, h, s, d), "value": (b, h, s, dv)}
     rule = masks.padding([3, 0]) | masks.causal(offset=1)
-    mask = rule.array(xp.zeros(qkv["query"]), xp.zeros(qkv["key"]))
+    mask = rule.array((b, h, t, s), like=indices)
     x, w, bias = (b, t, m), (m, h * d), (h * d,)
     return [
         ("matmul", ops.matmul, {}, {"x": x, "w": w}),

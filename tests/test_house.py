@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ENGINE, PACKAGE = ROOT / "autograd" / "minimha_autograd", ROOT / "minimha"
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 HOST = {  # what lives on the host may use NumPy
-    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py", "interchange.py"
+    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py", "interchange.py", "pictures.py"
 }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_importing_takes_at_most_twice_the_time_of_numpy():
 
 
 @pytest.mark.parametrize(
-    "module", [mh, mh.ops, mh.functional, mh.masks, mh.positions, mh.projections]
+    "module", [mh, mh.ops, mh.functional, mh.masks, mh.conventions, mh.positions, mh.projections]
 )
 def test_what_is_public_is_there_and_documented(module):
     for name in module.__all__:

@@ -1,10 +1,27 @@
 """Masks: who may attend to whom."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import minimha as mh
 from minimha_autograd import backend
+
+KINDS = {
+    "causal": mh.masks.causal(offset=1),
+    "window": mh.masks.sliding_window(2, 1, align="bottom-right"),
+    "window, open": mh.masks.sliding_window(None, None, offset=0),
+    "padding": mh.masks.padding([3, 6]),
+    "keys": mh.masks.keys(np.array([[1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=bool)),
+    "documents": mh.masks.documents([[7, 7, 2, 2, 2, 5], [1, 2, 1, 2, 1, 2]]),
+    "documents, two": mh.masks.documents([[1, 1, 2, 2], [3, 1, 2, 9]], np.arange(12).reshape(2, 6)),
+    "prefix": mh.masks.prefix(2),
+    "prefixes": mh.masks.prefix([1, 4]),
+    "dense": mh.masks.dense(np.arange(24).reshape(4, 6) % 5 == 0),
+}
 
 B, H, T, S, D = 2, 3, 4, 6, 5
 QUERY, KEY = np.zeros((B, H, T, D)), np.zeros((B, H, S, D))
@@ -99,3 +116,378 @@ def test_masks_are_made_in_the_library_and_on_the_device_of_the_query(place):
 def test_masks_that_do_not_fit_say_why(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+# Each of these draws a mask for a shape, the rule (place, i, j) that it stands for, in which place is
+# (…, h), and whether its blocks are exact.
+
+
+def band(draw, rng, shape, offset):
+    t, s = shape[-2:]
+    left, right = (draw(st.none() | st.integers(0, 4)) for _ in "lr")
+    number = draw(st.integers(-9, 9))
+    ways = [
+        ({"offset": number}, number),
+        ({"align": "top-left"}, 0),
+        ({"align": "bottom-right"}, s - t),
+    ]
+    if t == s or offset is not None:
+        ways.append(({}, offset or 0))
+    told, by = draw(st.sampled_from(ways))
+    if draw(st.booleans()):
+        return mh.masks.causal(**told), lambda p, i, j: j <= i + by, True
+
+    def near(p, i, j):
+        return (left is None or i + by - left <= j) and (right is None or j <= i + by + right)
+
+    return mh.masks.sliding_window(left, right, **told), near, True
+
+
+def padding(draw, rng, shape, offset):
+    n = rng.integers(0, shape[-1] + 1, shape[:-3])
+    return mh.masks.padding(n), lambda p, i, j: j < n[p[:-1]], True
+
+
+def prefix(draw, rng, shape, offset):
+    n = rng.integers(0, shape[-1] + 3, draw(st.sampled_from([shape[:-3], ()])))
+    return mh.masks.prefix(n), lambda p, i, j: j < (n[p[:-1]] if n.ndim else n), True
+
+
+def keys(draw, rng, shape, offset):
+    valid = rng.random((*shape[:-3], shape[-1])) < 0.5
+    return mh.masks.keys(valid), lambda p, i, j: valid[p[:-1]][j], True
+
+
+def documents(draw, rng, shape, offset):
+    apart, places = draw(st.booleans()), rng.integers(0, 5, (*shape[:-3], shape[-1]))
+    ids = rng.permutation(5)[places if apart else np.sort(places, axis=-1)]
+    start = offset or 0
+    return (
+        mh.masks.documents(ids),
+        lambda p, i, j: ids[p[:-1]][i + start] == ids[p[:-1]][j],
+        not apart,
+    )
+
+
+def documents_of_two(draw, rng, shape, offset):
+    one, other = (rng.integers(-2, 3, (*shape[:-3], n)) for n in shape[-2:])
+    return mh.masks.documents(one, other), lambda p, i, j: one[p[:-1]][i] == other[p[:-1]][j], False
+
+
+def dense(draw, rng, shape, offset):
+    axes = shape[draw(st.integers(0, len(shape))) :]
+    seen = rng.random([n if draw(st.booleans()) else 1 for n in axes]) < 0.5
+    whole = np.broadcast_to(seen, shape)
+    return mh.masks.dense(seen), lambda p, i, j: whole[p][i, j], True
+
+
+KINDS_DRAWN = [band, padding, prefix, keys, documents, documents_of_two, dense]
+
+
+def shapes(leads):
+    """Shapes of scores and offsets; for documents the queries are among the keys."""
+    lengths = st.tuples(st.integers(0, 7), st.integers(0, 9))
+    lead_and_lengths = st.tuples(st.sampled_from(leads), lengths)
+    return st.tuples(lead_and_lengths.map(lambda x: x[0] + x[1]), st.none() | st.integers(-3, 9))
+
+
+def fits(kind, shape, offset):
+    t, s = shape[-2:]
+    among = t == s if offset is None else 0 <= offset <= s - t
+    return among or kind is not documents
+
+
+@st.composite
+def single(draw, shape, offset, kinds=KINDS_DRAWN):
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    kind = draw(st.sampled_from([kind for kind in kinds if fits(kind, shape, offset)]))
+    return kind(draw, rng, shape, offset)
+
+
+@st.composite
+def drawn(draw):
+    """A shape, an offset, and a mask, alone or combined, with its rule."""
+    shape, offset = draw(shapes([(), (3,), (2, 3), (2, 1, 3)]))
+
+    def combine(parts):
+        def both(pair):
+            (a, f, _), (b, g, _) = pair
+            return a & b, lambda p, i, j: f(p, i, j) and g(p, i, j), False
+
+        def either(pair):
+            (a, f, _), (b, g, _) = pair
+            return a | b, lambda p, i, j: f(p, i, j) or g(p, i, j), False
+
+        pairs = st.tuples(parts, parts)
+        inverted = parts.map(lambda x: (~x[0], lambda p, i, j: not x[1](p, i, j), x[2]))
+        return pairs.map(both) | pairs.map(either) | inverted
+
+    return shape, offset, *draw(st.recursive(single(shape, offset), combine, max_leaves=4))
+
+
+def by_hand(shape, rule):
+    seen = np.zeros(shape, dtype=bool)
+    for *place, i, j in np.ndindex(*shape):
+        seen[*place, i, j] = rule(tuple(place), i, j)
+    return seen
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(drawn())
+def test_every_mask_and_combination_is_what_its_rule_says(case):
+    shape, offset, mask, rule, _ = case
+    expected = by_hand(shape, rule)
+    made = mask.array(shape, offset=offset)
+    assert made.dtype == bool
+    np.testing.assert_array_equal(np.broadcast_to(made, shape), expected)
+    nothing = mh.masks.empty_rows(mask, shape, offset=offset)
+    np.testing.assert_array_equal(nothing, ~expected.any(-1))
+
+
+def blocks_by_hand(seen, rows, columns):
+    *lead, t, s = seen.shape
+    grid = (*lead, -(-t // rows), -(-s // columns))
+    empty, full = np.zeros(grid, dtype=bool), np.zeros(grid, dtype=bool)
+    for *place, r, c in np.ndindex(*grid):
+        inside = slice(r * rows, (r + 1) * rows), slice(c * columns, (c + 1) * columns)
+        empty[*place, r, c] = not seen[*place, *inside].any()
+        full[*place, r, c] = seen[*place, *inside].all()
+    return empty, full
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(drawn(), st.tuples(st.integers(1, 5), st.integers(1, 11)))
+def test_blocks_are_never_wrongly_empty_or_full(case, block):
+    shape, offset, mask, rule, _ = case
+    told = mask.blocks(shape, block, offset=offset)
+    for one, true in zip(told, blocks_by_hand(by_hand(shape, rule), *block), strict=True):
+        assert not (np.broadcast_to(one, true.shape) & ~true).any()
+
+
+@pytest.mark.parametrize("kind", KINDS_DRAWN)
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(data=st.data())
+def test_blocks_of_each_kind_are_exact(kind, data):
+    block = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    shape, offset = data.draw(shapes([(), (2, 1)]).filter(lambda x: fits(kind, *x)))
+    mask, rule, exact = data.draw(single(shape, offset, [kind]))
+    told = mask.blocks(shape, block, offset=offset)
+    true = blocks_by_hand(by_hand(shape, rule), *block)
+    np.testing.assert_array_equal(np.broadcast_to(told[1], true[1].shape), true[1])
+    if exact:
+        np.testing.assert_array_equal(np.broadcast_to(told[0], true[0].shape), true[0])
+
+
+def test_the_last_blocks_end_where_the_scores_do():
+    """Rows 0 1 | 2 and columns 0 1 2 | 3 4: the last query does not see key 3, the fourth would."""
+    empty, full = mh.masks.causal(offset=0).blocks((3, 5), (2, 3))
+    np.testing.assert_array_equal(empty, [[False, True], [False, True]])
+    np.testing.assert_array_equal(full, [[False, False], [True, False]])
+    wide = mh.masks.sliding_window(2, 4, offset=0).blocks((3, 5), (2, 3))[1]
+    np.testing.assert_array_equal(wide, [[True, True], [True, True]])
+
+
+def test_the_blocks_of_documents_in_any_order_are_conservative():
+    mask = mh.masks.documents([1, 3, 1, 3, 2, 2, 2, 2])
+    empty, full = mask.blocks((8, 8), (4, 4))
+    assert not empty.any()  # 2 is between 1 and 3
+    np.testing.assert_array_equal(full, [[False, False], [False, True]])
+    assert mh.masks.documents([3, 3, 1, 1, 2, 2, 2, 2]).blocks((8, 8), (4, 4))[0].sum() == 2
+
+
+def test_blocks_of_very_long_sequences_take_little_memory():
+    n, m = 100_000, mh.masks
+    ids = np.repeat(np.arange(n // 50), 50)
+    every = [
+        m.causal(),
+        m.sliding_window(300, 20),
+        m.padding(77_777),
+        m.keys(np.arange(n) % 3 > 0),
+        m.documents(ids),
+        m.documents(ids, ids[::-1]),
+        m.prefix(5),
+    ]
+    whole = every[0]
+    for mask in every[1:]:
+        whole = (whole & mask) | ~mask
+    tracemalloc.start()
+    for mask in [*every, whole]:
+        empty, full = mask.blocks((n, n), (128, 128))
+        assert np.broadcast_shapes(empty.shape, full.shape) in {(782, 782), (1, 782)}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6  # the array would be 10,000e6, a single block matrix of integers is 5e6
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_made_where_the_query_lives(name, place):
+    mask, shape, like = KINDS[name] & ~mh.masks.prefix(1), (B, H, T, S), place(QUERY)
+    on_host = (mask.array(shape, offset=1), *mask.blocks(shape, (3, 4), offset=1))
+    there = (
+        mask.array(shape, offset=1, like=like),
+        *mask.blocks(shape, (3, 4), offset=1, like=like),
+    )
+    for one, other in zip(on_host, there, strict=True):
+        assert backend.namespace(other) is place.xp
+        assert other.device == like.device
+        np.testing.assert_array_equal(backend.to_numpy(other), one)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 0, 0), (2, 3, 5, 0), (0, 3, 4, 4)])
+def test_masks_of_nothing_are_made_in_every_library(shape, place):
+    b, _, t, s = shape
+    zeros, like = (lambda *n: place(np.zeros(n, dtype=np.int64))), place(QUERY)
+    every = [
+        mh.masks.causal(),
+        mh.masks.sliding_window(1, 1),
+        mh.masks.padding(zeros(b)),
+        mh.masks.keys(zeros(b, s) > 0),
+        mh.masks.documents(zeros(b, s)) if t <= s else mh.masks.prefix(0),
+        mh.masks.documents(zeros(b, t), zeros(b, s)),
+        mh.masks.prefix(1),
+        mh.masks.dense(zeros(b, 1, t, s) > 0),
+    ]
+    grid = (*shape[:2], -(-t // 2), -(-s // 3))
+    for mask in every:
+        made = mask.array(shape, offset=0, like=like)
+        assert np.broadcast_to(backend.to_numpy(made), shape).shape == shape
+        for known in mask.blocks(shape, (2, 3), offset=0, like=like):
+            assert np.broadcast_to(backend.to_numpy(known), grid).shape == grid
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("padding", lambda place: mh.masks.padding(place(np.array([3, 6])))),
+        ("keys", lambda place: mh.masks.keys(place(KINDS["keys"].valid))),
+        ("documents", lambda place: mh.masks.documents(place(KINDS["documents"].key_ids))),
+        ("prefixes", lambda place: mh.masks.prefix(mh.Tensor(place(np.array([1, 4]))))),
+        ("dense", lambda place: mh.masks.dense(place(KINDS["dense"].dense))),
+    ],
+)
+def test_a_mask_takes_the_arrays_of_any_library(name, make, place):
+    shape, mask = (B, H, T, S), make(place)
+    np.testing.assert_array_equal(mask.array(shape, offset=2), KINDS[name].array(shape, offset=2))
+    assert repr(mask) == repr(KINDS[name])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_new_queries_of_a_cache_see_what_the_last_rows_of_all_would(offset):
+    mask = mh.masks.causal() & mh.masks.documents([0, 0, 0, 1, 1, 1]) | mh.masks.sliding_window(
+        1, 0
+    )
+    whole = mask.array((S, S))
+    np.testing.assert_array_equal(mask.array((T, S), offset=offset), whole[offset : offset + T])
+    np.testing.assert_array_equal(
+        mh.masks.resolve(mask, QUERY[0, 0], KEY[0, 0], offset=offset), whole[offset : offset + T]
+    )
+
+
+def test_what_a_mask_was_told_goes_before_the_offset_of_a_cache():
+    for told in ({"offset": 1}, {"align": "top-left"}, {"align": "bottom-right"}):
+        mask = mh.masks.causal(**told)
+        np.testing.assert_array_equal(mask.array((T, S), offset=0), mask.array((T, S)))
+
+
+def test_a_query_beyond_all_keys_and_offsets_beyond_all_integers():
+    far = 10**30
+    assert mh.masks.causal(offset=far).array((T, S)).all()
+    assert not mh.masks.causal(offset=-far).array((T, S)).any()
+    assert mh.masks.causal(offset=far).blocks((T, S), (far, far))[1].all()
+
+
+def test_a_prefix_is_seen_by_all_and_the_rest_is_causal():
+    mask = mh.masks.causal() | mh.masks.prefix(2)
+    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    np.testing.assert_array_equal(mask.array((4, 4)), np.array(expected, dtype=bool))
+
+
+def test_empty_rows_are_the_queries_that_get_nothing(place, rng):
+    mask = mh.masks.padding([3, 0]) & mh.masks.causal(offset=-1)
+    empty = mh.masks.empty_rows(mask, (B, H, T, S))
+    assert empty.shape == (B, H, T)
+    np.testing.assert_array_equal(empty[:, 1], [[1, 0, 0, 0], [1, 1, 1, 1]])
+    out = mh.scaled_dot_product_attention(*(1 + rng.random((3, B, H, T, D))), mask)
+    np.testing.assert_array_equal((out == 0).all(-1), empty)
+    bare = place(np.broadcast_to(mask.array((B, H, T, S)), (B, H, T, S)).copy())
+    found = mh.masks.empty_rows(bare, (B, H, T, S))
+    assert backend.namespace(found) is place.xp
+    np.testing.assert_array_equal(backend.to_numpy(found), empty)
+
+
+def test_with_no_keys_every_row_is_empty():
+    assert mh.masks.empty_rows(mh.masks.dense(np.True_), (H, T, 0)).all()
+    assert mh.masks.empty_rows(np.ones((T, 1), dtype=bool), (H, T, 0)).shape == (H, T)
+    with pytest.raises(ValueError, match=r"could be \(B, S\)"):
+        mh.masks.empty_rows(np.ones((B, S), dtype=bool), (B, H, T, S))
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (mh.masks.causal(), "causal()"),
+        (mh.masks.causal(align="top-left"), 'causal(align="top-left")'),
+        (mh.masks.sliding_window(None, 2, offset=1), "sliding_window(None, 2, offset=1)"),
+        (mh.masks.padding(np.arange(13)), "padding(int64 (13,))"),
+        (mh.masks.padding(3) & ~mh.masks.prefix([1]), "padding(3) & ~prefix([1])"),
+        (~(mh.masks.causal() & mh.masks.prefix(1)), "~(causal() & prefix(1))"),
+        ((mh.masks.causal() | mh.masks.prefix(1)) & KINDS["keys"], "(causal() | prefix(1)) & keys(bool (2, 6))"),
+        (mh.masks.documents([1], [1, 2]) & KINDS["dense"], "documents([1], [1, 2]) & dense(bool (4, 6))"),
+        (mh.masks.causal() & mh.masks.prefix(1) & mh.masks.padding(2), "causal() & prefix(1) & padding(2)"),
+    ],
+)  # fmt: skip
+def test_a_mask_reads_as_it_is_written(mask, expected):
+    assert repr(mask) == expected
+
+
+def test_masks_are_not_combined_by_and_or_nor_with_arrays():
+    with pytest.raises(TypeError, match=r"combine masks with & \| ~"):
+        mh.masks.causal() and mh.masks.prefix(2)
+    for combine in (
+        lambda: np.ones((T, S)) > 0 & mh.masks.causal(),
+        lambda: None | mh.masks.causal(),
+    ):
+        with pytest.raises(TypeError, match=r"masks\.dense\(array\)"):
+            combine()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: mh.masks.causal(offset=1.0), TypeError, "causal: offset must be an integer"),
+        (lambda: mh.masks.sliding_window(-1, 0), ValueError, "left and right are at least 0, not -1 and 0"),
+        (lambda: mh.masks.sliding_window(0.5, 0), TypeError, "sliding_window: left must be an integer"),
+        (lambda: mh.masks.sliding_window(1, 1, offset=1, align="top-left"), ValueError, "not both"),
+        (lambda: spread(mh.masks.sliding_window(1, 1)), ValueError, 'sliding_window\\(1, 1\\): .*T = 4 .*S = 6 .*offset=….*"top-left".*"bottom-right"'),
+        (lambda: spread(mh.masks.prefix(-1)), ValueError, "n must be at least 0"),
+        (lambda: mh.masks.prefix(1.5), TypeError, "n is an integer"),
+        (lambda: spread(mh.masks.prefix([1, 2, 3])), ValueError, r"prefix\(\[1, 2, 3\]\): n has shape \(3,\), the batch"),
+        (lambda: mh.masks.documents([0.0, 1.0]), TypeError, "ids are integers"),
+        (lambda: spread(mh.masks.documents([0, 1])), ValueError, r"\(2,\), not \(…, S\) \(2, 6\)"),
+        (lambda: spread(mh.masks.documents([0], KINDS["documents"].key_ids)), ValueError, r"\(1,\), not \(…, T\) \(2, 4\)"),
+        (lambda: spread(KINDS["documents"]), ValueError, r"T = 4 .*S = 6 .*documents\(query_ids, key_ids\)"),
+        (lambda: KINDS["documents"].array((B, H, T, S), offset=3), ValueError, "T = 4 queries from offset 3 on are not all among the S = 6"),
+        (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
+        (lambda: KINDS["causal"].array((T, S), offset=0.5), TypeError, "offset must be an integer"),
+        (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
+    ],
+)  # fmt: skip
+def test_what_a_mask_cannot_be_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_mask_draws_itself_in_a_notebook():
+    shapes = {"causal": (8, 8), "padding": (2, 1, 6, 6), "keys": (2, 1, 6, 6), "dense": (4, 6)}
+    for name, shape in shapes.items():
+        assert KINDS[name]._small() == shape
+    for mask in KINDS.values():
+        assert "<svg" in mask._repr_svg_()
+    assert (mh.masks.causal() & mh.masks.padding([3, 5]))._small() == (2, 1, 5, 5)
+
+
+def test_what_cannot_be_drawn_is_left_to_the_repr():
+    misfit = mh.masks.padding([1, 2]) & mh.masks.padding([1, 2, 3])
+    assert misfit._repr_svg_() is None
+    assert mh.masks.documents(3)._repr_svg_() is None
+    assert mh.masks.padding([100_000])._repr_svg_() is None  # larger than a picture

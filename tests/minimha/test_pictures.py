@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minimha import pictures
+from minimha import masks, pictures
 
 
 @pytest.fixture
@@ -66,3 +66,46 @@ def test_unusable_paths_are_refused(tmp_path):
         pictures.check_path(tmp_path / "heads.txt")
     with pytest.raises(PermissionError, match="cannot write"):
         pictures.check_path(tmp_path / "nowhere" / "heads.png")
+
+
+def test_a_mask_is_drawn_as_it_is():
+    mask = masks.causal() & masks.padding([3, 5])
+    figure = mask.draw((2, 4, 5, 5))
+    assert [axes.get_title() for axes in figure.axes] == ["sequence 0", "sequence 1"]
+    for n, axes in enumerate(figure.axes):
+        np.testing.assert_array_equal(axes.images[0].get_array(), mask.array((2, 4, 5, 5))[n, 0])
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("key", "query")
+        assert axes.images[0].cmap(0)[:3] == (1, 1, 1)
+        assert axes.images[0].cmap(1)[:3] == pytest.approx((8 / 255, 48 / 255, 107 / 255))
+    assert figure.get_suptitle() == "causal() & padding([3, 5])"
+
+
+def test_blocks_are_marked_where_they_are():
+    figure = masks.causal(offset=-1).draw((5, 7), block=(2, 3))
+    (axes,) = figure.axes
+    marks = {
+        (p.get_x(), p.get_y(), p.get_width(), p.get_height()): p.get_hatch() for p in axes.patches
+    }
+    empty, full, partial = "//", "xx", None
+    assert marks == {
+        (-0.5, -0.5, 3, 2): partial, (2.5, -0.5, 3, 2): empty, (5.5, -0.5, 1, 2): empty,
+        (-0.5, 1.5, 3, 2): partial, (2.5, 1.5, 3, 2): empty, (5.5, 1.5, 1, 2): empty,
+        (-0.5, 3.5, 3, 1): full, (2.5, 3.5, 3, 1): partial, (5.5, 3.5, 1, 1): empty,
+    }  # fmt: skip
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["empty", "full", "partial"]
+
+
+def test_a_mask_of_many_heads_shows_the_first():
+    mask = masks.dense(np.ones((5, 3, 4, 4), dtype=bool))
+    figure = mask.draw(title="all")
+    assert [axes.get_title() for axes in figure.axes][:2] == [
+        "sequence 0, head 0",
+        "sequence 0, head 1",
+    ]
+    assert figure.get_suptitle() == "all (the first 4 of 15)"
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (0, 2, 3, 3), (2, 0, 3, 3), (1, 1)])
+def test_a_mask_of_any_size_is_drawn(shape, tmp_path):
+    figure = masks.causal(offset=0).draw(shape, block=(2, 2))
+    assert pictures.save(figure, tmp_path / "mask.png").exists()

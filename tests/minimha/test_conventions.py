@@ -1,0 +1,401 @@
+"""Masks of other libraries mean here what they mean there."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import conventions, masks
+from minimha_autograd import backend
+
+B, H, T, S, D, DV = 2, 3, 4, 6, 5, 7
+SCORES = (B, H, T, S)
+INFINITE = -np.inf
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def seen(mask, shape=SCORES):
+    return np.broadcast_to(masks.typed(mask, shape).array(shape), shape)
+
+
+def one_visible(rng, *shape):
+    """A random boolean array in which every row sees its first key."""
+    x = rng.random(shape) < 0.5
+    x[..., 0] = True
+    return x
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        assert x.dtype == other[name].dtype
+        np.testing.assert_array_equal(x, other[name], strict=True)
+
+
+# What is read
+
+
+def test_true_attends_in_sdpa_and_keras_and_hides_in_torch_mha(rng):
+    x = one_visible(rng, T, S)
+    for read, expected in [
+        (conventions.from_torch_sdpa(attn_mask=x), x),
+        (conventions.from_keras(attention_mask=x), x),
+        (conventions.from_hugging_face(np.broadcast_to(x, (B, 1, T, S))), x),
+        (conventions.from_torch_mha(attn_mask=x), ~x),
+    ]:
+        mask, bias = read
+        assert bias is None
+        np.testing.assert_array_equal(seen(mask)[1, 2], expected)
+
+
+def test_padding_of_keys_hides_keys_in_every_convention(rng):
+    valid = one_visible(rng, B, S)
+    for mask, _ in [
+        conventions.from_torch_mha(key_padding_mask=~valid),
+        conventions.from_keras(value_mask=valid),
+        conventions.from_keras(key_mask=valid),
+        conventions.from_hugging_face(valid.astype(np.int64)),
+        conventions.from_hugging_face(valid),
+    ]:
+        np.testing.assert_array_equal(seen(mask), np.broadcast_to(valid[:, None, None], SCORES))
+
+
+def test_a_query_mask_of_keras_leaves_rows_empty(rng):
+    valid = one_visible(rng, B, T)
+    mask, _ = conventions.from_keras(query_mask=valid)
+    np.testing.assert_array_equal(masks.empty_rows(mask, SCORES)[:, 1], ~valid)
+
+
+def test_causal_flags_are_top_left():
+    for mask, bias in [
+        conventions.from_torch_sdpa(is_causal=True),
+        conventions.from_keras(use_causal_mask=True),
+    ]:
+        assert bias is None
+        np.testing.assert_array_equal(seen(mask)[0, 0], np.tri(T, S, dtype=bool))
+
+
+def test_arguments_hold_together(rng):
+    x, value, query = one_visible(rng, B, T, S), one_visible(rng, B, S), one_visible(rng, B, T)
+    mask, _ = conventions.from_keras(
+        attention_mask=x, value_mask=value, query_mask=query, use_causal_mask=True
+    )
+    expected = x & value[:, None] & query[:, :, None] & np.tri(T, S, dtype=bool)
+    np.testing.assert_array_equal(seen(mask)[:, 1], expected)
+
+
+def test_floats_are_a_bias_and_a_mask_where_they_hide(rng):
+    visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((B, 1, T, S)).astype("f")
+    for hidden, read in [
+        (INFINITE, lambda x: conventions.from_torch_sdpa(attn_mask=x)),
+        (INFINITE, conventions.from_hugging_face),
+        (LOWEST, conventions.from_hugging_face),
+    ]:
+        mask, bias = read(np.where(visible, slope, np.float32(hidden)))
+        np.testing.assert_array_equal(mask.array(SCORES), visible)
+        np.testing.assert_array_equal(bias, np.where(visible, slope, 0), strict=True)
+    mask, bias = conventions.from_torch_sdpa(attn_mask=np.full((T, S), LOWEST, dtype="f"))
+    assert seen(mask).all()  # torch adds the lowest float as a number
+    assert (bias == np.float32(LOWEST)).all()
+
+
+def test_both_floats_of_torch_mha_add_up(rng):
+    slope, of_keys = rng.standard_normal((B * H, T, S)), rng.standard_normal((B, S))
+    slope[3, 1, 2] = of_keys[0, 4] = INFINITE
+    mask, bias = conventions.from_torch_mha(attn_mask=slope, key_padding_mask=of_keys, num_heads=H)
+    expected = slope.reshape(SCORES) + of_keys[:, None, None]
+    np.testing.assert_array_equal(seen(mask), expected > INFINITE)
+    np.testing.assert_array_equal(np.where(seen(mask), bias, INFINITE), expected)
+
+
+def test_nothing_said_is_nothing_read():
+    for read in (conventions.from_torch_sdpa, conventions.from_torch_mha, conventions.from_keras):
+        assert read() == (None, None)
+    for write in (conventions.to_torch_sdpa, conventions.to_torch_mha, conventions.to_keras, conventions.to_hugging_face):  # fmt: skip
+        assert write(None, SCORES) == {}
+
+
+# What is written, and there and back
+
+MASKS = {
+    "causal": masks.causal(align="bottom-right"),
+    "padding": masks.padding([2, 6]),
+    "both": masks.causal(offset=1) & masks.padding([2, 6]),
+    "heads": masks.dense(np.arange(H * T * S).reshape(H, T, S) % 5 > 1),
+    "keys of heads": masks.dense(np.arange(H * S).reshape(H, 1, S) % 4 > 0),
+    "empty rows": masks.causal(offset=-2),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (conventions.to_torch_sdpa, conventions.from_torch_sdpa),
+        (conventions.to_torch_mha, lambda **x: conventions.from_torch_mha(**x, num_heads=H)),
+        (conventions.to_keras, conventions.from_keras),
+    ],
+)
+def test_a_mask_comes_back_from_every_convention(write, read, name):
+    mask, bias = read(**write(MASKS[name], SCORES))
+    assert bias is None
+    np.testing.assert_array_equal(seen(mask), seen(MASKS[name]))
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("shape", [SCORES, (H, 1, 1), (1, S), (1,)])
+def test_a_bias_comes_back_with_its_mask(name, shape, rng):
+    bias = rng.standard_normal(shape).astype("float32")
+    for write, read in [
+        (conventions.to_torch_sdpa, conventions.from_torch_sdpa),
+        (conventions.to_torch_mha, lambda **x: conventions.from_torch_mha(**x, num_heads=H)),
+        (conventions.to_hugging_face, conventions.from_hugging_face),
+    ]:
+        mask, back = read(**write(MASKS[name], SCORES, bias=bias))
+        np.testing.assert_array_equal(seen(mask), seen(MASKS[name]))
+        assert back.dtype == bias.dtype
+        visible = np.where(seen(mask), bias, 0)
+        np.testing.assert_array_equal(np.broadcast_to(back, SCORES), visible)
+
+
+def test_what_is_read_is_written_as_it_was(rng):
+    x, slope = one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
+    hidden = np.where(x, slope, INFINITE)
+    number = np.where(x, slope, LOWEST).astype("float32").reshape(SCORES)
+    cases = [
+        (conventions.from_torch_sdpa, conventions.to_torch_sdpa, {"attn_mask": x.reshape(SCORES)}),
+        (conventions.from_torch_sdpa, conventions.to_torch_sdpa, {"attn_mask": hidden.reshape(SCORES)}),
+        (conventions.from_torch_mha, conventions.to_torch_mha, {"attn_mask": x[0]}),
+        (conventions.from_torch_mha, conventions.to_torch_mha, {"attn_mask": x}),
+        (conventions.from_torch_mha, conventions.to_torch_mha, {"attn_mask": hidden}),
+        (conventions.from_torch_mha, conventions.to_torch_mha, {"key_padding_mask": ~x[:B, 0]}),
+        (conventions.from_keras, conventions.to_keras, {"attention_mask": x[0]}),
+        (conventions.from_keras, conventions.to_keras, {"attention_mask": x[:B]}),
+        (conventions.from_keras, conventions.to_keras, {"attention_mask": x.reshape(SCORES)}),
+        (conventions.from_hugging_face, conventions.to_hugging_face, {"attention_mask": 1 * x[:B, 0]}),
+        (conventions.from_hugging_face, conventions.to_hugging_face, {"attention_mask": number}),
+        (conventions.from_hugging_face, conventions.to_hugging_face, {"attention_mask": number[:, :1]}),
+    ]  # fmt: skip
+    for read, write, given in cases:
+        heads = {"num_heads": H} if read is conventions.from_torch_mha else {}
+        mask, bias = read(**given, **heads)
+        same(write(mask, SCORES, **({} if bias is None else {"bias": bias})), given)
+
+
+def test_keras_gets_a_mask_for_each_sequence_or_one_for_all():
+    for name, shape in {"causal": (T, S), "padding": (B, T, S), "heads": SCORES}.items():
+        assert conventions.to_keras(MASKS[name], SCORES)["attention_mask"].shape == shape
+
+
+def test_hugging_face_gets_integers_or_floats_of_the_dtype_asked_for():
+    same(
+        conventions.to_hugging_face(masks.padding([2, 6]), SCORES),
+        {"attention_mask": np.array([[1, 1, 0, 0, 0, 0], [1] * 6])},
+    )
+    lowest = np.finfo(np.float16).min
+    expected = np.where(np.tri(T, S, dtype=bool), np.float16(0), lowest)
+    same(
+        conventions.to_hugging_face(masks.causal(offset=0), SCORES, dtype="float16"),
+        {"attention_mask": np.broadcast_to(expected, (B, 1, T, S))},
+    )
+
+
+def test_what_is_written_lives_where_it_is_asked_for(place):
+    like = place(np.zeros(1))
+    bias = place(np.ones((T, S)))
+    for written in [
+        conventions.to_torch_sdpa(MASKS["both"], SCORES, like=like),
+        conventions.to_torch_sdpa(MASKS["both"], SCORES, bias=bias),
+        conventions.to_torch_mha(MASKS["both"], SCORES, like=like),
+        conventions.to_torch_mha(MASKS["padding"], SCORES, like=like),
+        conventions.to_keras(MASKS["both"], SCORES, like=like),
+        conventions.to_hugging_face(MASKS["padding"], SCORES, like=like),
+        conventions.to_hugging_face(MASKS["both"], SCORES, dtype="float32", like=like),
+    ]:
+        (x,) = written.values()
+        assert backend.namespace(x) is place.xp
+        assert x.device == like.device
+
+
+def test_arrays_of_every_library_are_read(place, rng):
+    x = one_visible(rng, B * H, T, S)
+    slope = np.where(x, rng.standard_normal(x.shape), INFINITE)
+    reads = [
+        lambda p: conventions.from_torch_sdpa(attn_mask=p(slope.reshape(SCORES))),
+        lambda p: conventions.from_torch_mha(attn_mask=p(slope), num_heads=H),
+        lambda p: conventions.from_torch_mha(attn_mask=p(x), key_padding_mask=p(~x[:B, 0]), num_heads=H),
+        lambda p: conventions.from_keras(attention_mask=p(x[:B]), query_mask=p(x[:B, :, 1])),
+        lambda p: conventions.from_hugging_face(p(x[:B, 0].astype(np.int64))),
+        lambda p: conventions.from_hugging_face(p(slope.reshape(SCORES))),
+    ]  # fmt: skip
+    for read in reads:
+        (one, bias), (other, there) = read(lambda y: y), read(place)
+        np.testing.assert_array_equal(seen(other), seen(one))
+        if bias is not None:
+            np.testing.assert_array_equal(backend.to_numpy(there), bias)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0, 5), (2, 3, 0, 5), (2, 3, 4, 0), (0, 3, 4, 5)])
+def test_empty_scores_are_written_too(shape):
+    rule = masks.causal(offset=0) & masks.prefix(1)
+    conventions.to_torch_sdpa(rule, shape)
+    conventions.to_torch_mha(rule, shape)
+    if len(shape) != 3:
+        conventions.to_keras(rule, shape)
+    if len(shape) == 4:
+        assert conventions.to_hugging_face(masks.prefix(1), shape)["attention_mask"].shape == (
+            shape[0],
+            shape[-1],
+        )
+
+
+ONES = np.ones((B, S), dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: conventions.from_torch_sdpa(attn_mask=ONES), TypeError, "attn_mask has dtype int64 .*!= 0 if ones may attend"),
+        (lambda: conventions.from_torch_mha(attn_mask=ONES), TypeError, "attn_mask has dtype int64 .*!= 0 if ones are hidden"),
+        (lambda: conventions.from_torch_mha(key_padding_mask=ONES), TypeError, "key_padding_mask != 0 if ones are hidden"),
+        (lambda: conventions.from_keras(attention_mask=ONES), TypeError, "attention_mask has dtype int64"),
+        (lambda: conventions.from_keras(attention_mask=-1e9 * ONES), TypeError, "attention_mask == 0 for zeros and large negative"),
+        (lambda: conventions.from_keras(value_mask=1.0 * ONES), TypeError, "value_mask has dtype float64"),
+        (lambda: conventions.from_hugging_face(1.0 * ONES), TypeError, r"\(B, S\) has dtype float64"),
+        (lambda: conventions.from_hugging_face(2 * ONES), ValueError, "other integers than 1"),
+        (lambda: conventions.from_hugging_face(ONES[:, None, None]), TypeError, "has dtype int64"),
+        (lambda: conventions.from_hugging_face(ONES[0]), ValueError, r"shape \(6,\), required is \(B, S\) or"),
+        (lambda: conventions.from_torch_sdpa(attn_mask=ONES > 0, is_causal=True), ValueError, "not both"),
+        (lambda: conventions.from_torch_mha(attn_mask=np.ones(SCORES) > 0), ValueError, r"required is \(T, S\) or"),
+        (lambda: conventions.from_torch_mha(attn_mask=np.ones((6, T, S)) > 0), ValueError, "num_heads must be .* 6 is a multiple of, not None"),
+        (lambda: conventions.from_torch_mha(attn_mask=np.ones((6, T, S)) > 0, num_heads=4), ValueError, "not 4"),
+        (lambda: conventions.from_keras(query_mask=np.ones((B, T, 1)) > 0), ValueError, r"query_mask has shape \(2, 4, 1\), required is \(B, T\)"),
+        (lambda: conventions.to_torch_mha(None, (1, *SCORES)), ValueError, r"\(H, T, S\) or \(B, H, T, S\), not \(1, 2"),
+        (lambda: conventions.to_keras(None, (H, T, S)), ValueError, r"\(T, S\) or \(B, H, T, S\)"),
+        (lambda: conventions.to_hugging_face(masks.causal(offset=0), SCORES), ValueError, r"causal\(offset=0\) is not the same"),
+        (lambda: conventions.to_hugging_face(None, SCORES, bias=np.ones(1), dtype="float32"), TypeError, "not both"),
+        (lambda: conventions.to_torch_sdpa(None, SCORES, bias=ONES), TypeError, "bias has dtype int64"),
+        (lambda: conventions.to_torch_sdpa(None, SCORES, bias=np.ones(5)), ValueError, r"bias has shape \(5,\)"),
+        (lambda: conventions.to_torch_sdpa(ONES > 0, SCORES), ValueError, r"could be \(B, S\)"),
+    ],
+)  # fmt: skip
+def test_what_could_mean_two_things_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Against torch itself
+
+torch_missing = "torch is not installed"
+
+
+def close(ours, theirs):
+    theirs = theirs.detach().numpy()
+    assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()  # float64, one order of sums
+
+
+def test_torch_sdpa_gives_what_its_arguments_read_here_give(rng):
+    torch = pytest.importorskip("torch", reason=torch_missing)
+    q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
+    visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((H, T, S))
+    for given in [
+        {"attn_mask": torch.tensor(visible)},
+        {"attn_mask": torch.tensor(slope)},
+        {"attn_mask": torch.tensor(np.where(visible, slope, INFINITE))},
+        {"attn_mask": torch.tensor(visible[0, 0])},
+        {"is_causal": True},
+        {},
+    ]:
+        theirs = torch.nn.functional.scaled_dot_product_attention(
+            *map(torch.tensor, (q, k, v)), **given
+        )
+        mask, bias = conventions.from_torch_sdpa(**given)
+        bias = None if bias is None else backend.to_numpy(bias)
+        close(mh.scaled_dot_product_attention(q, k, v, mask, bias=bias), theirs)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_torch_sdpa_takes_what_is_written_here(name, rng):
+    torch = pytest.importorskip("torch", reason=torch_missing)
+    q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
+    there, bias = [torch.tensor(x) for x in (q, k, v)], rng.standard_normal((H, 1, S))
+    for given in ({}, {"bias": bias}):
+        written = conventions.to_torch_sdpa(MASKS[name], SCORES, like=there[0], **given)
+        theirs = torch.nn.functional.scaled_dot_product_attention(*there, **written)
+        ours = mh.scaled_dot_product_attention(q, k, v, MASKS[name], **given)
+        some = ~masks.empty_rows(MASKS[name], SCORES)
+        close(ours[some], theirs[torch.tensor(some)])
+
+
+def torch_mha(torch, rng):
+    """torch's module over heads of width 2 with weights that leave Q, K, V and the output alone,
+    and attention here on the same."""
+    m = 2 * H
+    module = torch.nn.MultiheadAttention(m, H, bias=False, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.eye(m, dtype=torch.float64).repeat(3, 1))
+        module.out_proj.weight.copy_(torch.eye(m, dtype=torch.float64))
+    query, key = rng.standard_normal((B, T, m)), rng.standard_normal((B, S, m))
+
+    def theirs(**given):
+        q, k = torch.tensor(query), torch.tensor(key)
+        return module(q, k, k, **given)[0]
+
+    def ours(mask, bias):
+        q, k = (np.swapaxes(x.reshape(B, -1, H, 2), 1, 2) for x in (query, key))
+        out = mh.scaled_dot_product_attention(q, k, k, mask, bias=bias)
+        return np.swapaxes(out, 1, 2).reshape(B, T, m)
+
+    return theirs, ours
+
+
+@pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans beside floats
+def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
+    torch = pytest.importorskip("torch", reason=torch_missing)
+    theirs, ours = torch_mha(torch, rng)
+    hidden, slope = ~one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
+    padded, of_keys = ~one_visible(rng, B, S), rng.standard_normal((B, S))
+    slope_hiding = np.where(hidden, INFINITE, slope)
+    for given in [
+        {"attn_mask": hidden},
+        {"attn_mask": hidden[0]},
+        {"attn_mask": slope_hiding},
+        {"attn_mask": slope[1], "key_padding_mask": of_keys},
+        {"attn_mask": slope_hiding, "key_padding_mask": padded},
+        {"attn_mask": hidden, "key_padding_mask": padded},
+        {"key_padding_mask": padded},
+    ]:
+        mask, bias = conventions.from_torch_mha(**given, num_heads=H)
+        close(ours(mask, bias), theirs(**{name: torch.tensor(x) for name, x in given.items()}))
+
+
+@pytest.mark.parametrize("name", [name for name in MASKS if name != "empty rows"])
+def test_torch_mha_takes_what_is_written_here(name, rng):
+    torch = pytest.importorskip("torch", reason=torch_missing)
+    theirs, ours = torch_mha(torch, rng)
+    bias = rng.standard_normal((B, 1, T, S))
+    like = torch.tensor(0.0)
+    close(
+        ours(MASKS[name], None), theirs(**conventions.to_torch_mha(MASKS[name], SCORES, like=like))
+    )
+    written = conventions.to_torch_mha(MASKS[name], SCORES, bias=bias, like=like)
+    close(ours(MASKS[name], bias), theirs(**written))
+
+
+def test_torch_rows_with_nothing_visible_are_what_the_docstring_says(rng):
+    torch = pytest.importorskip("torch", reason=torch_missing)
+    q, k = (
+        torch.tensor(rng.standard_normal((1, 1, T, D))),
+        torch.tensor(rng.standard_normal((1, 1, S, D))),
+    )
+    attend = torch.nn.functional.scaled_dot_product_attention
+    nothing = torch.zeros((T, S), dtype=torch.bool)
+    assert (attend(q, k, k, attn_mask=nothing) == 0).all()
+    assert (attend(q, k, k, attn_mask=torch.full((T, S), INFINITE, dtype=q.dtype)) == 0).all()
+    least = torch.full((T, S), torch.finfo(q.dtype).min, dtype=q.dtype)
+    close(
+        k.mean(-2).expand(1, 1, T, D).numpy(),
+        attend(q, k, k, attn_mask=least),
+    )
+    theirs, _ = torch_mha(torch, rng)
+    assert torch.isnan(theirs(attn_mask=~nothing)).all()
+    assert (theirs(attn_mask=~nothing, need_weights=False) == 0).all()
