@@ -138,6 +138,7 @@ def alibi(
     Input Length Extrapolation" (2022), equation in section 3.
     """
     like = backend.full((), 0, dtype="float32") if like is None else array_of(like)
+    like = namespace(like).real(like) if backend.is_complex(like) else like
     if not backend.is_floating(like):
         what = f"of {like.dtype}" if backend.is_array(like) else f"a {type(like).__name__}"
         raise TypeError(f"alibi: like must be an array of floating-point numbers, not {what}")

@@ -72,14 +72,9 @@ def test_three_wide_layers_are_3h_narrow_ones(mha, rng):
         np.testing.assert_allclose(stacked[:, h], narrow, atol=1e-14)
 
 
-def test_a_bare_reshape_would_mix_time_with_heads(rng):
+def test_merging_undoes_splitting(rng):
     x = rng.standard_normal((B, T, M))
-    right = mh.projections.split_heads(x, H)
-    wrong = x.reshape(B, H, T, M // H)
-    assert right.shape == wrong.shape
-    assert not np.allclose(right, wrong)
-    np.testing.assert_array_equal(right[1, 2, 3], x[1, 3, 2 * 4 : 3 * 4])
-    np.testing.assert_array_equal(mh.projections.merge_heads(right), x)
+    np.testing.assert_array_equal(mh.projections.merge_heads(mh.projections.split_heads(x, H)), x)
 
 
 def test_heads_are_independent(mha, rng):
@@ -147,3 +142,220 @@ def test_without_biases_there_are_four_parameters():
     module = mh.MultiHeadAttention(M, H, bias=False)
     assert [name for name, _ in module.named_parameters()] == ["w_q", "w_k", "w_v", "w_o"]
     assert module(np.ones((B, T, M), dtype="float32")).shape == (B, T, M)
+
+
+ALL = {
+    "num_kv_heads": 2,
+    "head_dim": 6,
+    "v_head_dim": 5,
+    "softcap": 3.0,
+    "sink": True,
+    "qk_norm": True,
+    "rope": mh.positions.Rope(width=4),
+    "alibi": True,
+    "dropout": 0.3,
+    "scale": 0.4,
+}
+OPTIONS = {name: {name: value} for name, value in ALL.items()} | {
+    "num_kv_heads": {"num_kv_heads": 1},
+    "everything": ALL,
+    "fused": {"form": "fused", **ALL},
+    "per-head": {"form": "per-head", **ALL},
+    "double": {"form": "double", **ALL},
+    "bilinear": {"form": "bilinear", "num_kv_heads": 2, "softcap": 3.0, "sink": True},
+    "interleaved": {"rope": mh.positions.Rope(interleaved=True), "num_kv_heads": 2},
+    "plain": {},
+}
+EVERY_OPTION = pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
+FOUR = 4  # heads that two key heads can serve
+
+
+def drawn(rng, settings, d_model=M):
+    """A module whose parameters are all away from where they start."""
+    mha = mh.MultiHeadAttention(d_model, FOUR, rng=rng, dtype="float64", **settings)
+    for p in mha.parameters():
+        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
+    return mha
+
+
+@EVERY_OPTION
+def test_every_option_has_right_gradients(settings, rng):
+    mha = drawn(rng, settings, d_model=16)
+    names, parameters = zip(*mha.named_parameters(), strict=True)
+    keep = rng.random((B, FOUR, 3, 3)) < 0.6
+
+    def f(x, *weights):
+        for p, w in zip(parameters, weights, strict=True):
+            p._data, p._node = w._data, w._node
+        return mha(x, mask=mh.masks.causal(), keep=keep if mha.dropout else None)
+
+    inputs = [mh.Tensor(rng.standard_normal((B, 3, 16)))]
+    inputs += [mh.Tensor(p.data.copy()) for p in parameters]
+    report = mh.gradcheck(f, *inputs, names=["x", *names])
+    assert {row.input for row in report.rows if row.method == "complex step"} == {"x", *names}
+    zero = {row.input for row in report.rows if row.note == "structural zero"}
+    cancels = {"b_k", "b_k.0", "b_k.1"}
+    bent = {"softcap", "sink", "qk_norm", "rope"} & settings.keys()
+    assert zero <= (set() if bent else cancels), zero
+
+
+@EVERY_OPTION
+def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
+    mha, x = drawn(rng, settings, d_model=16), rng.standard_normal((B, 7, 16))
+    for mask in (
+        mh.masks.causal(),
+        mh.masks.sliding_window(2, 0),
+        mh.masks.causal() & mh.masks.documents([[0, 0, 0, 1, 1, 2, 2], [0] * 6 + [1]]),
+    ):
+        full, weights = mha(x, mask=mask, return_weights=True)
+        cache, at = mh.KeyValueCache(), 0
+        for count in (3, 1, 1, 2):  # a prompt, then steps of one and more
+            step = slice(at, at + count)
+            typed = mask if "documents" not in repr(mask) else cut(mask, at + count)
+            y, w = mha(x[:, step], mask=typed, cache=cache, return_weights=True)
+            at += count
+            assert len(cache) == at
+            assert abs(y.data - full.data[:, step]).max() <= 1e-12 * abs(full.data).max()
+            assert abs(w.data - weights.data[:, :, step, :at]).max() <= 1e-12
+            assert not weights.data[:, :, step, at:].any()
+
+
+def cut(mask, s):
+    """Packed documents up to the key s, for the cache holds no more yet."""
+    return mask.left & mh.masks.documents(mask.right.key_ids[:, :s])
+
+
+def test_a_cache_is_for_one_sequence_of_one_layer(rng):
+    mha, x = drawn(rng, {}), rng.standard_normal((B, T, M))
+    cache = mh.KeyValueCache()
+    mha(x, cache=cache)
+    with pytest.raises(
+        ValueError, match=r"cache holds .*\(2, 4, 5, 3\) and is given \(1, 4, 5, 3\)"
+    ):
+        mha(x[:1], cache=cache)
+    with pytest.raises(ValueError, match="a cache is for self-attention"):
+        mha(x, x, cache=cache)
+
+
+def test_gradients_flow_through_a_cache(rng):
+    mha, x = drawn(rng, {"rope": mh.positions.Rope(width=2)}), rng.standard_normal((B, T, M))
+    cotangent, gradients = rng.standard_normal((B, T, M)), []
+    for steps in ([T], [2, 1, 2]):
+        leaf, cache, at, total = mh.Tensor(x, requires_grad=True), mh.KeyValueCache(), 0, 0.0
+        for n in steps:
+            y = mha(leaf[:, at : at + n], mask=mh.masks.causal(), cache=cache)
+            total, at = total + (y * cotangent[:, at : at + n]).sum(), at + n
+        total.backward()
+        gradients.append(leaf.grad)
+    assert abs(gradients[1] - gradients[0]).max() <= 1e-12 * abs(gradients[0]).max()
+
+
+@EVERY_OPTION
+def test_documents_packed_into_one_row_are_as_by_themselves(settings, rng):
+    mha = drawn(rng, settings, d_model=16)
+    parts = [rng.standard_normal((1, n, 16)) for n in (3, 1, 4)]
+    ids = np.repeat([[0, 1, 2]], [3, 1, 4], axis=1)
+    for inner in (mh.masks.causal(), mh.masks.sliding_window(1, 1)):
+        packed = mha(np.concatenate(parts, axis=1), mask=inner & mh.masks.documents(ids))
+        alone = np.concatenate([mha(x, mask=inner).data for x in parts], axis=1)
+        assert abs(packed.data - alone).max() <= 1e-12 * abs(alone).max()
+
+
+@pytest.mark.parametrize("name", mh.functional.IMPLEMENTATIONS)
+def test_every_implementation_gives_the_same_layer(name, rng):
+    mha, x = drawn(rng, ALL), rng.standard_normal((B, T, M))
+    keep = rng.random((B, FOUR, T, T)) < 0.6
+    outcomes = []
+    for call in (
+        lambda: mha(x, mask=mh.masks.causal(), keep=keep),
+        lambda: mha(x, mask=mh.masks.causal(), keep=keep, implementation=name),
+    ):
+        mha.zero_grad()
+        y = call()
+        y.backward(np.cos(np.arange(y.data.size)).reshape(y.shape))
+        outcomes.append([y.data, *(p.grad for p in mha.parameters())])
+    with mh.implementation(name):
+        np.testing.assert_array_equal(
+            mha(x, mask=mh.masks.causal(), keep=keep).data, outcomes[1][0]
+        )
+    for one, other in zip(*outcomes, strict=True):
+        assert abs(one - other).max() <= 1e-12 * abs(one).max()
+
+
+def test_the_operation_on_arrays_is_the_module(rng):
+    """Composed by hand and composed by the tape, with grouped heads."""
+    mha, x = drawn(rng, {"num_kv_heads": 2, "v_head_dim": 5}), rng.standard_normal((B, T, M))
+    memory = rng.standard_normal((B, S, M))
+    weights = [getattr(mha, f"{kind}_{role}") for kind in "wb" for role in "qkvo"]
+    for inputs in ((x, x, x), (x, memory, memory)):
+        outcomes = []
+        for call in (
+            lambda q, k, v: mha(q, k, v, return_weights=True),
+            lambda q, k, v: mh.multi_head_attention(
+                q, k, v, *weights, num_heads=FOUR, num_kv_heads=2
+            ),
+        ):
+            mha.zero_grad()
+            leaves = [mh.Tensor(a, requires_grad=True) for a in inputs]
+            y, w = call(*leaves)
+            (y * np.cos(np.arange(M))).sum().backward()
+            grads = [p.grad for p in (*leaves, *mha.parameters())]
+            outcomes.append([y.data, w.data, *grads])
+        largest = max(abs(g).max() for g in outcomes[0][2:])
+        for one, other in zip(*outcomes, strict=True):
+            assert abs(one - other).max() <= 1e-12 * largest
+
+
+def test_dropout_needs_a_generator_and_is_replayed_by_its_draw(rng):
+    mha, x = drawn(rng, {"dropout": 0.4}), rng.standard_normal((B, T, M))
+    plain = drawn(np.random.default_rng(20170612), {})
+    np.testing.assert_array_equal(mha(x).data, plain(x).data)
+    one, two = (mha(x, rng=np.random.default_rng(5)).data for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert abs(one - mha(x).data).max() > 0.1
+    keep = backend.bernoulli(np.random.default_rng(5), (B, FOUR, T, T), 0.6, like=x)
+    np.testing.assert_array_equal(mha(x, keep=keep).data, one)
+    _, before = mha(x, keep=keep, return_weights=True)
+    _, after = mha(x, keep=keep, return_weights="dropped")
+    np.testing.assert_allclose(after.data, np.where(keep, before.data / 0.6, 0), atol=1e-15)
+
+
+def test_normalised_queries_and_keys_have_bounded_scores(rng):
+    mha, x = drawn(rng, {"qk_norm": True}), rng.standard_normal((B, T, M))
+    mha.b_q.data, mha.b_k.data = 0 * mha.b_q.data, 0 * mha.b_k.data
+    _, weights = mha(x, return_weights=True)
+    _, larger = mha(1e3 * x, return_weights=True)
+    np.testing.assert_allclose(larger.data, weights.data, atol=1e-5)  # but for eps
+
+
+def test_rotary_positions_tell_the_order_and_nothing_else_does(rng):
+    x = rng.standard_normal((B, T, M))
+    order = rng.permutation(T)
+    plain = drawn(rng, {})
+    np.testing.assert_allclose(plain(x[:, order]).data, plain(x).data[:, order], atol=1e-13)
+    for settings in ({"rope": mh.positions.Rope(width=2)}, {"alibi": True}):
+        placed = drawn(rng, settings)
+        assert abs(placed(x[:, order]).data - placed(x).data[:, order]).max() > 1e-3
+
+
+def test_alibi_is_its_bias(rng):
+    x = rng.standard_normal((B, T, M))
+    placed = drawn(np.random.default_rng(1), {"alibi": True})
+    plain = drawn(np.random.default_rng(1), {})
+    bias = mh.positions.alibi(FOUR, T, T, like=x)
+    np.testing.assert_array_equal(placed(x).data, plain(x, bias=bias).data)
+    more = rng.standard_normal((T, T))
+    np.testing.assert_array_equal(placed(x, bias=more).data, plain(x, bias=more + bias).data)
+    with pytest.raises(ValueError, match="alibi is for self-attention"):
+        placed(x, x[:, :2])
+
+
+def test_float16_in_float16_out(rng):
+    mha = drawn(rng, ALL)
+    half = mh.MultiHeadAttention(M, FOUR, dtype="float16", **ALL)
+    for p, q in zip(half.parameters(), mha.parameters(), strict=True):
+        p.data = q.data.astype("float16")
+    x = rng.standard_normal((B, T, M))
+    y = half(x.astype("float16"))
+    assert y.dtype == np.float16
+    assert abs(y.data - mha(x).data).max() <= 2e-2 * abs(mha(x).data).max()
