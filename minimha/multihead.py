@@ -193,8 +193,8 @@ class MultiHeadAttention(Projections):
         Without a key this is self-attention; without a value, the value is the key. mask, bias,
         keep, return_weights and implementation are those of `scaled_dot_product_attention`.
 
-        cache  remembers keys and values of the calls before: S counts them all, and the T queries
-               are the last positions, for masks and for rope and alibi too
+        cache  remembers keys and values of the calls before: S counts them all, with these ones.
+               Masks, rope and alibi know that the T queries are the last positions
         rng    draws what dropout keeps; without rng and keep nothing is dropped
 
         Raises ValueError for an input of another width than M, Mk, Mv, TypeError for what is no

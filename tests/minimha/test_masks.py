@@ -491,3 +491,30 @@ def test_what_cannot_be_drawn_is_left_to_the_repr():
     assert misfit._repr_svg_() is None
     assert mh.masks.documents(3)._repr_svg_() is None
     assert mh.masks.padding([100_000])._repr_svg_() is None  # larger than a picture
+
+
+def test_a_bare_mask_of_three_axes_is_refused_where_it_could_be_two_things():
+    query, key = np.zeros((3, 3, T, D)), np.zeros((3, 3, S, D))
+    seen = np.ones((3, T, S), dtype=bool)
+    with pytest.raises(
+        ValueError, match=r"\(3, 4, 6\) could be \(B, T, S\) or \(H, T, S\): write mask"
+    ):
+        mh.masks.resolve(seen, query, key)
+    assert mh.masks.resolve(mh.masks.dense(seen), query, key) is seen
+    assert mh.masks.resolve(seen[:, None], query, key).shape == (3, 1, T, S)
+    assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: no doubt
+
+
+def test_a_mask_can_be_told_where_its_queries_stand():
+    told = (mh.masks.causal() & mh.masks.documents([0, 0, 1, 1, 1, 2])).at(2)
+    np.testing.assert_array_equal(
+        told.array((3, 6)),
+        (mh.masks.causal() & mh.masks.documents([0, 0, 1, 1, 1, 2])).array((6, 6))[2:5],
+    )
+    np.testing.assert_array_equal(
+        mh.masks.causal(offset=1).at(2).array((3, 6)), mh.masks.causal(offset=1).array((3, 6))
+    )
+    for ours, theirs in zip(
+        told.blocks((3, 6), (2, 2)), told.mask.blocks((3, 6), (2, 2), offset=2), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)

@@ -199,6 +199,28 @@ def test_every_option_has_right_gradients(settings, rng):
     assert zero <= (set() if bent else cancels), zero
 
 
+def test_the_layer_is_its_parts_in_this_order(rng):
+    """Project, normalise, turn, attend with scale, softcap, bias and sink, project."""
+    mha, x, f = drawn(rng, ALL), rng.standard_normal((B, T, M)), mh.functional
+    q, k, v = (
+        np.stack(np.split(x @ w.data + b.data, n, axis=-1), axis=1)
+        for w, b, n in zip(
+            (mha.w_q, mha.w_k, mha.w_v), (mha.b_q, mha.b_k, mha.b_v), (FOUR, 2, 2), strict=True
+        )
+    )
+    q, k = f.rms_norm(q, mha.norm_q.data), f.rms_norm(k, mha.norm_k.data)
+    q, k = (f.rope(a, positions=np.arange(T), width=4) for a in (q, k))
+    k, v = (np.repeat(a, FOUR // 2, axis=1) for a in (k, v))
+    scores = ALL["softcap"] * np.tanh(q @ k.mT * ALL["scale"] / ALL["softcap"])
+    scores += mh.positions.alibi(FOUR, T, T, like=x)
+    e = np.exp(scores) * np.tri(T)
+    weights = e / (e.sum(-1, keepdims=True) + np.exp(mha.sink.data[:, None, None]))
+    out = np.concatenate(list(np.moveaxis(weights @ v, 1, 0)), axis=-1)
+    ours = mha(x, mask=mh.masks.causal(), return_weights=True)
+    np.testing.assert_allclose(ours[1].data, weights, atol=1e-14)
+    np.testing.assert_allclose(ours[0].data, out @ mha.w_o.data + mha.b_o.data, atol=1e-13)
+
+
 @EVERY_OPTION
 def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
     mha, x = drawn(rng, settings, d_model=16), rng.standard_normal((B, 7, 16))
