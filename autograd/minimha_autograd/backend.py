@@ -41,8 +41,8 @@ HostScalar = np.generic
 known: dict[type, Any] = {}
 """The namespaces of the array types met so far."""
 
-exact: set[tuple[type, Any]] = set()
-"""The types and dtypes met so far of arrays that are not floating-point: they mix with any."""
+exact: dict[int, Any] = {}
+"""The dtypes met so far that are not floating-point, by id: they mix with any."""
 
 
 def namespace(x: Any, *others: Any) -> Any:
@@ -69,14 +69,14 @@ def namespace(x: Any, *others: Any) -> Any:
 def _lean(numpy: Any) -> ModuleType:
     """NumPy's namespace, less the time that its functions and wrappers spend in Python.
 
-    On 8x8 float32: sum 0.8 µs for 1.8, max 1.1 for 2.3, clip 1.0 for 9.9, zeros_like 0.2 for 1.3.
+    On 8x8 float32: sum 0.8 µs for 2.0, max 0.9 for 2.1, clip 0.9 for 9.6, zeros_like 0.2 for 1.3.
     """
 
-    def reduction(name: str) -> Callable[..., Array]:
-        method = getattr(np.ndarray, name)
-
-        def reduce(x: Array, /, **settings: Any) -> Array:
-            return method(np.asarray(x), **settings)
+    def reduction(ufunc: Any) -> Callable[..., Array]:
+        def reduce(
+            x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False
+        ) -> Array:
+            return ufunc.reduce(x, axis, dtype, None, keepdims)
 
         return reduce
 
@@ -89,12 +89,12 @@ def _lean(numpy: Any) -> ModuleType:
     def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
         if x.dtype.kind != "f" or min is max is None:
             return np.clip(x, min, max)
-        return x.clip(min, max)
+        return x.clip(beside(min, x), beside(max, x))
 
     def cumulative_sum(x: Array, /, *, axis: int | None = None, **settings: Any) -> Array:
-        if settings or axis is None:
+        if settings or axis is None or x.dtype.kind != "f":
             return numpy.cumulative_sum(x, axis=axis, **settings)
-        return x.cumsum(axis)
+        return np.add.accumulate(x, axis)
 
     def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
         return np.zeros(shape, dtype)
@@ -115,23 +115,71 @@ def _lean(numpy: Any) -> ModuleType:
         return y
 
     def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+        if axis == 0 and x.ndim:
+            return x[::-1]
         if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
             return np.flip(x, axis)
         return x[(slice(None),) * (axis % x.ndim) + (slice(None, None, -1),)]
 
     lean = ModuleType(numpy.__name__)
-    lean.__dict__.update(vars(numpy) | {name: reduction(name) for name in ("sum", "max", "min")})
+    lean.__dict__.update(vars(numpy))
     for function in (
         reshape, permute_dims, clip, cumulative_sum, zeros, zeros_like, full_like, broadcast_to,
         flip,
     ):  # fmt: skip
         setattr(lean, function.__name__, function)
+    for name, ufunc in {"sum": np.add, "max": np.maximum, "min": np.minimum}.items():
+        setattr(lean, name, reduction(ufunc))
     lean.__dict__["matmul"] = np.matmul
     return lean
 
 
 _SMALL = 16_384
 """Entries up to which a copy is faster than a view made by NumPy's broadcast_to."""
+
+
+_numbers: dict[str, dict[float, np.ndarray]] = {}
+"""Numbers as arrays without axes, by the letter of the dtype and the number."""
+
+
+def beside(number: float, x: Array) -> Any:
+    """A number to compute with x: as an array without axes, which NumPy takes 0.25 µs less over."""
+    if type(x) is not np.ndarray:
+        return number
+    try:
+        return _numbers[x.dtype.char][number]
+    except (KeyError, TypeError):  # new, or no number
+        return _without_axes(number, x.dtype)
+
+
+def _without_axes(number: Any, dtype: Any) -> Any:
+    if type(number) not in (float, int) or not number or dtype.kind != "f":
+        return number  # among them 0, which could be -0
+    with np.errstate(over="ignore"):
+        array = np.asarray(number, dtype)
+    if not np.isfinite(array):
+        return number
+    array.flags.writeable = False
+    there = _numbers.setdefault(dtype.char, {})
+    if len(there) < 1024:
+        there[number] = array
+    return array
+
+
+def some(mask: Array) -> Array | None:
+    """A mask, or None if it is seen to hold nowhere; on a device nobody looks."""
+    return None if type(mask) is np.ndarray and 1 not in mask.tobytes() else mask
+
+
+def put(into: Array, mask: Array, values: Array) -> Array:
+    """The values where the mask holds, and into elsewhere, which may be overwritten.
+
+    Values and into have one shape and dtype; the mask broadcasts to it.
+    """
+    if type(into) is not np.ndarray or mask.size != into.size:
+        return namespace(into).where(mask, values, into)
+    np.putmask(into, mask, values)
+    return into
 
 
 def library(name: str) -> Any:
@@ -181,7 +229,7 @@ def asarray(value: object) -> Array:
 
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
-    return _is(x, "f", "real floating")
+    return x.dtype.kind == "f" if type(x) is HostArray else _is(x, "real floating")
 
 
 def is_half(x: Array) -> bool:
@@ -191,23 +239,21 @@ def is_half(x: Array) -> bool:
 
 def is_complex(x: object) -> bool:
     """Whether x is an array of complex numbers: they pass forward only, for the complex step."""
-    return _is(x, "c", "complex floating")
+    return x.dtype.kind == "c" if type(x) is HostArray else _is(x, "complex floating")
 
 
 def is_integral(x: object) -> bool:
     """Whether x is an array of integers."""
-    return _is(x, "iu", "integral")
+    return x.dtype.kind in "iu" if type(x) is HostArray else _is(x, "integral")
 
 
 def is_boolean(x: object) -> bool:
     """Whether x is an array of booleans."""
-    return _is(x, "b", "bool")
+    return x.dtype.kind == "b" if type(x) is HostArray else _is(x, "bool")
 
 
-def _is(x: Any, letters: str, kind: str) -> bool:
-    """By NumPy's letter, or by the standard's word for a kind of dtype."""
-    if type(x) is np.ndarray:
-        return x.dtype.kind in letters
+def _is(x: Any, kind: str) -> bool:
+    """By the standard's word for a kind of dtype, which NumPy has a letter for."""
     return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
 
 

@@ -86,12 +86,12 @@ def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
     """A box for each step behind root, tied to its neighbours, the oldest first."""
     found, stack = {root}, [root]
     while stack:
-        new = {parent for parent in stack.pop().parents if parent is not None} - found
+        new = set(stack.pop().arguments) - found
         found |= new
         stack += new
         if len(found) > LARGEST:
             raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
-    ordered = sorted(found, key=lambda node: node.order)
+    ordered = sorted(found, key=lambda node: -node.order)
     values: dict[Node, list[Node]] = {}  # of operations with several
     for node in ordered:
         if type(node.pull) is int:
@@ -100,7 +100,7 @@ def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
     for node in ordered:
         if type(node.pull) is int:
             continue
-        parents = [boxes[_step(p)] for p in node.parents if p is not None]
+        parents = [boxes[_step(p)] for p in node.arguments]
         layer = 1 + max((box.layer for box in parents), default=-1)
         kind = "leaf" if node.pull is None else "root" if node is _step(root) else "step"
         boxes[node] = box = _Box(_lines([node, *values.get(node, [])], names), layer, kind)
@@ -135,7 +135,7 @@ def _bends(boxes: list[_Box]) -> list[_Box]:
 
 def _step(node: Node) -> Node:
     """The step that made a value: one of several values is no step of its own."""
-    return node.parents[0] if type(node.pull) is int else node  # type: ignore[return-value]
+    return node.arguments[0] if type(node.pull) is int else node
 
 
 def _lines(nodes: list[Node], names: dict[Node | None, str]) -> list[str]:

@@ -23,20 +23,22 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from numbers import Number
+from types import FunctionType
 from typing import Any, Protocol
 
 from . import anomaly, backend
 from .backend import exact, known
 from .modes import in_force, is_recording, no_grad, open_blocks
-from .pullback import Fitted, Pullback
+from .pullback import PAIR, Fitted, Pullback, plain
 from .saved import checksums
-from .tape import Node, order
+from .tape import Node, noted, order
 from .tensor import Tensor
 
-_new_tensor, _new_node = Tensor.__new__, Node.__new__
+_new_tensor = Tensor.__new__
+_ABSENT = object()
+_Plan = tuple[tuple[bool, ...], int | None]
 _NUMBERS = frozenset({bool, complex, float, int})
 _SETTINGS = _NUMBERS | {type(None), slice, str, tuple}
-_PAIR = "an operation must return (value, pullback), and the pullback is a function"
 _ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
@@ -87,6 +89,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         return functools.partial(operation, fits=fits, converts=converts)
     form = _Form(function, converts)
     arity, asks_wanted = form.arity, form.asks_wanted
+    plans: dict[int, _Plan] = {}
 
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
@@ -100,8 +103,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             settings["wanted"] = wanted
         try:
             value, pull = function(*inputs, **settings)
-            if not callable(pull):
-                raise TypeError(_PAIR)
+            pull = plain(pull)
         except _ERRORS as error:
             raise _explained(error, this, fits, inputs, settings) from error
         value = form.check(value, dtype, inputs)
@@ -115,22 +117,24 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             inputs = form.arrange(inputs, settings)
         arrays: list[Any] = []
         parents: list[Node | None] = []
-        lifts = recorded = unlike = False
+        lifts = unlike = False
         library = dtype = None
+        wants, bit = 0, 1  # whose gradients are wanted: a bit an argument
         for x in inputs:
-            if type(x) is Tensor or isinstance(x, Tensor):
+            kind, node = type(x), None
+            if kind is Tensor or (kind not in known and isinstance(x, Tensor)):
                 lifts, node, x = True, x._node, x._data  # noqa: PLW2901
-                recorded = recorded or node is not None
-                parents.append(node)
-            else:
-                parents.append(None)
+                kind = type(x)
+                if node is not None:
+                    wants += bit
+            bit += bit
             arrays.append(x)
-            kind = type(x)
+            parents.append(node)
             if kind is library:
                 if x.dtype is not dtype:
-                    if (kind, dtype) in exact:
+                    if id(dtype) in exact:
                         dtype = x.dtype
-                    elif (kind, x.dtype) not in exact:
+                    elif id(x.dtype) not in exact:
                         unlike = True
             elif library is None and kind in known:
                 library, dtype = kind, x.dtype
@@ -138,51 +142,61 @@ def operation(  # noqa: PLR0915  what follows is three short functions
                 unlike = True
         if unlike or library is None:
             library, dtype = form.examine(arrays)
-        if len(parents) < arity:
-            parents += [None] * (arity - len(parents))
         blocks = open_blocks.get()
         if blocks and in_force(no_grad):
-            recorded, parents = False, [None] * len(parents)
+            wants = 0
+        called = wants + bit  # the highest bit tells how many were given
+        plan = plans.get(called) or _plan(plans, called, max(len(inputs), arity))
         try:
-            if not asks_wanted:
-                value, pull = function(*arrays, **settings)
+            if asks_wanted:
+                value, pull = function(*arrays, wanted=plan[0], **settings)
             else:
-                wanted = tuple(map(bool, parents))
-                value, pull = function(*arrays, wanted=wanted, **settings)
-            if not callable(pull):
-                raise TypeError(_PAIR)
+                value, pull = function(*arrays, **settings) if settings else function(*arrays)
+            if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
+                pull = plain(pull)
         except _ERRORS as error:
             raise _explained(error, this, fits, arrays, settings) from error
         if type(value) is not library or value.dtype is not dtype:
-            value = form.check(value, dtype, arrays, recorded)
+            value = form.check(value, dtype, arrays, wants > 0)
             if backend.is_array(value) and not backend.is_floating(value):
-                recorded = False  # no gradient flows through integers
+                wants = 0  # no gradient flows through integers
         where = anomaly.in_values(this, arrays, settings, value) if blocks else None
-        if recorded:
-            return _record(this, pull, parents, value, where)
+        if wants:
+            return _record(this, pull, parents, plan, value, where)
         if not lifts:
             return value
         return tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
 
-    def unary(*inputs: Any, **settings: Any) -> Any:
+    def unary(x: Any = _ABSENT, /, *rest: Any, **settings: Any) -> Any:
         """The same, shorter, for what most calls are: one Tensor, recorded, and settings."""
-        x = inputs[0] if inputs else None
-        if type(x) is not Tensor or x._node is None or open_blocks.get():
-            return lifted(*inputs, **settings)
-        if settings or len(inputs) > 1:
-            form.arrange(inputs, settings)
+        if type(x) is not Tensor or (parent := x._node) is None or open_blocks.get():
+            return lifted(**settings) if x is _ABSENT else lifted(x, *rest, **settings)
+        if settings or rest:
+            form.arrange((x, *rest), settings)
         array = x._data
+        dtype = array.dtype
         try:
             value, pull = function(array, **settings) if settings else function(array)
-            if not callable(pull):
-                raise TypeError(_PAIR)
+            if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
+                pull = plain(pull)
         except _ERRORS as error:
             raise _explained(error, this, fits, [array], settings) from error
-        if type(value) is not type(array) or value.dtype is not array.dtype:
-            value = form.check(value, array.dtype, [array], recorded=True)
-            if backend.is_array(value) and not backend.is_floating(value):
+        if type(value) is not type(array) or value.dtype is not dtype:
+            value = form.check(value, dtype, [array], recorded=True)
+            if type(value) is tuple:
+                return _record(this, pull, (parent,), ((True,), 0), value)
+            if not backend.is_floating(value):
                 return Tensor._made(value)  # no gradient flows through integers
-        return _record(this, pull, (x._node,), value)
+            dtype = value.dtype
+        # what _record does for one value, without the calls: the busiest lines of the engine
+        node, y = Node(), _new_tensor(Tensor)
+        node.operation, node.pull, node.order, node.saved = this, pull, next(order), checksums(pull)
+        node.parents, node.place, node.number = parent, 0, 1
+        shape = value.shape  # mostly that of the parent: then one tuple serves both
+        node.shape, node.dtype = parent.shape if shape == parent.shape else shape, dtype
+        node.hooks = node.gradient = node.where = None
+        y._data, y._node = value, node
+        return y
 
     this: Any = functools.wraps(function)(unary if arity == 1 and not asks_wanted else lifted)
     this.parameters, this.with_pullback, this.__signature__ = (
@@ -193,28 +207,39 @@ def operation(  # noqa: PLR0915  what follows is three short functions
     return this
 
 
+def _plan(plans: dict[int, _Plan], called: int, number: int) -> _Plan:
+    """Which gradients are wanted, and the place of the one where it is one alone."""
+    wants = called - (1 << called.bit_length() - 1)
+    wanted = tuple(bool(wants >> k & 1) for k in range(number))
+    if len(plans) >= 1024:  # there are many for operations on any number of arrays
+        plans.clear()
+    plans[called] = plan = (wanted, wanted.index(True) if sum(wanted) == 1 else None)
+    return plan
+
+
 def _record(
     operation: Operation,
     pull: Pullback,
     parents: Sequence[Node | None],
+    plan: _Plan,
     value: Any,
     where: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The value, or several, as Tensors that know how they were made."""
-    if type(value) is tuple:
-        node = Node(operation, pull, parents, value)
-        outputs: Any = tuple(
-            Tensor._made(x, Node(operation, k, (node,), x)) for k, x in enumerate(value)
-        )
-    else:  # what __init__ and _made do, without the calls: the busiest lines of the engine
-        node, outputs = _new_node(Node), _new_tensor(Tensor)
-        node.operation, node.pull, node.parents = operation, pull, parents
-        node.order, node.shape, node.dtype = next(order), value.shape, value.dtype
-        node.hooks = node.gradient = None
-        outputs._data, outputs._node = value, node
-    node.where = where
+    node, (wanted, place) = Node(), plan
+    node.parents, node.place, node.number = parents, 0, len(wanted)
+    if place is not None:
+        node.parents, node.place = parents[place] or (), place
+    node.operation, node.pull, node.order = operation, pull, next(order)
     node.saved = checksums(pull, where is not None)
-    return outputs
+    node.hooks, node.gradient, node.where = None, None, where
+    if type(value) is tuple:
+        node.shape, node.dtype = [x.shape for x in value], None
+        return tuple(Tensor._made(x, noted(operation, k, node, x)) for k, x in enumerate(value))
+    node.shape, node.dtype = value.shape, value.dtype
+    y = _new_tensor(Tensor)
+    y._data, y._node = value, node
+    return y
 
 
 class _Form:
@@ -249,6 +274,9 @@ class _Form:
             rest = inputs[self.arity :]
             if type(rest[0]) in _SETTINGS and (len(rest) == 1 or self.spreads):
                 settings[self.settings[0]] = rest if len(rest) > 1 else rest[0]
+                return inputs[: self.arity]
+            if len(rest) <= len(self.settings) and _SETTINGS.issuperset(map(type, rest)):
+                settings.update(zip(self.settings, rest))  # noqa: B905  the first settings only
                 return inputs[: self.arity]
         if len(inputs) > self.arity:
             if not self.variadic:
@@ -324,7 +352,7 @@ class _Form:
                         "nothing is converted silently"
                     )
             if not backend.is_floating(x):
-                exact.add((type(x), x.dtype))
+                exact[id(x.dtype)] = x.dtype
             first = first or (name, x)
             floats = floats or (backend.is_floating(x) and (name, x)) or None
         return first and type(first[1]), floats and floats[1].dtype
@@ -366,7 +394,7 @@ def _explained(
     if kind is AttributeError and any(isinstance(x, Number) for x in arrays):
         what, kind = what or "it needs arrays, not numbers", TypeError
     if "unpack" in str(error):
-        what = f"{_PAIR}: {error}"
+        what = f"{PAIR}: {error}"
     names = operation.parameters or [f"array {k}" for k in range(len(arrays))]
     places = {str(x.device) for x in arrays if backend.is_array(x)}
     given = ", ".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from . import backend
@@ -10,6 +11,24 @@ from .backend import Array
 
 Pullback = Callable[..., tuple[Array | None, ...]]
 """Takes a cotangent for each value, None where nothing flows back."""
+
+PAIR = "an operation must return (value, pullback), and the pullback is a function"
+
+
+def plain(pull: Any) -> Pullback:
+    """A pullback as a function without defaults: all that it saved is then in its closure.
+
+    Raises TypeError for what cannot be called.
+    """
+    if type(pull) is FunctionType and not pull.__defaults__ and not pull.__kwdefaults__:
+        return pull
+    if not callable(pull):
+        raise TypeError(PAIR)
+
+    def plain_pull(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        return pull(*cotangents)
+
+    return plain_pull
 
 
 def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:

@@ -17,24 +17,25 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from . import backend
-from .pullback import Fitted, Pullback
+from .backend import SMALL, HostArray
+from .pullback import Fitted
 
 _ATOMS = frozenset({bool, float, int, slice, str, type, type(None), type(...), ModuleType})
 
 
-def checksums(pull: Pullback, whole: bool = False) -> int:
-    """A number that changes when one of the arrays does that a pullback closes over."""
-    if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
-        return _combined(pull, whole)
-    total = 0
-    for cell in pull.__closure__ or ():
+def checksums(pull: Any, whole: bool = False) -> int:
+    """A number that changes when one of the arrays does that a plain pullback closes over."""
+    total, cells = 0, pull.__closure__ or ()
+    for cell in cells:
         try:
             x = cell.cell_contents
         except ValueError:  # named, and never assigned
             continue
         kind = type(x)
-        if kind is backend.HostArray and x.nbytes <= backend.SMALL:
-            total = total * 31 + hash(x.tobytes())  # the most frequent case, without a call
+        if kind is HostArray and x.nbytes <= SMALL:  # the most frequent case, without a call
+            if len(cells) == 1:
+                return hash(x.tobytes())
+            total = total * 31 + hash(x.tobytes())
         elif kind not in _ATOMS and not (kind is tuple and _ATOMS.issuperset(map(type, x))):
             total = total * 31 + _combined(x, whole)
     return total
@@ -72,7 +73,8 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
         yield from (("", part) for part in (*(x.__defaults__ or ()), x.__kwdefaults__))
         for label, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # named, and never assigned
-                yield label, cell.cell_contents
+                part = cell.cell_contents
+                yield "" if callable(part) else label, part
     elif callable(x) and not isinstance(x, type):  # a method, or an object that can be called
         yield "", getattr(x, "__self__", None)
         yield from getattr(x, "__dict__", {}).items()

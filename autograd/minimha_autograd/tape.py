@@ -19,7 +19,7 @@ from .modes import detect_anomaly, in_force
 from .pullback import Pullback, counted, fit
 from .saved import checksums, refuse_changed
 
-order = count(1)
+order = count(-1, -1)
 _landing = threading.Lock()  # threads may share a leaf
 
 
@@ -28,10 +28,12 @@ class Node:
 
     operation  what was called: it has a name and parameters; None for a leaf
     pull       its pullback; None for a leaf, the number k for the k-th of several values
-    parents    one for each array argument, None where no gradient is wanted
+    parents    one for each argument, None where no gradient is wanted; where that is all but one,
+    place      that one, which spares the garbage collector a tuple, and its place
+    number     of the arguments, and so of the gradients that the pullback returns
     shape      of the value, and so of its gradient; of several values a list of theirs
     dtype      of the value and its gradient
-    order      a number that grows: an operation is always made after its arguments
+    order      a number that falls: an operation is always made after its arguments
     saved      checksums of the arrays that the pullback closes over
     hooks      functions that are called with the gradient and may replace it
     gradient   of a leaf, and of every node of a graph that was retained
@@ -39,62 +41,88 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "dtype", "gradient", "hooks", "operation", "order", "parents", "pull",
-        "saved", "shape", "where",
+        "__weakref__", "dtype", "gradient", "hooks", "number", "operation", "order",
+        "parents", "place", "pull", "saved", "shape", "where",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        operation: Any,
-        pull: Pullback | int | None,
-        parents: Sequence[Node | None],
-        value: Any,
-    ) -> None:
-        self.operation = operation
-        self.pull = pull
-        self.parents = parents
-        self.order = next(order)
-        self.hooks: dict[object, Callable[[Array], Any]] | None = None
-        self.gradient: Array | None = None
-        self.saved: int | None = None
-        self.where: str | None = None
-        self.shape: Any = [x.shape for x in value] if type(value) is tuple else value.shape
-        self.dtype: Any = None if type(value) is tuple else value.dtype
+    operation: Any
+    pull: Pullback | int | None
+    parents: Node | Sequence[Node | None]
+    place: int
+    number: int
+    shape: Any
+    dtype: Any
+    order: int
+    saved: int
+    hooks: dict[object, Callable[[Array], Any]] | None
+    gradient: Array | None
+    where: str | None
+
+    @property
+    def arguments(self) -> list[Node]:
+        """The parents, one or several."""
+        parents = (self.parents,) if isinstance(self.parents, Node) else self.parents
+        return [parent for parent in parents if parent is not None]
 
 
-def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  one loop, in view
+def noted(operation: Any, pull: int | None, parent: Any, value: Any) -> Node:
+    """A leaf, whose operation, pull and parent are None; or the k-th of several values."""
+    node = Node()
+    node.operation, node.pull, node.parents = operation, pull, () if parent is None else parent
+    node.order, node.shape, node.dtype = next(order), value.shape, value.dtype
+    node.place = node.number = node.saved = 0
+    node.hooks = node.gradient = None
+    node.where = None if parent is None else parent.where
+    return node
+
+
+def backward(  # noqa: PLR0912, PLR0915  one loop, in view
+    root: Node, seed: Array, retain: bool
+) -> None:
     """Call the pullbacks of everything that root was made from, the newest first.
 
     That is a topological order: when the turn of a node comes, all its gradients have arrived.
     The gradient of no leaf changes until every pullback has run.
     """
     kind, careful, landed = type(seed), in_force(detect_anomaly), []
-    waiting, arrived = [-root.order], {-root.order: (root, seed)}  # a heap; what has come so far
-    while waiting:
-        node, dy = arrived.pop(heappop(waiting))
+    arrived: dict[int, tuple[Node, Any]] = {}  # nodes by their order, and what has come so far
+    waiting: list[int] = []  # the same orders, as a heap
+    node: Any = root
+    dy: Any = seed  # of an operation with several values a list
+    while node is not None:
         pull: Any = node.pull
         parents: Any = node.parents
         if node.hooks:
             dy = _hooked(node, dy)
         if careful and type(dy) is not list:
             anomaly.in_sum(node, dy)
-        if pull is None:
-            landed.append((node, dy))
-            continue
-        if retain and type(dy) is not list:
+        if pull is None or (retain and type(dy) is not list):
             landed.append((node, dy))
         if type(pull) is int:  # it takes its place among the gradients of several values
-            parent: Any = parents[0]
-            if -parent.order not in arrived:
-                arrived[-parent.order] = parent, [None] * len(parent.shape)
-                heappush(waiting, -parent.order)
-            arrived[-parent.order][1][pull] = dy
-        else:
+            if parents.order not in arrived:
+                arrived[parents.order] = parents, [None] * len(parents.shape)
+                heappush(waiting, parents.order)
+            arrived[parents.order][1][pull] = dy
+        elif pull is not None:
             if node.saved and checksums(pull, node.where is not None) != node.saved:
                 refuse_changed(node)
             gradients = pull(*dy) if type(dy) is list else pull(dy)
-            if type(gradients) is not tuple or len(gradients) != len(parents):
-                counted(node.operation, gradients, len(parents))
+            if type(gradients) is not tuple or len(gradients) != node.number:
+                counted(node.operation, gradients, node.number)
+            if type(parents) is Node:
+                dx = gradients[node.place]
+                if (
+                    type(dx) is kind
+                    and dx.shape == parents.shape
+                    and dx.dtype is parents.dtype
+                    and not careful
+                    and (not waiting or parents.order < waiting[0])
+                ):  # the usual, soon done: it fits, and its turn is next
+                    if not retain:
+                        node.pull, node.parents, node.saved = _freed, (), 0
+                    node, dy = parents, dx
+                    continue
+                parents = (*(None,) * node.place, parents)
             for place, parent in enumerate(parents):
                 if parent is None:
                     continue
@@ -105,14 +133,15 @@ def backward(root: Node, seed: Array, retain: bool) -> None:  # noqa: PLR0912  o
                     dx = fit(node.operation, place, dx, parent.shape, parent.dtype)
                 if careful:
                     anomaly.in_gradient(node, place, dx)
-                turn = -parent.order
+                turn = parent.order
                 if turn in arrived:
                     arrived[turn] = parent, _sum(arrived[turn][1], dx)
                 else:
                     arrived[turn] = parent, dx
                     heappush(waiting, turn)
-        if not retain:
-            node.pull, node.parents, node.saved = _freed, (), None
+        if not retain and pull is not None:
+            node.pull, node.parents, node.saved = _freed, (), 0
+        node, dy = arrived.pop(heappop(waiting)) if waiting else (None, None)
     with _landing:
         totals = [  # a copy: a pullback may hand the same array to several leaves
             backend.copy(dy) if node.gradient is None else _sum(node.gradient, dy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import backend, tape
 from .backend import Array
-from .tape import Node
+from .tape import Node, noted
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -55,7 +55,7 @@ class Tensor:
         self._node: Node | None = None
         if requires_grad:
             _require_floating(self._data)
-            self._node = Node(None, None, (), self._data)
+            self._node = noted(None, None, None, self._data)
 
     @classmethod
     def _made(cls, data: Array, node: Node | None = None) -> Tensor:

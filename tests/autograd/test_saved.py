@@ -65,7 +65,8 @@ def test_an_update_between_two_backwards_of_one_graph_is_seen():
 
 
 @pytest.mark.parametrize(
-    "how", ["list", "dict", "inner function", "partial", "default", "composed"]
+    "how",
+    ["list", "dict", "inner function", "partial", "default", "default by name", "composed"],
 )
 def test_what_a_pullback_saved_is_found_wherever_it_is(how):
     @mh.operation
@@ -78,6 +79,9 @@ def test_what_a_pullback_saved_is_found_wherever_it_is(how):
         def with_default(dy, x=x):
             return (2 * dy,)
 
+        def with_default_by_name(dy, *, x=x):
+            return (2 * dy,)
+
         def through(dy):
             return (inner(dy),)
 
@@ -87,6 +91,7 @@ def test_what_a_pullback_saved_is_found_wherever_it_is(how):
             "inner function": through,
             "partial": functools.partial(lambda x, dy: (2 * dy,), x),
             "default": with_default,
+            "default by name": with_default_by_name,
             "composed": ops.multiply.with_pullback(x, x)[1],
         }[how]
         if how == "composed":
@@ -184,3 +189,14 @@ def test_a_pullback_may_be_any_callable():
         x.data[:] = 4
         with pytest.raises(RuntimeError, match="double saved x"):
             y.backward()
+
+
+def test_the_error_names_what_a_wrapped_pullback_saved():
+    @mh.operation
+    def double(x):
+        return 2 * x, functools.partial(lambda factor, dy: (factor * dy,), np.full(3, 2.0))
+
+    y = double(mh.Tensor(np.ones(3), requires_grad=True)).sum()
+    y._node.arguments[0].pull.__closure__[0].cell_contents.args[0][:] = 3
+    with pytest.raises(RuntimeError, match="double saved an array for"):
+        y.backward()

@@ -518,3 +518,24 @@ def test_a_hook_of_a_scalar_may_return_what_arithmetic_makes_of_it():
     y.backward()
     assert x.grad == 3
     assert type(x.grad) is np.ndarray
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_gradient_is_whole_when_its_turn_comes(seed):
+    """On graphs drawn at random: every step is visited once, the newest first."""
+    rng, visited = np.random.default_rng(seed), []
+    leaf = mh.Tensor(rng.standard_normal(3), requires_grad=True)
+    steps, slopes = [leaf], [1.0]
+    for k in range(30):
+        i, j = rng.integers(max(0, len(steps) - 6), len(steps), 2)
+        if rng.random() < 0.6:
+            steps.append(-steps[i])
+            slopes.append(-slopes[i])
+        else:
+            steps.append(steps[i] + steps[j])
+            slopes.append(slopes[i] + slopes[j])
+        steps[-1].register_hook(lambda dy, k=k: visited.append(k))
+    dy = rng.standard_normal(3)
+    steps[-1].backward(dy)
+    assert visited == sorted(set(visited), reverse=True)
+    np.testing.assert_allclose(leaf.grad, slopes[-1] * dy, rtol=1e-12)  # sums of 30 terms round

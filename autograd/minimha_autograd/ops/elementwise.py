@@ -7,10 +7,12 @@ part: where an operation has to choose, the real part decides.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from .. import backend
-from ..backend import Array, is_array, is_complex, is_floating, namespace
+from ..backend import Array, beside, is_array, is_complex, is_floating, namespace, put, some
 from ..operation import operation
 from ..pullback import Pullback
 from .fits import broadcasting
@@ -89,7 +91,7 @@ def abs(x: Array) -> tuple[Array, Pullback]:
     if is_complex(x):
         sign = xp.astype(xp.sign(xp.real(x)), x.dtype)
         return x * sign, lambda dy: (dy * sign,)
-    return xp.abs(x), lambda dy: (dy * xp.sign(x),)
+    return xp.abs(x), lambda dy: (dy * namespace(x).sign(x),)
 
 
 @operation
@@ -115,7 +117,7 @@ def log(x: Array) -> tuple[Array, Pullback]:
 @operation
 def log1p(x: Array) -> tuple[Array, Pullback]:
     """y = log(1 + x), exact near 0.   dx = dy / (1 + x)."""
-    return namespace(x).log1p(x), lambda dy: (dy / (1 + x),)
+    return namespace(x).log1p(x), lambda dy: (dy / (x + beside(1, x)),)
 
 
 @operation
@@ -135,15 +137,13 @@ def tanh(x: Array) -> tuple[Array, Pullback]:
 @operation
 def sin(x: Array) -> tuple[Array, Pullback]:
     """y = sin x.   dx = dy · cos x."""
-    xp = namespace(x)
-    return xp.sin(x), lambda dy: (dy * xp.cos(x),)
+    return namespace(x).sin(x), lambda dy: (dy * namespace(x).cos(x),)
 
 
 @operation
 def cos(x: Array) -> tuple[Array, Pullback]:
     """y = cos x.   dx = −dy · sin x."""
-    xp = namespace(x)
-    return xp.cos(x), lambda dy: (-dy * xp.sin(x),)
+    return namespace(x).cos(x), lambda dy: (dy * -namespace(x).sin(x),)
 
 
 @operation
@@ -156,36 +156,41 @@ def erf(x: Array) -> tuple[Array, Pullback]:
 @operation(fits=broadcasting)
 def maximum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = the larger of a and b.   It gets dy; where a = b, each gets half."""
-    return _choice("maximum", a, b, wanted)
+    return _choice(operator.gt, a, b, wanted)
 
 
 @operation(fits=broadcasting)
 def minimum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = the smaller of a and b.   It gets dy; where a = b, each gets half."""
-    return _choice("minimum", a, b, wanted)
+    return _choice(operator.lt, a, b, wanted)
 
 
-def _choice(name: str, a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def _choice(
+    beats: Callable[[Array, Array], Array], a: Array, b: Array, wanted: tuple[bool, ...]
+) -> tuple[Array, Pullback]:
     xp = namespace(a, b)
     if type(a) is not type(b):  # one is a number
         a, b = _beside(a, b), _beside(b, a)
     if is_complex(a) or is_complex(b):
         a, b = (x if is_complex(x) else x + 0j for x in (a, b))
         real_a, real_b = xp.real(a), xp.real(b)
-        takes_a = real_a == getattr(xp, name)(real_a, real_b)
-        y, takes_b = xp.where(takes_a, a, b), real_a == real_b
+        y = xp.where(beats(real_a, real_b) | (real_a == real_b), a, b)
     else:
-        y = getattr(xp, name)(a, b)
-        takes_a, takes_b = a == y, b == y
-    wants_a, wants_b = wanted
+        real_a, real_b = a, b
+        y = getattr(xp, "maximum" if beats is operator.gt else "minimum")(a, b)
+    tie = some(real_a == real_b)
+    a_wins = beats(real_a, real_b) if wanted[0] else None
+    b_wins = beats(real_b, real_a) if wanted[1] else None
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        zero = xp.zeros_like(dy)
-        dy = xp.where(takes_a & takes_b, dy / 2, dy)
-        da = xp.where(takes_a, dy, zero) if wants_a else None
-        return da, xp.where(takes_b, dy, zero) if wants_b else None
+    return y, lambda dy: (_share(dy, a_wins, tie), _share(dy, b_wins, tie))
 
-    return y, pullback
+
+def _share(dy: Array, mask: Array | None, tie: Array | None = None) -> Array | None:
+    """dy where the mask holds, half of it where there is a tie, 0 elsewhere."""
+    if mask is None:
+        return None
+    dx = put(namespace(dy).zeros_like(dy), mask, dy)
+    return dx if tie is None else put(dx, tie, dy * beside(0.5, dy))
 
 
 def _beside(x: Any, other: Array) -> Array:
@@ -212,26 +217,21 @@ def where(
     ):  # the oldest array-api-strict makes a float64 of a number
         a, b = _beside(a, b), _beside(b, a)
 
-    _, wants_a, wants_b = wanted
-
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        zero = xp.zeros_like(dy)
-        da = xp.where(condition, dy, zero) if wants_a else None
-        return None, da, xp.where(condition, zero, dy) if wants_b else None
-
-    return xp.where(condition, a, b), pullback
+    to_a, to_b = condition if wanted[1] else None, ~condition if wanted[2] else None
+    y = xp.where(condition, a, b)
+    return y, lambda dy: (None, _share(dy, to_a), _share(dy, to_b))
 
 
 @operation
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
     """y = x kept between two numbers, or on one side of one.   dx = dy where min ≤ x ≤ max."""
-    xp = namespace(x)
-    real = xp.real(x) if is_complex(x) else x
+    xp, two_parts = namespace(x), is_complex(x)
+    real = xp.real(x) if two_parts else x
     y = xp.clip(real, min, max)
     inside = y == real
-    if is_complex(x):
+    if two_parts:
         y = xp.where(inside, x, xp.astype(y, x.dtype))
-    return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
+    return y, lambda dy: (_share(dy, inside),)
 
 
 @operation(converts=True)

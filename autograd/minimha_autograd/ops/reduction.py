@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from ..backend import Array, is_complex, is_half, namespace
+from ..backend import Array, beside, is_complex, is_half, namespace
 from ..half import in_float32
 from ..operation import operation
 from ..pullback import Pullback
@@ -32,8 +33,8 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     n = _count(shape, kept)
     return (
-        xp.sum(x, axis=axis, keepdims=keepdims) / n,
-        lambda dy: (xp.broadcast_to(xp.reshape(dy / n, kept), shape),),
+        xp.sum(x, axis=axis, keepdims=keepdims) / beside(n, x),
+        lambda dy: (xp.broadcast_to(xp.reshape(dy / beside(n, dy), kept), shape),),
     )
 
 
@@ -71,17 +72,17 @@ def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Arra
     """For complex x the entry whose real part is extreme: the derivative must follow the entry."""
     if is_half(x):
         return in_float32(operation, x, axis=axis, keepdims=keepdims)
-    xp, kept, dtype = namespace(x), _kept(x.shape, axis), x.dtype
+    xp, kept = namespace(x), _kept(x.shape, axis)
     extreme = getattr(xp, operation.__name__)
     real = xp.real(x) if is_complex(x) else x
     y = extreme(real, axis=axis, keepdims=keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
-        hit = xp.astype(real == xp.reshape(y, kept), dtype)
+        hit = xp.astype(real == xp.reshape(y, kept), dy.dtype)
         return (hit * (xp.reshape(dy, kept) / xp.sum(hit, axis=axis, keepdims=True)),)
 
     if is_complex(x):
-        share = pullback(xp.ones(y.shape, dtype=dtype, device=x.device))[0]
+        share = pullback(xp.ones(y.shape, dtype=x.dtype, device=x.device))[0]
         return xp.sum(x * share, axis=axis, keepdims=keepdims), pullback
     return y, pullback
 
@@ -123,6 +124,7 @@ def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     return xp.cumulative_sum(x, axis=axis), pullback
 
 
+@functools.lru_cache(maxsize=1024)
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape with the reduced axes of length 1."""
     if axis is None:
@@ -131,6 +133,7 @@ def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple(1 if k in reduced else n for k, n in enumerate(shape))
 
 
+@functools.lru_cache(maxsize=1024)
 def _count(shape: tuple[int, ...], kept: tuple[int, ...]) -> int:
     """How many entries are reduced to one."""
     return math.prod(n for n, m in zip(shape, kept, strict=True) if m == 1)

@@ -166,8 +166,7 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
 @operation(fits=axes)
 def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
-    xp = namespace(x)
-    return xp.flip(x, axis=axis), lambda dy: (xp.flip(dy, axis=axis),)
+    return namespace(x).flip(x, axis=axis), lambda dy: (namespace(dy).flip(dy, axis=axis),)
 
 
 @operation(fits=axes)
