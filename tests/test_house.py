@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 ENGINE, PACKAGE = ROOT / "autograd" / "minimha_autograd", ROOT / "minimha"
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 HOST = {  # what lives on the host may use NumPy
-    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py", "interchange.py", "pictures.py"
+    "backend.py", "check.py", "numeric.py", "report.py", "subject.py", "data.py", "training.py", "tour.py",
+    "safetensors_file.py", "torch_layer.py", "pictures.py",
 }  # fmt: skip
 
 
@@ -42,6 +43,45 @@ def test_no_array_library_is_named_where_arrays_are_computed_on():
         if LIBRARIES & set(imported(path))
     }
     assert named <= HOST
+
+
+READERS = {"pickle", "_pickle", "cPickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+
+
+def unpickling(code):
+    """What in it may run what it reads: modules, NumPy's allow_pickle, torch.load and the like."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Import(names):
+                yield from (a.name for a in names if a.name.split(".")[0] in READERS)
+            case ast.ImportFrom(module) if (module or "").split(".")[0] in READERS:
+                yield module
+            case ast.keyword("allow_pickle", value) if ast.unparse(value) != "False":
+                yield "allow_pickle"
+            case ast.Attribute(ast.Name("torch"), "load") | ast.Attribute(_, "read_pickle"):
+                yield ast.unparse(node)
+
+
+def test_nothing_unpickles():
+    for package in (ENGINE, PACKAGE):
+        for path in package.rglob("*.py"):
+            assert not list(unpickling(path.read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "def f():\n    from _pickle import loads",
+        "import joblib.numpy_pickle",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=trusted)",
+        "torch.load(path)",
+        "pandas.read_pickle(path)",
+    ],
+)
+def test_what_unpickles_would_be_seen(code):
+    assert list(unpickling(code))
 
 
 def run(code):
@@ -77,7 +117,17 @@ def test_importing_takes_at_most_twice_the_time_of_numpy():
 
 
 @pytest.mark.parametrize(
-    "module", [mh, mh.ops, mh.functional, mh.masks, mh.conventions, mh.positions, mh.projections]
+    "module",
+    [
+        mh,
+        mh.ops,
+        mh.functional,
+        mh.interchange,
+        mh.masks,
+        mh.conventions,
+        mh.positions,
+        mh.projections,
+    ],  # fmt: skip
 )
 def test_what_is_public_is_there_and_documented(module):
     for name in module.__all__:

@@ -1,0 +1,15 @@
+"""Weights as plain dictionaries of arrays: of a module, of torch's layer, of a safetensors file.
+
+    arrays = state(module)             set_state(module, arrays)
+    arrays = to_torch(mha)             mha = from_torch(arrays, num_heads)
+    write(arrays, path)                arrays = read(path)
+
+All copies are exact, to the bit. Nothing here unpickles: a safetensors file holds numbers and their
+names, and nothing that could run.
+"""
+
+from .safetensors_file import load, read, save, write
+from .states import set_state, state
+from .torch_layer import from_torch, to_torch
+
+__all__ = ["from_torch", "load", "read", "save", "set_state", "state", "to_torch", "write"]

@@ -1,0 +1,252 @@
+"""torch.nn.MultiheadAttention and the layer with its weights compute the same, forward and backward,
+to 1e-5 in float32 and 1e-12 in float64 of the largest entry: roundings of sums of some 20 numbers,
+in another order. Skipped where torch is not installed."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import interchange
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+B, T, S, M, H = 2, 5, 7, 12, 3
+WIDTHS = {"one": (M, M), "two": (8, 8), "three": (9, 10)}  # Mk, Mv
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def layer(rng, num_heads=H, dtype="float64", **settings):
+    """torch's layer, with random biases too, which start at zero there."""
+    theirs = torch.nn.MultiheadAttention(
+        M, num_heads, batch_first=True, dtype=getattr(torch, dtype), **settings
+    )
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.copy_(torch.tensor(rng.standard_normal(p.shape) / 2))
+    return theirs
+
+
+def close(ours, theirs, dtype):
+    theirs = theirs.detach().numpy()
+    assert ours.dtype == theirs.dtype == dtype
+    assert ours.shape == theirs.shape
+    assert abs(ours - theirs).max() <= TOLERANCE[dtype] * abs(theirs).max()
+
+
+def gradients(mha):
+    """The gradients of all weights, in torch's layout."""
+    of_gradients = copy.deepcopy(mha)
+    for p in of_gradients.parameters():
+        p.data = p.grad
+    return interchange.to_torch(of_gradients)
+
+
+def masked(kind, rng, t, s, num_heads, dtype):
+    """One mask, said to us and to torch. Key 0 stays visible: to torch an empty row is NaN."""
+    lengths, hidden = np.array([s - 2, s]), rng.random((t, s)) < 0.4
+    hidden[:, 0] = False
+    padded = torch.arange(s) >= torch.tensor(lengths)[:, None]
+    if kind == "none":
+        return {}, {}
+    if kind == "padding":
+        return {"mask": mh.masks.padding(lengths)}, {"key_padding_mask": padded}
+    if kind == "dense":  # in torch's True means hidden
+        return (
+            {"mask": mh.masks.dense(~hidden) & mh.masks.padding(lengths)},
+            {"attn_mask": torch.tensor(hidden), "key_padding_mask": padded},
+        )
+    if kind == "causal":
+        future = torch.ones(t, s, dtype=torch.bool).triu(1)
+        return (
+            {"mask": mh.masks.causal(align="top-left")},
+            {"attn_mask": future, "is_causal": True},
+        )
+    bias = rng.standard_normal((B, num_heads, t, s)).astype(dtype)
+    bias[..., 1:][rng.random((B, num_heads, t, s - 1)) < 0.3] = -np.inf
+    return {"bias": bias}, {"attn_mask": torch.tensor(bias).reshape(-1, t, s)}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mask", ["none", "padding", "dense", "causal", "float"])
+@pytest.mark.parametrize(
+    ("widths", "num_heads", "bias"),
+    [(None, H, True), (None, 1, False), ("one", H, False), ("two", H, True), ("three", H, True),
+     ("three", 2, False), ("three", 1, True), ("one", M, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("seed", [1, 2])
+def test_outputs_and_gradients_are_those_of_torch(seed, widths, num_heads, bias, mask, dtype):
+    rng = np.random.default_rng(seed)
+    kdim, vdim = WIDTHS[widths or "one"]
+    theirs = layer(rng, num_heads, dtype, bias=bias, kdim=kdim, vdim=vdim)
+    ours = interchange.from_torch(theirs.state_dict(), num_heads)
+    shapes = [(B, T, M)] if widths is None else [(B, T, M), (B, S, kdim), (B, S, vdim)]
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    inputs = [mh.Tensor(x, requires_grad=True) for x in arrays]
+    their_inputs = [torch.tensor(x, requires_grad=True) for x in arrays]
+    settings, their_settings = masked(mask, rng, T, shapes[-1][1], num_heads, dtype)
+
+    out, weights = ours(*inputs, **settings, return_weights=True)
+    query, key, value = (their_inputs * 3)[:3]
+    expected, expected_weights = theirs(
+        query, key, value, **their_settings, average_attn_weights=False
+    )
+    close(out.data, expected, dtype)
+    close(weights.data, expected_weights, dtype)
+
+    dout, dweights = (
+        rng.standard_normal(x.shape).astype(dtype) for x in (expected, expected_weights)
+    )
+    (mh.ops.sum(out * dout) + mh.ops.sum(weights * dweights)).backward()
+    torch.autograd.backward(
+        [expected, expected_weights], [torch.tensor(dout), torch.tensor(dweights)]
+    )
+    for x, their_x in zip(inputs, their_inputs, strict=True):
+        close(x.grad, their_x.grad, dtype)
+    their_gradients = {name: p.grad for name, p in theirs.named_parameters()}
+    our_gradients = gradients(ours)
+    assert our_gradients.keys() == their_gradients.keys()
+    for name, gradient in our_gradients.items():
+        close(gradient, their_gradients[name], dtype)
+
+
+@pytest.mark.parametrize("form", mh.projections.FORMS)
+def test_every_form_computes_what_torch_does(form, rng):
+    theirs = layer(rng)
+    ours = interchange.from_torch(theirs.state_dict(), H, form=form)
+    x, cotangent = rng.standard_normal((2, B, T, M))
+    ours_x, theirs_x = mh.Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    out, expected = ours(ours_x), theirs(*[theirs_x] * 3)[0]
+    close(out.data, expected, "float64")
+    out.backward(cotangent)
+    expected.backward(torch.tensor(cotangent))
+    close(ours_x.grad, theirs_x.grad, "float64")
+
+
+def test_the_weights_that_torch_averages_are_the_mean_over_our_heads(rng):
+    theirs = layer(rng)
+    ours = interchange.from_torch(theirs.state_dict(), H)
+    x = rng.standard_normal((B, T, M))
+    _, weights = ours(x, return_weights=True)
+    _, averaged = theirs(*[torch.tensor(x)] * 3)
+    close(weights.data.mean(axis=1), averaged, "float64")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_fast_path_of_torch_gives_the_same(dtype, rng, monkeypatch):
+    theirs = layer(rng, 2, dtype).eval()  # it is for even numbers of heads alone
+    x = rng.standard_normal((B, T, M)).astype(dtype)
+    fast, calls = torch._native_multi_head_attention, []
+    spy = lambda *inputs, **settings: calls.append(1) or fast(*inputs, **settings)  # noqa: E731
+    monkeypatch.setattr(torch, "_native_multi_head_attention", spy)
+    with torch.inference_mode():
+        expected, _ = theirs(*[torch.tensor(x)] * 3, need_weights=False)
+    assert calls
+    close(interchange.from_torch(theirs.state_dict(), 2)(x).data, expected, dtype)
+
+
+def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
+    theirs = layer(rng)
+    ours = interchange.from_torch(theirs.state_dict(), H)
+    x, hidden = rng.standard_normal((B, T, M)), np.zeros((T, T), dtype=bool)
+    hidden[2] = True
+    out, weights = ours(x, mask=mh.masks.dense(~hidden), return_weights=True)
+    expected, _ = theirs(*[torch.tensor(x)] * 3, attn_mask=torch.tensor(hidden))
+    assert expected[:, 2].isnan().all()
+    np.testing.assert_array_equal(out.data[:, 2], np.broadcast_to(ours.b_o.data, (B, M)))
+    assert not weights.data[:, :, 2].any()
+    others = [0, 1, 3, 4]
+    close(out.data[:, others], expected[:, others], "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_a_round_trip_through_our_layer_and_a_file_keeps_every_bit_of_torch(
+    widths, bias, dtype, tmp_path, rng
+):
+    kdim, vdim = WIDTHS[widths]
+    theirs = layer(rng, dtype=dtype, bias=bias, kdim=kdim, vdim=vdim)
+    ours = interchange.from_torch(theirs.state_dict(), H)
+    interchange.write(interchange.to_torch(ours), tmp_path / "layer")
+    arrays = interchange.read(tmp_path / "layer")
+    other = layer(rng, dtype=dtype, bias=bias, kdim=kdim, vdim=vdim)
+    other.load_state_dict({name: torch.tensor(x) for name, x in arrays.items()}, strict=True)
+    for p, q in zip(theirs.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_what_safetensors_writes_for_torch_is_read(tmp_path, rng):
+    from safetensors.torch import load_file, save_file
+
+    theirs = layer(rng).state_dict() | {"small": torch.tensor([1.5, -0.1], dtype=torch.bfloat16)}
+    save_file(theirs, tmp_path / "torch", metadata={"format": "pt"})
+    arrays = interchange.read(tmp_path / "torch")
+    assert arrays.keys() == theirs.keys()
+    for name, x in theirs.items():
+        np.testing.assert_array_equal(arrays[name], x.float() if name == "small" else x)
+    interchange.write(theirs, tmp_path / "ours")
+    for name, x in load_file(tmp_path / "ours").items():
+        assert torch.equal(x, theirs[name].float() if name == "small" else theirs[name])
+
+
+def test_bfloat16_of_torch_becomes_float32_exactly(rng):
+    theirs = layer(rng, dtype="bfloat16")
+    ours = interchange.from_torch(theirs.state_dict(), H)
+    assert ours.w_o.dtype == "float32"
+    np.testing.assert_array_equal(ours.w_o.data.T, theirs.out_proj.weight.detach().float())
+
+
+def test_a_layer_within_a_larger_module_of_torch(rng):
+    encoder = torch.nn.TransformerEncoderLayer(
+        M, H, 20, dropout=0, batch_first=True, dtype=torch.float64
+    )
+    model = torch.nn.Sequential(torch.nn.Linear(3, M), encoder)
+    ours = interchange.from_torch(model.state_dict(), H, prefix="1.self_attn")
+    x = rng.standard_normal((B, T, M))
+    close(ours(x).data, encoder.self_attn(*[torch.tensor(x)] * 3)[0], "float64")
+    with pytest.raises(ValueError, match=r"none of the entries .* the prefix 1\.self_attn$"):
+        interchange.from_torch(model.state_dict(), H)
+
+
+def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(rng):
+    weights = layer(rng, add_bias_kv=True).state_dict()
+    del weights["out_proj.bias"]
+    weights["in_proj_weight"] = weights["in_proj_weight"].to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="do not make") as failure:
+        interchange.from_torch(weights, 5)
+    for part in (
+        "bias_k comes of add_bias_kv",
+        "bias_v comes of add_bias_kv",
+        "out_proj.bias is missing",
+        "in_proj_weight is a Tensor of torch.float8_e4m3fn, which NumPy cannot read",
+        "M = 12 must be a multiple of num_heads = 5",
+    ):
+        assert part in str(failure.value)
+
+
+def test_the_module_of_torch_itself_is_refused_with_the_fix(rng):
+    with pytest.raises(TypeError, match=r"not MultiheadAttention: call its state_dict\(\)"):
+        interchange.from_torch(layer(rng), H)
+
+
+def test_the_state_of_a_module_may_be_given_as_torch_s_tensors():
+    model, other = mh.Linear(3, 4, rng=1), mh.Linear(3, 4, rng=2)
+    weights = {name: torch.tensor(x) for name, x in interchange.state(model).items()}
+    interchange.set_state(other, weights)
+    np.testing.assert_array_equal(other.weight.data, model.weight.data)
+    assert isinstance(other.weight.data, np.ndarray)
+
+
+@pytest.mark.parametrize("form", ["per-head", "stacked", "fused"])
+def test_a_layer_on_torch_s_arrays_gives_and_takes_its_weights(form):
+    mha = mh.MultiHeadAttention(M, H, form=form, rng=1)
+    before, theirs = interchange.state(mha), interchange.to_torch(mha)
+    mha.to("torch")
+    for name, x in interchange.to_torch(mha).items():
+        np.testing.assert_array_equal(x, theirs[name])
+    interchange.set_state(mha, {name: -x for name, x in before.items()})
+    assert all(isinstance(p.data, torch.Tensor) for p in mha.parameters())
+    for name, x in interchange.state(mha).items():
+        np.testing.assert_array_equal(x, -before[name])
