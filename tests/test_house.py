@@ -127,7 +127,7 @@ def test_importing_takes_at_most_twice_the_time_of_numpy():
         mh.conventions,
         mh.positions,
         mh.projections,
-    ],  # fmt: skip
+    ],
 )
 def test_what_is_public_is_there_and_documented(module):
     for name in module.__all__:
