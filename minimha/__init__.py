@@ -17,7 +17,7 @@ from minimha_autograd import (
     ops,
 )
 
-from . import functional, interchange, masks, pictures, positions, projections
+from . import cost, functional, interchange, masks, pictures, positions, projections
 from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
@@ -40,6 +40,7 @@ __all__ = [
     "Tensor",
     "attention_steps",
     "backend",
+    "cost",
     "detect_anomaly",
     "functional",
     "gradcheck",
