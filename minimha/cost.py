@@ -8,15 +8,19 @@ operations and moves so many bytes; all else is a sum over the list. Nearly all 
 operations are those of products of matrices (rows, inner) (inner, columns), and each of these
 brings two more in the backward, da = dy bᵀ and db = aᵀ dy: so the backward costs twice the forward.
 
-Exact: parameters, the number of products and the flops of each, and what is saved. The bytes are
-those of operands and results, as if there were no cache: to a few percent, because checks and
-copies of a few entries are left out. The time is a guess from three numbers that `calibrate`
-measures. All is said of attention without mask, bias of the scores, sink, softcap and dropout, on
-Tensors of one dtype, the gradient of the input wanted.
+Exact: parameters, the number of products and the flops of each, what is saved, and the bytes of
+`projections`. Bytes are those of all operands and results, as if there were no cache; those of
+`attention` are right to half a percent (checks of a number a row are counted roughly), and those of
+`multi_head` to eight (heads that lie apart in memory are sometimes brought together first, which is
+not counted). Time is an estimate, from two curves and a number that `calibrate` measures.
+
+All is said of attention without mask, bias of the scores, sink, softcap and dropout, on NumPy's
+arrays, the gradient of the input wanted.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics
@@ -24,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from minimha_autograd import Tensor, backend
@@ -55,12 +58,14 @@ IMPLEMENTATIONS = "reference", "loop", "steps"
 @dataclass(frozen=True)
 class Step:
     """An array operation: its flops, the bytes that it reads and writes, how often it is done, and
-    whether that is in the backward. A node of the tape is a step that moves nothing."""
+    whether that is in the backward. A product is of so many matrices, one after another. A node of
+    the tape is a step that moves nothing."""
 
     flops: int
     bytes: int
     times: int = 1
     backward: bool = False
+    matrices: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,14 +108,22 @@ class Cost:
     def seconds(self, machine: Machine | None = None) -> float:
         """The time to expect, in seconds: for each step
 
-            overhead + max(flops / peak, bytes / bandwidth)
+            overhead + max(matrices · time(flops / matrices), time(bytes))
 
         of the machine, by default this one as `calibrate` finds it.
-        Source: Williams et al., "Roofline: An Insightful Visual Performance Model" (2009).
+        Source: Williams et al., "Roofline: An Insightful Visual Performance Model" (2009), with
+        curves in place of one peak and one bandwidth.
         """
         m = calibrate() if machine is None else machine
         return sum(
-            s.times * (m.overhead + max(s.flops / m.flops, s.bytes / m.bandwidth))
+            s.times
+            * (
+                m.overhead
+                + max(
+                    s.matrices * _on(m.products, s.flops / s.matrices),
+                    _on(m.walks, s.bytes),
+                )
+            )
             for s in self.steps
         )
 
@@ -171,8 +184,9 @@ class Setting:
             raise ValueError(f"dtype is float32 or float64, not {dtype!r}: others are converted")
         if M is None and D is None:
             raise ValueError("M or D must be given: D is M/H")
-        M = integer(H, "H", least=1) * integer(D, "D") if M is None else integer(M, "M", least=1)
-        if D is None and M % integer(H, "H", least=1):
+        H = integer(H, "H", least=1)
+        M = integer(H * integer(D, "D") if M is None else M, "M", least=1)
+        if D is None and M % H:
             raise ValueError(f"M = {M} must be a multiple of H = {H}, or D be given")
         D = M // H if D is None else D
         key_width = M if Mk is None else Mk
@@ -190,7 +204,7 @@ class Setting:
             T=integer(T, "T", least=1),
             S=integer(T if S is None else S, "S", least=1),
             sizes=sizes,
-            cross=not S is Mk is Mv is None,
+            cross=any(n is not None for n in (S, Mk, Mv)),
             bias=bias,
             dtype=dtype,
         )
@@ -316,9 +330,9 @@ def multi_head(
     z = s.sizes
     bilinear = form == "bilinear"
     head_dim = z.kdim if bilinear else z.head_dim
-    of_heads = dict(B=s.B, H=z.num_heads, G=z.num_kv_heads, T=s.T, S=s.S, D=head_dim)  # noqa: C408
+    of_heads = {"H": z.num_heads, "G": z.num_kv_heads, "D": head_dim, "Dv": z.v_head_dim}
     inner = attention(
-        implementation, backward=backward, Dv=z.v_head_dim, dtype=s.dtype, **of_heads
+        implementation, backward=backward, B=s.B, T=s.T, S=s.S, dtype=s.dtype, **of_heads
     )
     heads, groups, loop = s.B * z.num_heads, s.B * z.num_kv_heads, implementation == "loop"
     copied = loop and heads != groups  # then `attention` counts the copies of K and V
@@ -369,9 +383,9 @@ def _product(
     a, b = da if a is None else a, db if b is None else b
     flops = 2 * batch * rows * inner * columns
     return [
-        Step(flops, a + b + y),
-        Step(flops, y + b + da, backward=True),
-        Step(flops, a + y + db, backward=True),
+        Step(flops, a + b + y, matrices=batch),
+        Step(flops, y + b + da, backward=True, matrices=batch),
+        Step(flops, a + y + db, backward=True, matrices=batch),
     ]
 
 
@@ -425,45 +439,64 @@ def _cost(
     return Cost(parameters, saved * size if backward else 0, tuple(kept))
 
 
+Curve = tuple[tuple[float, float], ...]
+"""Sizes, rising, and the seconds that each takes."""
+
+
 @dataclass(frozen=True)
 class Machine:
-    """What a machine does: flops a second in products, bytes a second in walks over entries, and
-    the seconds that every array operation takes, however small."""
+    """What a machine takes: for the product of two matrices, by its flops; for a walk over entries,
+    by the bytes that are read and written; for every array operation, however small."""
 
-    flops: float
-    bandwidth: float
+    products: Curve
+    walks: Curve
     overhead: float
+
+    def __str__(self) -> str:
+        flops, bandwidth = (max(n / t for n, t in curve) for curve in (self.products, self.walks))
+        slow = min(n / t for n, t in self.walks[-2:])
+        return (
+            f"{_short(flops)}flop/s at best, {_short(bandwidth)}B/s in the cache and "
+            f"{_short(slow)}B/s in fresh memory, {_short(self.overhead)}s a call"
+        )
 
 
 @functools.cache
 def calibrate(dtype: str = "float32") -> Machine:
-    """This machine, from three measurements within a second, the first time it is asked for.
+    """This machine, measured within two seconds, the first time it is asked for.
 
-    flops      a product of matrices of 384 rows and columns
-    bandwidth  the sum of two arrays of 1 MB, which fit into most caches, as activations do
-    overhead   the stacked projections of a 2×2 input, forward and backward, divided by the number
-               of their steps
+    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y
+    walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
+              the cache, out of it, and in memory that has to be had from the system first
+    overhead  of the stacked projections of a 2×2 input, forward and backward, a step
     """
-    n, entries = 384, 2**18
-    a, x = (backend.full(shape, 1.0, dtype=dtype) for shape in ((n, n), (entries,)))
-    size = x.nbytes // entries
+
+    def ones(*shape: int) -> Any:
+        return backend.full(shape, 1.0, dtype=dtype)
+
+    products = []
+    for n in (8, 24, 64, 160, 384):
+        count = max(1, 48**3 // n**3)
+        a = ones(count, n, n)
+        times = [_seconds(f) for f in (lambda: a @ a, lambda: a @ a.mT, lambda: a.mT @ a)]  # noqa: B023
+        products.append((2.0 * n**3, sum(times) / 3 / count))
+    walks = []
+    for k in (21, 20, 19, 18, 17, 16, 14, 12, 10):  # the system gives memory out more freely later
+        x = ones(2**k)
+        walks.append((3.0 * x.nbytes, _seconds(lambda: [x + x for _ in range(8)]) / 8))  # noqa: B023
+    walks.reverse()
     small = Projections(2, 1, dtype=dtype)
-    one = Tensor(backend.full((2, 2), 1.0, dtype=dtype), requires_grad=True)
-    ones = backend.full((1, 2, 2), 1.0, dtype=dtype)
+    one = Tensor(ones(2, 2), requires_grad=True)
 
     def tiny() -> None:
         q, k, v = small.project(one, one, one)
-        (q + k + v).backward(ones)
+        (q + k + v).backward(ones(1, 2, 2))
 
-    calls = projections(M=2, H=1, T=2).calls + 4  # two sums, forward and backward
-    return Machine(
-        flops=2 * n**3 / _seconds(lambda: a @ a),
-        bandwidth=3 * entries * size / _seconds(lambda: x + x),
-        overhead=_seconds(tiny) / calls,
-    )
+    calls = projections(M=2, H=1, T=2).calls + 4  # two sums and their nodes
+    return Machine(tuple(products), tuple(walks), _seconds(tiny) / calls)
 
 
-def _seconds(call: Callable[[], Any], budget: float = 0.2) -> float:
+def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
     """The median time of a call over as many as fit into the budget."""
     times: list[float] = []
     call()
@@ -473,6 +506,19 @@ def _seconds(call: Callable[[], Any], budget: float = 0.2) -> float:
         now = time.perf_counter()
         times.append(now - before)
     return statistics.median(times)
+
+
+def _on(curve: Curve, size: float) -> float:
+    """The time of a size on a curve: a power of it between two points, in proportion beyond."""
+    if not size:
+        return 0.0
+    sizes = [n for n, _ in curve]
+    k = bisect.bisect(sizes, size)
+    if k in (0, len(curve)):
+        n, t = curve[min(k, len(curve) - 1)]
+        return t * size / n
+    (n, t), (n1, t1) = curve[k - 1 : k + 1]
+    return t * (size / n) ** (math.log(t1 / t) / math.log(n1 / n))
 
 
 def compare(
@@ -531,12 +577,36 @@ class Comparison:
                 found[form][n] = cost.seconds(self.machine)
         return found
 
+    def crossovers(self) -> dict[str, float]:
+        """The D beyond which bilinear has fewer parameters, and fewer flops, than the other forms.
+
+            parameters   M·Mk·H / (M·H + Mk·G), which is M·H/(H + G) for Mk = M, and M/2 for G = H
+            flops        H·T·Mk·(M + S) / (T·M·H + S·Mk·G + H·T·S), with the scores, T·S for each
+                         head, of width Mk in place of D
+
+        With biases M and Mk are one more in the sum and in M·H of the first. The second grows from
+        the first (T = S small) to Mk (T large).
+        """
+        s = Setting.of(**self.letters)
+        z = s.sizes
+        m, mk, h, g, b = z.d_model, z.kdim, z.num_heads, z.num_kv_heads, int(s.bias)
+        return {
+            "parameters": h * (m + b) * mk / (h * (m + b) + g * (mk + b)),
+            "flops": h * s.T * mk * (m + s.S) / (s.T * m * h + s.S * mk * g + h * s.T * s.S),
+        }
+
     def winners(self, axis: str) -> list[tuple[int, str]]:
-        """Which form is expected to be the fastest from which size of an axis on."""
+        """Which form is expected to be the fastest from which size of an axis on.
+
+        One takes over from another where it is 20% faster: less than that is not told reliably.
+        """
         seconds = self.seconds(axis)
-        sizes = next(iter(seconds.values()))
-        best = [(n, min(seconds, key=lambda form: seconds[form][n])) for n in sizes]
-        return [next(run) for _, run in groupby(best, key=lambda pair: pair[1])]
+        found: list[tuple[int, str]] = []
+        for n in next(iter(seconds.values())):
+            least = min(seconds, key=lambda form: seconds[form][n])
+            if not found or seconds[found[-1][1]][n] > 1.2 * seconds[least][n]:
+                found.append((n, least))
+        return found
 
     def __str__(self) -> str:
         rows = [("form", "parameters", "flop", "bytes moved", "calls", "saved", "time expected")]
@@ -576,23 +646,25 @@ class Comparison:
 
     def _answers(self) -> list[str]:
         """The questions that the forms raise, with this setting's numbers."""
-        s = Setting.of(**self.letters)
-        z, costs = s.sizes, self.costs()
-        m, mk, h, g, d = z.d_model, z.kdim, z.num_heads, z.num_kv_heads, z.head_dim
-        fewer = h * (m + s.bias) * mk / (h * (m + s.bias) + g * (mk + s.bias))
-        cheaper = h * s.T * mk * (m + s.S) / (s.T * m * h + s.S * mk * g + h * s.T * s.S)
+        z, costs = Setting.of(**self.letters).sizes, self.costs()
+        factored = (z.d_model * z.num_heads + z.kdim * z.num_kv_heads) * z.head_dim
+        products = z.num_heads * z.d_model * z.kdim
+        least = {name: f"D > {_plain(d)}" for name, d in self.crossovers().items()}
         kinds = [form for form in ("per-head", "stacked", "fused") if form in costs]
         calls = ", ".join(f"{costs[form].calls} ({form})" for form in kinds)
         lines = [
-            f"W^Q and W^K: {(m * h + mk * g) * d:,} numbers; their products W_i: {h * m * mk:,}. "
-            f"Bilinear has fewer where D > {_plain(fewer)}.",
-            f"Bilinear has fewer flop, scores included, where D > {_plain(cheaper)}.",
+            f"W^Q and W^K have {factored:,} numbers, their products W_i {products:,}: bilinear has "
+            f"fewer where {least['parameters']}.",
+            f"Bilinear has fewer flop, scores included, where {least['flops']}.",
             f"{', '.join(kinds)}: equal flop, in so many calls: {calls}.",
         ]
         for axis in "MHT":
-            first, *rest = self.winners(axis)
-            then = "".join(f", {form} from {axis} = {n} on" for n, form in rest)
-            lines.append(f"Least time over {axis}: {first[1]} at first{then}.")
+            sizes = list(next(iter(self.seconds(axis).values())))
+            (_, first), *rest = self.winners(axis)
+            then = "".join(f", {form} from {n} on" for n, form in rest)
+            lines.append(
+                f"Fastest, by 20% at least, over {axis} = {sizes[0]} … {sizes[-1]}: {first}{then}."
+            )
         return [f"· {line}" for line in lines]
 
     def plot(self) -> Figure:
@@ -635,7 +707,7 @@ def _short(x: float) -> str:
     if not x:
         return "0 "
     power = min(max(math.floor(math.log10(x) / 3), -3), 5)
-    return f"{x / 1000**power:.3g} {dict(zip(range(-3, 6), 'nµm kMGTP', strict=True))[power].strip()}"
+    return f"{x / 1000**power:.3g} {'nµm kMGTP'[power + 3].strip()}"
 
 
 def _plain(x: float) -> str:

@@ -1,7 +1,7 @@
 """What things cost: said by `mh.cost`, and counted on arrays that know what is done to them."""
 
-import math
 from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,23 +10,33 @@ import minimha as mh
 from minimha_autograd.saved import _arrays
 
 SELF = {
-    "one head": dict(B=2, T=5, M=6, H=1),
-    "heads": dict(B=2, T=5, M=12, H=3),
-    "one sequence": dict(B=1, T=7, M=12, H=4),
-    "grouped": dict(B=3, T=5, M=8, H=6, G=2, D=4),
-    "wide values": dict(B=2, T=5, M=6, H=3, D=4, Dv=7),
-    "no bias": dict(B=2, T=5, M=12, H=4, G=2, Dv=5, bias=False),
-    "float64": dict(B=2, T=5, M=6, H=3, dtype="float64"),
+    "one head": {"B": 2, "T": 5, "M": 6, "H": 1},
+    "heads": {"B": 2, "T": 5, "M": 12, "H": 3},
+    "one sequence": {"B": 1, "T": 7, "M": 12, "H": 4},
+    "grouped": {"B": 3, "T": 5, "M": 8, "H": 6, "G": 2, "D": 4},
+    "wide values": {"B": 2, "T": 5, "M": 6, "H": 3, "D": 4, "Dv": 7},
+    "no bias": {"B": 2, "T": 5, "M": 12, "H": 4, "G": 2, "Dv": 5, "bias": False},
+    "float64": {"B": 2, "T": 5, "M": 6, "H": 3, "dtype": "float64"},
 }
 CROSS = {
-    "cross": dict(B=2, T=5, S=9, M=12, H=3),
-    "three widths": dict(B=3, T=5, S=4, M=12, H=6, G=2, Mk=7, Mv=10, Dv=5),
-    "three widths, no bias": dict(B=1, T=5, S=9, M=12, H=4, G=4, Mk=7, Mv=10, bias=False),
+    "cross": {"B": 2, "T": 5, "S": 9, "M": 12, "H": 3},
+    "three widths": {"B": 3, "T": 5, "S": 4, "M": 12, "H": 6, "G": 2, "Mk": 7, "Mv": 10, "Dv": 5},
+    "three widths, no bias": {
+        "B": 1,
+        "T": 5,
+        "S": 9,
+        "M": 12,
+        "H": 4,
+        "G": 4,
+        "Mk": 7,
+        "Mv": 10,
+        "bias": False,
+    },
 }
 LARGE = {  # where numbers a row are few beside numbers a pair
-    "heads": dict(B=2, T=61, M=48, H=3),
-    "grouped": dict(B=3, T=67, M=40, H=4, G=2, D=12, Dv=9),
-    "no bias": dict(B=1, T=71, M=48, H=4, bias=False),
+    "heads": {"B": 2, "T": 61, "M": 48, "H": 3},
+    "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9},
+    "no bias": {"B": 1, "T": 71, "M": 48, "H": 4, "bias": False},
 }
 
 
@@ -37,7 +47,7 @@ class Counted(np.ndarray):
     """An array that counts what is done to it: products by their flops, and the bytes of operands
     and results of everything that makes a new array."""
 
-    products: Counter = Counter()
+    products: ClassVar = Counter()
     bytes = 0
 
     @classmethod
@@ -58,7 +68,9 @@ class Counted(np.ndarray):
     def __array_function__(self, function, types, inputs, settings):
         inputs, settings = to_plain(inputs), to_plain(settings)
         y = function(*inputs, **settings)
-        makes = isinstance(y, np.ndarray) and not any(np.may_share_memory(y, x) for x in flat(inputs))
+        makes = isinstance(y, np.ndarray) and not any(
+            np.may_share_memory(y, x) for x in flat(inputs)
+        )
         if makes and function is not np.zeros_like and function is not np.ones_like:
             Counted.note(flat(inputs), y)
         return to_counted(y)
@@ -146,7 +158,11 @@ def heads(rng, letters, make=tensor):
     """Q, K and V."""
     s = mh.cost.Setting.of(**letters)
     z = s.sizes
-    shapes = (z.num_heads, s.T, z.head_dim), (z.num_kv_heads, s.S, z.head_dim), (z.num_kv_heads, s.S, z.v_head_dim)
+    shapes = (
+        (z.num_heads, s.T, z.head_dim),
+        (z.num_kv_heads, s.S, z.head_dim),
+        (z.num_kv_heads, s.S, z.v_head_dim),
+    )
     return [make(rng.standard_normal((s.B, *shape)).astype(s.dtype)) for shape in shapes]
 
 
@@ -186,7 +202,9 @@ def prepared(kind, letters, how, rng, make=tensor):
 
 def cost(kind, letters, how, **settings):
     how = how if isinstance(how, tuple) else (how,)
-    return getattr(mh.cost, {"multi-head": "multi_head"}.get(kind, kind))(*how, **settings, **letters)
+    return getattr(mh.cost, {"multi-head": "multi_head"}.get(kind, kind))(
+        *how, **settings, **letters
+    )
 
 
 FORMS = tuple(mh.projections.FORMS)
@@ -236,7 +254,9 @@ def test_products_of_matrices_are_those_that_are_done(kind, how, letters, rng, c
 @everything(LARGE)
 def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count):
     f, leaves = prepared(kind, letters, how, rng)
-    landed = 2 * sum(x.data.nbytes for x in leaves)  # gradients of the inputs, which are leaves here
+    landed = 2 * sum(
+        x.data.nbytes for x in leaves
+    )  # gradients of the inputs, which are leaves here
     error = {
         "projections": 0,
         "attention": 0.005,  # checks a row
@@ -279,3 +299,174 @@ def saved_by(nodes):
 
 def owner(x):
     return x if x.base is None else owner(x.base)
+
+
+def forms(**letters):
+    return {form: mh.cost.projections(form, **letters) for form in FORMS}
+
+
+def test_a_projection_does_two_flops_a_parameter_and_position():
+    for form, c in forms(M=24, H=4, G=2, D=5, Dv=7, B=3, T=11, bias=False).items():
+        assert c.flops == 3 * 2 * 3 * 11 * c.parameters, form
+        forward = mh.cost.projections(form, M=24, H=4, T=11, bias=False, backward=False)
+        assert forward.flops == 2 * 11 * forward.parameters, form
+
+
+def test_attention_does_the_flops_of_its_formula():
+    letters = {"B": 3, "H": 4, "G": 2, "T": 11, "S": 13, "D": 5, "Dv": 7}
+    for how in ("reference", "loop", "steps"):
+        c = mh.cost.attention(how, backward=False, **letters)
+        assert c.flops == 2 * 3 * 4 * 11 * 13 * (5 + 7)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("H", "G"), [(1, 1), (6, 6), (6, 2), (6, 1)])
+def test_bilinear_has_fewer_parameters_where_D_exceeds_M_H_over_H_plus_G(H, G, bias):
+    M = 28
+    assert mh.cost.compare(M=M, H=H, G=G, D=3, T=5, bias=bias, machine=EVEN).crossovers()[
+        "parameters"
+    ] == pytest.approx(M * H / (H + G))
+    for D in range(1, 2 * M):
+        of = forms(M=M, H=H, G=G, D=D, T=5, bias=bias)
+        gain = of["stacked"].parameters - of["bilinear"].parameters
+        assert np.sign(gain) == np.sign(D * (H + G) - M * H), D
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        {"M": 28, "H": 3, "T": 5},
+        {"M": 28, "H": 6, "G": 2, "T": 50},
+        {"M": 28, "H": 6, "G": 3, "T": 9, "S": 31, "Mk": 17, "Mv": 11, "B": 2},
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_crossovers_are_where_counts_change_places(letters, bias):
+    for name, least in (
+        mh.cost.compare(**letters, D=4, bias=bias, machine=EVEN).crossovers().items()
+    ):
+        for D in range(1, 60):
+            stacked, bilinear = (
+                getattr(mh.cost.multi_head(form, **letters, D=D, bias=bias), name)
+                for form in ("stacked", "bilinear")
+            )
+            if abs(D - least) > 1e-9:
+                assert (bilinear < stacked) == (least < D), (name, D, least)
+
+
+def test_with_D_equal_to_M_over_H_the_total_does_not_depend_on_H():
+    for form in ("per-head", "stacked", "fused", "double"):
+        of = [mh.cost.projections(form, M=48, H=H, T=7) for H in (1, 2, 3, 4, 6, 8, 12, 16, 48)]
+        assert len({(c.parameters, c.flops) for c in of}) == 1, form
+    of = [mh.cost.projections("bilinear", M=48, H=H, T=7, bias=False).parameters for H in (1, 2, 3)]
+    assert of == [H * 48**2 + 48**2 for H in (1, 2, 3)]
+
+
+def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
+    of = forms(M=48, H=4, T=7, B=2)
+    per_head, stacked, fused = (of[form] for form in ("per-head", "stacked", "fused"))
+    assert per_head.parameters == stacked.parameters == fused.parameters
+    assert per_head.flops == stacked.flops == fused.flops
+    assert per_head.calls > stacked.calls > fused.calls
+    assert per_head.bytes > stacked.bytes > fused.bytes
+
+
+def test_costs_add():
+    a, b = mh.cost.projections(M=6, H=2, T=5), mh.cost.attention(M=6, H=2, T=5)
+    total = a + b
+    for name in ("parameters", "flops", "bytes", "saved", "calls"):
+        assert getattr(total, name) == getattr(a, name) + getattr(b, name)
+
+
+EVEN = mh.cost.Machine(  # 1 Gflop/s, 1 GB/s, 1 µs
+    products=((8.0, 8e-9), (8e9, 8.0)), walks=((8.0, 8e-9), (8e9, 8.0)), overhead=1e-6
+)
+
+
+def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
+    steps = (
+        mh.cost.Step(flops=5000, bytes=1000, times=3),
+        mh.cost.Step(flops=500, bytes=1000, backward=True),
+        mh.cost.Step(0, 0, times=2),
+    )
+    assert mh.cost.Cost(steps=steps).seconds(EVEN) == pytest.approx(3 * 6e-6 + 2e-6 + 2e-6)
+
+
+def test_a_batch_of_small_matrices_takes_as_long_as_each_of_them():
+    slow_when_small = mh.cost.Machine(((10.0, 1e-6), (1000.0, 1e-5)), ((1.0, 1e-12),), 0.0)
+    for matrices, each in ((1, 1e-5), (10, 10**-5.5), (100, 1e-6), (1000, 1e-7)):
+        step = mh.cost.Step(flops=1000, bytes=8, matrices=matrices)
+        assert mh.cost.Cost(steps=(step,)).seconds(slow_when_small) == pytest.approx(
+            matrices * each
+        )
+
+
+def test_overhead_alone_prefers_one_call_and_flops_alone_the_fewest():
+    letters = {"M": 64, "H": 1, "T": 8}
+    nothing = ((1.0, 1e-30),)
+    calls = mh.cost.compare(**letters, machine=mh.cost.Machine(nothing, nothing, 1.0))
+    assert calls.winners("T") == [(1, "fused")]
+    flops = mh.cost.compare(**letters, machine=mh.cost.Machine(((1.0, 1.0),), nothing, 0.0))
+    (_, first), (start, then) = flops.winners("H")
+    assert (first, then) == ("bilinear", "per-head")  # of equals the first
+    assert start > 1
+
+
+def test_a_form_wins_where_it_is_a_fifth_faster():
+    compared = mh.cost.compare(M=64, H=4, T=16, B=2, machine=EVEN)
+    for axis in "MHT":
+        seconds, winners = compared.seconds(axis), compared.winners(axis)
+        for n in seconds["stacked"]:
+            winner = [form for start, form in winners if start <= n][-1]
+            assert seconds[winner][n] <= 1.2 * min(times[n] for times in seconds.values())
+
+
+def test_a_comparison_shows_every_form_that_there_can_be():
+    text = str(mh.cost.compare(M=64, H=4, G=2, T=16, machine=EVEN))
+    assert "B=1 T=16 M=64 H=4 G=2 D=16" in text
+    assert "W^Q and W^K have 6,144 numbers, their products W_i 16,384" in text
+    assert "bilinear has fewer where D > 42.7" in text
+    rows = [line.split()[:2] for line in text.splitlines() if line.split(" ")[0] in FORMS]
+    assert [form for form, _ in rows] == list(FORMS)
+    made = mh.MultiHeadAttention(64, 4, num_kv_heads=2)
+    assert dict(rows)["stacked"] == f"{sum(p.data.size for p in made.parameters()):,}"
+    assert "fused" not in mh.cost.compare(M=64, H=4, T=16, S=9, machine=EVEN).costs()
+
+
+def test_the_plot_tells_lines_apart_without_colour():
+    figure = mh.cost.compare(M=64, H=4, T=16, machine=EVEN).plot()
+    assert [axes.get_xlabel()[-1] for axes in figure.axes] == list("MHT")
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if line.get_label() in FORMS]
+        assert [line.get_label() for line in lines] == list(FORMS)
+        assert len({str(line._dash_pattern) for line in lines}) == len(FORMS)
+
+
+def test_this_machine_is_measured_once():
+    machine = mh.cost.calibrate()
+    assert mh.cost.calibrate() is machine
+    assert 0 < machine.overhead < 1e-2
+    for curve in (machine.products, machine.walks):
+        assert [n for n, _ in curve] == sorted(n for n, _ in curve)
+        assert all(t > 0 for _, t in curve)
+    assert mh.cost.projections(M=64, H=4, T=16).seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mh.cost.projections("stakced", M=6, H=2, T=5), "stakced"),
+        (lambda: mh.cost.attention("tiled", M=6, H=2, T=5), "'tiled'"),
+        (lambda: mh.cost.multi_head("fused", "steps", M=6, H=2, T=5), "attention_steps"),
+        (lambda: mh.cost.projections("fused", M=6, H=2, T=5, S=4), "self-attention"),
+        (lambda: mh.cost.projections(H=2, T=5), "M or D must be given"),
+        (lambda: mh.cost.compare(M=7, H=2, T=5, machine=EVEN), "M = 7 must be a multiple of H = 2"),
+        (lambda: mh.cost.projections(M=8, H=4, G=3, T=5), "must be a multiple of"),
+        (lambda: mh.cost.projections(M=8, H=0, T=5), "H = 0 must be at least 1"),
+        (lambda: mh.cost.projections(M=8, H=2, T=0), "T = 0 must be at least 1"),
+        (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
