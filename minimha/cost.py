@@ -11,8 +11,8 @@ brings two more in the backward, da = dy bᵀ and db = aᵀ dy: so the backward 
 Exact: parameters, the number of products and the flops of each, what is saved, and the bytes of
 `projections`. Bytes are those of all operands and results, as if there were no cache; those of
 `attention` are right to half a percent (checks of a number a row are counted roughly), and those of
-`multi_head` to eight (heads that lie apart in memory are sometimes brought together first, which is
-not counted). Time is an estimate, from two curves and a number that `calibrate` measures.
+`multi_head` to eight where T is near S (heads that lie apart in memory are sometimes brought
+together first, which is not counted). Time is an estimate, from two curves and a number that `calibrate` measures.
 
 All is said of attention without mask, bias of the scores, sink, softcap and dropout, on NumPy's
 arrays, the gradient of the input wanted.
@@ -110,7 +110,7 @@ class Cost:
 
             overhead + max(matrices · time(flops / matrices), time(bytes))
 
-        of the machine, by default this one as `calibrate` finds it.
+        of the machine, by default this one as `calibrate` finds it for float32.
         Source: Williams et al., "Roofline: An Insightful Visual Performance Model" (2009), with
         curves in place of one peak and one bandwidth.
         """
@@ -209,6 +209,12 @@ class Setting:
             dtype=dtype,
         )
 
+    def inputs(self) -> dict[str, int]:
+        """How many numbers queries, keys and values are made from: B·T·M, B·S·Mk, B·S·Mv."""
+        lengths = {"q": self.T, "k": self.S, "v": self.S}
+        roles = self.sizes.roles()
+        return {role: self.B * n * roles[role][0] for role, n in lengths.items()}
+
 
 def projections(form: str = "stacked", *, backward: bool = True, **letters: Any) -> Cost:
     """The maps from the inputs to Q, K and V, in one of `projections.FORMS`.
@@ -231,46 +237,23 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
     """
     _form(form)
     s = Setting.of(**letters)
-    z = s.sizes
+    z, inputs = s.sizes, s.inputs()
     if form == "fused" and s.cross:
         raise ValueError("the fused form is for self-attention, of one input: leave S, Mk, Mv out")
     held = _parameters(form, z, s.bias)
-    rows = {"q": s.B * s.T, "k": s.B * s.S, "v": s.B * s.S}
-    saved, steps = 0, [_pass(2 * n, backward=True) for n in held]  # gradients land in copies
-    ends = []  # for each gradient of an input, its size
+    steps = [_pass(2 * n, backward=True) for n in held]  # gradients land in copies
     if form == "fused":
-        columns = (z.num_heads + z.num_kv_heads) * z.head_dim + z.num_kv_heads * z.v_head_dim
-        steps += [_NODE] * 4  # Q, K and V are nodes of their own
-        steps += _linear(rows["q"], z.d_model, columns, s.bias)
-        steps += [_pass(2 * rows["q"] * columns, backward=True)] * 2  # merge heads, then concat
+        steps += _fused(s)
     else:
-        for role, (width, count, dim) in z.roles().items():
-            n = rows[role]
-            if form == "bilinear" and role == "q":
-                steps += _bilinear(s)
-                ends += [n * width]
-            elif form == "bilinear" and role == "k":
-                steps += [_NODE] * 2
-                if count > 1:
-                    steps += [_pass(n * width * (count + 1), backward=True)]
-                ends += [n * width]
-            elif form == "per-head":
-                steps += _NODE, _pass(2 * n * count * dim)  # stack
-                one = [_NODE] * (1 + s.bias) + _linear(n, width, dim, s.bias)
-                if count > 1 and s.B > 1:
-                    one += [_pass(2 * n * dim, backward=True)]  # a head of dy, to rows
-                steps += _times(count, one)
-                ends += [n * width] * count
-            else:
-                if form == "double":
-                    steps += _NODE, *_linear(n, width, width, bias=False)
-                    saved += n * width
-                steps += _NODE, *_linear(n, width, count * dim, s.bias)
-                if count > 1:
-                    steps += [_pass(2 * n * count * dim, backward=True)]  # merge heads
-                ends += [n * width]
-        shared = len(ends) - (3 if s.cross else 1)
-        steps += [_pass(3 * ends[-1], times=shared, backward=True)] if shared else []  # dx + dx
+        for role in inputs:
+            steps += _role(form, role, s)
+        alike = {"q": z.num_heads, "k": z.num_kv_heads, "v": z.num_kv_heads}
+        uses = {role: alike[role] if form == "per-head" else 1 for role in inputs}
+        if not s.cross:
+            uses = {"q": sum(uses.values())}
+        for role, n in uses.items():  # the gradients of an input are summed over its uses
+            steps += [_pass(3 * inputs[role], times=n - 1, backward=True)] if n > 1 else []
+    saved = sum(inputs.values()) if form == "double" else 0
     return _cost(s, backward, steps, parameters=sum(held), saved=saved)
 
 
@@ -395,6 +378,44 @@ def _linear(rows: int, inner: int, columns: int, bias: bool) -> list[Step]:
         moved = rows * columns + columns
         steps += _pass(moved + rows * columns), _pass(moved, backward=True)
     return steps
+
+
+def _merged(count: int, t: int, size: int) -> list[Step]:
+    """A gradient (B, H, T, D) as (B, T, H·D): a copy, unless one of the axes is of length 1."""
+    return [_pass(2 * size, backward=True)] if count > 1 and t > 1 else []
+
+
+def _fused(s: Setting) -> list[Step]:
+    """Q, K and V, nodes of their own, from one product; their gradients merged and then joined."""
+    z, n = s.sizes, s.B * s.T
+    merged = [
+        step
+        for _, count, dim in z.roles().values()
+        for step in _merged(count, s.T, n * count * dim)
+    ]
+    columns = sum(count * dim for _, count, dim in z.roles().values())
+    joined = _pass(2 * n * columns, backward=True)
+    return [_NODE] * 4 + _linear(n, z.d_model, columns, s.bias) + [*merged, joined]
+
+
+def _role(form: str, role: str, s: Setting) -> list[Step]:
+    """Q, K or V in the forms that make each by itself."""
+    width, count, dim = s.sizes.roles()[role]
+    t = s.T if role == "q" else s.S
+    n = s.B * t
+    if form == "bilinear" and role == "q":
+        return _bilinear(s)
+    if form == "bilinear" and role == "k":  # the input itself, seen by every head
+        summed = [_pass(n * width * (count + 1), backward=True)] if count > 1 else []
+        return [_NODE] * 2 + summed
+    if form == "per-head":
+        one = [_NODE] * (1 + s.bias) + _linear(n, width, dim, s.bias)
+        if count > 1 and s.B > 1 and t > 1:
+            one += [_pass(2 * n * dim, backward=True)]  # a head of dy, as rows
+        return [_NODE, _pass(2 * n * count * dim), *_times(count, one)]  # a stack of them
+    first = [_NODE, *_linear(n, width, width, bias=False)] if form == "double" else []
+    merged = _merged(count, t, n * count * dim)
+    return [*first, _NODE, *_linear(n, width, count * dim, s.bias), *merged]
 
 
 def _bilinear(s: Setting) -> list[Step]:
@@ -538,8 +559,8 @@ def compare(
 
     Raises ValueError for sizes that do not go together.
     """
-    machine = calibrate() if machine is None else machine
-    Setting.of(**letters)
+    dtype = Setting.of(**letters).dtype
+    machine = calibrate(dtype) if machine is None else machine
     return Comparison(letters, implementation, backward, machine)
 
 

@@ -37,6 +37,10 @@ LARGE = {  # where numbers a row are few beside numbers a pair
     "heads": {"B": 2, "T": 61, "M": 48, "H": 3},
     "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9},
     "no bias": {"B": 1, "T": 71, "M": 48, "H": 4, "bias": False},
+    "one head": {"B": 2, "T": 64, "M": 48, "H": 1},
+    "one key head": {"B": 2, "T": 64, "M": 48, "H": 4, "G": 1},
+    "one position": {"B": 3, "T": 1, "S": 61, "M": 48, "H": 3, "G": 3, "Dv": 9},
+    "cross": {"B": 2, "T": 61, "S": 73, "M": 48, "H": 4, "G": 2, "Mk": 35, "Mv": 52},
 }
 
 
@@ -224,6 +228,7 @@ def everything(*groups):
             for kind, ways in KINDS.items()
             for how in ways
             for name, letters in cases.items()
+            if not (kind == "multi-head" and name == "one position")  # then copies of K count most
             if "fused" not in how or not {"S", "Mk", "Mv"} & letters.keys()
         ],
     )
