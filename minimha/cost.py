@@ -9,10 +9,11 @@ operations are those of products of matrices (rows, inner) (inner, columns), and
 brings two more in the backward, da = dy bᵀ and db = aᵀ dy: so the backward costs twice the forward.
 
 Exact: parameters, the number of products and the flops of each, what is saved, and the bytes of
-`projections`. Bytes are those of all operands and results, as if there were no cache; those of
-`attention` are right to half a percent (checks of a number a row are counted roughly), and those of
-`multi_head` to eight where T is near S (heads that lie apart in memory are sometimes brought
-together first, which is not counted). Time is an estimate, from two curves and a number that `calibrate` measures.
+`projections`. Bytes are those of all operands and results, as if there were no cache. Those of
+`attention` are right to half a percent, because checks of a number a row are counted roughly; those
+of `multi_head` to eight where T is near S, because heads that lie apart in memory are sometimes
+brought together first, which is not counted. Time is an estimate, from two curves and a number that
+`calibrate` measures.
 
 All is said of attention without mask, bias of the scores, sink, softcap and dropout, on NumPy's
 arrays, the gradient of the input wanted.
@@ -23,7 +24,6 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -486,7 +486,8 @@ class Machine:
 def calibrate(dtype: str = "float32") -> Machine:
     """This machine, measured within two seconds, the first time it is asked for.
 
-    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y
+    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y, and
+              no more than as many smaller ones take: threads that wait for each other are left out
     walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
               the cache, out of it, and in memory that has to be had from the system first
     overhead  of the stacked projections of a 2×2 input, forward and backward, a step
@@ -495,12 +496,15 @@ def calibrate(dtype: str = "float32") -> Machine:
     def ones(*shape: int) -> Any:
         return backend.full(shape, 1.0, dtype=dtype)
 
-    products = []
+    products: list[tuple[float, float]] = []
     for n in (8, 24, 64, 160, 384):
         count = max(1, 48**3 // n**3)
         a = ones(count, n, n)
         times = [_seconds(f) for f in (lambda: a @ a, lambda: a @ a.mT, lambda: a.mT @ a)]  # noqa: B023
-        products.append((2.0 * n**3, sum(times) / 3 / count))
+        flops, least = 2.0 * n**3, sum(times) / 3 / count
+        if products:  # it could be cut into the ones before
+            least = min(least, products[-1][1] * flops / products[-1][0])
+        products.append((flops, least))
     walks = []
     for k in (21, 20, 19, 18, 17, 16, 14, 12, 10):  # the system gives memory out more freely later
         x = ones(2**k)
@@ -518,15 +522,15 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
-    """The median time of a call over as many as fit into the budget."""
-    times: list[float] = []
+    """The least time of a call, of as many as fit into the budget: others were interrupted."""
+    least = math.inf
     call()
     start = now = time.perf_counter()
     while now - start < budget:
         before, _ = now, call()
         now = time.perf_counter()
-        times.append(now - before)
-    return statistics.median(times)
+        least = min(least, now - before)
+    return least
 
 
 def _on(curve: Curve, size: float) -> float:

@@ -1,5 +1,6 @@
 """What things cost: said by `mh.cost`, and counted on arrays that know what is done to them."""
 
+import itertools
 from collections import Counter
 from typing import ClassVar
 
@@ -421,6 +422,8 @@ def test_a_form_wins_where_it_is_a_fifth_faster():
     compared = mh.cost.compare(M=64, H=4, T=16, B=2, machine=EVEN)
     for axis in "MHT":
         seconds, winners = compared.seconds(axis), compared.winners(axis)
+        for (_, before), (start, form) in itertools.pairwise(winners):
+            assert seconds[before][start] > 1.2 * seconds[form][start]
         for n in seconds["stacked"]:
             winner = [form for start, form in winners if start <= n][-1]
             assert seconds[winner][n] <= 1.2 * min(times[n] for times in seconds.values())
