@@ -17,7 +17,16 @@ from minimha_autograd import (
     ops,
 )
 
-from . import conventions, functional, interchange, masks, pictures, positions, projections
+from . import (
+    conventions,
+    cost,
+    functional,
+    interchange,
+    masks,
+    pictures,
+    positions,
+    projections,
+)
 from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
@@ -41,6 +50,7 @@ __all__ = [
     "attention_steps",
     "backend",
     "conventions",
+    "cost",
     "detect_anomaly",
     "functional",
     "gradcheck",

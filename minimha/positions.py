@@ -16,7 +16,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 from .alignment import aligned
 from .checks import integer
 from .functional.rope import rope, turns
-from .modules.module import Module
+from .module import Module
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 

@@ -31,7 +31,7 @@ from .functional.projection import (
     project_out,
     split_heads,
 )
-from .modules.module import Module
+from .module import Module
 
 __all__ = [
     "FORMS",

@@ -40,6 +40,7 @@ def attention_loop(
     tails = *(tuple(x.shape[-2:]) for x in inputs[:3]), (t, s), (), (t, s), (t, s)
     if not math.prod(lead):  # no head to loop over
         return attention.with_pullback(*inputs, mask=mask, keep=keep, p=p, wanted=wanted)
+    of_key, of_value = tuple(key.shape), tuple(value.shape)
     columns = [_heads(x, lead, tail) for x, tail in zip(inputs, tails, strict=True)]
     visible, kept = _heads(mask, lead, (t, s)), _heads(keep, lead, (t, s))
     results, pulls = zip(
@@ -54,7 +55,7 @@ def attention_loop(
         cotangents = zip(_heads(dout, lead, (t, dv)), _heads(dweights, lead, (t, s)), strict=True)
         gradients = zip(*(pull(*dy) for pull, dy in zip(pulls, cotangents, strict=True)))  # noqa: B905
         dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
-        return dquery, _per_group(dkey, key), _per_group(dvalue, value), *rest
+        return dquery, _per_group(dkey, of_key), _per_group(dvalue, of_value), *rest
 
     outs, weights = (_joined(parts, lead) for parts in zip(*results, strict=True))
     return (outs, weights), pullback
@@ -85,10 +86,10 @@ def _per_head(x: Array, query: Array) -> Array:
     return namespace(x).repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
 
 
-def _per_group(dx: Array | None, x: Array) -> Array | None:
-    """The sum of the gradients of those copies."""
-    if dx is None or dx.shape == x.shape:
+def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """The sum of the gradients of those copies, of what had this shape."""
+    if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)
-    split = xp.reshape(dx, (*x.shape[:-2], dx.shape[-3] // x.shape[-3], *x.shape[-2:]))
+    split = xp.reshape(dx, (*shape[:-2], dx.shape[-3] // shape[-3], *shape[-2:]))
     return xp.sum(split, axis=-3)

@@ -78,13 +78,16 @@ def project_fused(
     parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
     counts = num_heads, num_kv_heads, num_kv_heads
     q, k, v = (split_heads(part, n) for part, n in zip(parts, counts, strict=True))
+    xp, shapes = namespace(y), [part.shape for part in parts]
 
     def pullback(*dheads: Array | None) -> tuple[Array | None, ...]:
-        xp = namespace(*dheads, x)
+        like = next(dhead for dhead in dheads if dhead is not None)
         dy = xp.concat(
             [
-                xp.zeros_like(part) if dhead is None else merge_heads(dhead)
-                for dhead, part in zip(dheads, parts, strict=True)
+                xp.zeros(shape, dtype=like.dtype, device=like.device)
+                if dhead is None
+                else merge_heads(dhead)
+                for dhead, shape in zip(dheads, shapes, strict=True)
             ],
             axis=-1,
         )

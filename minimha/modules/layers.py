@@ -11,7 +11,7 @@ from minimha_autograd.backend import Rng
 from ..functional.embedding import embedding
 from ..functional.layer_norm import layer_norm
 from ..functional.rms_norm import rms_norm
-from .module import Module
+from ..module import Module
 
 
 class Linear(Module):

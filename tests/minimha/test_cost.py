@@ -1,0 +1,480 @@
+"""What things cost: said by `mh.cost`, and counted on arrays that know what is done to them."""
+
+import itertools
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha_autograd.saved import _arrays
+
+SELF = {
+    "one head": {"B": 2, "T": 5, "M": 6, "H": 1},
+    "heads": {"B": 2, "T": 5, "M": 12, "H": 3},
+    "one sequence": {"B": 1, "T": 7, "M": 12, "H": 4},
+    "grouped": {"B": 3, "T": 5, "M": 8, "H": 6, "G": 2, "D": 4},
+    "wide values": {"B": 2, "T": 5, "M": 6, "H": 3, "D": 4, "Dv": 7},
+    "no bias": {"B": 2, "T": 5, "M": 12, "H": 4, "G": 2, "Dv": 5, "bias": False},
+    "float64": {"B": 2, "T": 5, "M": 6, "H": 3, "dtype": "float64"},
+}
+CROSS = {
+    "cross": {"B": 2, "T": 5, "S": 9, "M": 12, "H": 3},
+    "three widths": {"B": 3, "T": 5, "S": 4, "M": 12, "H": 6, "G": 2, "Mk": 7, "Mv": 10, "Dv": 5},
+    "three widths, no bias": {
+        "B": 1,
+        "T": 5,
+        "S": 9,
+        "M": 12,
+        "H": 4,
+        "G": 4,
+        "Mk": 7,
+        "Mv": 10,
+        "bias": False,
+    },
+}
+LARGE = {  # where numbers a row are few beside numbers a pair
+    "heads": {"B": 2, "T": 61, "M": 48, "H": 3},
+    "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9},
+    "no bias": {"B": 1, "T": 71, "M": 48, "H": 4, "bias": False},
+    "one head": {"B": 2, "T": 64, "M": 48, "H": 1},
+    "one key head": {"B": 2, "T": 64, "M": 48, "H": 4, "G": 1},
+    "one position": {"B": 3, "T": 1, "S": 61, "M": 48, "H": 3, "G": 3, "Dv": 9},
+    "cross": {"B": 2, "T": 61, "S": 73, "M": 48, "H": 4, "G": 2, "Mk": 35, "Mv": 52},
+}
+
+
+WORDS = {"M": "d_model", "H": "num_heads", "G": "num_kv_heads", "D": "head_dim", "Dv": "v_head_dim", "Mk": "kdim", "Mv": "vdim"}  # fmt: skip
+
+
+class Counted(np.ndarray):
+    """An array that counts what is done to it: products by their flops, and the bytes of operands
+    and results of everything that makes a new array."""
+
+    products: ClassVar = Counter()
+    bytes = 0
+
+    @classmethod
+    def note(cls, inputs, y):
+        stored = [real(x) for x in inputs if isinstance(x, np.ndarray)]
+        cls.bytes += sum(x.nbytes for x in [*stored, y])
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **settings):
+        plain = [to_plain(x) for x in inputs]
+        if settings.get("out"):
+            settings["out"] = tuple(map(to_plain, settings["out"]))
+        y = getattr(ufunc, method)(*plain, **settings)
+        if ufunc is np.matmul:
+            Counted.products[2 * y.size * plain[0].shape[-1]] += 1
+        Counted.note(plain, y)
+        return to_counted(y)
+
+    def __array_function__(self, function, types, inputs, settings):
+        inputs, settings = to_plain(inputs), to_plain(settings)
+        y = function(*inputs, **settings)
+        makes = isinstance(y, np.ndarray) and not any(
+            np.may_share_memory(y, x) for x in flat(inputs)
+        )
+        if makes and function is not np.zeros_like and function is not np.ones_like:
+            Counted.note(flat(inputs), y)
+        return to_counted(y)
+
+    def reshape(self, *shape, **settings):
+        y = to_plain(self).reshape(*shape, **settings)
+        if not np.may_share_memory(y, self):
+            Counted.note([self], y)
+        return to_counted(y)
+
+
+def real(x):
+    """x without the axes along which it only repeats itself."""
+    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.strides)]
+
+
+def to_plain(x):
+    if isinstance(x, list | tuple):
+        return type(x)(map(to_plain, x))
+    if isinstance(x, dict):
+        return {name: to_plain(part) for name, part in x.items()}
+    return x.view(np.ndarray) if isinstance(x, Counted) else x
+
+
+def to_counted(x):
+    if isinstance(x, list | tuple):
+        return type(x)(map(to_counted, x))
+    return x.view(Counted) if isinstance(x, np.ndarray) else x
+
+
+def flat(x):
+    if isinstance(x, list | tuple):
+        return [part for item in x for part in flat(item)]
+    return [x] if isinstance(x, np.ndarray) else []
+
+
+def tensor(x):
+    """A leaf whose array counts."""
+    leaf = mh.Tensor(x, requires_grad=True)
+    leaf._data = x.view(Counted)
+    return leaf
+
+
+class CountsCopies:
+    """A namespace whose copies count, which NumPy does not tell an array of."""
+
+    def __init__(self, xp):
+        self.xp = xp
+
+    def __getattr__(self, name):
+        return getattr(self.xp, name)
+
+    def asarray(self, x, *, copy):
+        Counted.note([x], x)
+        return to_counted(self.xp.asarray(to_plain(x), copy=copy))
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """What was counted of a function: (products by their flops, bytes)."""
+    xp = mh.backend.namespace(np.zeros(1).view(Counted))
+    asarray = mh.backend.asarray
+    monkeypatch.setitem(mh.backend.known, Counted, CountsCopies(xp))
+    monkeypatch.setattr(
+        mh.backend, "asarray", lambda x: x if isinstance(x, Counted) else asarray(x)
+    )
+
+    def counted(function):
+        Counted.products, Counted.bytes = Counter(), 0
+        function()
+        return Counted.products, Counted.bytes
+
+    return counted
+
+
+def inputs(rng, letters, make=tensor):
+    """Query, key and value; one Tensor in self-attention."""
+    s = mh.cost.Setting.of(**letters)
+    shapes = (s.B, s.T, s.sizes.d_model), (s.B, s.S, s.sizes.kdim), (s.B, s.S, s.sizes.vdim)
+    made = [make(rng.standard_normal(shape).astype(s.dtype)) for shape in shapes]
+    return made if s.cross else made[:1] * 3
+
+
+def heads(rng, letters, make=tensor):
+    """Q, K and V."""
+    s = mh.cost.Setting.of(**letters)
+    z = s.sizes
+    shapes = (
+        (z.num_heads, s.T, z.head_dim),
+        (z.num_kv_heads, s.S, z.head_dim),
+        (z.num_kv_heads, s.S, z.v_head_dim),
+    )
+    return [make(rng.standard_normal((s.B, *shape)).astype(s.dtype)) for shape in shapes]
+
+
+def module(kind, letters, form, make=tensor):
+    """Projections or MultiHeadAttention with arrays that make makes."""
+    made = {"projections": mh.projections.Projections, "multi-head": mh.MultiHeadAttention}[kind](
+        **{WORDS.get(k, k): n for k, n in letters.items() if k not in ("B", "T", "S")}, form=form
+    )
+    for p in made.parameters():
+        p._data = make(p.data)._data
+    return made
+
+
+@mh.operation
+def end(*outputs):
+    """A number made of several arrays, whose pullback has a cotangent ready for each."""
+    ready = tuple(to_counted(np.ones(y.shape, y.dtype)) for y in outputs)
+    if type(outputs[0]) is not Counted:
+        ready = tuple(map(to_plain, ready))
+    return np.ones_like(outputs[0], shape=(1,)), lambda dy: ready
+
+
+def prepared(kind, letters, how, rng, make=tensor):
+    """What is computed, as a function of nothing that returns its last Tensors, and the inputs."""
+    if kind == "attention":
+        x = heads(rng, letters, make)
+        if how == "steps":
+            return lambda: [mh.attention_steps(*x).out], x
+        return lambda: [mh.scaled_dot_product_attention(*x, implementation=how)], x
+    x = inputs(rng, letters, make)
+    if kind == "projections":
+        made = module(kind, letters, how, make)
+        return lambda: made.project(*x), list(dict.fromkeys(x))
+    made, implementation = module(kind, letters, how[0], make), how[1]
+    return lambda: [made(*x, implementation=implementation)], list(dict.fromkeys(x))
+
+
+def cost(kind, letters, how, **settings):
+    how = how if isinstance(how, tuple) else (how,)
+    return getattr(mh.cost, {"multi-head": "multi_head"}.get(kind, kind))(
+        *how, **settings, **letters
+    )
+
+
+FORMS = tuple(mh.projections.FORMS)
+KINDS = {
+    "projections": FORMS,
+    "attention": ("reference", "loop", "steps"),
+    "multi-head": tuple((form, how) for form in FORMS for how in ("reference", "loop")),
+}
+
+
+def everything(*groups):
+    cases = {name: letters for group in groups for name, letters in group.items()}
+    return pytest.mark.parametrize(
+        ("kind", "how", "letters"),
+        [
+            pytest.param(kind, how, letters, id=f"{kind}-{how}-{name}")
+            for kind, ways in KINDS.items()
+            for how in ways
+            for name, letters in cases.items()
+            if not (kind == "multi-head" and name == "one position")  # then copies of K count most
+            if "fused" not in how or not {"S", "Mk", "Mv"} & letters.keys()
+        ],
+    )
+
+
+@everything(SELF, CROSS)
+def test_parameters_are_those_of_the_module(kind, how, letters):
+    if kind == "attention":
+        assert cost(kind, letters, how).parameters == 0
+        return
+    form = how if kind == "projections" else how[0]
+    held = sum(p.data.size for p in module(kind, letters, form).parameters())
+    assert cost(kind, letters, how).parameters == held
+
+
+@everything(SELF, CROSS)
+def test_products_of_matrices_are_those_that_are_done(kind, how, letters, rng, count):
+    f, _ = prepared(kind, letters, how, rng)
+    products, _ = count(f)
+    forward = cost(kind, letters, how, backward=False)
+    assert products == forward.products
+    products, _ = count(lambda: end(*f()).backward())
+    both = cost(kind, letters, how)
+    assert products == both.products
+    assert sum(n * times for n, times in products.items()) == both.flops == 3 * forward.flops
+
+
+@everything(LARGE)
+def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count):
+    f, leaves = prepared(kind, letters, how, rng)
+    landed = 2 * sum(
+        x.data.nbytes for x in leaves
+    )  # gradients of the inputs, which are leaves here
+    error = {
+        "projections": 0,
+        "attention": 0.005,  # checks a row
+        "multi-head": 0.08,  # copies of heads that lie apart in memory
+    }[kind]
+    for backward, function in ((False, f), (True, lambda: end(*f()).backward())):
+        _, moved = count(function)
+        said = cost(kind, letters, how, backward=backward).bytes
+        assert said == pytest.approx(moved - landed * backward, rel=error)
+
+
+@everything(SELF, CROSS)
+def test_saved_is_what_the_pullbacks_keep(kind, how, letters, rng, monkeypatch):
+    monkeypatch.setattr(mh.backend, "_SMALL", 0)  # a broadcast is a view
+    leaves = []
+
+    def leaf(x):
+        leaves.append(mh.Tensor(x.copy(), requires_grad=True))
+        return leaves[-1]
+
+    function, _ = prepared(kind, letters, how, rng, leaf)
+    outputs = function()
+    kept = {id(x): x.nbytes for x in map(owner, saved_by(end(*outputs)._node.arguments))}
+    for x in leaves:
+        kept.pop(id(owner(x.data)), None)
+    assert cost(kind, letters, how).saved == sum(kept.values())
+    assert cost(kind, letters, how, backward=False).saved == 0
+
+
+def saved_by(nodes):
+    """All arrays that the pullbacks of these nodes and those before them close over."""
+    waiting, met = list(nodes), set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in met:
+            met.add(id(node))
+            waiting += node.arguments
+            yield from (x for _, x in _arrays(node.pull, "", set()))
+
+
+def owner(x):
+    return x if x.base is None else owner(x.base)
+
+
+def forms(**letters):
+    return {form: mh.cost.projections(form, **letters) for form in FORMS}
+
+
+def test_a_projection_does_two_flops_a_parameter_and_position():
+    for form, c in forms(M=24, H=4, G=2, D=5, Dv=7, B=3, T=11, bias=False).items():
+        assert c.flops == 3 * 2 * 3 * 11 * c.parameters, form
+        forward = mh.cost.projections(form, M=24, H=4, T=11, bias=False, backward=False)
+        assert forward.flops == 2 * 11 * forward.parameters, form
+
+
+def test_attention_does_the_flops_of_its_formula():
+    letters = {"B": 3, "H": 4, "G": 2, "T": 11, "S": 13, "D": 5, "Dv": 7}
+    for how in ("reference", "loop", "steps"):
+        c = mh.cost.attention(how, backward=False, **letters)
+        assert c.flops == 2 * 3 * 4 * 11 * 13 * (5 + 7)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("H", "G"), [(1, 1), (6, 6), (6, 2), (6, 1)])
+def test_bilinear_has_fewer_parameters_where_D_exceeds_M_H_over_H_plus_G(H, G, bias):
+    M = 28
+    assert mh.cost.compare(M=M, H=H, G=G, D=3, T=5, bias=bias, machine=EVEN).crossovers()[
+        "parameters"
+    ] == pytest.approx(M * H / (H + G))
+    for D in range(1, 2 * M):
+        of = forms(M=M, H=H, G=G, D=D, T=5, bias=bias)
+        gain = of["stacked"].parameters - of["bilinear"].parameters
+        assert np.sign(gain) == np.sign(D * (H + G) - M * H), D
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        {"M": 28, "H": 3, "T": 5},
+        {"M": 28, "H": 6, "G": 2, "T": 50},
+        {"M": 28, "H": 6, "G": 3, "T": 9, "S": 31, "Mk": 17, "Mv": 11, "B": 2},
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_crossovers_are_where_counts_change_places(letters, bias):
+    for name, least in (
+        mh.cost.compare(**letters, D=4, bias=bias, machine=EVEN).crossovers().items()
+    ):
+        for D in range(1, 60):
+            stacked, bilinear = (
+                getattr(mh.cost.multi_head(form, **letters, D=D, bias=bias), name)
+                for form in ("stacked", "bilinear")
+            )
+            if abs(D - least) > 1e-9:
+                assert (bilinear < stacked) == (least < D), (name, D, least)
+
+
+def test_with_D_equal_to_M_over_H_the_total_does_not_depend_on_H():
+    for form in ("per-head", "stacked", "fused", "double"):
+        of = [mh.cost.projections(form, M=48, H=H, T=7) for H in (1, 2, 3, 4, 6, 8, 12, 16, 48)]
+        assert len({(c.parameters, c.flops) for c in of}) == 1, form
+    of = [mh.cost.projections("bilinear", M=48, H=H, T=7, bias=False).parameters for H in (1, 2, 3)]
+    assert of == [H * 48**2 + 48**2 for H in (1, 2, 3)]
+
+
+def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
+    of = forms(M=48, H=4, T=7, B=2)
+    per_head, stacked, fused = (of[form] for form in ("per-head", "stacked", "fused"))
+    assert per_head.parameters == stacked.parameters == fused.parameters
+    assert per_head.flops == stacked.flops == fused.flops
+    assert per_head.calls > stacked.calls > fused.calls
+    assert per_head.bytes > stacked.bytes > fused.bytes
+
+
+def test_costs_add():
+    a, b = mh.cost.projections(M=6, H=2, T=5), mh.cost.attention(M=6, H=2, T=5)
+    total = a + b
+    for name in ("parameters", "flops", "bytes", "saved", "calls"):
+        assert getattr(total, name) == getattr(a, name) + getattr(b, name)
+
+
+EVEN = mh.cost.Machine(  # 1 Gflop/s, 1 GB/s, 1 µs
+    products=((8.0, 8e-9), (8e9, 8.0)), walks=((8.0, 8e-9), (8e9, 8.0)), overhead=1e-6
+)
+
+
+def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
+    steps = (
+        mh.cost.Step(flops=5000, bytes=1000, times=3),
+        mh.cost.Step(flops=500, bytes=1000, backward=True),
+        mh.cost.Step(0, 0, times=2),
+    )
+    assert mh.cost.Cost(steps=steps).seconds(EVEN) == pytest.approx(3 * 6e-6 + 2e-6 + 2e-6)
+
+
+def test_a_batch_of_small_matrices_takes_as_long_as_each_of_them():
+    slow_when_small = mh.cost.Machine(((10.0, 1e-6), (1000.0, 1e-5)), ((1.0, 1e-12),), 0.0)
+    for matrices, each in ((1, 1e-5), (10, 10**-5.5), (100, 1e-6), (1000, 1e-7)):
+        step = mh.cost.Step(flops=1000, bytes=8, matrices=matrices)
+        assert mh.cost.Cost(steps=(step,)).seconds(slow_when_small) == pytest.approx(
+            matrices * each
+        )
+
+
+def test_overhead_alone_prefers_one_call_and_flops_alone_the_fewest():
+    letters = {"M": 64, "H": 1, "T": 8}
+    nothing = ((1.0, 1e-30),)
+    calls = mh.cost.compare(**letters, machine=mh.cost.Machine(nothing, nothing, 1.0))
+    assert calls.winners("T") == [(1, "fused")]
+    flops = mh.cost.compare(**letters, machine=mh.cost.Machine(((1.0, 1.0),), nothing, 0.0))
+    (_, first), (start, then) = flops.winners("H")
+    assert (first, then) == ("bilinear", "per-head")  # of equals the first
+    assert start > 1
+
+
+def test_a_form_wins_where_it_is_a_fifth_faster():
+    compared = mh.cost.compare(M=64, H=4, T=16, B=2, machine=EVEN)
+    for axis in "MHT":
+        seconds, winners = compared.seconds(axis), compared.winners(axis)
+        for (_, before), (start, form) in itertools.pairwise(winners):
+            assert seconds[before][start] > 1.2 * seconds[form][start]
+        for n in seconds["stacked"]:
+            winner = [form for start, form in winners if start <= n][-1]
+            assert seconds[winner][n] <= 1.2 * min(times[n] for times in seconds.values())
+
+
+def test_a_comparison_shows_every_form_that_there_can_be():
+    text = str(mh.cost.compare(M=64, H=4, G=2, T=16, machine=EVEN))
+    assert "B=1 T=16 M=64 H=4 G=2 D=16" in text
+    assert "W^Q and W^K have 6,144 numbers, their products W_i 16,384" in text
+    assert "bilinear has fewer where D > 42.7" in text
+    rows = [line.split()[:2] for line in text.splitlines() if line.split(" ")[0] in FORMS]
+    assert [form for form, _ in rows] == list(FORMS)
+    made = mh.MultiHeadAttention(64, 4, num_kv_heads=2)
+    assert dict(rows)["stacked"] == f"{sum(p.data.size for p in made.parameters()):,}"
+    assert "fused" not in mh.cost.compare(M=64, H=4, T=16, S=9, machine=EVEN).costs()
+
+
+def test_the_plot_tells_lines_apart_without_colour():
+    figure = mh.cost.compare(M=64, H=4, T=16, machine=EVEN).plot()
+    assert [axes.get_xlabel()[-1] for axes in figure.axes] == list("MHT")
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if line.get_label() in FORMS]
+        assert [line.get_label() for line in lines] == list(FORMS)
+        assert len({str(line._dash_pattern) for line in lines}) == len(FORMS)
+
+
+def test_this_machine_is_measured_once():
+    machine = mh.cost.calibrate()
+    assert mh.cost.calibrate() is machine
+    assert 0 < machine.overhead < 1e-2
+    for curve in (machine.products, machine.walks):
+        assert [n for n, _ in curve] == sorted(n for n, _ in curve)
+        assert all(t > 0 for _, t in curve)
+    assert mh.cost.projections(M=64, H=4, T=16).seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mh.cost.projections("stakced", M=6, H=2, T=5), "stakced"),
+        (lambda: mh.cost.attention("tiled", M=6, H=2, T=5), "'tiled'"),
+        (lambda: mh.cost.multi_head("fused", "steps", M=6, H=2, T=5), "attention_steps"),
+        (lambda: mh.cost.projections("fused", M=6, H=2, T=5, S=4), "self-attention"),
+        (lambda: mh.cost.projections(H=2, T=5), "M or D must be given"),
+        (lambda: mh.cost.compare(M=7, H=2, T=5, machine=EVEN), "M = 7 must be a multiple of H = 2"),
+        (lambda: mh.cost.projections(M=8, H=4, G=3, T=5), "must be a multiple of"),
+        (lambda: mh.cost.projections(M=8, H=0, T=5), "H = 0 must be at least 1"),
+        (lambda: mh.cost.projections(M=8, H=2, T=0), "T = 0 must be at least 1"),
+        (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
