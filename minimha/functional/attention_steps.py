@@ -30,9 +30,10 @@ class Steps(Mapping[str, Any]):
         return self._steps[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._steps:
-            raise AttributeError(f"there is no step {name!r}: there are {', '.join(self)}")
-        return self._steps[name]
+        steps = self.__dict__.get("_steps", {})  # none yet in a copy that is being made
+        if name not in steps:
+            raise AttributeError(f"there is no step {name!r}: there are {', '.join(steps)}")
+        return steps[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)
@@ -91,11 +92,12 @@ def attention_steps(
             for x in (query, key, value, bias, sink, scale, softcap)
         )
     steps = Steps()
+    gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
     def step(name: str, x: Any) -> Any:
         x = steps._steps[name] = tap(name, x)
         if isinstance(x, Tensor) and x.requires_grad:
-            x.register_hook(lambda gradient: steps.gradients.update({name: gradient}))
+            x.register_hook(lambda gradient: gradients.update({name: gradient}))
         return x
 
     x = step("raw", pair_scores(query, key, mask=visible))
