@@ -12,6 +12,7 @@ from minimha_autograd.backend import Array
 from .. import masks
 from .attention import pair_scores, visible_pairs, weighted_sum
 from .dropout import dropout as drop
+from .pairs import harmless
 from .scaled_dot_product import check, drawn
 from .softmax import sink_softmax, softmax
 
@@ -83,7 +84,8 @@ def attention_steps(
     q, k = array_of(query), array_of(key)
     keep = drawn(dropout, rng, keep, q, k)
     visible = visible_pairs(masks.resolve(mask, q, k), array_of(bias))
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else harmless(scale, visible)
+    softcap = harmless(softcap, visible)
     half = q.dtype if backend.is_half(q) else None
     if half is not None:
         xp = backend.namespace(q)
