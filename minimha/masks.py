@@ -85,8 +85,8 @@ class _Keys(Mask):
         self.valid = _boolean(valid, "keys: valid")
 
     def array(self, query: Array, key: Array) -> Array:
-        xp, expected = namespace(query), (*query.shape[:-3], key.shape[-2])
-        valid = xp.asarray(self.valid, device=query.device)
+        expected = (*query.shape[:-3], key.shape[-2])
+        valid = backend.mover(query)(self.valid)
         if tuple(valid.shape) != expected:
             raise ValueError(f"keys: valid has shape {tuple(valid.shape)}, not (…, S) {expected}")
         return _over_heads_and_queries(valid, query)
@@ -103,7 +103,7 @@ class _Padding(Mask):
 
     def array(self, query: Array, key: Array) -> Array:
         xp, batch, s = namespace(query), query.shape[:-3], key.shape[-2]
-        lengths = xp.asarray(self.lengths, device=query.device)
+        lengths = backend.mover(query)(self.lengths)
         if lengths.shape != batch:
             raise ValueError(
                 f"padding: lengths has shape {tuple(lengths.shape)}, the batch (…) {tuple(batch)}"
@@ -120,7 +120,7 @@ class _Dense(Mask):
 
     def array(self, query: Array, key: Array) -> Array:
         scores = (*query.shape[:-1], key.shape[-2])
-        mask = namespace(query).asarray(self.dense, device=query.device)
+        mask = backend.mover(query)(self.dense)
         if not broadcasts(mask.shape, scores):
             raise ValueError(
                 f"mask has shape {tuple(mask.shape)}, which does not broadcast to (…, H, T, S) "
