@@ -12,7 +12,7 @@ from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from .dropout import dropout
-from .pairs import gather, hide, is_finite, mix, products
+from .pairs import gather, harmless, hide, is_finite, mix, products
 from .softmax import softmax_with_sink
 
 
@@ -53,7 +53,8 @@ def attention(
         return in_float32(attention, *inputs, mask=mask, keep=keep, p=p, wanted=wanted)
     xp = namespace(query, key, value)
     visible = visible_pairs(mask, bias)
-    factor: Any = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor: Any = 1 / math.sqrt(query.shape[-1]) if scale is None else harmless(scale, visible)
+    softcap = harmless(softcap, visible)
     raw = products(query, key, visible)  # (…, H, T, S)
     scores = factor * raw
     if softcap is not None:

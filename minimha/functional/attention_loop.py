@@ -39,6 +39,7 @@ def attention_loop(
     inputs = query, _per_head(key, query), _per_head(value, query), bias, sink, scale, softcap
     tails = *(tuple(x.shape[-2:]) for x in inputs[:3]), (t, s), (), (t, s), (t, s)
     if not math.prod(lead):  # no head to loop over
+        inputs = query, key, value, bias, sink, scale, softcap
         return attention.with_pullback(*inputs, mask=mask, keep=keep, p=p, wanted=wanted)
     of_key, of_value = tuple(key.shape), tuple(value.shape)
     columns = [_heads(x, lead, tail) for x, tail in zip(inputs, tails, strict=True)]

@@ -12,6 +12,7 @@ from minimha_autograd.backend import Array
 from .. import masks
 from .attention import pair_scores, visible_pairs, weighted_sum
 from .dropout import dropout as drop
+from .pairs import harmless
 from .scaled_dot_product import check, drawn
 from .softmax import sink_softmax, softmax
 
@@ -30,9 +31,10 @@ class Steps(Mapping[str, Any]):
         return self._steps[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._steps:
-            raise AttributeError(f"there is no step {name!r}: there are {', '.join(self)}")
-        return self._steps[name]
+        steps = self.__dict__.get("_steps", {})  # none yet in a copy that is being made
+        if name not in steps:
+            raise AttributeError(f"there is no step {name!r}: there are {', '.join(steps)}")
+        return steps[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)
@@ -82,7 +84,8 @@ def attention_steps(
     q, k = array_of(query), array_of(key)
     keep = drawn(dropout, rng, keep, q, k)
     visible = visible_pairs(masks.resolve(mask, q, k), array_of(bias))
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else harmless(scale, visible)
+    softcap = harmless(softcap, visible)
     half = q.dtype if backend.is_half(q) else None
     if half is not None:
         xp = backend.namespace(q)
@@ -91,11 +94,12 @@ def attention_steps(
             for x in (query, key, value, bias, sink, scale, softcap)
         )
     steps = Steps()
+    gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
     def step(name: str, x: Any) -> Any:
         x = steps._steps[name] = tap(name, x)
         if isinstance(x, Tensor) and x.requires_grad:
-            x.register_hook(lambda gradient: steps.gradients.update({name: gradient}))
+            x.register_hook(lambda gradient: gradients.update({name: gradient}))
         return x
 
     x = step("raw", pair_scores(query, key, mask=visible))

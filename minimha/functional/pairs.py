@@ -6,6 +6,9 @@ finite. Only where some are not does the hidden pair have to be left out by name
 
 from __future__ import annotations
 
+from typing import Any
+
+from minimha_autograd import array_of, backend, ops
 from minimha_autograd.backend import Array, namespace
 
 
@@ -21,16 +24,26 @@ def hide(x: Array, visible: Array | None) -> Array:
     return x if visible is None else xp.where(visible, x, xp.zeros_like(x))
 
 
+def harmless(x: Any, visible: Array | None) -> Any:
+    """A scale or softcap with 1 in place of its hidden entries, if it is an array that is not
+    finite; x may be a Tensor."""
+    array = array_of(x)
+    if visible is None or not backend.is_array(array) or is_finite(array):
+        return x
+    return ops.where(visible, x, 1.0)
+
+
 def products(a: Array, b: Array, visible: Array | None) -> Array:
     """a bᵀ, the product of every row of a with every row of b; a hidden one is finite.
 
     a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Row h of the
     heads of a meets row h // (H // G) of those of b.
     """
-    xp, heads = namespace(a, b), a.shape[:-1]
-    y = xp.matmul(_folded(a, b), xp.matrix_transpose(b))
-    y = xp.reshape(y, (*heads, b.shape[-2]))
-    return y if visible is None or (is_finite(a) and is_finite(b)) else hide(y, visible)
+    xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
+    if visible is not None and not (is_finite(a) and is_finite(b)):
+        a, b = _shown(a, b, xp.broadcast_to(visible, shape))
+    y = xp.reshape(xp.matmul(_folded(a, b), xp.matrix_transpose(b)), shape)
+    return y if visible is None or is_finite(y) else hide(y, visible)  # finite rows may overflow
 
 
 def mix(weights: Array, b: Array, visible: Array | None) -> Array:
@@ -70,13 +83,23 @@ def _folded(x: Array, like: Array) -> Array:
     return namespace(x).reshape(x, shape)
 
 
-def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
-    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite reach what may see them."""
+def _shown(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
+    """The arguments of `products` with zeros for the rows of which every pair is hidden: no library
+    then warns of what nobody sees."""
     xp = namespace(a, b)
-    others = tuple(k for k in range(b.ndim) if k != b.ndim - 2)
-    sick = xp.any(~xp.isfinite(b), axis=others)  # (J,)
-    y = xp.matmul(a, hide(b, ~sick[:, None]))
-    for j in map(int, xp.nonzero(sick)[0]):
+    rows, columns = xp.any(visible, axis=-1), xp.any(_folded(visible, b), axis=-2)
+    return hide(a, rows[..., None]), hide(b, columns[..., None])
+
+
+def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
+    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite reach what may see them, and
+    the rest is the same to the bit as with other rows in their place."""
+    xp = namespace(a, b)
+    sick = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
+    y = xp.matmul(a, hide(b, ~sick[..., None]))
+    reached = visible & sick[..., None, :]
+    others = tuple(range(reached.ndim - 1))
+    for j in map(int, xp.nonzero(xp.any(reached, axis=others))[0]):
         here = slice(j, j + 1)
-        y = y + hide(a[..., here] * b[..., here, :], visible[..., here])
+        y = y + a[..., here] * hide(b[..., here, :], reached[..., here])
     return y

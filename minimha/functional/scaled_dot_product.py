@@ -5,14 +5,15 @@ Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
 
 from __future__ import annotations
 
-from numbers import Number
+import math
+from numbers import Number, Real
 from typing import Any
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from .. import masks
-from .dropout import draw
+from .dropout import check_probability, draw
 from .dropout import dropout as drop
 from .implementations import choose
 
@@ -94,6 +95,8 @@ def check(
         _check_floats(name, x, "attention needs floating-point numbers")
         if x.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: it needs two axes at least")
+    extras = {"bias": bias, "sink": sink, "scale": scale, "softcap": softcap}
+    _check_alike(query, {"key": key, "value": value, **extras})
     shapes = ", ".join(f"{name} is {tuple(x.shape)}" for name, x in given.items())
     if query.shape[-1] != key.shape[-1] or not query.shape[-1]:
         raise ValueError(f"query and key need the same width D, at least 1: {shapes}")
@@ -119,8 +122,12 @@ def check(
     for name, x in {"scale": scale, "softcap": softcap}.items():
         if not isinstance(x, Number):
             _check_extra(name, x, scores, "(…, H, T, S)", "it multiplies the scores")
-        elif isinstance(x, bool) or (name == "softcap" and not x > 0):  # type: ignore[operator]
-            raise ValueError(f"{name} = {x!r}: a positive number is required")
+        elif isinstance(x, bool):
+            raise ValueError(f"{name} = {x!r}: a number is required")
+        elif name == "softcap" and not (isinstance(x, Real) and 0 < float(x) < math.inf):
+            raise ValueError(
+                f"softcap = {x!r}: a positive, finite number is required; for no cap leave it out"
+            )
 
 
 def drawn(
@@ -133,12 +140,32 @@ def drawn(
     scores = (*query.shape[:-1], key.shape[-2])
     if keep is None:
         return draw(p, rng, scores, like=query, name="dropout")
+    check_probability(p, "dropout")
     if not p:
         raise ValueError("keep is given and dropout is 0: say the dropout of that draw as well")
     keep = array_of(keep)
     backend.require(backend.is_boolean, keep, "keep")
     _check_broadcasts("keep", keep, scores, "(…, H, T, S)")
+    _check_alike(query, {"keep": keep})
     return keep
+
+
+def _check_alike(query: Array, others: dict[str, Any]) -> None:
+    """Raise TypeError for arrays of another library or type of real floats than query."""
+    for name, x in others.items():
+        if backend.is_array(x) and (
+            backend.namespace(x) is not backend.namespace(query)
+            or (backend.is_floating(x) and backend.is_floating(query) and x.dtype != query.dtype)
+        ):
+            raise TypeError(
+                f"query is {_described(query)}, {name} is {_described(x)}: convert one, nothing is "
+                "converted silently"
+            )
+
+
+def _described(x: Array) -> str:
+    library = type(x).__module__.partition(".")[0]
+    return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
 
 
 def _check_floats(name: str, x: Any, why: str) -> None:

@@ -70,13 +70,10 @@ def softmax_with_sink(
         y = hide(y, mask)
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = dy if mask is None or is_finite(dy) else hide(dy, mask)
         mean = xp.sum(dy * y, axis=axis, keepdims=True)
-        if mask is None or is_finite(mean):
-            dx = y * (dy - mean)
-        else:
-            dy = hide(dy, mask)
-            mean = xp.sum(dy * y, axis=axis, keepdims=True)
-            dx = hide(y * (dy - mean), mask)
+        dx = y * (dy - mean)
+        dx = dx if mask is None or is_finite(mean) else hide(dx, mask)
         return dx, None if drained is None else -mean * drained / total
 
     return y, pullback

@@ -1,7 +1,9 @@
 """Scaled dot-product attention: statements about what it is, on every array library."""
 
+import functools
 import math
 
+import array_api_strict as strict
 import numpy as np
 import pytest
 from samples import looped_attention
@@ -189,6 +191,111 @@ def test_no_heads_and_many_batch_axes(qkv):
     np.testing.assert_allclose(mh.scaled_dot_product_attention(*deeper)[0, :, 0], out, atol=1e-15)
 
 
+def test_numbers_are_weak_and_arrays_are_not(qkv):
+    single = [x.astype("float32") for x in qkv]
+    for number in (0.5, np.float64(0.5), np.float32(0.5)):
+        for x, dtype in ((qkv, "float64"), (single, "float32")):
+            out = mh.scaled_dot_product_attention(*x, scale=number, softcap=number)
+            assert out.dtype == dtype
+    with pytest.raises(TypeError, match=r"scale is .* of float64: convert one"):
+        mh.scaled_dot_product_attention(*single, scale=np.asarray(0.5))
+
+
+def test_complex_values_pass_forward_only(qkv):
+    q, k, v = qkv
+    step = mh.scaled_dot_product_attention(q + 1e-20j, k, v).imag / 1e-20
+    assert np.isfinite(step).all()
+    with pytest.raises(TypeError, match="complex"):
+        mh.Tensor(q + 0j, requires_grad=True)
+    with pytest.raises(TypeError, match="complex values have no gradient: use no_grad"):
+        mh.scaled_dot_product_attention(q + 0j, mh.Tensor(k, requires_grad=True), v)
+
+
+def test_a_batch_of_nothing_has_gradients_of_nothing(path):
+    shapes = (0, 4, T, D), (0, 2, S, D), (0, 2, S, DV)
+    leaves = [mh.Tensor(np.zeros(shape), requires_grad=True) for shape in shapes]
+    path(*leaves).sum().backward()
+    assert tuple(leaf.grad.shape for leaf in leaves) == shapes
+
+
+def test_a_host_mask_serves_every_library(qkv, place):
+    visible = np.broadcast_to(np.arange(S) < 4, (H, T, S))  # read-only, of which torch warns
+    q, k, v = map(place, qkv)
+    fewer = (place(x[:, :, :4]) for x in qkv[1:])
+    expected = backend.to_numpy(mh.scaled_dot_product_attention(q, *fewer))
+    for mask in (visible, mh.masks.dense(visible), mh.masks.padding(np.array([4, 4]))):
+        out = mh.scaled_dot_product_attention(q, k, v, mask)
+        np.testing.assert_allclose(backend.to_numpy(out), expected, atol=1e-15)
+
+
+def steps_out(*arguments, return_weights=False, **more):
+    return mh.functional.attention_steps(*arguments, **more).out
+
+
+PATHS = {
+    "steps": steps_out,
+    **{
+        name: functools.partial(mh.scaled_dot_product_attention, implementation=name)
+        for name in mh.functional.IMPLEMENTATIONS
+    },
+}
+
+
+@pytest.fixture(params=PATHS)
+def path(request):
+    return PATHS[request.param]
+
+
+@pytest.mark.parametrize("answer", [False, True, "dropped"])
+@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+def test_gradients_with_everything_at_once(implementation, answer):
+    rng = np.random.default_rng(31)
+    h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
+    normal = rng.standard_normal
+    bias = normal((h, t, s))
+    bias[1, 2, 1] = -math.inf
+    inputs = (
+        normal((B, h, t, d)), normal((B, g, s, d)), normal((B, g, s, dv)), bias, normal(h),
+        normal((h, 1, 1)), np.asarray(1.7),
+    )  # fmt: skip
+    keep = rng.random((B, h, t, s)) < 0.7
+    mask = mh.masks.causal(offset=-1) | mh.masks.dense(np.eye(t, s, k=3, dtype=bool))
+    mask = mask & mh.masks.padding([3, 5])
+    seen = np.broadcast_to(mh.masks.resolve(mask, *inputs[:2]), keep.shape).any(axis=-1)
+    assert set(seen.flat) == {False, True}  # some queries see nothing
+
+    def f(query, key, value, bias, sink, scale, softcap):
+        return mh.scaled_dot_product_attention(
+            query, key, value, mask, bias=bias, sink=sink, scale=scale, softcap=softcap,
+            dropout=0.3, keep=keep, return_weights=answer, implementation=implementation,
+        )  # fmt: skip
+
+    report = mh.gradcheck(f, *map(mh.Tensor, inputs), rng=rng)
+    sharp = [row for row in report.rows if row.method == "complex step"]
+    assert len(sharp) == len(inputs)
+    assert max(row.error for row in sharp) <= 1e-12
+
+
+@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
+    q, k, v = qkv
+    mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7
+    mask[3] = False
+    extras = (
+        rng.standard_normal((H, T, S)),
+        rng.standard_normal(H),
+        np.asarray(0.4),
+        np.asarray(2.0),
+    )
+
+    def f(*arrays):
+        return mh.functional.IMPLEMENTATIONS[implementation].with_pullback(
+            *arrays, mask=mask, keep=keep, p=0.3
+        )
+
+    mh.gradcheck(f, q[:, :, :, :2], k[:, :1, :, :2], v[:, :1, :, :1], *extras)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -210,10 +317,71 @@ def test_no_heads_and_many_batch_axes(qkv):
         ({"mask": np.ones((T, S))}, TypeError, "add to the scores as bias"),
         ({"mask": np.ones((B, S), dtype=bool)}, ValueError, r"masks\.padding\(lengths\)"),
         ({"mask": np.ones((4, S), dtype=bool)}, ValueError, r"shape \(4, 7\), which does not broadcast"),
+        ({"key": np.ones((B, 2, S, D)), "value": np.ones((B, 2, S, DV))}, ValueError, r"the 3 heads H of query must be a multiple of the 2 heads G .* \(2, 3, 5, 4\), .* \(2, 2, 7, 4\)"),
+        ({"query": np.ones((B, 0, T, D)), "key": np.ones((B, 0, S, D))}, ValueError, r"same batch and heads \(…, G\)"),
+        ({"key": np.ones((B, 0, S, D)), "value": np.ones((B, 0, S, DV))}, ValueError, "multiple of the 0 heads G"),
+        ({"query": np.ones((4, H, T, D))}, ValueError, r"same batch and heads \(…\): query .* \(4, 3, 5, 4\)"),
+        ({"query": np.ones((H, T, D))}, ValueError, r"same batch and heads \(…\)"),
+        ({"value": np.ones((B, 1, S, DV))}, ValueError, r"key and value need the same batch and heads \(…, G\)"),
+        ({"value": np.ones(S)}, ValueError, r"value \(…, G, S, Dv\) has shape \(7,\): it needs two axes"),
+        ({"value": np.ones((B, H, S, DV), dtype=bool)}, TypeError, "value .* has dtype bool: attention needs floating-point"),
+        ({"key": np.float64(1.0)}, TypeError, "key .* must be an array or a Tensor, not float64"),
+        ({"value": np.ones((B, H, S, DV), dtype="float16")}, TypeError, r"value is numpy.ndarray \(2, 3, 7, 6\) of float16: convert one"),
+        ({"query": np.ones((B, H, T, D), dtype="float16")}, TypeError, "query is .* of float16, key is .* of float64: convert one"),
+        ({"bias": np.ones((T, S), dtype="float32")}, TypeError, "query is .* of float64, bias is .* of float32: convert one"),
+        ({"sink": np.ones(H, dtype="float16")}, TypeError, "sink is .* of float16: convert one"),
+        ({"bias": strict.ones((T, S))}, TypeError, r"query is numpy.*, bias is array_api_strict.*\(5, 7\) of .*: convert one"),
+        ({"key": strict.ones((B, H, S, D))}, TypeError, "query is numpy.ndarray .*, key is array_api_strict"),
+        ({"keep": strict.ones((T, S), dtype=strict.bool), "dropout": 0.5}, TypeError, "query is numpy.*, keep is array_api_strict"),
+        ({"sink": np.ones((T, S))}, ValueError, r"sink has shape \(5, 7\), which does not broadcast to \(…, H\) \(2, 3\)"),
+        ({"sink": np.ones((H, 1, 1))}, ValueError, r"sink has shape \(3, 1, 1\), which does not broadcast to \(…, H\)"),
+        ({"sink": np.ones(H, dtype=int)}, TypeError, "sink has dtype int64: it is a logit for each head"),
+        ({"sink": 0.0}, TypeError, "sink must be an array or a Tensor, not float"),
+        ({"scale": np.ones(H)}, ValueError, r"scale has shape \(3,\), which does not broadcast to \(…, H, T, S\) \(2, 3, 5, 7\)"),
+        ({"scale": np.asarray(2)}, TypeError, "scale has dtype int64: it multiplies the scores"),
+        ({"scale": True}, ValueError, "scale = True: a number is required"),
+        ({"scale": "1"}, TypeError, "scale must be an array or a Tensor, not str"),
+        ({"softcap": np.ones((1, 1, 1, 1, 1))}, ValueError, r"softcap has shape \(1, 1, 1, 1, 1\), which does not"),
+        ({"softcap": 0}, ValueError, "softcap = 0: a positive, finite number is required; for no cap leave it out"),
+        ({"softcap": -1.5}, ValueError, "softcap = -1.5: a positive"),
+        ({"softcap": math.inf}, ValueError, "softcap = inf: .*for no cap leave it out"),
+        ({"softcap": math.nan}, ValueError, "softcap = nan"),
+        ({"softcap": 1j}, ValueError, "softcap = 1j"),
+        ({"dropout": 0.5}, ValueError, "dropout = 0.5 needs rng, .*or keep.*global state"),
+        ({"dropout": 0.5, "rng": 3}, TypeError, "rng must be a generator, not 3: .*default_rng"),
+        ({"dropout": 1.5, "rng": np.random.default_rng()}, ValueError, "dropout must be a probability, from 0 to 1, not 1.5"),
+        ({"dropout": -0.1}, ValueError, "dropout must be a probability, from 0 to 1, not -0.1"),
+        ({"dropout": math.nan}, ValueError, "dropout must be a probability, from 0 to 1, not nan"),
+        ({"dropout": True, "rng": np.random.default_rng()}, TypeError, "dropout must be a number from 0 to 1, not a bool"),
+        ({"dropout": "0.5"}, TypeError, "dropout must be a number from 0 to 1, not a str"),
+        ({"dropout": 2, "keep": np.ones((T, S), dtype=bool)}, ValueError, "dropout must be a probability, from 0 to 1, not 2"),
+        ({"keep": np.ones((T, S), dtype=bool)}, ValueError, "keep is given and dropout is 0: say the dropout"),
+        ({"keep": np.ones((T, S)), "dropout": 0.5}, TypeError, "keep must be a boolean array, not of dtype float64"),
+        ({"keep": np.ones((4, S), dtype=bool), "dropout": 0.5}, ValueError, r"keep has shape \(4, 7\), which does not broadcast to \(…, H, T, S\) \(2, 3, 5, 7\)"),
+        ({"mask": np.ones((B, S), dtype=bool)}, ValueError, r"could be \(B, S\): write masks\.keys\(mask\) or .*masks\.dense\(mask\)"),
+        ({"mask": np.ones((1, B, H, T, S), dtype=bool)}, ValueError, r"shape \(1, 2, 3, 5, 7\), which does not broadcast"),
+        ({"mask": mh.masks.padding([1, 2, 3])}, ValueError, r"lengths has shape \(3,\), the batch \(…\) is \(2,\)"),
+        ({"mask": mh.masks.padding([1, 8])}, ValueError, "from 0 to S = 7"),
+        ({"mask": mh.masks.keys(np.ones((B, T), dtype=bool))}, ValueError, r"valid has shape \(2, 5\), not \(…, S\) \(2, 7\)"),
         ({"mask": mh.masks.causal()}, ValueError, 'T = 5 .* S = 7 .*offset=….*align="top-left".*"bottom-right"'),
     ],
 )  # fmt: skip
-def test_bad_input_is_named_with_what_is_required(change, error, message, qkv):
+def test_bad_input_is_named_with_what_is_required(change, error, message, qkv, path):
     arguments = dict(zip(("query", "key", "value"), qkv, strict=True)) | change
     with pytest.raises(error, match=message):
-        mh.scaled_dot_product_attention(**arguments)
+        path(**arguments)
+
+
+def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
+    with pytest.raises(ValueError, match="return_weights is False, True or \"dropped\", not 'all'"):
+        mh.scaled_dot_product_attention(*qkv, return_weights="all")
+    with pytest.raises(ValueError, match="called 'fast': there are 'auto', 'reference'"):
+        mh.scaled_dot_product_attention(*qkv, implementation="fast")
+    with pytest.raises(ValueError, match="called 'fast'"), mh.functional.implementation("fast"):
+        pass
+
+
+def test_a_square_mask_that_could_be_of_sequences_is_refused_as_well(qkv):
+    q, k, v = (x[:, :, :B] for x in qkv)  # T = S = B
+    with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) could be \(B, S\)"):
+        mh.scaled_dot_product_attention(q, k, v, np.ones((B, B), dtype=bool))

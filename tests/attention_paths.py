@@ -1,0 +1,441 @@
+"""Every path through attention, what goes in drawn at random, and the formula they all answer to."""
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+import minimha as mh
+from minimha.functional import IMPLEMENTATIONS, attention_steps
+from minimha_autograd import backend
+
+INPUTS = "query", "key", "value", "bias", "sink", "scale", "softcap"
+BARS = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3}
+"""What two paths may differ by, of the largest entry and for scores up to 8."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What attention is given, on the host, with cotangents for the output and the weights."""
+
+    query: np.ndarray  # (…, H, T, D)
+    key: np.ndarray  # (…, G, S, D)
+    value: np.ndarray  # (…, G, S, Dv)
+    dout: np.ndarray  # (…, H, T, Dv)
+    dweights: np.ndarray  # (…, H, T, S)
+    mask: Any = None
+    allowed: Any = True  # the same by other means, broadcasts to (…, H, T, S)
+    bias: Any = None
+    sink: Any = None
+    scale: Any = None
+    softcap: Any = None
+    keep: Any = None
+    dropout: float = 0.0
+    seed: int = 0
+
+    def but(self, **changes):
+        return dataclasses.replace(self, **changes)
+
+    def masked(self, visible):
+        """With another mask: a boolean array."""
+        return self.but(mask=mh.masks.dense(visible), allowed=visible)
+
+    @property
+    def shape(self):
+        """That of the scores (…, H, T, S)."""
+        return (*self.query.shape[:-1], self.key.shape[-2])
+
+    @property
+    def dtype(self):
+        return self.query.dtype
+
+    @property
+    def visible(self):
+        """Who may attend to whom, (…, H, T, S)."""
+        bias = 0.0 if self.bias is None else self.bias
+        return np.broadcast_to(self.allowed & (bias > -math.inf), self.shape)
+
+    @property
+    def every_bias(self):
+        """The bias, zeros for none, in the shape of the scores."""
+        bias = 0.0 if self.bias is None else self.bias
+        return np.broadcast_to(bias, self.shape).astype(self.dtype)
+
+    @property
+    def rng(self):
+        return np.random.default_rng(self.seed)
+
+
+class Result(NamedTuple):
+    """What a path answers, on the host; None and nothing for what it does not tell."""
+
+    out: np.ndarray
+    weights: Any = None
+    dropped: Any = None
+    gradients: Any = types.MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """One way to call attention: run(case, place) gives a Result."""
+
+    family: str
+    form: str
+    run: Callable[..., Result]
+    gives: frozenset = frozenset()
+
+    def __call__(self, case, place=lambda host: host):
+        return self.run(case, place)
+
+    def __str__(self):
+        return f"{self.family}, {self.form}"
+
+
+def host(x):
+    return None if x is None else backend.to_numpy(mh.Tensor(x).data)
+
+
+def given(case, place, wrap=lambda x: x):
+    """The inputs of a case, its arrays placed and wrapped."""
+    inputs = {name: getattr(case, name) for name in INPUTS}
+    return {k: wrap(place(x)) if isinstance(x, np.ndarray) else x for k, x in inputs.items()}
+
+
+def leaf(x):
+    return mh.Tensor(x, requires_grad=True)
+
+
+def pulled(case, place, leaves, out, weights):
+    """The gradients, by name, of what out and weights have cotangents for."""
+    with np.errstate(all="ignore"):  # the sums are only to start backward() from
+        total = (out * place(case.dout)).sum()
+        if weights is not None:
+            dweights = place(case.dweights.astype(host(weights).dtype))  # float32 in steps of half
+            total = total + mh.ops.astype((weights * dweights).sum(), dtype=total.dtype)
+    total.backward()
+    return {k: host(x.grad) for k, x in leaves.items() if isinstance(x, mh.Tensor)}
+
+
+def called(implementation, ask, wrap):
+    """The public function, with an answer asked for."""
+
+    def run(case, place):
+        inputs = given(case, place, wrap)
+        y = mh.scaled_dot_product_attention(
+            **inputs, mask=case.mask, keep=place(case.keep), dropout=case.dropout,
+            return_weights=ask, implementation=implementation,
+        )  # fmt: skip
+        out, weights = y if ask else (y, None)
+        gradients = pulled(case, place, inputs, out, weights) if wrap is leaf else {}
+        answer = {"dropped" if ask == "dropped" else "weights": host(weights)}
+        return Result(host(out), **answer, gradients=gradients)
+
+    return run
+
+
+def raw(implementation):
+    """The operation on arrays, with its pullback."""
+
+    def run(case, place):
+        inputs = given(case, place)
+        mask = mh.masks.resolve(case.mask, inputs["query"], inputs["key"])
+        (out, weights), pull = IMPLEMENTATIONS[implementation].with_pullback(
+            *inputs.values(), mask=mask, keep=place(case.keep), p=case.dropout
+        )
+        gradients = pull(place(case.dout), place(case.dweights))
+        named = zip(inputs, map(host, gradients), strict=True)
+        return Result(host(out), host(weights), None, {k: x for k, x in named if x is not None})
+
+    return run
+
+
+def steps(wrap):
+    def run(case, place):
+        inputs = given(case, place, wrap)
+        made = attention_steps(
+            **inputs, mask=case.mask, keep=place(case.keep), dropout=case.dropout
+        )
+        gradients = {}
+        if wrap is leaf:
+            gradients = pulled(case, place, inputs, made.out, made.weights)
+        return Result(*map(host, (made.out, made.weights, made.get("dropped"))), gradients)
+
+    return run
+
+
+def same(x):
+    return x
+
+
+FORMS = {
+    "arrays": (False, same, ()),
+    "arrays, weights too": (True, same, ("weights",)),
+    "Tensors": (False, leaf, ("gradients",)),
+    "Tensors, weights too": (True, leaf, ("weights", "gradients")),
+    "Tensors, dropped weights too": ("dropped", leaf, ("dropped", "gradients")),
+}
+BOTH = frozenset({"weights", "gradients"})
+PATHS = [
+    Path(name, form, called(name, ask, wrap), frozenset(gives))
+    for name in IMPLEMENTATIONS
+    for form, (ask, wrap, gives) in FORMS.items()
+]
+PATHS += [Path(name, "its pullback", raw(name), BOTH) for name in IMPLEMENTATIONS]
+PATHS += [
+    Path("steps", "arrays", steps(same), frozenset({"weights"})),
+    Path("steps", "Tensors", steps(leaf), BOTH),
+]
+
+
+class Exact(NamedTuple):
+    result: Result
+    scores: np.ndarray  # −∞ where hidden
+    magnitude: float  # the largest sum of sizes that a score is made of
+    sizes: dict  # the largest entry of each gradient with all its terms taken positive
+
+    @property
+    def largest_score(self):
+        return float(np.max(abs(self.scores), where=self.scores > -math.inf, initial=0.0))
+
+
+def formula(case, *, cotangent="weights"):
+    """Attention in long doubles, its backward by the whole Jacobian of the softmax.
+
+    cotangent  what case.dweights belongs to: "weights", "dropped" or neither
+    """
+    wide = {
+        k: np.asarray(x, np.longdouble) if x is not None else None
+        for k, x in given(case, same).items()
+    }
+    q, k, v, bias, sink, scale, softcap = wide.values()
+    repeats = 1 if k.ndim == 2 or not k.shape[-3] else q.shape[-3] // k.shape[-3]
+    if repeats > 1:
+        k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
+    scale = 1 / np.sqrt(np.longdouble(q.shape[-1])) if scale is None else scale
+    bias = np.longdouble(0) if bias is None else bias
+    product = q @ k.mT
+    u = scale * product
+    t = u if softcap is None else np.tanh(u / softcap)
+    capped, slope = (u, 1) if softcap is None else (softcap * t, 1 - t * t)
+    scores = np.where(case.visible, capped + np.where(case.visible, bias, 0), -math.inf)
+    size = abs(scale) * (abs(q) @ abs(k).mT) + np.where(case.visible, abs(bias), 0)
+    peak = np.max(scores, axis=-1, keepdims=True, initial=-math.inf)
+    sink = -math.inf if sink is None else sink[..., None, None]
+    peak = np.maximum(peak, sink)
+    peak = np.where(peak > -math.inf, peak, 0)
+    e, rest = np.exp(scores - peak), np.exp(sink - peak)
+    total = e.sum(axis=-1, keepdims=True) + rest
+    total = np.where(total > 0, total, 1)
+    weights, share = e / total, rest / total
+    kept = np.longdouble(1)
+    if case.keep is not None:
+        kept = case.keep * np.longdouble(0 if case.dropout == 1 else 1 / (1 - case.dropout))
+    dropped = kept * weights
+    dout, direct = case.dout.astype(np.longdouble), case.dweights.astype(np.longdouble)
+    ddropped = dout @ v.mT + (direct if cotangent == "dropped" else 0)
+    dweights = kept * ddropped + (direct if cotangent == "weights" else 0)
+    jacobian = weights[..., None] * (np.eye(case.shape[-1]) - weights[..., None, :])
+    dscores = np.einsum("...k,...kj->...j", dweights, jacobian)
+    by_softcap = 0 if softcap is None else t - u / softcap * slope
+    terms = {
+        "query": (dscores * slope * scale, k),
+        "key": ((dscores * slope * scale).mT, q),
+        "value": (dropped.mT, dout),
+        "bias": (dscores, None),
+        "sink": (-(share * weights * dweights).sum(axis=(-2, -1)), None),
+        "scale": (dscores * slope * product, None),
+        "softcap": (dscores * by_softcap, None),
+    }
+    shapes = {k: x.shape for k, x in given(case, same).items() if isinstance(x, np.ndarray)}
+    gradients = {
+        k: folded(a if b is None else a @ b, shapes[k])
+        for k, (a, b) in terms.items()
+        if k in shapes
+    }
+    # The same with every difference as a sum, which says what rounding errors are relative to
+    ddropped = abs(dout) @ abs(v).mT + (abs(direct) if cotangent == "dropped" else 0)
+    dweights = kept * ddropped + (abs(direct) if cotangent == "weights" else 0)
+    total = (weights * dweights).sum(axis=-1, keepdims=True)
+    dscores = weights * (dweights + total)
+    terms |= {
+        "query": (dscores * abs(scale), abs(k)),
+        "key": ((dscores * abs(scale)).mT, abs(q)),
+        "value": (dropped.mT, abs(dout)),
+        "bias": (dscores, None),
+        "sink": ((share * total).sum(axis=(-2, -1)), None),
+        "scale": (dscores * (abs(q) @ abs(k).mT), None),
+        "softcap": (dscores * abs(t) if softcap is not None else 0, None),
+    }
+    sizes = {
+        k: folded(a if b is None else a @ b, shapes[k]).max(initial=0)
+        for k, (a, b) in terms.items()
+        if k in shapes
+    }
+    sizes["weights"] = dweights.max(initial=0)
+    largest = float(np.max(size, where=case.visible, initial=0.0))
+    return Exact(Result(dropped @ v, weights, dropped, gradients), scores, largest, sizes)
+
+
+def folded(dx, shape):
+    """The gradient of what was broadcast, or repeated a group, from this shape."""
+    if len(shape) > 2 and dx.ndim == len(shape) and shape[-3] and dx.shape[-3] % shape[-3] == 0:
+        split = (*dx.shape[:-3], shape[-3], dx.shape[-3] // shape[-3], *dx.shape[-2:])
+        dx = dx.reshape(split).sum(axis=-3)
+    extra = dx.ndim - len(shape)
+    dx = dx.sum(axis=tuple(range(extra)))
+    thin = tuple(k for k, n in enumerate(shape) if n == 1 != dx.shape[k])
+    return dx.sum(axis=thin, keepdims=True).reshape(shape)
+
+
+def excess(actual, expected, dtype, largest_score, size=None):
+    """By how many bars an array is off; of size if given, else of the largest entry."""
+    assert np.shape(actual) == np.shape(expected)
+    if not np.size(expected):
+        return 0.0
+    off = float(np.max(abs(np.asarray(actual, np.longdouble) - expected)))
+    size = float(np.max(abs(expected)) if size is None else size)
+    bar = BARS[str(dtype)] * size * max(1.0, largest_score / 8)
+    return off / bar if off else 0.0
+
+
+NAMES = "none", "number", "array", "heads"
+
+
+@st.composite
+def cases(
+    draw,
+    *,
+    dtypes=("float64", "float32", "float16"),
+    without=(),
+    require=(),
+    sharpness=(0.3, 1.0, 4.0),
+    keys=(0, 1, 3, 7),
+    leads=("no heads", (), (1,), (2,), (3, 2), (0,)),
+    groups=((1, 1), (3, 1), (1, 2), (2, 3)),
+):
+    """A case of attention; without and require name options. T, S, D, Dv are all different, but for
+    0 and 1."""
+    lead = draw(st.sampled_from(leads))
+    g, r = draw(st.sampled_from(groups))
+    t, s = draw(st.sampled_from((0, 1, 5, 8))), draw(st.sampled_from(keys))
+    d, dv = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 6, 9)))
+    dtype = draw(st.sampled_from(dtypes))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return np.asarray(rng.standard_normal(shape), dtype)
+
+    batch = () if lead == "no heads" else lead
+    heads, grouped = ((), ()) if lead == "no heads" else ((*lead, g * r), (*lead, g))
+    scores = (*heads, t, s)
+    per_head = (*heads[-1:], 1, 1)
+
+    def choice(option, *choices):
+        if option in without:
+            return None
+        return draw(st.sampled_from((*choices,) if option in require else (None, *choices)))
+
+    mask, allowed = None, True
+    if kind := choice("mask", *MASKS):
+        mask, allowed = MASKS[kind](rng, batch, scores)
+    made: dict[str, Any] = {}
+    if kind := choice("bias", "full", "heads", "pairs", "keys"):
+        shape = {"full": scores, "heads": (*heads[-1:], 1, s), "pairs": (t, s), "keys": (s,)}[kind]
+        made["bias"] = np.round(16 * normal(*shape)) / 16  # sums with integers are exact
+        made["bias"] = made["bias"].astype(dtype)
+        if draw(st.booleans()):
+            made["bias"][rng.random(shape) < 0.2] = -math.inf
+    if kind := choice("sink", "full", "heads", "one"):
+        made["sink"] = normal(*{"full": heads, "heads": heads[-1:], "one": ()}[kind])
+    if kind := choice("scale", *NAMES[1:]):
+        made["scale"] = {
+            "number": -0.3, "array": normal(), "heads": normal(*per_head),
+        }[kind]  # fmt: skip
+    if kind := choice("softcap", *NAMES[1:]):
+        made["softcap"] = {
+            "number": 1.5, "array": np.asarray(2.5, dtype), "heads": 0.5 + abs(normal(*per_head)),
+        }[kind]  # fmt: skip
+    if p := choice("dropout", 0.3, 0.5, 1.0):
+        made["dropout"] = p
+        made["keep"] = rng.random(scores if draw(st.booleans()) else (t, s)) < 1 - p
+    query = normal(*heads, t, d) * np.asarray(draw(st.sampled_from(sharpness)), dtype)
+    return Case(
+        query, normal(*grouped, s, d), normal(*grouped, s, dv), normal(*heads, t, dv),
+        normal(*scores), mask, allowed, **made, seed=seed,
+    )  # fmt: skip
+
+
+def causal(offset=None, align=None):
+    """The mask and what it must mean."""
+
+    def make(rng, batch, shape):
+        t, s = shape[-2:]
+        j_minus_i = np.arange(s) - np.arange(t)[:, None]
+        shift = {"top-left": 0, "bottom-right": s - t}.get(align, offset)
+        return mh.masks.causal(offset=offset, align=align), j_minus_i <= shift
+
+    return make
+
+
+def over_heads(valid, shape):
+    """(…, S) for all heads and queries."""
+    return valid.reshape(*valid.shape[:-1], *[1] * (len(shape) - valid.ndim), shape[-1])
+
+
+def padding(rng, batch, shape):
+    lengths = rng.integers(0, shape[-1] + 1, batch)
+    return mh.masks.padding(lengths), over_heads(np.arange(shape[-1]) < lengths[..., None], shape)
+
+
+def keys(rng, batch, shape):
+    valid = rng.random((*batch, shape[-1])) < 0.6
+    return mh.masks.keys(valid), over_heads(valid, shape)
+
+
+def dense(rng, batch, shape):
+    allowed = rng.random(shape[-2:]) < 0.6
+    return mh.masks.dense(allowed), allowed
+
+
+def bare(rng, batch, shape):
+    allowed = rng.random(shape) < 0.4
+    return allowed, allowed
+
+
+def nothing(rng, batch, shape):
+    return np.zeros(shape, bool), np.zeros(shape, bool)
+
+
+def both(one, other):
+    def make(*about):
+        (a, x), (b, y) = one(*about), other(*about)
+        return a & b, x & y
+
+    return make
+
+
+def neither(one, other):
+    def make(*about):
+        (a, x), (b, y) = one(*about), other(*about)
+        return ~(a | b), ~(x | y)
+
+    return make
+
+
+MASKS = {
+    "causal": causal(align="top-left"),
+    "causal, ends together": causal(align="bottom-right"),
+    "causal, not itself": causal(offset=-1),
+    "padding": padding,
+    "keys": keys,
+    "dense": dense,
+    "bare": bare,
+    "nothing": nothing,
+    "causal & padding": both(causal(offset=1), padding),
+    "~(keys | dense)": neither(keys, dense),
+}

@@ -1,0 +1,196 @@
+"""Every step of attention by name: values, gradients, taps and replay."""
+
+import copy
+import gc
+import math
+import weakref
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.functional import attention_steps
+from minimha_autograd import backend
+
+H, G, T, S, D, DV = 4, 2, 3, 5, 2, 6
+NAMES = "raw", "scaled", "capped", "biased", "scores", "weights", "dropped", "out"
+VISIBLE = np.tri(T, S, k=-1, dtype=bool)  # the first query sees nothing
+
+
+@pytest.fixture
+def inputs(rng):
+    """All that attention takes, on the host."""
+    normal = rng.standard_normal
+    return {
+        "query": normal((H, T, D)), "key": normal((G, S, D)), "value": normal((G, S, DV)),
+        "bias": normal((H, 1, S)), "sink": normal(H), "scale": normal((H, 1, 1)),
+        "softcap": np.asarray(1.5), "keep": rng.random((H, T, S)) < 0.7,
+    }  # fmt: skip
+
+
+SETTINGS = {"mask": mh.masks.dense(VISIBLE), "dropout": 0.3}
+
+
+def leaves(inputs, place=lambda x: x):
+    return {
+        k: place(x) if k == "keep" else mh.Tensor(place(x), requires_grad=True)
+        for k, x in inputs.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_of_a_step_is_what_differences_say(name, inputs, rng):
+    dout = rng.standard_normal((H, T, DV))
+
+    def through(step):
+        return attention_steps(
+            **inputs, **SETTINGS, tap=lambda n, x: x + step if n == name else x
+        ).out
+
+    zeros = np.zeros((H, T, DV) if name == "out" else (H, T, S))
+    report = mh.gradcheck(through, mh.Tensor(zeros))
+    assert {row.method for row in report.rows} == {"central", "complex step"}
+    step = mh.Tensor(zeros, requires_grad=True)
+    through(step).backward(dout)
+    steps = attention_steps(**leaves(inputs), **SETTINGS)
+    assert not steps.gradients
+    steps.out.backward(dout)
+    np.testing.assert_allclose(steps.gradients[name], step.grad, rtol=0, atol=1e-15)
+
+
+def test_every_step_has_its_name_its_shape_and_its_gradient(inputs, rng, place):
+    made = leaves(inputs, place)
+    steps = attention_steps(**made, **SETTINGS)
+    assert tuple(steps) == (*NAMES[:-2], "keep", *NAMES[-2:])
+    assert len(steps) == 9
+    steps.out.backward(place(rng.standard_normal((H, T, DV))))
+    assert set(steps.gradients) == set(NAMES)
+    for name in NAMES:
+        shape = (H, T, DV) if name == "out" else (H, T, S)
+        assert steps[name].shape == steps.gradients[name].shape == shape
+        assert backend.namespace(steps.gradients[name]) is place.xp
+        assert f"{name} {shape}" in repr(steps)
+    assert all(x.grad is not None for k, x in made.items() if k != "keep")
+
+
+def test_the_steps_are_what_they_are_called(inputs):
+    s = attention_steps(**inputs, **SETTINGS)
+    assert all(isinstance(x, np.ndarray) for x in s.values())  # arrays give arrays
+    raw = np.einsum("htd,hsd->hts", inputs["query"], np.repeat(inputs["key"], 2, axis=0))
+    np.testing.assert_allclose(s.raw, raw, atol=1e-15)
+    np.testing.assert_allclose(s.scaled, inputs["scale"] * raw, atol=1e-15)
+    np.testing.assert_allclose(s.capped, 1.5 * np.tanh(inputs["scale"] * raw / 1.5), atol=1e-15)
+    np.testing.assert_allclose(s.biased, s.capped + inputs["bias"], atol=1e-15)
+    np.testing.assert_array_equal(s.scores, np.where(VISIBLE, s.biased, -math.inf))
+    e = np.exp(s.scores)
+    total = e.sum(-1, keepdims=True) + np.exp(inputs["sink"])[:, None, None]
+    np.testing.assert_allclose(s.weights, e / total, atol=1e-15)
+    np.testing.assert_array_equal(s.keep, inputs["keep"])
+    np.testing.assert_allclose(s.dropped, np.where(s.keep, s.weights / 0.7, 0), atol=1e-15)
+    value = np.repeat(inputs["value"], 2, axis=0)
+    np.testing.assert_allclose(s.out, s.dropped @ value, atol=1e-15)
+
+
+def test_steps_that_are_not_asked_for_are_not_there(inputs):
+    steps = attention_steps(inputs["query"], inputs["key"], inputs["value"])
+    assert tuple(steps) == ("raw", "scaled", "scores", "weights", "out")
+    with pytest.raises(AttributeError, match="no step 'capped': there are raw, scaled, scores"):
+        _ = steps.capped
+    with pytest.raises(KeyError, match="capped"):
+        _ = steps["capped"]
+    assert not hasattr(steps, "_other")
+
+
+def test_a_tap_is_called_in_order_and_its_answer_takes_the_place(inputs):
+    seen = []
+
+    def tap(name, x):
+        seen.append(name)
+        return np.where(VISIBLE, 0.25, 0.0) * np.ones((H, 1, 1)) if name == "weights" else x
+
+    steps = attention_steps(**inputs, **SETTINGS, tap=tap)
+    assert tuple(seen) == NAMES  # keep has no gradient and is not tapped
+    expected = np.where(inputs["keep"], np.where(VISIBLE, 0.25, 0.0) / 0.7, 0)
+    np.testing.assert_allclose(steps.dropped, expected, rtol=1e-15)
+    np.testing.assert_allclose(
+        steps.out, expected @ np.repeat(inputs["value"], 2, axis=0), atol=1e-15
+    )
+
+
+def test_a_drawn_keep_is_among_the_steps_and_replays(inputs, place):
+    x = {k: place(v) for k, v in inputs.items() if k != "keep"}
+    steps = attention_steps(**x, **SETTINGS, rng=np.random.default_rng(8))
+    assert backend.is_boolean(steps.keep)
+    for other in (
+        attention_steps(**x, **SETTINGS, keep=steps.keep).out,
+        attention_steps(**x, **SETTINGS, rng=np.random.default_rng(8)).out,
+        *(
+            mh.scaled_dot_product_attention(**x, **SETTINGS, **draw, implementation=name)
+            for name in mh.functional.IMPLEMENTATIONS
+            for draw in ({"keep": steps.keep}, {"rng": np.random.default_rng(8)})
+        ),
+    ):
+        off = abs(backend.to_numpy(other) - backend.to_numpy(steps.out)).max()
+        assert off <= 1e-12 * abs(backend.to_numpy(steps.out)).max()
+
+
+def test_half_precision_is_computed_in_single(inputs, rng):
+    half = {k: x if k == "keep" else x.astype("float16") for k, x in inputs.items()}
+    made = leaves(half)
+    steps = attention_steps(**made, **SETTINGS)
+    assert {n: str(steps[n].dtype) for n in NAMES} == dict.fromkeys(NAMES, "float32") | {
+        "out": "float16"
+    }
+    steps.out.backward(rng.standard_normal((H, T, DV)).astype("float16"))
+    assert all(x.grad.dtype == "float16" for k, x in made.items() if k != "keep")
+    assert steps.gradients["out"].dtype == "float16"
+    assert steps.gradients["scores"].dtype == "float32"
+
+
+def test_what_a_hidden_pair_holds_is_finite_until_it_is_hidden(inputs):
+    inputs["key"][:, 4] = math.nan  # no query sees the last key
+    steps = attention_steps(**inputs, **SETTINGS)
+    for name in NAMES[:4]:
+        assert np.isfinite(steps[name]).all()
+    assert np.isfinite(steps.out).all()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_graph_is_freed_with_its_last_name(backward, inputs, rng):
+    gc.collect()
+    gc.disable()
+    try:
+        steps = attention_steps(**leaves(inputs), **SETTINGS)
+        watched = [weakref.ref(x) for x in steps.values() if isinstance(x, mh.Tensor)]
+        if backward:
+            steps.out.backward(rng.standard_normal((H, T, DV)))
+        gradients = steps.gradients
+        del steps
+        assert len(watched) == len(NAMES)
+        assert not any(ref() for ref in watched)
+        assert bool(gradients) == backward  # they outlive the graph
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+def test_so_is_that_of_the_function(implementation, inputs, rng):
+    gc.collect()
+    gc.disable()
+    try:
+        q = leaves(inputs)
+        out, weights = mh.scaled_dot_product_attention(
+            **q, **SETTINGS, return_weights="dropped", implementation=implementation
+        )
+        out.backward(rng.standard_normal((H, T, DV)), retain_graph=True)
+        watched = [weakref.ref(x) for x in (out, weights, q["query"])]
+        del out, weights, q
+        assert not any(ref() for ref in watched)
+    finally:
+        gc.enable()
+
+
+def test_steps_can_be_copied(inputs):
+    steps = attention_steps(**inputs, **SETTINGS)
+    for other in (copy.copy(steps), copy.deepcopy(steps)):
+        np.testing.assert_array_equal(other.out, steps.out)

@@ -1,0 +1,207 @@
+"""NaN and infinities go where a pair of a query and a key lets them, and nowhere else."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from attention_paths import PATHS, Case
+
+import minimha as mh
+
+B, H, G, T, S, D, DV = 2, 4, 2, 5, 7, 3, 6
+READS = np.arange(H) // (H // G)
+POISONED = "query", "key", "value", "bias", "scale", "softcap", "dout", "dweights"
+
+
+def case_of(seed, *, options, masked):
+    """A case and its generator; options: with all that attention takes."""
+    rng = np.random.default_rng(seed)
+    normal = rng.standard_normal
+    scores = (B, H, T, S)
+    case = Case(
+        normal((B, H, T, D)), normal((B, G, S, D)), normal((B, G, S, DV)), normal((B, H, T, DV)),
+        normal(scores), bias=normal(scores), scale=normal(scores), softcap=1 + rng.random(scores),
+    )  # fmt: skip
+    if options:
+        keep = rng.random(scores) < 0.6
+        case = case.but(sink=normal(H), keep=keep, dropout=0.4)
+    if masked:
+        allowed = rng.random(scores) < 0.5
+        allowed[:, :, 2] = False  # a query that sees nothing
+        allowed[..., 4] = False  # a key that nobody sees
+        case = case.masked(allowed)
+    return case, rng
+
+
+def poison(case, name, at, number):
+    """The case with a number at one place, and where that is: a row, or a pair of bias and so on."""
+    x = getattr(case, name).copy()
+    x[at] = number
+    where = np.zeros(x.shape, bool)
+    where[at] = True
+    return case.but(**{name: x}), where
+
+
+def place_of(rng, name, unseen):
+    """A random row of an input, or a random pair; or one that nothing sees."""
+    b, h, i, j = (int(rng.integers(n)) for n in (B, H, T, S))
+    i, j = (2, 4) if unseen else (i, j)
+    rows = {
+        "query": (b, h, i),
+        "dout": (b, h, i),
+        "key": (b, READS[h], j),
+        "value": (b, READS[h], j),
+    }
+    return rows.get(name, (b, h, i, j))
+
+
+def reach(case, name, where, cotangent):
+    """What a NaN reaches, as booleans: the formulas of attention with `or` for `+`."""
+    tainted = {n: np.zeros((B, H, T, S), bool) for n in POISONED}
+    if name in ("key", "value"):
+        tainted[name] |= where[:, READS].any(-1)[..., None, :]
+    elif name in ("query", "dout"):
+        tainted[name] |= where.any(-1)[..., None]
+    else:
+        tainted[name] |= where
+    query, key, value, bias, scale, softcap, dout, dweights = (tainted[n] for n in POISONED)
+    keep = np.ones((B, H, T, S), bool) if case.keep is None else case.keep
+    visible = case.visible
+    scores = visible & (query | key | bias | scale | softcap)
+    weights = visible & scores.any(-1, keepdims=True)
+    dropped = weights & keep
+    direct = dweights & keep if cotangent == "dropped" else dweights if cotangent else False
+    dw = visible & ((dout | value) & keep | direct)
+    sums = (weights | dw).any(-1, keepdims=True)
+    dscores = visible & sums
+
+    def of_keys(pairs):
+        return pairs.reshape(B, G, H // G, T, S).any(axis=(2, 3))
+
+    return SimpleNamespace(
+        out=(dropped | visible & value).any(-1),
+        weights=weights,
+        dropped=dropped,
+        query=(dscores | visible & key).any(-1),
+        key=of_keys(dscores | visible & query),
+        value=of_keys(dropped | visible & dout),
+        bias=dscores,
+        scale=dscores,
+        softcap=dscores,
+        sink=sums.any(axis=(0, 2, 3)),
+    )
+
+
+def check(path, place, case, name, number, rng, unseen):
+    cotangent = next((k for k in ("weights", "dropped") if k in path.gives), None)
+    at = place_of(rng, name, unseen)
+    sick, where = poison(case, name, at, number)
+    well, _ = poison(case, name, at, 0.5)
+    reached = reach(case, name, where, cotangent)
+    with np.errstate(all="ignore"):  # an infinity that is seen may well make a warning
+        bad, good = path(sick, place), path(well, place)
+    pairs = {k: (getattr(bad, k), getattr(good, k)) for k in ("out", "weights", "dropped")}
+    pairs |= {k: (bad.gradients[k], good.gradients[k]) for k in bad.gradients}
+    for k, (x, y) in pairs.items():
+        if x is None:
+            continue
+        here = getattr(reached, k)
+        assert np.array_equal(x[~here], y[~here]), f"{k}: touched what does not see {name} {at}"
+        assert np.isfinite(x[~here]).all()
+        if math.isnan(number):
+            assert np.isnan(x[here]).all(), f"{k}: what sees {name} {at} is not NaN"
+    return any(getattr(reached, k).any() for k in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, x) for name in POISONED for x in (math.nan, math.inf)]
+    + [(name, -math.inf) for name in POISONED if name != "bias"],  # there it is a mask
+)
+def test_what_is_not_finite_reaches_whom_it_may(name, number, place):
+    rng, touched = np.random.default_rng(5), set()
+    for path in PATHS:
+        if place.name != "numpy" and path.form != "Tensors":
+            continue  # the same functions called in other ways
+        for options in (False, True):
+            for masked, unseen in ((False, False), (True, False), (True, True)):
+                case, _ = case_of(int(rng.integers(1000)), options=options, masked=masked)
+                touched.add(check(path, place, case, name, number, rng, unseen))
+    assert touched == {False, True}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", POISONED[:3] + POISONED[6:])
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_what_nobody_sees_changes_nothing_and_warns_of_nothing(path, name, number):
+    """Warnings of NumPy are errors here: none may come from padding."""
+    for options in (False, True):
+        case, _ = case_of(11, options=options, masked=True)
+        at = {
+            "query": np.s_[:, :, 2], "dout": np.s_[:, :, 2], "key": np.s_[:, :, 4],
+            "value": np.s_[:, :, 4], "dweights": ~case.allowed,
+        }[name]  # fmt: skip
+        sick, well = (poison(case, name, at, x)[0] for x in (number, 0.5))
+        bad, good = path(sick), path(well)
+        assert np.array_equal(bad.out, good.out)
+        assert all(np.array_equal(bad.gradients[k], good.gradients[k]) for k in good.gradients)
+
+
+@pytest.mark.parametrize("name", ["bias", "scale", "softcap"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_hidden_entries_of_what_pairs_have_change_nothing(path, number, name):
+    for options in (False, True):
+        case, _ = case_of(12, options=options, masked=True)
+        sick, well = (poison(case, name, ~case.allowed, x)[0] for x in (number, 0.5))
+        bad, good = path(sick), path(well)
+        assert np.array_equal(bad.out, good.out)
+        assert all(np.array_equal(bad.gradients[k], good.gradients[k]) for k in good.gradients)
+
+
+@pytest.mark.parametrize("path", [p for p in PATHS if "gradients" in p.gives], ids=str)
+def test_hidden_scores_that_overflow_leave_no_trace(path):
+    """As where padding is memory that nobody wrote to: scale and softcap have gradients all the same."""
+    case, _ = case_of(13, options=True, masked=True)
+    case = case.but(scale=np.asarray(0.7), softcap=np.asarray(2.0))
+    sick, well = (poison(case, "key", np.s_[:, :, 4], x)[0] for x in (1.7e308, 0.5))
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad, good = path(sick), path(well)
+    assert np.array_equal(bad.out, good.out)
+    for name, gradient in good.gradients.items():
+        assert np.array_equal(bad.gradients[name], gradient), name
+
+
+def test_a_scale_that_is_nan_leaves_padding_alone():
+    case, _ = case_of(14, options=False, masked=True)
+    case = case.but(scale=np.asarray(math.nan))
+    for path in PATHS:
+        result = path(case)
+        assert not result.out[:, :, 2].any()
+        if "gradients" in path.gives:
+            assert not result.gradients["key"][:, :, 4].any()
+            assert not result.gradients["query"][:, :, 2].any()
+
+
+@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+def test_padding_of_a_causal_batch_may_hold_anything(implementation, place):
+    rng = np.random.default_rng(3)
+    q, k, v, dout = (
+        rng.standard_normal(n) for n in [(B, H, S, D), (B, G, S, D), (B, G, S, DV), (B, H, S, DV)]
+    )
+    mask = mh.masks.causal() & mh.masks.padding([3, S])
+    results = []
+    for number in (0.0, math.nan, math.inf):
+        padded = [x.copy() for x in (q, k, v)]
+        for x in padded[1:]:
+            x[0, :, 3:] = number
+        leaves = [mh.Tensor(place(x), requires_grad=True) for x in padded]
+        out = mh.scaled_dot_product_attention(*leaves, mask, implementation=implementation)
+        out.backward(place(dout))
+        results.append(
+            [mh.backend.to_numpy(x) for x in (out.data, *(leaf.grad for leaf in leaves))]
+        )
+    for other in results[1:]:
+        for x, y in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(x, y)

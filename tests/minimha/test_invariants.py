@@ -1,0 +1,553 @@
+"""What holds of attention on every path, forward and backward; and what each of it finds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from attention_paths import (
+    BOTH,
+    PATHS,
+    Path,
+    Result,
+    cases,
+    excess,
+    formula,
+    given,
+    leaf,
+    pulled,
+)
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import given as drawn
+
+import minimha as mh
+from minimha_autograd import ops
+
+INVARIANTS = {}
+FEW = settings(
+    deadline=None, derandomize=True, database=None, max_examples=20,
+    report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+def invariant(*, needs=(), **draws):
+    """Register a statement about a path and a case, with the cases that it is made for."""
+
+    def register(statement):
+        INVARIANTS[statement.__name__] = statement, frozenset(needs), draws
+        return statement
+
+    return register
+
+
+def hold(name, path, profile=FEW, **more):
+    """Check an invariant of a path over draws."""
+    statement, _, draws = INVARIANTS[name]
+
+    @profile
+    @drawn(cases(**{**draws, **more}))
+    def check(case):
+        statement(path, case)
+
+    check()
+
+
+def eps(case):
+    return float(np.finfo(case.dtype).eps)
+
+
+def close(actual, expected, *about, times=1):
+    """Within the bar: of results, all that both tell. A gradient may be a small difference of large
+    terms, so there the bar is of those; elsewhere it is of the largest entry."""
+    if not isinstance(actual, Result):
+        actual, expected = Result(actual), Result(expected)
+    exact = [formula(case) for case in about]
+    score, dtype = max(e.largest_score for e in exact), about[0].dtype
+    for name, one, other in zip(Result._fields, actual[:3], expected[:3], strict=False):
+        if one is not None and other is not None:
+            off = excess(one, other, dtype, score)
+            assert off <= times, f"{name}: {off:.3g} bars off"
+    for name in sorted(actual.gradients.keys() & expected.gradients.keys()):
+        size = max(e.sizes.get(name, 0) for e in exact)
+        off = excess(actual.gradients[name], expected.gradients[name], dtype, score, size)
+        assert off <= times, f"gradient of {name}: {off:.3g} bars off"
+
+
+def equal(actual, expected):
+    """To the bit, but for the sign of zero."""
+    for one, other in zip(actual[:3], expected[:3], strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or np.array_equal(one, other)
+    assert actual.gradients.keys() == expected.gradients.keys()
+    for name, gradient in actual.gradients.items():
+        assert np.array_equal(gradient, expected.gradients[name]), name
+
+
+def ones_for_values(case):
+    """The outputs are then the sums of the dropped weights."""
+    return case.but(value=np.ones_like(case.value))
+
+
+def rows(x, shape):
+    """x broadcast to the shape of the scores."""
+    return np.broadcast_to(x, shape)
+
+
+@invariant()
+def it_is_the_formula(attend, case):
+    cotangent = next((k for k in ("weights", "dropped") if k in attend.gives), None)
+    result = attend(case)
+    assert result.out.dtype == case.dtype
+    assert all(g.dtype == case.dtype for g in result.gradients.values())
+    expected = formula(case, cotangent=cotangent)
+    close(result, expected.result, case, times=0.5)  # so any two paths are within one bar
+
+
+@invariant(without=("sink", "dropout"))
+def weights_sum_to_one(attend, case):
+    result = attend(ones_for_values(case))
+    seen = case.visible.any(axis=-1)
+    bar = (case.shape[-1] + 4) * eps(case)
+    assert (abs(result.out - 1)[seen] <= bar).all()
+    if result.weights is not None:
+        assert (abs(result.weights.sum(axis=-1, dtype=float) - 1)[seen] <= bar).all()
+
+
+@invariant(without=("dropout",), leads=((), (2,)))
+def weights_are_positive_exactly_where_visible(attend, case):
+    s = case.shape[-1]  # values that tell the weights apart
+    eye = np.broadcast_to(np.eye(s, dtype=case.dtype), (*case.key.shape[:-1], s))
+    dout = np.zeros((*case.query.shape[:-1], s), case.dtype)
+    result = attend(case.but(value=eye.copy(), dout=dout))
+    weights = [result.out] + [x for x in result[1:3] if x is not None]
+    assert all((w >= 0).all() and not w[~case.visible].any() for w in weights)
+    seen = formula(case).result.weights > np.finfo(case.dtype).smallest_normal
+    assert all((w[seen] > 0).all() for w in weights)
+
+
+@invariant(without=("sink",))
+def shifting_the_scores_of_a_query_changes_nothing(attend, case):
+    shift = case.rng.integers(-4, 5, (*case.shape[:-1], 1)).astype(case.dtype)
+    bias = case.every_bias
+    moved, still = case.but(bias=bias + shift), case.but(bias=bias)
+    close(attend(moved), attend(still), moved, still)
+
+
+@invariant(needs=("gradients",), without=("sink",))
+def rows_of_dscores_sum_to_zero(attend, case):
+    dscores = attend(case.but(bias=case.every_bias)).gradients["bias"].astype(float)
+    # A sum of S terms, of which each is y (dy − mean) with a mean of S terms
+    bar = (3 * case.shape[-1] + 8) * eps(case) * formula(case).sizes["weights"]
+    assert (abs(dscores.sum(axis=-1)) <= bar).all()
+
+
+@invariant(without=("bias", "sink", "dropout"))
+def a_query_of_zeros_gets_the_mean_of_the_visible_values(attend, case):
+    case = case.but(query=np.zeros_like(case.query))
+    count = case.visible.sum(axis=-1, keepdims=True)
+    weights = case.visible / np.where(count, count, 1)
+    value = case.value.astype(float)
+    if value.ndim > 2:
+        value = np.repeat(value, case.shape[-3] // value.shape[-3], axis=-3)
+    close(attend(case).out, weights @ value, case)
+
+
+@invariant()
+def permuting_keys_with_their_values_changes_nothing(attend, case):
+    s = case.shape[-1]
+    order = case.rng.permutation(s)
+
+    def moved(x):
+        return x[..., order] if np.shape(x)[-1:] == (s,) else x
+
+    pairs = {k: moved(getattr(case, k)) for k in ("bias", "scale", "softcap", "keep", "dweights")}
+    allowed = moved(rows(case.allowed, case.shape))
+    other = case.masked(allowed).but(
+        key=case.key[..., order, :], value=case.value[..., order, :], **pairs
+    )
+    one, two = attend(case.masked(rows(case.allowed, case.shape))), attend(other)
+    gradients = dict(one.gradients)
+    for name in gradients.keys() & {"key", "value"}:
+        gradients[name] = gradients[name][..., order, :]
+    for name in gradients.keys() & {"bias", "scale", "softcap"}:
+        gradients[name] = moved(gradients[name])
+    weights = [None if x is None else x[..., order] for x in one[1:3]]
+    close(two, Result(one.out, *weights, gradients), case)
+
+
+@invariant(without=("dropout",), keys=(1, 3))
+def the_mean_over_dropout_draws_is_the_undropped(attend, case):
+    p, s = 0.25, case.shape[-1]
+    total = None
+    for keep in itertools.product((False, True), repeat=s):  # every draw, with its probability
+        chance = math.prod(1 - p if k else p for k in keep)
+        result = attend(case.but(keep=np.array(keep), dropout=p))
+        parts = {"out": result.out, **result.gradients}
+        parts = {k: chance * x.astype(float) for k, x in parts.items()}
+        total = {k: x + (total[k] if total else 0) for k, x in parts.items()}
+    # the bar is that of the undropped, and each draw enlarges what it keeps
+    close(Result(total.pop("out"), gradients=total), attend(case), case, times=1 / (1 - p))
+
+
+@invariant(without=("mask",), keys=(3, 7))
+def nothing_leaks_from_the_future(attend, case):
+    t, s = case.shape[-2:]
+    offset, cut = int(case.rng.integers(-1, 4)), int(case.rng.integers(1, s))
+    past = np.arange(t) + offset < cut
+    mask = mh.masks.causal(offset=offset)
+    allowed = np.arange(s) <= np.arange(t)[:, None] + offset
+    dout = np.where(past[:, None], case.dout, 0)
+    case = case.but(mask=mask, allowed=allowed, dout=dout, dweights=0 * case.dweights)
+    key, value = case.key.copy(), case.value.copy()
+    key[..., cut:, :], value[..., cut:, :] = 7, -5
+    one, other = attend(case), attend(case.but(key=key, value=value))
+    assert np.array_equal(one.out[..., past, :], other.out[..., past, :])
+    for x, y in zip(one[1:3], other[1:3], strict=True):
+        assert x is None or np.array_equal(x[..., past, :], y[..., past, :])
+    for name in one.gradients.keys() & {"key", "value"}:
+        assert not one.gradients[name][..., cut:, :].any()
+    for name in one.gradients.keys() & {"query"}:
+        assert np.array_equal(one.gradients[name], other.gradients[name])
+
+
+@invariant(without=("mask", "sink", "dropout"), keys=(1, 3, 7))
+def padding_is_invisible_and_hides_no_query(attend, case):
+    s, batch = case.shape[-1], case.query.shape[:-3]
+    lengths = case.rng.integers(0, s + 1, batch)
+    valid = np.arange(s) < lengths[..., None]  # (…, S)
+    if case.query.ndim > 2:
+        valid = valid[..., None, :]  # (…, 1, S)
+    case = case.but(mask=mh.masks.padding(lengths), allowed=valid[..., None, :])
+    hidden = ~rows(valid, case.key.shape[:-1])
+    key, value = case.key.copy(), case.value.copy()
+    key[hidden], value[hidden] = 3, -4
+    one = attend(case)
+    equal(one, attend(case.but(key=key, value=value)))
+    for name in one.gradients.keys() & {"key", "value"}:
+        assert not one.gradients[name][hidden].any()
+    if case.bias is None:
+        seen = rows(
+            (lengths > 0).reshape(*batch, *[1] * (case.query.ndim - len(batch))), one.out.shape
+        )
+        total = attend(ones_for_values(case)).out
+        assert (abs(total - seen) <= (s + 4) * eps(case)).all()
+
+
+@invariant(leads=((), (2,), (3, 2)), groups=((2, 1), (3, 1), (2, 3)), keys=(1, 3, 7))
+def heads_are_independent(attend, case):
+    h, g = case.query.shape[-3], case.key.shape[-3]
+    group = int(case.rng.integers(g))
+    others = np.arange(h) // (h // g) != group
+    query, key, value = case.query.copy(), case.key.copy(), case.value.copy()
+    query[..., ~others, :, :], key[..., group, :, :], value[..., group, :, :] = 2, -3, 4
+    one, other = attend(case), attend(case.but(query=query, key=key, value=value))
+    for x, y in zip(one[:3], other[:3], strict=True):
+        assert x is None or np.array_equal(x[..., others, :, :], y[..., others, :, :])
+    for name in one.gradients.keys() & {"query", "key", "value"}:
+        kept = others if name == "query" else np.arange(g) != group
+        x, y = (r.gradients[name][..., kept, :, :] for r in (one, other))
+        assert np.array_equal(x, y)
+
+
+@invariant(leads=((), (2,), (3, 2), (0,)), groups=((2, 3), (3, 2), (1, 2)))
+def query_head_h_reads_key_head_h_over_its_group(attend, case):
+    h, g = case.query.shape[-3], case.key.shape[-3]
+    reads = np.array([head // (h // g) for head in range(h)])
+    whole = attend(case.but(key=case.key[..., reads, :, :], value=case.value[..., reads, :, :]))
+    gradients = dict(whole.gradients)
+    for name in gradients.keys() & {"key", "value"}:
+        parts = [gradients[name][..., reads == k, :, :].sum(axis=-3, dtype=float) for k in range(g)]
+        gradients[name] = np.stack(parts, axis=-3)
+    close(attend(case), whole._replace(gradients=gradients), case, times=h / g)
+
+
+@invariant()
+def an_empty_row_gives_zeros_and_zero_gradients(attend, case):
+    hidden = case.rng.random(case.shape[-2]) < 0.5
+    allowed = rows(case.allowed, case.shape) & ~hidden[:, None]
+    if case.shape[-1]:
+        allowed[..., case.rng.integers(case.shape[-1])] = False  # a key that nobody sees
+    case = case.masked(allowed)
+    result, visible = attend(case), case.visible
+    empty = ~visible.any(axis=-1)
+    for x in result[:3]:
+        assert x is None or not x[empty].any()
+    for name, x in result.gradients.items():
+        assert np.isfinite(x).all(), name
+    g = case.key.shape[:-2]
+    unseen = ~visible.any(axis=-2)  # (…, H, S)
+    unseen = unseen.reshape(*g, -1, case.shape[-1]).all(axis=-2) if visible.size else unseen[:0]
+    for name in result.gradients.keys() & {"key", "value"}:
+        assert not visible.size or not result.gradients[name][unseen].any()
+    if "query" in result.gradients:
+        assert not result.gradients["query"][empty].any()
+    if "bias" in result.gradients and case.bias.shape == case.shape:
+        assert not result.gradients["bias"][~visible].any()
+
+
+@invariant()
+def a_bias_of_minus_infinity_counts_as_masked(attend, case):
+    visible = case.visible
+    bias = np.where(visible, case.every_bias, 0).astype(case.dtype)
+    by_mask = attend(case.masked(visible).but(bias=bias))
+    hidden = np.where(visible, bias, -np.inf).astype(case.dtype)
+    equal(by_mask, attend(case.but(bias=hidden, mask=None, allowed=True)))
+
+
+@invariant(without=("dropout",), require=("sink",))
+def the_sink_takes_its_share(attend, case):
+    exact = formula(ones_for_values(case))
+    expected = 1 - np.exp(-np.logaddexp(0, lse(exact.scores) - case.sink[..., None]))
+    result = attend(ones_for_values(case))
+    close(result.out, expected[..., None] * np.ones_like(case.dout), case)
+    if result.weights is not None:
+        bar = (case.shape[-1] + 4) * eps(case) * max(1, exact.largest_score)
+        assert (abs(result.weights.sum(axis=-1, dtype=float) - expected) <= bar).all()
+
+
+@invariant(needs=("gradients",), require=("sink",))
+def what_the_scores_gain_the_sink_loses(attend, case):
+    gradients = attend(case.but(bias=case.every_bias)).gradients
+    total = gradients["bias"].astype(float).sum() + gradients["sink"].astype(float).sum()
+    t, s = case.shape[-2:]
+    # Each of the rows as above, and sums over T
+    bar = (3 * s + t + 16) * eps(case) * math.prod(case.shape[:-1])
+    assert abs(total) <= bar * formula(case).sizes["weights"]
+
+
+@invariant(without=("sink",))
+def a_sink_of_minus_infinity_is_no_sink(attend, case):
+    plain, heads = attend(case), case.query.shape[:-2]
+    for sink in (-np.inf, -60000.0):
+        sunk = attend(case.but(sink=np.full(heads, sink, case.dtype)))
+        close(sunk, plain, case)
+        assert not sunk.gradients.get("sink", np.zeros(1)).any()
+
+
+@invariant(without=("softcap",))
+def a_large_softcap_is_none(attend, case):
+    # tanh bends u by u³/3, a share of u²/3: with u of 1e-8 that is in no digit of a double
+    cap = 1e8 * max(1.0, float(formula(case).magnitude))
+    close(attend(case.but(softcap=cap)), attend(case), case)
+
+
+@invariant(require=("softcap",), without=("bias", "scale"), sharpness=(50.0,))
+def the_softcap_bounds_the_scores(attend, case):
+    # weights of a row differ by no more than e^(2 softcap)
+    cap = np.asarray(case.softcap, float)
+    s = case.shape[-1]
+    eye = np.broadcast_to(np.eye(s, dtype=case.dtype), (*case.key.shape[:-1], s)).copy()
+    dout = np.zeros((*case.query.shape[:-1], s), case.dtype)
+    case = case.but(value=eye, dout=dout, keep=None, dropout=0.0)
+    weights, visible = attend(case).out.astype(float), case.visible
+    top = weights.max(axis=-1, keepdims=True, initial=0)
+    low = np.where(visible, weights, np.inf).min(axis=-1, keepdims=True, initial=np.inf)
+    seen = visible.any(axis=-1, keepdims=True)
+    bound = low * rows(np.exp(2 * cap), case.shape)[..., :1] if s else low
+    slack = 1 + 64 * eps(case) * max(1, cap.max())
+    assert (
+        top <= bound * slack + 64 * np.finfo(case.dtype).smallest_subnormal * np.exp(2 * cap.max())
+    )[seen].all()
+
+
+@invariant()
+def again_is_the_same_to_the_bit(attend, case):
+    equal(attend(case), attend(case))
+
+
+@invariant()
+def asking_for_more_does_not_change_the_output(attend, case):
+    out = attend(case).out
+    for other in (*PATHS, *getattr(attend, "siblings", ())):
+        if other.family == attend.family:
+            assert np.array_equal(other(case).out, out), str(other)
+
+
+@invariant(without=("softcap",), sharpness=(1e3, 1e4), keys=(1, 3, 7))
+def large_scores_stay_finite_and_right(attend, case):
+    exact, (s, d) = formula(case), (case.shape[-1], case.query.shape[-1])
+    result = attend(case)
+    # A score is a sum of D products, scaled, biased, less the largest: each rounds to eps of the
+    # sizes it is made of. A shift of all scores by δ at most changes weights by a factor e^±2δ.
+    inner = min(eps(case), float(np.finfo("float32").eps))
+    delta = (d + 6) * inner * exact.magnitude
+    kept = 1 / (1 - case.dropout) if 0 < case.dropout < 1 else 1
+    off = min(math.expm1(2 * delta) if delta < 1 else 2.0, 2.0) + (2 * s + 8) * inner + eps(case)
+    largest = abs(case.value.astype(float)).max(initial=0)
+    assert np.isfinite(result.out).all()
+    assert (abs(result.out - exact.result.out) <= kept * off * largest).all()
+    assert all(np.isfinite(x).all() for x in result.gradients.values())
+
+
+def lse(scores):
+    """log Σ exp over the last axis."""
+    peak = scores.max(axis=-1, initial=-math.inf)
+    peak = np.where(peak > -math.inf, peak, 0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(scores - peak[..., None]).sum(axis=-1)) + peak
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(name, p) for name, (_, needs, _) in INVARIANTS.items() for p in PATHS if needs <= p.gives],
+    ids=str,
+)
+def test_on_every_path(name, path):
+    hold(name, path, settings(FEW, max_examples=80) if name == "it_is_the_formula" else FEW)
+
+
+@pytest.mark.parametrize("name", INVARIANTS)
+def test_on_every_library(name, place):
+    for path in PATHS:
+        if path.form == "Tensors" and INVARIANTS[name][1] <= path.gives:
+            there = Path(
+                path.family, path.form, lambda case, _, path=path: path(case, place), path.gives
+            )
+            hold(name, there, settings(FEW, max_examples=4), dtypes=("float64", "float32"))
+
+
+NOISE = itertools.count(1)
+
+
+def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a fault
+    """Attention by the engine's small operations, with a fault for the invariants to find."""
+    leaves = given(case, np.asarray, leaf)
+    q, k, v, bias, sink, scale, softcap = leaves.values()
+    (t, s), visible, p = case.shape[-2:], case.visible, case.dropout
+    i, j = np.arange(t)[:, None], np.arange(s)
+    if case.key.ndim > 2:
+        heads, groups = case.shape[-3], case.key.shape[-3]
+        reads = np.arange(heads) // (heads // groups)
+        if fault == "heads read keys in turn":
+            reads = np.arange(heads) % groups
+        if fault == "heads mixed":
+            reads = np.roll(reads, heads // groups)
+        k, v = k[..., reads, :, :], v[..., reads, :, :]
+    if fault == "causal off by one" and s:
+        visible = visible | np.concatenate((visible[..., :1], visible[..., :-1]), axis=-1)
+    if fault == "the mask upside down":
+        visible = ~visible
+    if fault == "padding hides queries":
+        visible = visible & (i < visible.sum(axis=-1, keepdims=True))
+    scores = q @ k.mT
+    if fault != "no scale":
+        scores = scores * (1 / math.sqrt(case.query.shape[-1]) if scale is None else scale)
+
+    def capped(x):
+        if softcap is None or fault == "no softcap":
+            return x
+        t = ops.tanh(x / softcap)
+        return t if fault == "softcap without its factor" else softcap * t
+
+    scores = scores if fault == "softcap last" else capped(scores)
+    if bias is not None:
+        floor = -2.0 if fault == "bias of minus infinity clipped" else 0.0
+        scores = scores + ops.where(bias.data > -math.inf, bias, floor)
+        if floor:
+            visible = case.allowed & np.ones(case.shape, bool)
+    scores = capped(scores) if fault == "softcap last" else scores
+    if fault == "positions count":
+        scores = scores - 0.1 * abs(i - j)
+    axis = -2 if fault == "softmax over queries" else -1
+    shown = np.ones_like(visible) if fault == "masked after the softmax" else visible
+    peak = np.where(shown, scores.data, -math.inf).max(axis=axis, keepdims=True, initial=-math.inf)
+    if sink is not None:
+        peak = np.maximum(peak, sink.data[..., None, None])
+    peak = np.where(peak > -math.inf, peak, 0)
+    if fault == "no largest score taken off":
+        peak = 0 * peak
+    e = ops.where(shown, ops.exp(ops.where(shown, scores - peak, 0.0)), 0.0)
+    total = e.sum(axis=axis, keepdims=True)
+    if sink is not None and fault != "no sink":
+        total = total + ops.exp(sink[..., None, None] - peak)
+    if fault == "one more in the sum where there is a sink" and sink is not None:
+        total = total + np.exp(-peak)
+    if fault == "the sum taken for constant":
+        total = total.detach()
+    if fault != "empty rows divided by zero":
+        total = total + (total.data == 0).astype(float)
+    weights = e if fault == "not divided by the sum" else e / total
+    if fault == "masked after the softmax":
+        weights = ops.where(visible, weights, 0.0)
+    if fault == "empty rows look everywhere":
+        weights = weights + ~visible.any(axis=-1, keepdims=True) / max(s, 1)
+    if fault == "the mean of what is visible":
+        weights = 0 * weights + visible / np.maximum(visible.sum(axis=-1, keepdims=True), 1)
+    if fault == "single precision":
+        weights = ops.astype(ops.astype(weights, dtype=np.float32), dtype=np.float64)
+    dropped = weights
+    if case.keep is not None:
+        factor = 0.0 if p == 1 else 1.0 if fault == "dropout not made up for" else 1 / (1 - p)
+        dropped = ops.where(case.keep, weights * factor, 0.0)
+    out = dropped @ v
+    if fault == "another way when asked" and ask:
+        out = out * (1 + 2**-52)
+    if fault == "never twice the same":
+        out = out * (1 + 2**-52 * next(NOISE))
+    gradients = pulled(case, np.asarray, leaves, out, weights)
+    for name, x in gradients.items():
+        gradients[name] = np.zeros_like(leaves[name].data) if x is None else x
+    return Result(out.data, weights.data, None, gradients)
+
+
+class Composed(Path):
+    """The above as a path, with the other form of it next to it."""
+
+    @property
+    def siblings(self):
+        asked = lambda case, _: composed(case, self.form, ask=True)  # noqa: E731
+        return (Path(self.family, "asked", asked),)
+
+
+def broken(fault):
+    def run(case, _):
+        with np.errstate(all="ignore"):
+            return composed(case, fault)
+
+    return Composed("composed", fault, run, BOTH)
+
+
+FAULTS = {
+    "no scale": "it_is_the_formula",
+    "single precision": "it_is_the_formula",
+    "the mean of what is visible": "it_is_the_formula",
+    "softmax over queries": "weights_sum_to_one",
+    "masked after the softmax": "weights_sum_to_one",
+    "not divided by the sum": "a_query_of_zeros_gets_the_mean_of_the_visible_values",
+    "the mask upside down": "weights_are_positive_exactly_where_visible",
+    "softcap last": "shifting_the_scores_of_a_query_changes_nothing",
+    "the sum taken for constant": "rows_of_dscores_sum_to_zero",
+    "positions count": "permuting_keys_with_their_values_changes_nothing",
+    "dropout not made up for": "the_mean_over_dropout_draws_is_the_undropped",
+    "causal off by one": "nothing_leaks_from_the_future",
+    "padding hides queries": "padding_is_invisible_and_hides_no_query",
+    "heads mixed": "heads_are_independent",
+    "heads read keys in turn": "query_head_h_reads_key_head_h_over_its_group",
+    "empty rows look everywhere": "an_empty_row_gives_zeros_and_zero_gradients",
+    "empty rows divided by zero": "an_empty_row_gives_zeros_and_zero_gradients",
+    "bias of minus infinity clipped": "a_bias_of_minus_infinity_counts_as_masked",
+    "no sink": "the_sink_takes_its_share",
+    "one more in the sum where there is a sink": "a_sink_of_minus_infinity_is_no_sink",
+    "the sum taken for constant, sink": "what_the_scores_gain_the_sink_loses",
+    "softcap without its factor": "a_large_softcap_is_none",
+    "no softcap": "the_softcap_bounds_the_scores",
+    "never twice the same": "again_is_the_same_to_the_bit",
+    "another way when asked": "asking_for_more_does_not_change_the_output",
+    "no largest score taken off": "large_scores_stay_finite_and_right",
+}
+
+
+@pytest.mark.parametrize("name", INVARIANTS)
+def test_composed_by_the_tape_all_hold(name):
+    hold(name, broken(""), dtypes=("float64",))
+
+
+@pytest.mark.parametrize(("fault", "name"), FAULTS.items())
+def test_each_fault_is_found(fault, name):
+    many = settings(FEW, max_examples=60, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        hold(name, broken(fault.partition(",")[0]), many, dtypes=("float64",))
+
+
+def test_every_invariant_finds_a_fault():
+    assert set(FAULTS.values()) == set(INVARIANTS)
