@@ -42,6 +42,13 @@ def test_the_state_is_a_copy():
     assert model.head.weight.data.any()
 
 
+def test_the_state_that_is_set_is_copied():
+    model, weights = gpt(1), interchange.state(gpt(2))
+    interchange.set_state(model, weights)
+    weights["head.weight"][:] = 0
+    assert model.head.weight.data.any()
+
+
 def test_everything_that_does_not_fit_is_named_at_once_and_nothing_changes():
     model = gpt(1)
     before = interchange.state(model)

@@ -110,7 +110,8 @@ def test_what_is_set_beside_the_weights_is_kept(rng):
 def test_a_layer_is_found_under_its_prefix(prefix, rng):
     here, other = weights(rng, FUSED), weights(rng, FUSED)
     model = {f"layers.10.attention.{name}": x for name, x in other.items()}
-    model |= {f"layers.1.attention.{name}": x for name, x in here.items()} | {"head": np.ones(2)}
+    model |= {f"layers.1.attention.{name}": x for name, x in here.items()}
+    model |= {"layers.1.attention_norm": np.ones(M), "head": np.ones(2)}
     same_bits(interchange.to_torch(interchange.from_torch(model, H, prefix=prefix)), here)
     message = r"under layers\.2 is .* under the prefix layers\.10\.attention, layers\.1\.attention$"
     with pytest.raises(ValueError, match=message):
@@ -175,6 +176,13 @@ def test_the_one_entry_that_differs_from_the_others_is_the_one_named(shapes, rng
         del theirs[name]
         with pytest.raises(ValueError, match=f": {re.escape(name)} is missing$"):
             interchange.from_torch(theirs, H)
+
+
+def test_integers_are_no_weights(rng):
+    integers = {name: np.ones(shape, int) for name, shape in FUSED.items()}
+    with pytest.raises(ValueError, match="do not make") as failure:
+        interchange.from_torch(integers, H)
+    assert str(failure.value).count("is int64") == str(failure.value).count("is float32") == 4
 
 
 def test_fused_and_separate_weights_do_not_stand_together(rng):

@@ -214,6 +214,7 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(r
     weights = layer(rng, add_bias_kv=True).state_dict()
     del weights["out_proj.bias"]
     weights["in_proj_weight"] = weights["in_proj_weight"].to(torch.float8_e4m3fn)
+    weights["in_proj_bias"] = weights["in_proj_bias"].to("meta")
     with pytest.raises(ValueError, match="do not make") as failure:
         interchange.from_torch(weights, 5)
     for part in (
@@ -221,6 +222,7 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(r
         "bias_v comes of add_bias_kv",
         "out_proj.bias is missing",
         "in_proj_weight is a Tensor of torch.float8_e4m3fn, which NumPy cannot read",
+        "in_proj_bias is a Tensor of torch.float64, which NumPy cannot read",
         "M = 12 must be a multiple of num_heads = 5",
     ):
         assert part in str(failure.value)
