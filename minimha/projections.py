@@ -117,6 +117,7 @@ class Projections(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
+        integer(d_model, "d_model"), integer(num_heads, "num_heads")
         if head_dim is None:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(

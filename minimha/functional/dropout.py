@@ -36,7 +36,7 @@ def draw(
 
     Raises as `drop` does; name is that of p in the messages.
     """
-    _check_probability(p, name)
+    check_probability(p, name)
     if p == 0:
         return None
     if rng is None:
@@ -64,7 +64,7 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"
     (2014), scaled at training time.
     """
-    _check_probability(p, "p")
+    check_probability(p, "p")
     backend.require(backend.is_boolean, keep, "keep")
     xp, shape = namespace(x), tuple(x.shape)
     lengths = zip(reversed(keep.shape), reversed(shape), strict=False)
@@ -78,7 +78,8 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     return kept(x), lambda dy: (kept(dy), None)
 
 
-def _check_probability(p: float, name: str) -> None:
+def check_probability(p: float, name: str) -> None:
+    """Raise unless p is a number from 0 to 1."""
     if not isinstance(p, Real):
         raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")
     if not 0 <= p <= 1:
