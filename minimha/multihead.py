@@ -12,6 +12,7 @@ from minimha_autograd import Pullback, Tensor, array_of, backend, operation, ops
 from minimha_autograd.backend import Array, Rng
 
 from . import masks
+from .checks import integer
 from .functional.attention import attention
 from .functional.dropout import check_probability
 from .functional.projection import project_in, project_out
@@ -54,7 +55,8 @@ def multi_head_attention(
 
     Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
     """
-    groups = num_heads if num_kv_heads is None else num_kv_heads
+    num_heads = integer(num_heads, "num_heads")
+    groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
     widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
     if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
         given = "" if num_kv_heads is None else f" and num_kv_heads = {groups}"

@@ -307,6 +307,19 @@ def test_settings_that_cannot_be_are_refused_when_they_are_made(settings, error,
         mh.MultiHeadAttention(**{"d_model": M, "num_heads": H} | settings)
 
 
+def test_heads_that_cannot_be_split_are_named(rng):
+    x, w = rng.standard_normal((B, T, M)), rng.standard_normal((M, M))
+    for n in (0, 5):
+        with pytest.raises(ValueError, match=rf"H = {n} heads need .* not \(2, 5, 12\)"):
+            mh.projections.split_heads(x, n)
+    with pytest.raises(
+        ValueError, match=r"H = 4 heads need \(…, T, H·D\), two axes .* not \(12,\)"
+    ):
+        mh.multi_head_attention(x[0, 0], x, x, w, w, w, w, num_heads=4)
+    with pytest.raises(TypeError, match=r"num_heads must be an integer, not 4\.0"):
+        mh.multi_head_attention(x, x, x, w, w, w, w, num_heads=4.0)
+
+
 def test_gradients_flow_through_a_cache(rng):
     mha, x = drawn(rng, {"rope": mh.positions.Rope(width=2)}), rng.standard_normal((B, T, M))
     cotangent, gradients = rng.standard_normal((B, T, M)), []
