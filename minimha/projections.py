@@ -315,6 +315,13 @@ class Fused(Form):
                 f"{sizes.d_model}, {sizes.kdim}, {sizes.vdim} need the stacked form"
             )
 
+        missing = [f"b_{role}" for role in "qkv" if stacked[f"b_{role}"] is None]
+        if 0 < len(missing) < 3:
+            raise ValueError(
+                "the fused form has one bias for all three roles: without "
+                f"{' and '.join(missing)} keep another form, or make zeros of what is missing"
+            )
+
         def fused(kind: str) -> Array | None:
             parts = [stacked[f"{kind}_{role}"] for role in "qkv"]
             return None if parts[0] is None else namespace(*parts).concat(parts, axis=-1)

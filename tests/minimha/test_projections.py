@@ -86,6 +86,18 @@ def test_the_fused_form_is_for_one_input(rng):
         fused(x, x.copy())
 
 
+@pytest.mark.parametrize("missing", [["b_q"], ["b_k"], ["b_v"], ["b_q", "b_k"]])
+def test_a_bias_that_is_missing_is_missing_in_every_form_or_refused(missing, rng):
+    mha, x = made(rng, num_kv_heads=G), rng.standard_normal((B, T, M))
+    for name in missing:
+        setattr(mha, name, None)
+    expected = outcome(mha, x)
+    for form in set(FORMS) - {"fused"}:
+        assert_equal(outcome(mha.convert(form), x), expected)
+    with pytest.raises(ValueError, match=f"one bias .* without {' and '.join(missing)} keep"):
+        mha.convert("fused")
+
+
 def stacked_gradients(mha):
     """The gradients of the weights as those of the stacked form, put together by hand."""
     if mha.form == "stacked":
