@@ -154,15 +154,17 @@ class Projections(Module):
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
         """A copy in another form: equal outputs, and equal gradients of the inputs. In the same
-        form, a copy of all there is.
+        form, a copy of all there is. The parameters are new ones: an optimizer of the old ones does
+        not move them, two that were tied are two, and all of them require gradients.
 
         head_dim  D, for a way out of the bilinear form: W_i is factored into this rank by its
                   singular values, even if that cuts something off. How much, relative to W, is the
-                  copy's `truncation_error`
+                  copy's `truncation_error`. Columns beyond the rank of W_i are zero in both
+                  factors, and no gradient ever reaches them
 
         Gradients of weights come along between the forms per-head, stacked and fused, where they
-        are determined. The bilinear form leaves out b_k, which adds the same number to all scores
-        of a query: exact where softmax alone follows.
+        are determined, if every weight has one. The bilinear form leaves out b_k, which adds the
+        same number to all scores of a query: exact where softmax alone follows.
 
         Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
         where W_i is of a higher rank than D.
