@@ -571,16 +571,19 @@ def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
     if isinstance(mask, Mask):
         return mask
     array = _boolean(mask, "mask")
-    shape, per_sequence = tuple(array.shape), (*scores[:-3], scores[-1])
-    if len(shape) == 2 and len(scores) == 4 and shape == per_sequence:
+    shape, batch = tuple(array.shape), tuple(scores[:-3])
+    if batch and shape == (*batch, scores[-1]):
+        b, t = ("B", "(T, S)") if len(batch) == 1 else ("…", "for heads and queries")
         raise ValueError(
-            f"mask of shape {shape} could be (B, S): write masks.keys(mask) or "
-            "masks.padding(lengths); if it is (T, S), write masks.dense(mask)"
+            f"mask of shape {shape} could be ({b}, S): write masks.keys(mask) or "
+            f"masks.padding(lengths); if it is {t}, write masks.dense(mask)"
         )
-    if len(shape) == 3 and len(scores) == 4 and shape[0] == scores[0] == scores[1] > 1:
+    over_heads = broadcasts(shape[:-2], tuple(scores[:-2]))
+    if batch and shape[:-2] == batch and over_heads and max(batch) > 1:
+        b, h = ("B", "H") if len(batch) == 1 else ("…", "…, H")
         raise ValueError(
-            f"mask of shape {shape} could be (B, T, S) or (H, T, S): write mask[:, None] for one "
-            "mask a sequence, masks.dense(mask) for one a head"
+            f"mask of shape {shape} could be ({b}, T, S) or ({h}, T, S): write "
+            "mask[..., None, :, :] for one mask a sequence, masks.dense(mask) for one a head"
         )
     return dense(array)
 

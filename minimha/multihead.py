@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from minimha_autograd import Pullback, Tensor, backend, operation, ops
+from minimha_autograd import Pullback, Tensor, array_of, backend, operation, ops
 from minimha_autograd.backend import Array, Rng
 
 from . import masks
+from .checks import integer
 from .functional.attention import attention
+from .functional.dropout import check_probability
 from .functional.projection import project_in, project_out
 from .functional.rms_norm import rms_norm
 from .functional.scaled_dot_product import check, scaled_dot_product_attention
@@ -53,7 +55,8 @@ def multi_head_attention(
 
     Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
     """
-    groups = num_heads if num_kv_heads is None else num_kv_heads
+    num_heads = integer(num_heads, "num_heads")
+    groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
     widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
     if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
         given = "" if num_kv_heads is None else f" and num_kv_heads = {groups}"
@@ -138,6 +141,9 @@ class MultiHeadAttention(Projections):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
+        check_probability(dropout, "dropout")
+        if not isinstance(rope, Rope | None):
+            raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
         rng = backend.generator(rng)
         super().__init__(
             d_model,
@@ -202,6 +208,8 @@ class MultiHeadAttention(Projections):
         """
         if cache is not None and key is not None:
             raise ValueError("a cache is for self-attention: give query alone")
+        if not isinstance(cache, KeyValueCache | None):
+            raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
         if self.alibi and key is not None and key is not query:
             raise ValueError("alibi is for self-attention, where queries and keys stand in one row")
         key = query if key is None else key
@@ -214,11 +222,14 @@ class MultiHeadAttention(Projections):
         if self.rope is not None:
             q, k = self.rope(q, offset=past), self.rope(k, offset=past)
         if cache is not None:
-            k, v = cache.append(k, v)
+            k, v = cache.joined(k, v)
             mask = mask.at(past) if isinstance(mask, masks.Mask) else mask
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
-            bias = slopes if bias is None else ops.add(bias, slopes)
+            if bias is not None:
+                check(q, k, v, bias)  # before it is added, when a boolean would be a number
+                slopes = ops.add(bias, slopes)
+            bias = slopes
         attended = scaled_dot_product_attention(
             q,
             k,
@@ -236,6 +247,8 @@ class MultiHeadAttention(Projections):
         )
         heads, *weights = attended if return_weights else (attended,)
         out = project_out(heads, self.w_o, self.b_o)
+        if cache is not None:  # last: a call that raised can be made again
+            cache.keys, cache.values = k, v
         return (out, *weights) if weights else out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
@@ -276,6 +289,10 @@ class MultiHeadAttention(Projections):
                 raise TypeError(f"{name} is a mask: pass it by name, mask=…")
             if not isinstance(x, Tensor) and not backend.is_array(x):
                 raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
+            if not (backend.is_floating(array := array_of(x)) or backend.is_complex(array)):
+                raise TypeError(
+                    f"{name} has dtype {x.dtype}: attention needs floating-point numbers"
+                )
             if x.ndim < 2 or x.shape[-1] != width:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, required is (…, positions, {letter}) "
@@ -302,7 +319,12 @@ class KeyValueCache:
         return 0 if self.keys is None else int(self.keys.shape[-2])
 
     def append(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """All keys (…, G, S, D) and values (…, G, S, Dv), these ones at the end.
+        """Remember these keys and values, and return all: see `joined`."""
+        self.keys, self.values = self.joined(keys, values)
+        return self.keys, self.values
+
+    def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """All keys (…, G, S, D) and values (…, G, S, Dv), with these ones at the end, not yet kept.
 
         Raises ValueError for a batch or heads other than those so far.
         """
@@ -315,5 +337,4 @@ class KeyValueCache:
                     )
             keys = ops.concat(self.keys, keys, axis=-2)
             values = ops.concat(self.values, values, axis=-2)
-        self.keys, self.values = keys, values
         return keys, values

@@ -29,7 +29,8 @@ def sinusoidal(
         p[t, 2i] = sin(t · θᵢ),  p[t, 2i + 1] = cos(t · θᵢ),  θᵢ = base^(−2i/M),  t from offset on
 
     The row k places on is a fixed linear map of the row itself, a turn of each pair by k · θᵢ.
-    Raises ValueError for an odd or too small number, TypeError for what is no integer.
+    Raises ValueError for an odd or too small number, TypeError for what is no integer and for a
+    dtype that is no float.
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
     """
     count = integer(count, "sinusoidal: count", least=0)
@@ -40,7 +41,10 @@ def sinusoidal(
     positions = xp.arange(count) + integer(offset, "sinusoidal: offset")
     angles = turns(positions, width, base)  # (T, M/2)
     table = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)
-    return xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))
+    table = xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))
+    if not backend.is_floating(table):
+        raise TypeError(f"sinusoidal: dtype = {dtype!r} must be of floating-point numbers")
+    return table
 
 
 class Learned(Module):

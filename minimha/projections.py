@@ -24,6 +24,7 @@ from minimha_autograd import Tensor, backend, ops
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .checks import integer
+from .functional.pairs import is_finite
 from .functional.projection import (
     merge_heads,
     project_fused,
@@ -46,6 +47,9 @@ __all__ = [
 
 Weights = dict[str, Any]
 """By name an array, a list of one a head, or None for a bias that there is not."""
+
+Spectra = list[list[float]]
+"""The singular values of each of several matrices, falling."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Projections(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
+        integer(d_model, "d_model"), integer(num_heads, "num_heads")
         if head_dim is None:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(
@@ -148,15 +153,18 @@ class Projections(Module):
         return FORMS[self.form].project(self, query, key, value)
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
-        """A copy in another form: equal outputs, and equal gradients of the inputs.
+        """A copy in another form: equal outputs, and equal gradients of the inputs. In the same
+        form, a copy of all there is. The parameters are new ones: an optimizer of the old ones does
+        not move them, two that were tied are two, and all of them require gradients.
 
         head_dim  D, for a way out of the bilinear form: W_i is factored into this rank by its
                   singular values, even if that cuts something off. How much, relative to W, is the
-                  copy's `truncation_error`
+                  copy's `truncation_error`. Columns beyond the rank of W_i are zero in both
+                  factors, and no gradient ever reaches them
 
         Gradients of weights come along between the forms per-head, stacked and fused, where they
-        are determined. The bilinear form leaves out b_k, which adds the same number to all scores
-        of a query: exact where softmax alone follows.
+        are determined, if every weight has one. The bilinear form leaves out b_k, which adds the
+        same number to all scores of a query: exact where softmax alone follows.
 
         Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
         where W_i is of a higher rank than D.
@@ -164,6 +172,8 @@ class Projections(Module):
         source, target = _form(self.form), _form(form)
         if head_dim is not None and (self.form != "bilinear" or form == "bilinear"):
             raise ValueError("head_dim is for converting from the bilinear form into another")
+        if form == self.form:
+            return copy.deepcopy(self)
         new = self._converted(form, lambda p: p.data, head_dim)
         held = [p for name in source.names for p in _each(getattr(self, name))]
         if source.rearranges and target.rearranges and all(p.grad is not None for p in held):
@@ -176,10 +186,11 @@ class Projections(Module):
 
     def ranks(self) -> list[int]:
         """The rank of W_i = W_i^Q W_i^Kᵀ of each head: at most D, unless it was learned as such."""
-        w = self._converted("bilinear", lambda p: p.data, None).w_qk.data  # type: ignore[attr-defined]
+        w = self._converted("bilinear", lambda p: _wide(p.data), None).w_qk.data  # type: ignore[attr-defined]
         xp = namespace(w)
-        sigma = xp.linalg.svdvals(w)  # (H, min(M, Mk)), falling
-        least = sigma[:, :1] * max(w.shape) * xp.finfo(w.dtype).eps
+        held = getattr(self, "w_qk", w)  # as precise as W was rounded, by us or in the weights
+        sigma = xp.linalg.svdvals(_finite(w))  # (H, min(M, Mk)), falling
+        least = sigma[:, :1] * max(w.shape) * xp.finfo(held.dtype).eps
         return [int(n) for n in xp.sum(xp.astype(sigma > least, xp.int64), axis=1)]
 
     def _converted(self, form: str, read: Callable[[Tensor], Array], head_dim: int | None) -> Self:
@@ -193,14 +204,19 @@ class Projections(Module):
             return new
         if head_dim is not None:
             new.sizes = replace(self.sizes, head_dim=integer(head_dim, "head_dim", least=1))
-        stacked, error = source.to_stacked(new.sizes, held)
-        rounding = 1e3 * namespace(stacked["w_q"]).finfo(stacked["w_q"].dtype).eps
-        if head_dim is None and error > rounding:
+        stacked, spectra = source.to_stacked(new.sizes, held)
+        new.truncation_error = _cut(spectra, new.sizes.head_dim)
+        rounding = 30 * namespace(stacked["w_q"]).finfo(stacked["w_q"].dtype).eps  # of 2 at most
+        over = [sigma for sigma in spectra if _cut([sigma], self.sizes.head_dim) > rounding]
+        if head_dim is None and over:
+            rank = max(_rank(sigma, rounding) for sigma in over)
+            shared = self.sizes.num_kv_heads < self.sizes.num_heads
+            what = " with the row b_qk" if held["b_qk"] is not None else ""
+            what += ", with those that share its key head," if shared else ""
             raise ValueError(
-                f"W_i = W_i^Q W_i^Kᵀ is of rank {max(self.ranks())}, more than D = "
+                f"W_i = W_i^Q W_i^Kᵀ{what} is of rank {rank}, more than D = "
                 f"{self.sizes.head_dim}: give the head_dim to keep, and read `truncation_error`"
             )
-        new.truncation_error = error
         new._hold(form, _form(form).from_stacked(new.sizes, stacked))
         return new
 
@@ -226,8 +242,8 @@ class Form:
         """The weights in this form."""
         raise NotImplementedError
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
-        """The stacked weights, and the error of W that was made, relative to it."""
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
+        """The stacked weights, and the singular values of what was factored, if anything was."""
         raise NotImplementedError
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
@@ -243,8 +259,8 @@ class Stacked(Form):
     def from_stacked(self, sizes: Sizes, stacked: Weights) -> Weights:
         return stacked
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
-        return held, 0.0
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
+        return held, []
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         h, g = weights.sizes.num_heads, weights.sizes.num_kv_heads
@@ -268,12 +284,12 @@ class PerHead(Form):
             for x in [stacked[f"{kind}_{role}"]]
         }
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
         joined = {
             name: None if x is None else namespace(*x).concat(x, axis=-1)
             for name, x in held.items()
         }
-        return joined, 0.0
+        return joined, []
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         def role(x: Any, w: list[Any], b: list[Any] | None) -> Any:
@@ -301,13 +317,20 @@ class Fused(Form):
                 f"{sizes.d_model}, {sizes.kdim}, {sizes.vdim} need the stacked form"
             )
 
+        missing = [f"b_{role}" for role in "qkv" if stacked[f"b_{role}"] is None]
+        if 0 < len(missing) < 3:
+            raise ValueError(
+                "the fused form has one bias for all three roles: without "
+                f"{' and '.join(missing)} keep another form, or make zeros of what is missing"
+            )
+
         def fused(kind: str) -> Array | None:
             parts = [stacked[f"{kind}_{role}"] for role in "qkv"]
             return None if parts[0] is None else namespace(*parts).concat(parts, axis=-1)
 
         return {"w_qkv": fused("w"), "b_qkv": fused("b")}
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
         stacked, start = {}, 0
         for role, (_, count, dim) in sizes.roles().items():
             columns = slice(start, start + count * dim)
@@ -315,7 +338,7 @@ class Fused(Form):
                 x = held[f"{kind}_qkv"]
                 stacked[f"{kind}_{role}"] = None if x is None else x[..., columns]
             start = columns.stop
-        return stacked, 0.0
+        return stacked, []
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         if query is not key or key is not value:
@@ -348,11 +371,11 @@ class Double(Form):
             firsts[f"first_{role}"] = namespace(w).eye(w.shape[0], dtype=w.dtype, device=w.device)
         return firsts | stacked
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
         stacked = {name: held[name] for name in Stacked.names}
         for role in "qkv":
             stacked[f"w_{role}"] = held[f"first_{role}"] @ held[f"w_{role}"]
-        return stacked, 0.0
+        return stacked, []
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         inputs = (query, weights.first_q), (key, weights.first_k), (value, weights.first_v)
@@ -387,23 +410,21 @@ class Bilinear(Form):
         w_qk = xp.stack([q @ xp.matrix_transpose(k) for q, k in pairs])
         return {"w_qk": w_qk, "b_qk": b_qk, "w_v": stacked["w_v"], "b_v": stacked["b_v"]}
 
-    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, float]:
+    def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
         w, b, d, g = held["w_qk"], held["b_qk"], sizes.head_dim, sizes.num_kv_heads
         xp, (heads, m, mk) = namespace(w), w.shape
         rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
         group = heads // g, rows.shape[1]
         u, sigma, vt = xp.linalg.svd(
-            xp.reshape(rows, (g, group[0] * group[1], mk)), full_matrices=False
+            _finite(_wide(xp.reshape(rows, (g, group[0] * group[1], mk)))), full_matrices=False
         )
         kept = min(d, sigma.shape[-1])
         root = xp.sqrt(sigma[:, None, :kept])
         missing = ((0, 0), (0, 0), (0, d - kept))  # of a D beyond M
         left = backend.pad(u[..., :kept] * root, missing, 0)[0]  # (G, H/G · (M + 1), D)
         right = backend.pad(xp.matrix_transpose(vt)[..., :kept] * root, missing, 0)[0]  # (G, Mk, D)
-        left = xp.reshape(left, (heads, group[1], d))
-        total = xp.sum(sigma * sigma)
-        lost = xp.sum(sigma[:, kept:] ** 2)
-        error = math.sqrt(float(lost) / float(total)) if float(total) else 0.0
+        left = xp.astype(xp.reshape(left, (heads, group[1], d)), w.dtype)
+        right = xp.astype(right, w.dtype)
         b_q = None if b is None else xp.reshape(left[:, m, :], (heads * d,))
         b_k = None if b is None else xp.zeros((g * d,), dtype=w.dtype, device=w.device)
         stacked = {
@@ -414,7 +435,7 @@ class Bilinear(Form):
             "b_k": b_k,
             "b_v": held["b_v"],
         }
-        return stacked, error
+        return stacked, backend.to_numpy(sigma).tolist()
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         g = weights.sizes.num_kv_heads
@@ -433,6 +454,29 @@ FORMS: dict[str, Form] = {
     "double": Double(),
     "bilinear": Bilinear(),
 }
+
+
+def _cut(spectra: Spectra, kept: int) -> float:
+    """The norm of all but the largest singular values, relative to that of all."""
+    lost = math.hypot(*(x for sigma in spectra for x in sigma[kept:]))  # no square overflows
+    return lost / math.hypot(*(x for sigma in spectra for x in sigma)) if lost else 0.0
+
+
+def _rank(sigma: list[float], rounding: float) -> int:
+    """How many of the singular values of one matrix to keep, so that only rounding is cut off."""
+    return next(n for n in range(len(sigma) + 1) if _cut([sigma], n) <= rounding)
+
+
+def _wide(x: Array) -> Array:
+    """x, or in 32 bits if it has 16: too few for linear algebra."""
+    return namespace(x).astype(x, namespace(x).float32) if backend.is_half(x) else x
+
+
+def _finite(w: Array) -> Array:
+    """w. Raises ValueError if it has no singular values."""
+    if not is_finite(w):
+        raise ValueError("W_i = W_i^Q W_i^Kᵀ holds NaN or infinity: it has no rank and no factors")
+    return w
 
 
 def _parameter(x: Array) -> Tensor:

@@ -14,7 +14,14 @@ from minimha_autograd.backend import Array, namespace
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
-    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`."""
+    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`.
+
+    Raises ValueError where H does not divide the last axis, and for a single axis.
+    """
+    if x.ndim < 2 or num_heads < 1 or x.shape[-1] % num_heads:
+        raise ValueError(
+            f"H = {num_heads} heads need (…, T, H·D), two axes at least, not {tuple(x.shape)}"
+        )
     xp = namespace(x)
     x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
     return _swap(x)

@@ -518,3 +518,16 @@ def test_a_mask_can_be_told_where_its_queries_stand():
         told.blocks((3, 6), (2, 2)), told.mask.blocks((3, 6), (2, 2), offset=2), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_bare_arrays_that_could_be_meant_for_several_batch_axes_are_refused(rng):
+    """Of scores (4, 5, H = 4, T = 5, 6) one row a sequence would broadcast over heads and queries."""
+    x, keys = rng.standard_normal((4, 5, 4, 5, 3)), rng.standard_normal((4, 5, 4, 6, 3))
+    with pytest.raises(ValueError, match=r"\(4, 5, 6\) could be \(…, S\): write masks.keys"):
+        mh.scaled_dot_product_attention(x, keys, keys, rng.random((4, 5, 6)) < 0.5)
+    seen = rng.random((4, 4, 5, 6)) < 0.5
+    with pytest.raises(ValueError, match=r"could be \(…, T, S\) or \(…, H, T, S\): write mask"):
+        mh.masks.empty_rows(seen, (4, 4, 4, 5, 6))
+    empty = mh.masks.empty_rows(seen[..., None, :, :], (4, 4, 4, 5, 6))
+    np.testing.assert_array_equal(empty, ~seen.any(-1)[:, :, None].repeat(4, 2))
+    mh.masks.empty_rows(rng.random((4, 5, 6)) < 0.5, (2, 3, 4, 5, 6))  # no batch: of heads

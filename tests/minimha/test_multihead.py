@@ -259,6 +259,67 @@ def test_a_cache_is_for_one_sequence_of_one_layer(rng):
         mha(x, x, cache=cache)
 
 
+def test_a_call_that_was_refused_leaves_the_cache_as_it_was(rng):
+    mha, cache = mh.MultiHeadAttention(M, H, rng=rng, dtype="float64"), mh.KeyValueCache()
+    x, causal = rng.standard_normal((B, T, M)), mh.masks.causal()
+    mha(x[:, :2], mask=causal, cache=cache)
+    for wrong in ({"mask": mh.masks.padding([1, 9])}, {"return_weights": "all"}, {"bias": x}):
+        with pytest.raises(ValueError, match=r"from 0 to S = 5|return_weights is|bias has shape"):
+            mha(x[:, 2:], cache=cache, **wrong)
+    y = mha(x[:, 2:], mask=causal, cache=cache).data
+    np.testing.assert_allclose(y, mha(x, mask=causal).data[:, 2:], atol=1e-14)
+    with pytest.raises(TypeError, match=r"cache must be a KeyValueCache\(\), not True"):
+        mha(x, cache=True)
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_a_boolean_bias_is_refused_with_alibi_too(alibi, rng):
+    """Added to the slopes first, True would count as the number 1."""
+    mha = mh.MultiHeadAttention(M, H, alibi=alibi, rng=rng, dtype="float64")
+    x = rng.standard_normal((B, T, M))
+    with pytest.raises(TypeError, match=r"bias has dtype bool: .* goes to mask"):
+        mha(x, bias=np.tri(T, dtype=bool))
+    with pytest.raises(ValueError, match=r"bias has shape \(4, 5\), which does not broadcast to"):
+        mha(x, bias=np.ones((T - 1, T)))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_inputs_that_are_no_floats_are_refused_by_name(dtype, rng):
+    mha, x = mh.MultiHeadAttention(M, H), rng.standard_normal((B, T, M)).astype("float32")
+    with pytest.raises(TypeError, match=f"query has dtype {dtype}: attention needs floating"):
+        mha(x.astype(dtype))
+    with pytest.raises(TypeError, match=f"value has dtype {dtype}: attention needs floating"):
+        mha(x, x, x.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"dropout": 1.5}, ValueError, "dropout must be a probability, from 0 to 1, not 1.5"),
+        ({"dropout": "some"}, TypeError, "dropout must be a number from 0 to 1, not a str"),
+        ({"rope": True}, TypeError, r"rope must be a positions.Rope\(…\), not True"),
+        ({"num_heads": None}, TypeError, "num_heads must be an integer, not None"),
+        ({"d_model": "wide"}, TypeError, "d_model must be an integer, not 'wide'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_when_they_are_made(settings, error, message):
+    with pytest.raises(error, match=message):
+        mh.MultiHeadAttention(**{"d_model": M, "num_heads": H} | settings)
+
+
+def test_heads_that_cannot_be_split_are_named(rng):
+    x, w = rng.standard_normal((B, T, M)), rng.standard_normal((M, M))
+    for n in (0, 5):
+        with pytest.raises(ValueError, match=rf"H = {n} heads need .* not \(2, 5, 12\)"):
+            mh.projections.split_heads(x, n)
+    with pytest.raises(
+        ValueError, match=r"H = 4 heads need \(…, T, H·D\), two axes .* not \(12,\)"
+    ):
+        mh.multi_head_attention(x[0, 0], x, x, w, w, w, w, num_heads=4)
+    with pytest.raises(TypeError, match=r"num_heads must be an integer, not 4\.0"):
+        mh.multi_head_attention(x, x, x, w, w, w, w, num_heads=4.0)
+
+
 def test_gradients_flow_through_a_cache(rng):
     mha, x = drawn(rng, {"rope": mh.positions.Rope(width=2)}), rng.standard_normal((B, T, M))
     cotangent, gradients = rng.standard_normal((B, T, M)), []

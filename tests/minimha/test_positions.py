@@ -332,3 +332,8 @@ THREE_WAYS = (
 def test_what_cannot_be_is_refused_with_the_reason(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_sinusoidal_positions_are_never_rounded_to_integers():
+    with pytest.raises(TypeError, match="dtype = 'int32' must be of floating-point"):
+        mh.positions.sinusoidal(3, 4, dtype="int32")

@@ -86,6 +86,18 @@ def test_the_fused_form_is_for_one_input(rng):
         fused(x, x.copy())
 
 
+@pytest.mark.parametrize("missing", [["b_q"], ["b_k"], ["b_v"], ["b_q", "b_k"]])
+def test_a_bias_that_is_missing_is_missing_in_every_form_or_refused(missing, rng):
+    mha, x = made(rng, num_kv_heads=G), rng.standard_normal((B, T, M))
+    for name in missing:
+        setattr(mha, name, None)
+    expected = outcome(mha, x)
+    for form in set(FORMS) - {"fused"}:
+        assert_equal(outcome(mha.convert(form), x), expected)
+    with pytest.raises(ValueError, match=f"one bias .* without {' and '.join(missing)} keep"):
+        mha.convert("fused")
+
+
 def stacked_gradients(mha):
     """The gradients of the weights as those of the stacked form, put together by hand."""
     if mha.form == "stacked":
@@ -210,6 +222,72 @@ def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng)
     assert bilinear.convert("stacked", head_dim=M).truncation_error < 1e-15
     with pytest.raises(ValueError, match="head_dim is for converting from the bilinear form"):
         stacked.convert("fused", head_dim=2)
+
+
+def test_a_large_head_does_not_hide_what_is_cut_off_a_small_one(rng):
+    """Float32: each head is looked at by itself, and no square of a singular value overflows."""
+    mha = mh.MultiHeadAttention(M, H, form="bilinear", bias=False)
+    w = mha.w_qk.data
+    for scale in (1e6, 1e20, 1e-25):
+        mha.w_qk.data = scale * w
+        assert mha.convert("stacked").truncation_error < 1e-6
+        mha.w_qk.data[1] = rng.standard_normal((M, M)) * scale * 1e-6
+        with pytest.raises(ValueError, match=r"is of rank 12, more than D = 3"):
+            mha.convert("stacked")
+        assert 0 < mha.convert("stacked", head_dim=D).truncation_error < 1e-4
+
+
+def test_the_rank_that_is_told_is_of_all_that_is_factored_together(rng):
+    mha = made(rng, form="stacked", num_kv_heads=G).convert("bilinear")
+    other = made(rng, bias=False).convert("bilinear")
+    mha.b_qk.data = rng.standard_normal((H, M))
+    assert mha.ranks() == [D] * H
+    with pytest.raises(ValueError, match=r"with the row b_qk, with those that share .* rank 5, "):
+        mha.convert("stacked")  # one more for each query head of the two
+    mha.w_qk.data, mha.b_qk = other.w_qk.data, None
+    with pytest.raises(ValueError, match=r", with those that share its key head, is of rank 6, "):
+        mha.convert("stacked")
+    assert mha.convert("stacked", head_dim=2 * D).truncation_error < 1e-14
+
+
+def test_float16_weights_have_ranks_and_factors(rng):
+    mha = mh.MultiHeadAttention(M, H, dtype="float16")
+    bilinear = mha.convert("bilinear")
+    assert mha.ranks() == bilinear.ranks() == [D] * H
+    x = rng.standard_normal((B, T, M)).astype("float16")
+    y, back = mha(x).data, bilinear.convert("stacked")
+    assert back.w_q.dtype == back.w_k.dtype == "float16"
+    assert abs(back(x).data - y).max() < 8e-3 * abs(y).max()  # 8 times eps, of three roundings
+    bilinear.w_qk.data = rng.standard_normal((H, M, M)).astype("float16")
+    with pytest.raises(ValueError, match="rank 12"):
+        bilinear.convert("stacked")
+
+
+def test_weights_that_are_not_finite_have_no_rank(rng):
+    mha = made(rng)
+    mha.w_q.data[0, 0] = np.nan
+    for form in ("stacked", "bilinear"):
+        with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
+            mha.convert(form).ranks()
+    with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
+        mha.convert("bilinear").convert("stacked")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_form_is_a_copy_with_gradients_and_what_is_frozen(form, rng):
+    mha = made(rng, form=form)
+    if form == "per-head":
+        mha.w_v[1] = mh.Tensor(mha.w_v[1].data)
+    else:
+        name = "w_qkv" if form == "fused" else "w_v"
+        setattr(mha, name, mh.Tensor(getattr(mha, name).data))
+    outcome(mha, rng.standard_normal((B, T, M)))
+    copied = mha.convert(form)
+    pairs = zip(mha.named_parameters(), copied.named_parameters(), strict=True)
+    for (name, p), (same, twin) in pairs:
+        assert name == same
+        np.testing.assert_array_equal(twin.grad, p.grad)
+        assert twin.grad is not p.grad
 
 
 def test_gradients_of_the_factors_are_those_of_the_product_times_the_other_factor(rng):
