@@ -43,6 +43,7 @@ class _Scores(NamedTuple):
     shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
     offset: int | None  # where the first query stands among the keys
     like: Array
+    growing: bool = False  # whether more keys are to come, which masks may know already
 
     @classmethod
     def of(cls, shape: Sequence[int], offset: int | None, like: Any) -> _Scores:
@@ -130,7 +131,11 @@ class Mask:
         return ~some, every
 
     def at(self, offset: int) -> Mask:
-        """This mask for queries that begin at a key position, unless it was told another."""
+        """This mask for queries that begin at a key position, unless it was told another.
+
+        For decoding with a cache, where more keys are to come: lengths, ids and valid keys may be
+        those of the whole sequence, and count up to S.
+        """
         return _Placed(self, offset)
 
     def draw(
@@ -255,10 +260,13 @@ class _Placed(Mask):
         self.mask, self.offset = mask, integer(offset, "at: offset", least=0)
 
     def _array(self, scores: _Scores) -> Array:
-        return self.mask._array(scores._replace(offset=self.offset))
+        return self.mask._array(self._placed(scores))
 
     def _bounds(self, scores: _Scores, rows: int, columns: int) -> tuple[Array, Array]:
-        return self.mask._bounds(scores._replace(offset=self.offset), rows, columns)
+        return self.mask._bounds(self._placed(scores), rows, columns)
+
+    def _placed(self, scores: _Scores) -> _Scores:
+        return scores._replace(offset=self.offset, growing=True)
 
     def _wants(self) -> tuple[int, ...]:
         return self.mask._wants()
@@ -368,7 +376,8 @@ class _Padding(_PerKey):
     def _valid(self, scores: _Scores) -> Array:
         lengths = scores.bring(_fitting(self, "lengths", self.lengths, "the batch (…)", scores))
         xp, s = namespace(lengths), scores.s
-        if bool(xp.any((lengths < 0) | (lengths > s))):
+        most = xp.max(lengths) if scores.growing and 0 not in lengths.shape else s
+        if bool(xp.any((lengths < 0) | (lengths > most))):
             raise ValueError(f"{self!r}: lengths must be from 0 to S = {s}")
         return scores.range(s) < lengths[..., None]
 
@@ -409,7 +418,8 @@ class _Documents(Mask):
         t, s = scores.t, scores.s
         key = scores.bring(_fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s))
         if self.query_ids is not None:
-            ids = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", scores, t)
+            here = scores._replace(growing=False)
+            ids = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", here, t)
             return scores.bring(ids), key
         fix = "give documents(query_ids, key_ids), or offset=… where the queries stand among them"
         offset = _offset(self, scores, fix)
@@ -602,7 +612,9 @@ def _offset(mask: Mask, scores: _Scores, fix: str) -> int:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: _Scores, *positions: int
 ) -> Array:
-    """x, which must have the shape of the batch and the positions."""
+    """x, which must have the shape of the batch and the positions, so far as there are any yet."""
+    if scores.growing and positions and x.ndim:
+        x = x[..., : min(positions[-1], x.shape[-1])]
     if tuple(x.shape) != (expected := (*scores.batch, *positions)):
         what = f"{meaning} is" if not positions else f"not {meaning}"
         raise ValueError(f"{mask!r}: {name} has shape {tuple(x.shape)}, {what} {expected}")

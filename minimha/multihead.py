@@ -200,7 +200,8 @@ class MultiHeadAttention(Projections):
         keep, return_weights and implementation are those of `scaled_dot_product_attention`.
 
         cache  remembers keys and values of the calls before: S counts them all, with these ones.
-               Masks, rope and alibi know that the T queries are the last positions
+               Masks, rope and alibi know that the T queries are the last positions; lengths, ids
+               and valid keys in masks may be those of the whole sequence
         rng    draws what dropout keeps; without rng and keep nothing is dropped
 
         Raises ValueError for an input of another width than M, Mk, Mv, TypeError for what is no

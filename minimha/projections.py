@@ -155,7 +155,7 @@ class Projections(Module):
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
         """A copy in another form: equal outputs, and equal gradients of the inputs. In the same
         form, a copy of all there is. The parameters are new ones: an optimizer of the old ones does
-        not move them, two that were tied are two, and all of them require gradients.
+        not move them, two that were tied are two, and all require gradients unless none did.
 
         head_dim  D, for a way out of the bilinear form: W_i is factored into this rank by its
                   singular values, even if that cuts something off. How much, relative to W, is the
@@ -206,25 +206,35 @@ class Projections(Module):
             new.sizes = replace(self.sizes, head_dim=integer(head_dim, "head_dim", least=1))
         stacked, spectra = source.to_stacked(new.sizes, held)
         new.truncation_error = _cut(spectra, new.sizes.head_dim)
-        rounding = 30 * namespace(stacked["w_q"]).finfo(stacked["w_q"].dtype).eps  # of 2 at most
+        if head_dim is None:
+            self._check_rank(spectra, stacked["w_q"])
+        learned = any(p.requires_grad for name in source.names for p in _each(getattr(self, name)))
+        new._hold(form, _form(form).from_stacked(new.sizes, stacked), learned)
+        return new
+
+    def _check_rank(self, spectra: Spectra, w_q: Array) -> None:
+        """Raise ValueError where a factored W_i is cut by more than rounding."""
+        rounding = 30 * namespace(w_q).finfo(w_q.dtype).eps  # 2 is what was seen at most
         over = [sigma for sigma in spectra if _cut([sigma], self.sizes.head_dim) > rounding]
-        if head_dim is None and over:
+        if over:
             rank = max(_rank(sigma, rounding) for sigma in over)
-            shared = self.sizes.num_kv_heads < self.sizes.num_heads
-            what = " with the row b_qk" if held["b_qk"] is not None else ""
-            what += ", with those that share its key head," if shared else ""
+            what = " with the row b_qk" if getattr(self, "b_qk", None) is not None else ""
+            if self.sizes.num_kv_heads < self.sizes.num_heads:
+                what += ", with those that share its key head,"
             raise ValueError(
                 f"W_i = W_i^Q W_i^Kᵀ{what} is of rank {rank}, more than D = "
                 f"{self.sizes.head_dim}: give the head_dim to keep, and read `truncation_error`"
             )
-        new._hold(form, _form(form).from_stacked(new.sizes, stacked))
-        return new
 
-    def _hold(self, form: str, held: Weights) -> None:
+    def _hold(self, form: str, held: Weights, requires_grad: bool = True) -> None:
         """Take copies of these weights for the parameters."""
+
+        def parameter(x: Array) -> Tensor:
+            return Tensor(backend.copy(x), requires_grad=requires_grad)
+
         self.form = form
         for name, arrays in held.items():
-            setattr(self, name, _mapped(_parameter, arrays))
+            setattr(self, name, _mapped(parameter, arrays))
 
 
 class Form:
@@ -408,6 +418,8 @@ class Bilinear(Form):
             b_qk = xp.stack([w @ b for b, w in rows])
         pairs = zip(w_q, w_k, strict=True)
         w_qk = xp.stack([q @ xp.matrix_transpose(k) for q, k in pairs])
+        if not is_finite(w_qk) and is_finite(stacked["w_q"]) and is_finite(stacked["w_k"]):
+            raise ValueError(f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of more bits")
         return {"w_qk": w_qk, "b_qk": b_qk, "w_v": stacked["w_v"], "b_v": stacked["b_v"]}
 
     def to_stacked(self, sizes: Sizes, held: Weights) -> tuple[Weights, Spectra]:
@@ -477,10 +489,6 @@ def _finite(w: Array) -> Array:
     if not is_finite(w):
         raise ValueError("W_i = W_i^Q W_i^Kᵀ holds NaN or infinity: it has no rank and no factors")
     return w
-
-
-def _parameter(x: Array) -> Tensor:
-    return Tensor(backend.copy(x), requires_grad=True)
 
 
 def _form(name: str) -> Form:

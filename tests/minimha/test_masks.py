@@ -531,3 +531,19 @@ def test_bare_arrays_that_could_be_meant_for_several_batch_axes_are_refused(rng)
     empty = mh.masks.empty_rows(seen[..., None, :, :], (4, 4, 4, 5, 6))
     np.testing.assert_array_equal(empty, ~seen.any(-1)[:, :, None].repeat(4, 2))
     mh.masks.empty_rows(rng.random((4, 5, 6)) < 0.5, (2, 3, 4, 5, 6))  # no batch: of heads
+
+
+def test_a_mask_that_is_placed_may_know_of_keys_to_come():
+    seen = np.arange(6) != 3
+    for mask in (mh.masks.keys(seen), mh.masks.padding(5), mh.masks.documents([0, 0, 0, 1, 1, 1])):
+        whole = np.broadcast_to(mask.array((6, 6)), (6, 6))
+        placed = np.broadcast_to(mask.at(2).array((2, 4)), (2, 4))
+        np.testing.assert_array_equal(placed, whole[2:4, :4])
+        with pytest.raises(ValueError, match=r"shape|from 0 to S"):  # elsewhere that is a mistake
+            mask.array((2, 4), offset=2)
+    with pytest.raises(ValueError, match=r"not \(…, S\) \(8,\)"):
+        mh.masks.keys(seen).at(6).array((2, 8))  # nor may it know of fewer than there are
+    with pytest.raises(ValueError, match="from 0 to S"):
+        mh.masks.padding(-1).at(2).array((2, 4))
+    with pytest.raises(ValueError, match="the queries' ids"):
+        mh.masks.documents([0, 0, 1], [0, 0, 1, 1]).at(2).array((2, 4))

@@ -228,23 +228,19 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
         mh.masks.causal(),
         mh.masks.sliding_window(2, 0),
         mh.masks.causal() & mh.masks.documents([[0, 0, 0, 1, 1, 2, 2], [0] * 6 + [1]]),
+        mh.masks.causal() & mh.masks.padding([7, 5]),
+        mh.masks.causal() & mh.masks.keys(np.arange(7) != np.array([[0], [4]])),
     ):
         full, weights = mha(x, mask=mask, return_weights=True)
         cache, at = mh.KeyValueCache(), 0
         for count in (3, 1, 1, 2):  # a prompt, then steps of one and more
             step = slice(at, at + count)
-            typed = mask if "documents" not in repr(mask) else cut(mask, at + count)
-            y, w = mha(x[:, step], mask=typed, cache=cache, return_weights=True)
+            y, w = mha(x[:, step], mask=mask, cache=cache, return_weights=True)
             at += count
             assert len(cache) == at
             assert abs(y.data - full.data[:, step]).max() <= 1e-12 * abs(full.data).max()
             assert abs(w.data - weights.data[:, :, step, :at]).max() <= 1e-12
             assert not weights.data[:, :, step, at:].any()
-
-
-def cut(mask, s):
-    """Packed documents up to the key s, for the cache holds no more yet."""
-    return mask.left & mh.masks.documents(mask.right.key_ids[:, :s])
 
 
 def test_a_cache_is_for_one_sequence_of_one_layer(rng):
@@ -263,7 +259,7 @@ def test_a_call_that_was_refused_leaves_the_cache_as_it_was(rng):
     mha, cache = mh.MultiHeadAttention(M, H, rng=rng, dtype="float64"), mh.KeyValueCache()
     x, causal = rng.standard_normal((B, T, M)), mh.masks.causal()
     mha(x[:, :2], mask=causal, cache=cache)
-    for wrong in ({"mask": mh.masks.padding([1, 9])}, {"return_weights": "all"}, {"bias": x}):
+    for wrong in ({"mask": mh.masks.padding([1, -9])}, {"return_weights": "all"}, {"bias": x}):
         with pytest.raises(ValueError, match=r"from 0 to S = 5|return_weights is|bias has shape"):
             mha(x[:, 2:], cache=cache, **wrong)
     y = mha(x[:, 2:], mask=causal, cache=cache).data

@@ -395,3 +395,15 @@ def test_forms_work_on_every_library(place, rng):
 def test_sizes_that_do_not_go_together_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         mh.MultiHeadAttention(M, H, **settings)
+
+
+def test_frozen_weights_stay_frozen_and_what_overflows_is_refused(rng):
+    mha = made(rng)
+    for name in mh.projections.FORMS["stacked"].names:
+        setattr(mha, name, mh.Tensor(getattr(mha, name).data))
+    for form in FORMS:
+        assert [name for name, _ in mha.convert(form).named_parameters()] == ["w_o", "b_o"]
+    half = mh.MultiHeadAttention(M, H, dtype="float16")
+    half.w_q.data, half.w_k.data = half.w_q.data * 900, half.w_k.data * 900
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="overflows float16: convert"):
+        half.convert("bilinear")
