@@ -230,6 +230,12 @@ class Tensor:
             raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
         return _restored, (self._data, self.requires_grad, self.grad)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """By the library's own way to copy, which array-api-strict and others need."""
+        restored, (data, requires_grad, gradient) = self.__reduce__()
+        copied = None if gradient is None else backend.copy(gradient)
+        return restored(backend.copy(data), requires_grad, copied)
+
     def __iter__(self) -> Iterator[Tensor]:
         return (self[k] for k in range(len(self)))
 

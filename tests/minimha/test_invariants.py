@@ -542,6 +542,7 @@ def test_composed_by_the_tape_all_hold(name):
     hold(name, broken(""), dtypes=("float64",))
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what fails, as it shall
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
 def test_each_fault_is_found(fault, name):
     many = settings(FEW, max_examples=60, phases=[Phase.generate])
