@@ -262,8 +262,8 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
     implementation  "reference", "loop", or "steps" for `attention_steps`
 
         forward flops   2·B·H·T·S·(D + Dv), and twice that backward, in all of them
-        saved           B·H·T·(S + 1) numbers, the weights and the sums under them; in a loop with
-                        grouped heads also each head's copy of its keys and values
+        saved           B·H·T·S numbers, the weights; in a loop with grouped heads also each head's
+                        copy of its keys and values
 
     letters and backward as in `projections`. `attention_steps` keeps raw and scaled scores as well,
     to be looked at, which are not counted.
@@ -275,7 +275,7 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
     s = Setting.of(**letters)
     z = s.sizes
     heads, groups, d, dv = s.B * z.num_heads, s.B * z.num_kv_heads, z.head_dim, z.v_head_dim
-    saved = heads * s.T * (s.S + 1)
+    saved = heads * s.T * s.S
     if implementation != "loop":
         nodes = 4 if implementation == "steps" else 3
         steps = [_NODE] * nodes + _attended(groups, heads // groups * s.T, s.S, d, dv)

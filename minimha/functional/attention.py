@@ -13,7 +13,7 @@ from minimha_autograd.backend import Array, namespace
 
 from .dropout import dropout
 from .pairs import gather, harmless, hide, is_finite, mix, products
-from .softmax import softmax_with_sink
+from .softmax import normalised, through_softmax
 
 
 @operation
@@ -65,8 +65,8 @@ def attention(
     if bias is not None:
         scores = scores + bias
     raw = raw if wanted[5] else None  # what the pullback does not name is not kept
-    weights, pull_softmax = softmax_with_sink(
-        scores, None if sink is None else sink[..., None, None], mask=visible
+    weights, drained = normalised(
+        scores, None if sink is None else sink[..., None, None], -1, visible
     )
     dropped, pull_dropout = weights, None
     if keep is not None:
@@ -84,7 +84,7 @@ def attention(
             if pull_dropout is not None:
                 through_out = pull_dropout(through_out)[0]
             dweights = through_out if dweights is None else dweights + through_out
-        dscores, dsink = pull_softmax(dweights)
+        dscores, mean = through_softmax(weights, dweights, -1, visible)
         dscaled, dsoftcap = dscores, None
         if softcap is not None:
             slope = 1 - t * t
@@ -97,7 +97,7 @@ def attention(
             gather(draw, query, visible, key) if wanted[1] else None,
             dvalue,
             dscores,
-            None if dsink is None else xp.sum(dsink, axis=(-2, -1)),
+            None if drained is None else -xp.sum(drained * mean, axis=(-2, -1)),
             dscale,
             dsoftcap,
         )

@@ -22,8 +22,8 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     none, gives zeros and zero gradients. Subtracting the largest entry changes nothing (a common
     factor cancels), and keeps exp from overflowing.
     """
-    y, pull = softmax_with_sink(x, axis=axis, mask=mask)
-    return y, lambda dy: pull(dy)[:1]
+    y, _ = normalised(x, None, axis, mask)
+    return y, lambda dy: (through_softmax(y, dy, axis, mask)[0],)
 
 
 @operation
@@ -38,42 +38,47 @@ def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[A
     Source: Miller, "Attention Is Off By One" (2023); Xiao et al., "Efficient Streaming Language
     Models with Attention Sinks" (2024), section 3.3.
     """
-    return softmax_with_sink(x, sink, mask=mask)
+    y, y_sink = normalised(x, sink, -1, mask)
+
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        dx, mean = through_softmax(y, dy, -1, mask)
+        return dx, -y_sink * mean
+
+    return y, pullback
 
 
-def softmax_with_sink(
-    x: Array, sink: Array | None = None, *, axis: int = -1, mask: Array | None = None
-) -> tuple[Array, Pullback]:
-    """Both of the above, and what their pullbacks say, on arrays."""
-    xp = namespace(x)
-
-    def real(a: Array) -> Array:
-        return xp.real(a) if is_complex(a) else a
-
+def normalised(x: Array, sink: Array | None, axis: int, mask: Array | None) -> tuple[Array, Array]:
+    """The values of both, and what the sink takes: None without one."""
+    xp, real = namespace(x), x
     if mask is not None:
         backend.require(backend.is_boolean, mask, "mask")
-        x = xp.where(mask, x, xp.full_like(x, -math.inf))
-    if x.shape[axis] == 0:
-        peak = xp.full_like(real(xp.sum(x, axis=axis, keepdims=True)), -math.inf)
+        real = x = xp.where(mask, x, xp.full_like(x, -math.inf))
+    if is_complex(x):
+        real = xp.real(x)
+    if x.shape[axis]:
+        peak = xp.max(real, axis=axis, keepdims=True)
     else:
-        peak = xp.max(real(x), axis=axis, keepdims=True)
+        peak = xp.sum(real, axis=axis, keepdims=True) - math.inf
     if sink is not None:
-        peak = xp.maximum(*xp.broadcast_arrays(peak, real(sink)))
+        peak = xp.maximum(*xp.broadcast_arrays(peak, xp.real(sink) if is_complex(sink) else sink))
     peak = xp.where(peak == -math.inf, xp.zeros_like(peak), peak)
     y = xp.exp(x - peak)
-    drained = None if sink is None else xp.exp(sink - peak)
     total = xp.sum(y, axis=axis, keepdims=True)
-    total = total if drained is None else total + drained
+    if sink is not None:
+        y_sink = xp.exp(sink - peak)
+        total = total + y_sink
     total = xp.where(total == 0, xp.ones_like(total), total)
     y = y / total
     if mask is not None and not is_finite(total):  # NaN among what is visible in a row
         y = hide(y, mask)
+    return y, None if sink is None else y_sink / total
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = dy if mask is None or is_finite(dy) else hide(dy, mask)
-        mean = xp.sum(dy * y, axis=axis, keepdims=True)
-        dx = y * (dy - mean)
-        dx = dx if mask is None or is_finite(mean) else hide(dx, mask)
-        return dx, None if drained is None else -mean * drained / total
 
-    return y, pullback
+def through_softmax(y: Array, dy: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
+    """dx = y · (dy − mean), and the mean Σ dy · y of the gradients, weighted by y."""
+    xp = namespace(y)
+    if mask is not None and not is_finite(dy):
+        dy = hide(dy, mask)
+    mean = xp.sum(dy * y, axis=axis, keepdims=True)
+    dx = y * (dy - mean)
+    return dx if mask is None or is_finite(mean) else hide(dx, mask), mean
