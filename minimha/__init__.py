@@ -6,6 +6,10 @@ Axis letters, here and everywhere: B batch, H heads, T query positions, S key po
 D head width of Q and K, Dv head width of V, M model width.
 """
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from minimha_autograd import (
     GradcheckError,
     Tensor,
@@ -17,20 +21,14 @@ from minimha_autograd import (
     ops,
 )
 
-from . import (
-    conventions,
-    cost,
-    functional,
-    interchange,
-    masks,
-    pictures,
-    positions,
-    projections,
-)
+from . import functional, interchange, masks, pictures, positions, projections
 from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
 from .optim import AdamW
+
+if TYPE_CHECKING:
+    from . import conventions, cost
 
 __version__ = "0.1.0"
 
@@ -66,3 +64,10 @@ __all__ = [
     "projections",
     "scaled_dot_product_attention",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """What few programs need is loaded when it is first asked for."""
+    if name in ("conventions", "cost"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

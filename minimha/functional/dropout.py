@@ -44,7 +44,7 @@ def draw(
             f"{name} = {p} needs rng, a numpy.random.Generator to draw from, or keep, a draw "
             "to replay: nothing is drawn from global state"
         )
-    if not isinstance(rng, backend.Generator):
+    if not backend.is_generator(rng):
         raise TypeError(
             f"{name} = {p}: rng must be a generator, not {rng!r}: make one, once, by "
             "numpy.random.default_rng(seed); a seed would drop the same entries in every call"
