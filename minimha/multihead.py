@@ -153,6 +153,7 @@ class MultiHeadAttention(Projections):
             v_head_dim=v_head_dim,
             kdim=kdim,
             vdim=vdim,
+            form=form,
             bias=bias,
             rng=rng,
             dtype=dtype,
@@ -175,10 +176,8 @@ class MultiHeadAttention(Projections):
         if qk_norm:
             self.norm_q = parameter((sizes.head_dim,), 1)
             self.norm_k = parameter((sizes.head_dim,), 1)
-        if form != self.form:
-            converted = vars(self.convert(form))
-            vars(self).clear()
-            vars(self).update(converted)
+        if form == "bilinear":
+            self._check_bilinear()
 
     def __call__(
         self,
@@ -270,9 +269,11 @@ class MultiHeadAttention(Projections):
                     f"the bilinear form holds W^Q W^Kᵀ, and {name} stands between the two: "
                     "keep another form, or do without it"
                 )
-        b_k = getattr(self._converted("stacked", lambda p: p.data, None), "b_k", None)
         bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else None
-        if bent and b_k is not None and backend.to_numpy(b_k.data).any():
+        if bent is None or self.form == "bilinear":  # which has no b_k
+            return
+        b_k = self._converted("stacked", lambda p: p.data, None).b_k  # type: ignore[attr-defined]
+        if b_k is not None and backend.to_numpy(b_k.data).any():
             raise ValueError(
                 "the bilinear form leaves b_k out, which adds the same to all scores of a query: "
                 f"softmax does not see that, and a {bent} does. Set b_k to zero, or keep another "

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from minimha_autograd import Tensor, backend, ops
+from minimha_autograd import Tensor, backend, ops, widened
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .checks import integer
@@ -186,7 +186,7 @@ class Projections(Module):
 
     def ranks(self) -> list[int]:
         """The rank of W_i = W_i^Q W_i^Kᵀ of each head: at most D, unless it was learned as such."""
-        w = self._converted("bilinear", lambda p: _wide(p.data), None).w_qk.data  # type: ignore[attr-defined]
+        w = self._converted("bilinear", lambda p: widened(p.data), None).w_qk.data  # type: ignore[attr-defined]
         xp = namespace(w)
         held = getattr(self, "w_qk", w)  # as precise as W was rounded, by us or in the weights
         sigma = xp.linalg.svdvals(_finite(w))  # (H, min(M, Mk)), falling
@@ -428,7 +428,7 @@ class Bilinear(Form):
         rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
         group = heads // g, rows.shape[1]
         u, sigma, vt = xp.linalg.svd(
-            _finite(_wide(xp.reshape(rows, (g, group[0] * group[1], mk)))), full_matrices=False
+            _finite(widened(xp.reshape(rows, (g, group[0] * group[1], mk)))), full_matrices=False
         )
         kept = min(d, sigma.shape[-1])
         root = xp.sqrt(sigma[:, None, :kept])
@@ -477,11 +477,6 @@ def _cut(spectra: Spectra, kept: int) -> float:
 def _rank(sigma: list[float], rounding: float) -> int:
     """How many of the singular values of one matrix to keep, so that only rounding is cut off."""
     return next(n for n in range(len(sigma) + 1) if _cut([sigma], n) <= rounding)
-
-
-def _wide(x: Array) -> Array:
-    """x, or in 32 bits if it has 16: too few for linear algebra."""
-    return namespace(x).astype(x, namespace(x).float32) if backend.is_half(x) else x
 
 
 def _finite(w: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from . import backend, ops
 from .gradcheck import GradcheckError, Report, gradcheck
-from .half import in_float32
+from .half import in_float32, widened
 from .modes import detect_anomaly, no_grad
 from .operation import Operation, operation, registry
 from .pullback import Pullback, unbroadcast
@@ -24,4 +24,5 @@ __all__ = [
     "ops",
     "registry",
     "unbroadcast",
+    "widened",
 ]

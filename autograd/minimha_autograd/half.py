@@ -11,18 +11,17 @@ from .pullback import Pullback
 
 def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pullback]:
     """The value and the pullback of an operation on float16, both rounded once, at the end."""
-    value, pull = operation.with_pullback(*map(_widened, arrays), **settings)
+    value, pull = operation.with_pullback(*map(widened, arrays), **settings)
     dtype = next(x.dtype for x in arrays if _is_half(x))
 
     def narrowed(results: Any) -> Any:
         if isinstance(results, tuple):
             return tuple(map(narrowed, results))
-        return (
-            namespace(results).astype(results, dtype) if backend.is_floating(results) else results
-        )
+        exact = not backend.is_floating(results)
+        return results if exact else namespace(results).astype(results, dtype)
 
     def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
-        return tuple(narrowed(dx) for dx in pull(*map(_widened, cotangents)))
+        return tuple(narrowed(dx) for dx in pull(*map(widened, cotangents)))
 
     return narrowed(value), pullback
 
@@ -31,5 +30,6 @@ def _is_half(x: Any) -> bool:
     return backend.is_array(x) and backend.is_half(x)
 
 
-def _widened(x: Any) -> Any:
+def widened(x: Any) -> Any:
+    """An array of float16 as one of float32; anything else as it is."""
     return namespace(x).astype(x, namespace(x).float32) if _is_half(x) else x
