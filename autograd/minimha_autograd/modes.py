@@ -1,4 +1,4 @@
-"""Blocks that change how operations on Tensors behave: `no_grad` and `detect_anomaly`.
+"""Blocks that change how operations on Tensors behave: `no_grad`, `detect_anomaly`, `watch`.
 
 Which blocks are open is known to each thread and each asyncio task for itself. A block opened in a
 generator holds while the generator runs, not while it is suspended: its consumer is not concerned.
@@ -21,8 +21,8 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 class _Entry:
     """A block that was entered: in which thread, and by which frame, None once it was left."""
 
-    def __init__(self, kind: type[Block], owner: FrameType) -> None:
-        self.kind, self.thread = kind, threading.get_ident()
+    def __init__(self, block: Block, owner: FrameType) -> None:
+        self.block, self.thread = block, threading.get_ident()
         self.owner: FrameType | None = owner
 
     def holds(self) -> bool:
@@ -49,7 +49,7 @@ class Block:
         self._entries: list[_Entry] = []
 
     def __enter__(self) -> None:
-        entry = _Entry(type(self), _owner(sys._getframe(1)))
+        entry = _Entry(self, _owner(sys._getframe(1)))
         self._entries.append(entry)
         open_blocks.set((*(e for e in open_blocks.get() if e.owner is not None), entry))
 
@@ -116,12 +116,31 @@ class detect_anomaly(Block):  # noqa: N801
     """
 
 
+class watch(Block):  # noqa: N801
+    """Within the block, function(name of the operation, value) sees every Tensor that an operation
+    makes, and what it returns takes the Tensor's place. Gradient checks locate faults with it."""
+
+    def __init__(self, function: Callable[[str, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+
 open_blocks: ContextVar[tuple[_Entry, ...]] = ContextVar("open_blocks", default=())
 
 
 def in_force(kind: type[Block]) -> bool:
     """Whether a block of this kind is open here."""
-    return any(issubclass(entry.kind, kind) and entry.holds() for entry in open_blocks.get())
+    return any(isinstance(entry.block, kind) and entry.holds() for entry in open_blocks.get())
+
+
+def watched(name: str, value: Any) -> Any:
+    """What an operation made, Tensor or tuple of them, as the watches that are open leave it."""
+    for entry in open_blocks.get():
+        if isinstance(entry.block, watch) and entry.holds():
+            see = entry.block.function
+            several = isinstance(value, tuple)
+            value = tuple(see(name, y) for y in value) if several else see(name, value)
+    return value
 
 
 def is_recording() -> bool:

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from . import anomaly, backend
 from .backend import exact, known
-from .modes import in_force, is_recording, no_grad, open_blocks
+from .modes import in_force, is_recording, no_grad, open_blocks, watched
 from .pullback import PAIR, Fitted, Pullback, plain
 from .saved import checksums
 from .tape import Node, noted, order
@@ -161,11 +161,10 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             if backend.is_array(value) and not backend.is_floating(value):
                 wants = 0  # no gradient flows through integers
         where = anomaly.in_values(this, arrays, settings, value) if blocks else None
-        if wants:
-            return _record(this, pull, parents, plan, value, where)
         if not lifts:
             return value
-        return tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
+        made = _record(this, pull, parents, plan, value, where) if wants else _unrecorded(value)
+        return watched(this.__name__, made) if blocks else made
 
     def unary(x: Any = _ABSENT, /, *rest: Any, **settings: Any) -> Any:
         """The same, shorter, for what most calls are: one Tensor, recorded, and settings."""
@@ -240,6 +239,10 @@ def _record(
     y = _new_tensor(Tensor)
     y._data, y._node = value, node
     return y
+
+
+def _unrecorded(value: Any) -> Tensor | tuple[Tensor, ...]:
+    return tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
 
 
 class _Form:

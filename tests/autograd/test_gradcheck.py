@@ -83,20 +83,22 @@ def test_structural_zeros_raise_no_alarm_at_any_scale():
         assert {r.input for r in report.rows if r.note == "structural zero"} == {"shift"}
 
 
-def test_what_is_not_analytic_is_held_to_central_differences(rng):
+def test_what_is_not_analytic_is_held_to_differences(rng):
     report = mh.gradcheck(scaled_softmax(1.0, absolute=True), rng.standard_normal(5))
     assert [(row.method, row.note) for row in report.rows] == [
-        ("central", "no complex step: not analytic")
+        ("richardson", "no complex step: not analytic"),
+        ("central", "no complex step: not analytic"),
     ]
 
 
-def test_what_refuses_complex_numbers_is_held_to_central_differences(rng):
+def test_what_refuses_complex_numbers_is_held_to_differences(rng):
     def f(x):
         return np.cbrt(x), lambda dy: (dy / (3 * np.cbrt(x) ** 2),)
 
     report = mh.gradcheck(f, 1 + rng.random(3))
     assert [(row.method, row.note) for row in report.rows] == [
-        ("central", "no complex step: TypeError")
+        ("richardson", "no complex step: TypeError"),
+        ("central", "no complex step: TypeError"),
     ]
 
 
@@ -246,8 +248,8 @@ def test_a_row_that_proves_nothing_says_so_without_a_complex_step_too():
     def cube_root(x):
         return 1 + 0 * np.cbrt(x), lambda dy: (0 * dy,)
 
-    (row,) = mh.gradcheck(cube_root, np.array([1.0, -2.0, 3.0])).rows
-    assert row.note == "structural zero; no complex step: TypeError"
+    for row in mh.gradcheck(cube_root, np.array([1.0, -2.0, 3.0])).rows:
+        assert row.note == "structural zero; no complex step: TypeError"
 
 
 def test_axes_are_looked_at_before_anything_else(rng):

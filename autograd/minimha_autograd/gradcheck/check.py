@@ -1,4 +1,4 @@
-"""The checker: a gradient against central differences and, where it holds, the complex step.
+"""The checker: a gradient against numeric derivatives of the same function.
 
 For a random cotangent c the function becomes a number, L = Σ c · f(inputs), and its gradient
 a vector that both sides must agree on. Random, because a cotangent of ones makes the true gradient
@@ -11,28 +11,28 @@ tolerance, so the scale of the output does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .numeric import central_difference, complex_step, jiggled
-from .report import Bound, GradcheckError, Report, Row, explain
+from .compare import METHODS, Compared, Target
+from .locate import Trace
+from .report import GradcheckError, Report, Row, explain
+from .signatures import diagnose
 from .subject import Subject
 
-CENTRAL = {"float64": 1e-6, "float32": 1e-2}
-"""The error allowed against differences in this precision, relative to the largest entry."""
-
-COMPLEX = {"float64": 1e-12, "float32": 1e-5}
-"""The same against the complex step, by the coarser of its precision and the gradient's."""
+Axes = Sequence[str | Sequence[str] | None] | Mapping[str, str | Sequence[str]]
 
 
 def gradcheck(
     f: Callable[..., Any],
     *inputs: Any,
     names: Sequence[str] | None = None,
-    axes: Sequence[str | Sequence[str] | None] | None = None,
+    axes: Axes | str | None = None,
     rng: np.random.Generator | int = 0,
+    method: str = "auto",
+    parameters: Any = None,
 ) -> Report:
     """Check the gradient of f at the inputs: print the report, or read the error.
 
@@ -42,79 +42,107 @@ def gradcheck(
             (value, pullback), where the pullback takes one cotangent a value and returns a tuple
             with one gradient an array. All arrays of real floating-point numbers are checked
     names   of the inputs, for the report; by default the names of the parameters of f
-    axes    of each input, letters or words: ["B H T D", None, "batch key"]
+    axes    of each input, letters or words: ["B H T D", None, "batch key"]; or by name,
+            {"query": "B H T D"}, intermediates too
     rng     a generator or a seed for the random cotangents
+    method  "auto": the complex step where f allows it and differences confirm it, otherwise
+            Richardson's extrapolation; above 4096 entries these along random directions.
+            Or "complex step", "richardson", "fourth-order" (differences), "adjoint" (random
+            directions v: ⟨dx, v⟩ = dL along v). Central differences always stand beside,
+            but for "adjoint"
+    parameters
+            Tensors by name, or a module, whose gradients are checked as well; by default those of
+            f, if it is a module
 
     f must be a function: the same inputs give the same value. Where f allows it, gradients in
     float32 are compared with numeric ones in float64.
 
-    Returns a Report, which prints as a table: the error by input and method.
+    Where a gradient is wrong, the step at fault is looked for among the intermediates: all
+    operations on Tensors, or, where f has a keyword `tap`, what it passes through that: f calls
+    tap(name, x) and goes on with what comes back, and a pullback on arrays returns, after its
+    gradients, a dictionary with those of the intermediates by name.
+
+    Returns a Report, which prints as a table: the error by input and method; `report.plot()` draws
+    the error over the size of the step.
     Raises GradcheckError, an AssertionError, when a gradient is wrong: it names the input, the
-    worst entry by axis, both values and their ratio; or when values or gradients are not what they
-    should be. TypeError when there is nothing to check, and for floats but float64 and float32.
+    worst entry by axis, both values and their ratio, the step at fault and its likely cause; or
+    when values or gradients are not what they should be. TypeError when there is nothing to check,
+    and for floats but float64 and float32; ValueError for a method or axes that do not fit.
     """
-    subject = Subject(f, inputs, names)
+    if method not in METHODS:
+        raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
+    subject = Subject(f, inputs, names, parameters)
+    subject.require_floats()
     labels = _labels(axes, subject)
     subject.differentiate(np.random.default_rng(rng))
-    rows = []
-    for k in subject.checked:
-        analytic = subject.gradients[k]
-        for method, numeric, bound, reason in _numeric_gradients(subject, k):
-            outcome = bound.compare(analytic, numeric)
-            note = "; ".join(filter(None, (outcome.note, reason)))
-            row = Row(
-                subject.names[k], analytic.shape, method, outcome.error, outcome.allowed, note
-            )
-            if not outcome.passed:
-                message = explain(subject.name, analytic, numeric, row, outcome, labels[k])
-                raise GradcheckError(message)
-            rows.append(row)
-    return Report(subject.name, tuple(rows))
+    targets = {
+        k: Target(
+            subject.names[k],
+            subject.hosts[k],
+            subject.gradients[k],
+            subject.loss(k),
+            subject.rounding,
+            subject.noise[k],
+        )
+        for k in subject.checked
+    }
+    rows: list[Row] = []
+    wrong: dict[int, Compared | None] = {}
+    for k, target in targets.items():
+        if k in subject.misshapen:
+            wrong[k] = None
+            continue
+        for compared in target.compare(method):
+            rows.append(_row(target, compared))
+            if not compared.outcome.passed:
+                wrong[k] = compared
+                break
+    report = Report(subject.name, tuple(rows), tuple(targets.values()))
+    if wrong:
+        raise _failure(subject, report, targets, wrong, labels)
+    return report
 
 
-def _labels(axes: Any, subject: Subject) -> list[Sequence[str] | None]:
-    """The names of the axes of each input, None where there are none."""
-    count = len(subject.inputs)
-    given = [axes] if isinstance(axes, str) else axes or [None] * count
-    labels = [x.split() if isinstance(x, str) else x for x in given]
-    if len(subject.names) != count or len(labels) != count:
-        raise ValueError(f"{count} inputs, {len(subject.names)} names and {len(labels)} axes")
-    for k in subject.checked:
-        names, shape = labels[k], tuple(subject.arrays[k].shape)
-        if names is not None and len(names) != len(shape):
-            raise ValueError(
-                f"axes: {len(names)} names for {subject.names[k]}, which has shape {shape}"
-            )
-    return labels
+def _row(target: Target, compared: Compared) -> Row:
+    outcome, shape = compared.outcome, target.gradient.shape
+    return Row(
+        target.name, shape, compared.method, outcome.error, outcome.allowed, outcome.note,
+        outcome.passed,
+    )  # fmt: skip
 
 
-def _numeric_gradients(subject: Subject, k: int) -> Iterator[tuple[str, np.ndarray, Bound, str]]:
-    """Method, gradient, bound and note for the input k, the sharpest method first.
+def _failure(
+    subject: Subject,
+    report: Report,
+    targets: dict[int, Target],
+    wrong: dict[int, Compared | None],
+    labels: Mapping[str, Sequence[str]],
+) -> GradcheckError:
+    """The error that says what is wrong, where, and what it looks like."""
+    with np.errstate(all="ignore"):  # moved values may leave the domain
+        trace = Trace(subject, targets, wrong)
+        diagnosis = diagnose(trace)
+        return GradcheckError(explain(report, trace, diagnosis, labels), report, diagnosis)
 
-    The complex step counts only where central differences confirm it: it is silently wrong where
-    a function drops imaginary parts.
-    """
-    precision, x, dtype = subject.precision, subject.hosts[k], subject.gradients[k].dtype
-    rounding = float(np.finfo(precision).eps) * subject.size
-    scale = max(1.0, float(abs(x[np.isfinite(x)]).max(initial=0.0)))
-    ours = 30 * subject.noise[k] + 4 * float(np.finfo(dtype).eps) * subject.size / scale
 
-    def loss(moved: np.ndarray) -> Any:
-        with np.errstate(all="ignore"):  # a step may leave the domain
-            return subject.loss(k, moved)
-
-    central, doubt = central_difference(loss, x, rounding, 0.1 * CENTRAL[precision])
-    doubt, note = 3 * doubt, ""
-    try:
-        sharp = complex_step(loss, x)
-        again = complex_step(loss, jiggled(x, np.random.default_rng(0)))
-    except Exception as error:  # whatever f raises, it does not take complex numbers
-        note = f"no complex step: {type(error).__name__}"
+def _labels(axes: Any, subject: Subject) -> dict[str, Sequence[str]]:
+    """The names of the axes of inputs and intermediates, as far as they are known."""
+    count = len(subject.names)
+    if len(subject.names) != len(subject.inputs):
+        raise ValueError(f"{len(subject.inputs)} inputs, {count} names")
+    if isinstance(axes, Mapping):
+        given = dict(axes)
     else:
-        theirs = rounding + 30 * float(abs(again - sharp).max(initial=0.0)) + 1e-38  # its own h²
-        if Bound(CENTRAL[precision], doubt + theirs).compare(sharp, central).passed:
-            coarser = min(precision, dtype.name)
-            yield "complex step", sharp, Bound(COMPLEX[coarser], theirs, ours), ""
-        else:
-            note = "no complex step: not analytic"
-    yield "central", central, Bound(CENTRAL[precision], doubt, ours), note
+        each = [axes] if isinstance(axes, str) else axes or [None] * subject.given
+        if len(each) != subject.given:
+            raise ValueError(f"{subject.given} inputs and {len(each)} axes")
+        pairs = zip(subject.names[: subject.given], each, strict=True)
+        given = {name: x for name, x in pairs if x is not None}
+    labels: dict[str, Sequence[str]] = {
+        name: x.split() if isinstance(x, str) else list(x) for name, x in given.items()
+    }
+    for k in subject.checked:
+        name, shape = subject.names[k], tuple(subject.arrays[k].shape)
+        if name in labels and len(labels[name]) != len(shape):
+            raise ValueError(f"axes: {len(labels[name])} names for {name}, which has shape {shape}")
+    return labels

@@ -1,4 +1,4 @@
-"""Numeric derivatives of a function L of one host array x, entry by entry.
+"""Numeric derivatives of a function L of one host array x.
 
 They work on the host in NumPy, whatever library the function itself computes with.
 """
@@ -12,37 +12,77 @@ import numpy as np
 
 Loss = Callable[[np.ndarray], Any]
 
+NODES: dict[str, tuple[float, ...]] = {
+    "central": (1,),
+    "fourth-order": (1, 2),
+    "richardson": (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16),
+}
+"""The steps, in units of h, whose central differences each method combines."""
 
-def central_difference(
-    loss: Loss, x: np.ndarray, rounding: float, relative: float
+BOUNDS = {
+    "central": {"float64": 1e-6, "float32": 1e-2},
+    "fourth-order": {"float64": 1e-9, "float32": 1e-3},
+    "richardson": {"float64": 1e-10, "float32": 1e-3},
+    "complex step": {"float64": 1e-12, "float32": 1e-5},
+}
+"""The error allowed against each method in this precision, relative to the largest entry."""
+
+
+def weights(method: str) -> list[float]:
+    """How a method weighs the central differences at its nodes s.
+
+    A central difference at s·h is the derivative plus a series in (s·h)². Lagrange's polynomial
+    through n of them, taken at 0, is free of its first n − 1 terms: with two nodes that is the
+    fourth-order formula, with h, h/2, h/4 … Richardson's.
+    """
+    squares = [s * s for s in NODES[method]]
+    return [
+        float(np.prod([t / (t - s) for j, t in enumerate(squares) if j != k]))
+        for k, s in enumerate(squares)
+    ]
+
+
+def differences(
+    loss: Loss, x: np.ndarray, method: str, rounding: float, relative: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(L(x + h eₖ) − L(x − h eₖ)) / 2h, and for each entry how far it is in doubt.
+    """dL/dx by differences, entry by entry, and for each entry how far it is in doubt.
+
+        Σ wₛ (L(x + s h eₖ) − L(x − s h eₖ)) / 2 s h        over the nodes s of the method
 
     rounding  the rounding error of L
     relative  the doubt at which an entry is settled, relative to the largest entry
 
-    No step suits all: the error is h² L‴/6 by truncation and rounding / h by cancellation. So h
-    falls by tens from eps^¼, and each entry keeps the difference that agrees best with the one
-    before; how far they disagree, with the rounding, is its doubt. Most entries settle at once.
+    No step suits all: a large one cuts the curve of L short, crosses a kink or leaves the domain,
+    a small one drowns in rounding. So h falls by tens, and each entry keeps the estimate that
+    agrees best with the one before; how far they disagree, with the rounding, is its doubt. Most
+    entries settle at once.
     """
     finite = x[np.isfinite(x)]
-    h = float(np.finfo(x.dtype).eps) ** 0.25 * max(1.0, float(abs(finite).max(initial=0.0)))
-    before = _differences(loss, x, h, np.ones(x.shape, dtype=bool))
+    nodes, factors = NODES[method], weights(method)
+    h = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
+    h *= max(1.0, float(abs(finite).max(initial=0.0)))
+    noise = rounding * sum(abs(w) / s for w, s in zip(factors, nodes, strict=True))
+
+    def estimate(where: np.ndarray) -> np.ndarray:
+        terms = [w * _central(loss, x, s * h, where) for w, s in zip(factors, nodes, strict=True)]
+        return np.asarray(sum(terms))
+
+    before = estimate(np.ones(x.shape, dtype=bool))
     best, doubt = before.copy(), np.full(x.shape, np.inf)
     for _ in range(8):
         h /= 10
         open_ = ~(doubt <= relative * abs(best[np.isfinite(doubt)]).max(initial=0.0))
         if not open_.any():
             break
-        now = _differences(loss, x, h, open_)
-        new = np.where(np.isfinite(now), abs(now - before) + rounding / h, np.inf)
+        now = estimate(open_)
+        new = np.where(np.isfinite(now), abs(now - before) + noise / h, np.inf)
         better = open_ & (new < doubt)
         best, doubt = np.where(better, now, best), np.where(better, new, doubt)
         before = now
     return best, doubt
 
 
-def _differences(loss: Loss, x: np.ndarray, h: float, where: np.ndarray) -> np.ndarray:
+def _central(loss: Loss, x: np.ndarray, h: float, where: np.ndarray) -> np.ndarray:
     """Central differences of the entries asked for, NaN elsewhere."""
     result = np.full(x.shape, np.nan)
     for k in zip(*np.nonzero(where), strict=True) if x.ndim else [()]:
@@ -68,6 +108,34 @@ def complex_step(loss: Loss, x: np.ndarray) -> np.ndarray:
         z[k] += 1j * h
         result[k] = loss(z).imag / h
     return result
+
+
+def along(loss: Loss, x: np.ndarray, direction: np.ndarray) -> Loss:
+    """L on the line through x in a direction: t -> L(x + t · direction), t without axes."""
+    return lambda t: loss(x + t * direction)
+
+
+def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tuple[float, float]:
+    """The slopes of L at the entry k from the left and from the right, where L has a kink there.
+
+    A kink's gap between the two is the same for every step; that of a smooth function falls with
+    the step. Without a kink both are NaN.
+    """
+    scale = max(1.0, abs(float(x[k])))
+    level = loss(x)
+    sides = []
+    for h in (scale * 10.0**-n for n in ((3, 4, 5) if x.dtype == np.float64 else (1, 2))):
+        moved = []
+        for signed in (-h, h):
+            y = x.copy()
+            y[k] += signed
+            step = float(y[k]) - float(x[k])
+            moved.append((loss(y) - level) / (step or signed))
+        sides.append((*moved, 4 * rounding / h))
+    gaps = [right - left for left, right, _ in sides]
+    left, right, noise = sides[-1]
+    same = all(abs(gap - gaps[-1]) <= 0.1 * abs(gaps[-1]) + noise for gap in gaps)
+    return (left, right) if same and abs(gaps[-1]) > 10 * noise else (np.nan, np.nan)
 
 
 def jiggled(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,66 +1,35 @@
-"""What a gradient check found: a table when it passes, an error that shows the worst entry."""
+"""What a gradient check found: a table when it passes, an error that says what is wrong."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-ZERO = "structural zero"
-LOST = "lost in rounding"
+from .compare import LOST, ZERO, Target, place
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .locate import Trace
+    from .signatures import Diagnosis
 
 
 class GradcheckError(AssertionError):
-    """A gradient is wrong. The message says which, where, by how much, and against what."""
+    """A gradient is wrong. The message says which, where, by how much, and what it looks like.
 
-
-@dataclass(frozen=True)
-class Bound:
-    """How far a gradient may be from a numeric one: relative · (largest entry) + theirs + ours.
-
-    theirs is the noise of the numeric gradient, of each entry or of all, and ours that of the other
-    side. A numeric gradient that lies below its own noise altogether is a structural zero.
+    report     the Report, wrong rows included; None where nothing could be compared
+    diagnosis  the step at fault and the likely cause; None likewise
     """
 
-    relative: float
-    theirs: np.ndarray | float
-    ours: float = 0.0
-
-    def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> Comparison:
-        """Compare entry by entry; the outcome is that of the worst entry."""
-        if not numeric.size:
-            return Comparison(0.0, 0.0, (), "")
-        size, floor = abs(numeric), np.broadcast_to(self.theirs + self.ours, numeric.shape)
-        unit, note = float(size.max()), ""
-        if (size <= floor).all():
-            zero = (size <= self.theirs).all()
-            unit, note = float(floor.max()) or 1.0, ZERO if zero else LOST
-        limit = self.relative * float(size.max()) + floor
-        deviation = abs(analytic - numeric)
-        excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
-        worst = np.unravel_index(int(np.argmax(excess)), excess.shape)
-        error, allowed = float(deviation[worst] / unit), float(limit[worst] / unit)
-        if not note and allowed > max(1e-3, 3 * self.relative):
-            note = f"noise leaves {allowed:.0e} open"
-        return Comparison(error, allowed, worst, note)
-
-
-class Comparison(NamedTuple):
-    """The worst entry's error and the error allowed there, in units of the largest entry or, where
-    that is below the noise, of the noise."""
-
-    error: float
-    allowed: float
-    worst: tuple[Any, ...]
-    note: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the error is allowed; a NaN is not."""
-        return self.error <= self.allowed
+    def __init__(
+        self, message: str, report: Report | None = None, diagnosis: Diagnosis | None = None
+    ) -> None:
+        super().__init__(message)
+        self.report, self.diagnosis = report, diagnosis
 
 
 @dataclass(frozen=True)
@@ -71,7 +40,9 @@ class Row:
     allowed  the largest error that passes, in the same units
     note     "structural zero" where the numeric gradient is nothing but its own noise, "lost in
              rounding" where it is less than that of the other side (the units are then the noise),
-             how much noise leaves open; and why the sharper method was not used
+             how much noise leaves open, at how many entries there is a kink; and why the sharper
+             method was not used
+    passed   whether the error is allowed
     """
 
     input: str
@@ -80,14 +51,16 @@ class Row:
     error: float
     allowed: float
     note: str
+    passed: bool = True
 
 
 @dataclass(frozen=True)
 class Report:
-    """The comparisons of a gradient check that passed. Prints as a table."""
+    """The comparisons of a gradient check. Prints as a table."""
 
     name: str
     rows: tuple[Row, ...]
+    _targets: tuple[Target, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
         cells = [
@@ -97,13 +70,25 @@ class Report:
                 row.method,
                 f"{row.error:.1e}",
                 f"{row.allowed:.1e}",
-                row.note,
+                row.note if row.passed else "; ".join(filter(None, ("WRONG", row.note))),
             )
             for row in self.rows
         ]
         return f"{self.name}\n" + text_table(
             ("input", "shape", "method", "error", "allowed", "note"), cells
         )
+
+    def plot(self) -> Figure:
+        """The V-curve: for each input the error over the step, by every method.
+
+        Along one random direction, relative to the derivative by the sharpest method. Too large a
+        step cuts the curve of the function short, too small a one drowns in rounding; the complex
+        step does not cancel. A wrong gradient is the line at which all methods stop.
+        Returns a matplotlib figure. Raises ImportError where matplotlib is not installed.
+        """
+        from .plot import curves
+
+        return curves(self.name, self._targets)
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -123,42 +108,87 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def explain(
-    name: str,
-    analytic: np.ndarray,
-    numeric: np.ndarray,
-    row: Row,
-    outcome: Comparison,
-    axes: Sequence[str] | None,
+    report: Report, trace: Trace, diagnosis: Diagnosis, labels: Mapping[str, Sequence[str]]
 ) -> str:
-    """The message of a failed comparison: facts only, the worst entry first."""
-    yours, theirs = float(analytic[outcome.worst]), float(numeric[outcome.worst])
-    only_noise = outcome.note in (ZERO, LOST)
+    """The message of a failed check: the facts, then where the fault stands, then the guess."""
+    wrong = [name for name in trace.inputs if name in trace.wrong]
+    fine = [name for name in trace.inputs if name not in trace.wrong]
+    one = len(wrong) == 1
+    lines = [
+        f"{report.name}: the gradient{'' if one else 's'} of {listed(wrong)} "
+        f"{'is' if one else 'are'} wrong"
+    ]
+    if fine:
+        lines[0] += f"; {listed(fine)}: right"
+    for finding in diagnosis.findings:
+        name, after = finding.node, finding.after
+        if name not in wrong or len(wrong) > 1:
+            lines.append(f"The gradient of {name} is wrong:")
+        lines += [f"  {label:<12} {fact}" for label, fact in _facts(report, trace, name, labels)]
+        if after and trace.located:
+            lines.append(
+                f"  {'located':<12} the gradient of what is computed from {name} is right: "
+                f"{listed(after)}"
+            )
+        lines.append(f"  {'looks like':<12} {finding.text}")
+        if finding.chapter:
+            lines.append(f"  {'read':<12} chapter {finding.chapter}")
+    if not trace.located:
+        lines.append(
+            "Only the gradients of the inputs were seen. To have the step located, pass what is "
+            "between through `tap`, as mh.gradcheck tells."
+        )
+    return "\n".join(lines)
+
+
+def _facts(
+    report: Report, trace: Trace, name: str, labels: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str]]:
+    target = trace.targets[name]
+    yours = target.gradient
+    if yours.shape != target.x.shape:
+        return [("shape", f"has shape {yours.shape}, the input {target.x.shape}")]
+    compared = next(c for c in target.compare() if not c.outcome.passed)
+    outcome, numeric = compared.outcome, compared.numeric
+    axes = labels.get(name) if compared.method != "adjoint" else ["direction"]
+    a, b = float(compared.analytic[outcome.worst]), float(numeric[outcome.worst])
+    only_noise = any(note in outcome.note for note in (ZERO, LOST))
     unit = "times the noise, which is all there should be" if only_noise else "of the largest entry"
     facts = [
-        ("worst entry", _place(outcome.worst, axes)),
-        ("yours", f"{yours:.9g}"),
-        ("numeric", f"{theirs:.9g}   ({row.method})"),
-        ("ratio", _ratio(yours, theirs) + _constancy(analytic, numeric)),
-        ("error", f"{row.error:.1e} {unit}; allowed {row.allowed:.1e}"),
+        ("worst entry", place(outcome.worst, axes)),
+        ("yours", f"{a:.9g}"),
+        ("numeric", f"{b:.9g}   ({compared.method})"),
+        ("ratio", (f"{a / b:.10g}" if b else "—") + constancy(compared.analytic, numeric)),
+        ("error", f"{outcome.error:.1e} {unit}; allowed {outcome.allowed:.1e}"),
     ]
-    lines = [f"  {label:<12} {fact}" for label, fact in facts]
-    return "\n".join([f"{name}: the gradient of {row.input} is wrong", *lines])
+    if compared.method != "adjoint" and (spread := _where(yours, numeric, outcome, axes)):
+        facts.insert(1, ("wrong", spread))
+    return facts
 
 
-def _place(index: tuple[Any, ...], axes: Sequence[str] | None) -> str:
-    if not index:
-        return "the only one"
-    labels = axes if axes is not None else [f"axis {k}:" for k in range(len(index))]
-    return ", ".join(f"{label} {int(k)}" for label, k in zip(labels, index, strict=True))
-
-
-def _ratio(yours: float, theirs: float) -> str:
-    return f"{yours / theirs:.10g}" if theirs else "—"
-
-
-def _constancy(analytic: np.ndarray, numeric: np.ndarray) -> str:
+def constancy(analytic: np.ndarray, numeric: np.ndarray) -> str:
     """Whether one ratio holds in all entries: the most telling fact about a wrong gradient."""
     large = abs(numeric) > 1e-3 * abs(numeric).max()
     ratios = analytic[large] / numeric[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)
     return ", the same in every entry" if same else ""
+
+
+def _where(yours: np.ndarray, numeric: np.ndarray, outcome: Any, axes: Any) -> str:
+    """Which entries are wrong, where it is not most of them: all at one place of some axis?"""
+    off = ~(abs(yours - numeric) <= outcome.allowed * abs(numeric).max())
+    if off.mean() > 0.5 or off.size == 1:
+        return ""
+    where = [sorted(set(map(int, k))) for k in off.nonzero()]
+    told = [
+        f"{axes[k] if axes is not None else f'axis {k}:'} {', '.join(map(str, at))}"
+        for k, at in enumerate(where)
+        if len(at) <= 3 and len(at) < off.shape[k]
+    ]
+    at = f", all at {'; '.join(told)}" if told else ""
+    return f"{int(off.sum())} of {off.size} entries{at}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

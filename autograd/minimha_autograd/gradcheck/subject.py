@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import backend
-from ..modes import no_grad
+from ..modes import no_grad, watch
 from ..pullback import Pullback
 from ..tensor import Tensor, array_of
-from .numeric import jiggled
+from .numeric import Loss, jiggled
 from .report import GradcheckError
+
+Hosts = dict[int, np.ndarray]
 
 
 class Subject:
     """The function under check, of Tensors or of arrays, as one of host arrays.
 
-    It is only ever called with copies, so that the caller's arrays stay as they are.
+    It is only ever called with copies, so that the caller's arrays stay as they are. Parameters
+    follow the inputs, as if they were such.
     """
 
     def __init__(
-        self, f: Callable[..., Any], inputs: tuple[Any, ...], names: Sequence[str] | None
+        self,
+        f: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        names: Sequence[str] | None = None,
+        parameters: Any = None,
     ) -> None:
-        self.f, self.inputs = f, inputs
-        named = getattr(f, "func", f)  # what a partial was made of
-        self.name = getattr(named, "__name__", type(named).__name__)
-        self.names = _parameters(f, len(inputs)) if names is None else names
-        self.on_tensors = any(isinstance(x, Tensor) for x in inputs)
-        self.arrays = [array_of(x) for x in inputs]
+        named = _named_parameters(f if parameters is None else parameters)
+        self.f, self.inputs, self.given = f, (*inputs, *named.values()), len(inputs)
+        made_of = getattr(f, "func", f)  # what a partial was made of
+        self.name = getattr(made_of, "__name__", type(made_of).__name__)
+        own = _parameters(f, len(inputs)) if names is None else list(names)
+        self.names = [*own, *named]
+        self.on_tensors = any(isinstance(x, Tensor) for x in self.inputs)
+        self.arrays = [array_of(x) for x in self.inputs]
         self.checked = [
             k
-            for k, x in enumerate(inputs)
+            for k, x in enumerate(self.inputs)
             if isinstance(x, Tensor) == self.on_tensors and backend.is_floating(self.arrays[k])
         ]
+        self.takes_tap = "tap" in _signature(f)
+        self.can_locate = self.takes_tap or self.on_tensors
+        self.misshapen: dict[int, np.ndarray] = {}
+
+    def require_floats(self) -> None:
+        """Raise TypeError unless there is something to check, and all of it can be."""
         for k in self.checked:
             if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
                 raise TypeError(
@@ -44,51 +61,109 @@ class Subject:
                     "float64 and float32 can be checked"
                 )
         if not self.checked:
+            kinds = ", ".join(
+                f"{type(x).__name__} of {x.dtype}" if backend.is_array(x) else type(x).__name__
+                for x in self.arrays
+            )
             raise TypeError(
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
-                f"floating-point numbers ({', '.join(type(x).__name__ for x in inputs)})"
+                f"floating-point numbers ({kinds})"
             )
 
     def differentiate(self, rng: np.random.Generator) -> None:
         """Draw random cotangents; find the gradients by the pullback, and how noisy they are.
 
         Raises GradcheckError where that is not a question of numbers: values that are not arrays or
-        not finite, differ from call to call, arrays changed in place, gradients of the wrong kind.
+        not finite, that differ from call to call, arrays changed in place, gradients of the wrong
+        kind, or that differ when the pullback is called again.
         """
-        originals = {k: backend.to_numpy(self.arrays[k]) for k in self.checked}
-        values = self._evaluate(originals)
+        self.originals = {k: backend.to_numpy(self.arrays[k]) for k in self.checked}
+        values = self.evaluate(self.originals)
         self._refuse_unusable(values)
         self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
         self.size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
-        self.gradients = self._pull(originals, self.cotangents, values)
+        self.gradients, _ = self._pull(self.originals, self.cotangents, values)
         self.noise = dict.fromkeys(self.checked, 0.0)
         for _ in range(4):
-            moved = {k: jiggled(x, rng) for k, x in originals.items()}
-            for k, dx in self._pull(moved, [jiggled(c, rng) for c in self.cotangents]).items():
-                change = float(abs(dx - self.gradients[k]).max(initial=0.0))
+            moved = {k: jiggled(x, rng) for k, x in self.originals.items()}
+            again, _ = self._pull(moved, [jiggled(c, rng) for c in self.cotangents])
+            for k in again.keys() - self.misshapen.keys():
+                change = float(abs(again[k] - self.gradients[k]).max(initial=0.0))
                 self.noise[k] = max(self.noise[k], change)
+
+    def inner_gradients(self) -> dict[str, np.ndarray]:
+        """The gradients of the intermediates, as far as the function tells them."""
+        return self._pull(self.originals, self.cotangents, tap=Tap())[1]
 
     def _pull(
         self,
-        hosts: dict[int, np.ndarray],
+        hosts: Hosts,
         cotangents: list[np.ndarray],
         expected: list[np.ndarray] | None = None,
-    ) -> dict[int, np.ndarray]:
-        """The gradients of the checked inputs on the host, at these inputs."""
+        tap: Tap | None = None,
+    ) -> tuple[Hosts, dict[str, np.ndarray]]:
+        """The gradients of the checked inputs and of the intermediates, on the host.
+
+        expected  the values, on the first call, which is the one that looks for mischief
+        """
         inputs = self._copies(hosts)
         if self.on_tensors:
             for k in self.checked:
                 inputs[k] = Tensor(inputs[k].data, requires_grad=True)
-        values, pullback = self._call(inputs)
-        if expected and not all(map(np.array_equal, map(backend.to_numpy, values), expected)):
-            raise self._error("two calls with the same inputs gave different values")
+        values, pullback = self._call(inputs, tap)
+        first = [np.array(backend.to_numpy(y)) for y in values]
+        if expected and not _equal(first, expected):
+            raise self._error(
+                "two calls with the same inputs gave different values: does it draw random "
+                "numbers? Draw them before, or from a generator that is made anew in each call"
+            )
         given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
-        gradients = pullback(*given)
+        found, inner = self._sorted(pullback(*given), hosts)
         for k, host in hosts.items():
             if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host):
                 raise self._error(f"{self.names[k]} was changed in place")
-        if not all(map(np.array_equal, map(backend.to_numpy, given), cotangents)):
+        if not _equal(map(backend.to_numpy, given), cotangents):
             raise self._error("the pullback changed its cotangent in place")
+        gradients = {k: np.array(dx) for k, dx in found.items()}  # to keep, whatever comes
+        if expected:
+            again, _ = self._sorted(pullback(*given), hosts)
+            for k in gradients.keys() & again.keys():
+                if not np.array_equal(gradients[k], again[k], equal_nan=True):
+                    raise self._error(
+                        f"the pullback gave two gradients of {self.names[k]} for one cotangent: "
+                        "does it draw random numbers, add to an array that it keeps, or change "
+                        "what it saved?"
+                    )
+                if not np.array_equal(gradients[k], found[k], equal_nan=True):
+                    raise self._error(
+                        f"a second call of the pullback changed the gradient of {self.names[k]} "
+                        "that the first had returned: it hands out the same array each time"
+                    )
+            self.evaluate({k: jiggled(x, np.random.default_rng(0)) for k, x in hosts.items()})
+            if not _equal(map(backend.to_numpy, values), first):
+                raise self._error(
+                    "a second call changed the value that the first had returned: it hands out the "
+                    "same array each time"
+                )
+        if tap is not None and self.on_tensors:
+            inner = {
+                name: np.zeros(x.shape) if x.grad is None else np.array(backend.to_numpy(x.grad))
+                for name, x in tap.arrived.items()
+                if isinstance(x, Tensor) and x.requires_grad
+            }
+        return gradients, inner
+
+    def _sorted(self, gradients: Any, hosts: Hosts) -> tuple[Hosts, dict[str, np.ndarray]]:
+        """What a pullback returned, by input and, where it tells them, by intermediate."""
+        inner = {}
+        if isinstance(gradients, tuple) and gradients and isinstance(gradients[-1], dict):
+            *rest, told = gradients
+            gradients = tuple(rest)
+            inner = {
+                name: np.array(backend.to_numpy(backend.asarray(dx)))
+                for name, dx in told.items()
+                if dx is not None
+            }
         if not isinstance(gradients, tuple):
             raise self._error(
                 "the pullback must return a tuple, one gradient an input, "
@@ -101,13 +176,12 @@ class Subject:
                 f"the pullback returned {len(gradients)} gradients for {len(self.checked)} inputs "
                 "that can have one"
             )
-        return {
-            k: self._as_gradient(dx, hosts[k], self.names[k])
-            for k, dx in zip(self.checked, gradients, strict=True)
-        }
+        pairs = zip(self.checked, gradients, strict=True)
+        return {k: self._as_gradient(dx, hosts[k], k) for k, dx in pairs}, inner
 
-    def _as_gradient(self, dx: Any, x: np.ndarray, name: str) -> np.ndarray:
+    def _as_gradient(self, dx: Any, x: np.ndarray, k: int) -> np.ndarray:
         """The gradient dx of x on the host; None, where nothing arrived, is zero."""
+        name = self.names[k]
         if dx is None:
             return np.zeros_like(x)
         if not (backend.is_array(dx) or np.isscalar(dx)) or isinstance(dx, Tensor):
@@ -115,12 +189,12 @@ class Subject:
             raise self._error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
         host = backend.to_numpy(backend.asarray(dx))
         if host.shape != x.shape:
-            raise self._error(f"the gradient of {name} has shape {host.shape}, the input {x.shape}")
-        if host.dtype != x.dtype:
+            self.misshapen[k] = host  # which has a likely cause
+        elif host.dtype != x.dtype:
             raise self._error(f"the gradient of {name} has dtype {host.dtype}, the input {x.dtype}")
         return host
 
-    def _copies(self, hosts: dict[int, np.ndarray]) -> list[Any]:
+    def _copies(self, hosts: Hosts) -> list[Any]:
         """The inputs, the checked ones made anew from host arrays."""
         inputs = list(self.inputs)
         for k, host in hosts.items():
@@ -128,22 +202,30 @@ class Subject:
             inputs[k] = Tensor(x) if self.on_tensors else x
         return inputs
 
-    def _call(self, inputs: list[Any]) -> tuple[list[Any], Pullback]:
+    def _call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
         """The values of f as arrays, and the pullback to its inputs."""
+        settings = {"tap": tap} if tap is not None and self.takes_tap else {}
         if self.on_tensors:
-            outputs = _tuple(self.f(*inputs))
+            watching = tap is not None and not self.takes_tap
+            with self._in_place(inputs), watch(tap) if watching and tap else nullcontext():
+                outputs = _tuple(self.f(*inputs[: self.given], **settings))
             if not all(isinstance(y, Tensor) for y in outputs):
                 kinds = ", ".join(type(y).__name__ for y in outputs)
                 raise self._error(f"a function of Tensors must return Tensors, not {kinds}")
+            if tap is not None:
+                tap.leave_out(outputs)
 
             def pullback(*cotangents: Any) -> tuple[Any, ...]:
+                for k in self.checked:
+                    inputs[k].grad = None
                 for y, dy in zip(outputs, cotangents, strict=True):
                     if y.requires_grad:
                         y.backward(dy, retain_graph=True)
                 return tuple(inputs[k].grad for k in self.checked)
 
             return [y.data for y in outputs], pullback
-        result = getattr(self.f, "with_pullback", self.f)(*inputs)
+        call = getattr(self.f, "with_pullback", self.f)
+        result = call(*inputs, **settings)
         if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
             raise self._error(
                 "a function of arrays must return (value, pullback); "
@@ -152,6 +234,19 @@ class Subject:
         if isinstance(result[0], list):
             raise self._error("several values are returned as a tuple, not a list")
         return [backend.asarray(y) for y in _tuple(result[0])], result[1]
+
+    @contextmanager
+    def _in_place(self, inputs: list[Any]) -> Iterator[None]:
+        """Within, the parameters have the data, and the place on the tape, of these Tensors."""
+        pairs = list(zip(self.inputs[self.given :], inputs[self.given :], strict=True))
+        before = [(p._data, p._node) for p, _ in pairs]
+        for p, x in pairs:
+            p._data, p._node = x._data, x._node
+        try:
+            yield
+        finally:
+            for (p, _), (data, node) in zip(pairs, before, strict=True):
+                p._data, p._node = data, node
 
     def _refuse_unusable(self, hosts: list[np.ndarray]) -> None:
         if not all(y.dtype.kind == "f" for y in hosts):
@@ -164,49 +259,133 @@ class Subject:
     def _error(self, message: str) -> GradcheckError:
         return GradcheckError(f"{self.name}: {message}")
 
-    def loss(self, k: int, x: np.ndarray) -> Any:
-        """L = Σ c · f with the input k replaced by x, the others in its dtype."""
-        hosts = {j: y.astype(x.dtype) for j, y in self.hosts.items()} | {k: x}
-        return sum(
-            np.sum(np.multiply(c, y, dtype=np.result_type(y.dtype, np.float64)))
-            for c, y in zip(self.cotangents, self._evaluate(hosts), strict=True)
-        )
+    def loss(
+        self,
+        at: int | str,
+        held: Mapping[str, np.ndarray] | None = None,
+        seen: tuple[int | str, np.ndarray] | None = None,
+    ) -> Loss:
+        """L = Σ c · f as a function of one input, or of the intermediate of that name.
+
+        held  intermediates that stay at these values, whatever they are computed from
+        seen  an intermediate, or the number of a result, and its cotangent: that alone counts
+        """
+
+        def loss(x: np.ndarray) -> Any:
+            hosts = {j: y.astype(x.dtype) for j, y in self.hosts.items()}
+            inner = {name: y.astype(x.dtype) for name, y in (held or {}).items()}
+            if isinstance(at, int):
+                hosts[at] = x
+            else:
+                inner[at] = x
+            tap = Tap(inner) if inner or seen else None
+            with np.errstate(all="ignore"):  # a step may leave the domain
+                pairs = list(zip(self.cotangents, self.evaluate(hosts, tap), strict=True))
+                if seen and tap:
+                    name, c = seen
+                    y = pairs[name][1] if isinstance(name, int) else tap.host(name)
+                    pairs = [(c, np.where(np.isfinite(y), y, 0))]  # a hidden score is −∞
+                return sum(
+                    np.sum(np.multiply(c, y, dtype=np.result_type(y.dtype, np.float64)))
+                    for c, y in pairs
+                )
+
+        return loss
 
     @cached_property
     def precision(self) -> str:
         """That of the numeric side: float64 if f can be evaluated in it, else float32."""
         try:
-            outputs = self._evaluate(self._hosts("float64"))
+            outputs = self.evaluate(self._hosts("float64"))
         except Exception:  # whatever f raises, it does not take float64
             return "float32"
         return "float64" if all(y.dtype == np.float64 for y in outputs) else "float32"
 
+    @property
+    def rounding(self) -> float:
+        """About how far L is rounded, on the numeric side."""
+        return float(np.finfo(self.precision).eps) * self.size
+
     @cached_property
-    def hosts(self) -> dict[int, np.ndarray]:
+    def hosts(self) -> Hosts:
         """The checked inputs on the host, in the precision of the numeric side."""
         return self._hosts(self.precision)
 
-    def _hosts(self, dtype: str) -> dict[int, np.ndarray]:
+    def _hosts(self, dtype: str) -> Hosts:
         return {k: backend.to_numpy(self.arrays[k]).astype(dtype) for k in self.checked}
 
-    def _evaluate(self, hosts: dict[int, np.ndarray]) -> list[np.ndarray]:
+    def evaluate(self, hosts: Hosts, tap: Tap | None = None) -> list[np.ndarray]:
         """The values of f, on the host, with the checked inputs replaced."""
         with no_grad():  # complex values have no place on the tape
-            return [backend.to_numpy(y) for y in self._call(self._copies(hosts))[0]]
+            return [backend.to_numpy(y) for y in self._call(self._copies(hosts), tap)[0]]
+
+
+class Tap:
+    """What a function hands its intermediates to: it sees them, and may put others in their place.
+
+    replaced  host arrays by name. The second intermediate of a name is "name 2"
+    arrived   the intermediates as they came
+    """
+
+    def __init__(self, replaced: Mapping[str, np.ndarray] | None = None) -> None:
+        self.replaced, self.arrived, self._seen = replaced or {}, dict[str, Any](), Counter[str]()
+
+    def __call__(self, name: str, x: Any) -> Any:
+        self._seen[name] += 1
+        number = self._seen[name]
+        name = name if number == 1 else f"{name} {number}"
+        self.arrived[name] = x
+        if name not in self.replaced:
+            return x
+        other = backend.like(self.replaced[name], array_of(x))
+        return Tensor(other) if isinstance(x, Tensor) else other
+
+    def leave_out(self, outputs: tuple[Any, ...]) -> None:
+        """Forget the intermediates that are the result."""
+        known = {id(y) for y in outputs}
+        self.arrived = {name: x for name, x in self.arrived.items() if id(x) not in known}
+
+    def host(self, name: str) -> np.ndarray:
+        """An intermediate on the host."""
+        return np.array(backend.to_numpy(array_of(self.arrived[name])))
+
+    def hosts(self) -> dict[str, np.ndarray]:
+        """The intermediates of floating-point numbers, on the host."""
+        arrived = self.arrived.items()
+        return {n: self.host(n) for n, x in arrived if backend.is_floating(array_of(x))}
+
+
+def _named_parameters(of: Any) -> dict[str, Tensor]:
+    """Parameters by name: of a module, or as they are given."""
+    named = getattr(of, "named_parameters", None)
+    if named is not None:
+        return dict(named())
+    return dict(of) if isinstance(of, Mapping) else {}
+
+
+def _signature(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def _parameters(f: Callable[..., Any], count: int) -> list[str]:
     """The names of the first parameters of f, as far as it tells them."""
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [
+        p.name
+        for p in _signature(f).values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
+
+
+def _equal(some: Any, others: Any) -> bool:
+    return all(map(np.array_equal, some, others))
 
 
 def _norm(arrays: list[np.ndarray]) -> float:

@@ -1,0 +1,132 @@
+"""Where a wrong gradient comes from: the node that is wrong while all computed from it is right.
+
+A function that can be located shows its intermediates. Each is an input of what comes after it, so
+its numeric gradient can be taken as that of an input can; and moving it shows what is computed from
+it, at once or at length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .compare import LARGE, Target
+from .subject import Subject, Tap
+
+RESULT = "the result"
+
+
+class Trace:
+    """The nodes of a function at its inputs: inputs, intermediates, and the result.
+
+    values    by name, in the order in which they are made
+    targets   inputs and intermediates with the gradient under check, 0 where none is told
+    right     the numeric gradients; that of the result is the cotangent
+    wrong     the names whose two gradients differ
+    """
+
+    def __init__(
+        self, subject: Subject, targets: Mapping[int, Target], wrong: Collection[int]
+    ) -> None:
+        self.subject, self.name, self.located = subject, subject.name, subject.can_locate
+        self.targets = {target.name: target for target in targets.values()}
+        self.inputs = [subject.names[k] for k in targets]
+        self._places: dict[str, int | str] = {subject.names[k]: k for k in targets}
+        self.wrong = [subject.names[k] for k in wrong]
+        self._shares: dict[str, dict[str, np.ndarray]] = {}
+        base = Tap()
+        results = subject.evaluate(subject.hosts, base)
+        self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
+        self.values = {subject.names[k]: x for k, x in subject.hosts.items()} | base.hosts()
+        self.constants = {
+            name: np.asarray(x)
+            for name, x in zip(subject.names, subject.arrays, strict=True)
+            if name not in self.targets and isinstance(x, np.ndarray)
+        }
+        self.values |= dict(zip(self.results, results, strict=True))
+        self._judge(base.hosts(), subject.inner_gradients() if self.located else {})
+
+    def _judge(self, values: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray]) -> None:
+        """Compare the gradients of the intermediates that are told with their numeric ones."""
+        subject, dtype = self.subject, self.targets[self.inputs[0]].gradient.dtype
+        for name, x in values.items():
+            self._places[name] = name
+            gradient = told.get(name, np.zeros(x.shape)).astype(dtype)
+            noise = 10 * float(np.finfo(dtype).eps) * float(abs(gradient).max(initial=0.0))
+            target = Target(name, x, gradient, subject.loss(name), subject.rounding, noise)
+            self.targets[name] = target
+            if name in told and (
+                gradient.shape != x.shape or not all(c.outcome.passed for c in target.compare())
+            ):
+                self.wrong.append(name)
+
+    @cached_property
+    def right(self) -> dict[str, np.ndarray]:
+        """The numeric gradients by name, where there are not too many entries."""
+        numeric = {n: t.numeric() for n, t in self.targets.items() if t.x.size <= LARGE}
+        return numeric | dict(zip(self.results, self.subject.cotangents, strict=True))
+
+    @cached_property
+    def culprits(self) -> list[str]:
+        """The wrong nodes, the last made first, from which no wrong node is computed."""
+        wrong = set(self.wrong)
+        made = [name for name in self.values if name in wrong]
+        return [name for name in reversed(made) if not wrong & self.descendants(name)]
+
+    def descendants(self, name: str) -> set[str]:
+        """The nodes that move when this one moves."""
+        return self._reached(name, {})
+
+    def consumers(self, name: str) -> list[str]:
+        """The nodes that move with this one while all others are held: those computed from it in
+        one step."""
+        held = {n: self.values[n] for n in self.descendants(name) if n not in self.results}
+        reached = self._reached(name, held)
+        return [n for n in self.values if n in reached]
+
+    def share(self, name: str, consumer: str) -> np.ndarray:
+        """The part of a node's numeric gradient that comes through this consumer.
+
+        All consumers' shares add up to the gradient.
+        """
+        known = self._shares.setdefault(name, {})
+        if consumer not in known:
+            place, dy = self._places[name], self.right[consumer]
+            held = {n: self.values[n] for n in self.descendants(name) if n not in self.results}
+            loss = self.subject.loss(place, held, (self._index(consumer), dy))
+            target = self.targets[name]
+            known[consumer] = Target(
+                name, target.x, target.gradient, loss, target.rounding, 0.0
+            ).numeric()
+        return known[consumer]
+
+    def _index(self, name: str) -> int | str:
+        return self.results.index(name) if name in self.results else name
+
+    def _reached(self, name: str, held: Mapping[str, np.ndarray]) -> set[str]:
+        hosts, replaced = dict(self.subject.hosts), dict(held)
+        moved = self._moved(self.values[name])
+        place = self._places.get(name, name)
+        if isinstance(place, int):
+            hosts[place] = moved
+        else:
+            replaced[name] = moved
+        tap = Tap(replaced)
+        results = self.subject.evaluate(hosts, tap)
+        now: dict[str, Any] = tap.hosts() | dict(zip(self.results, results, strict=True))
+        return {
+            n
+            for n, x in now.items()
+            if n != name
+            and n in self.values
+            and not np.array_equal(x, self.values[n], equal_nan=True)
+        }
+
+    @staticmethod
+    def _moved(x: np.ndarray) -> np.ndarray:
+        """x with all entries moved a little, by different shares, so none leaves its domain."""
+        r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
+        return np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)

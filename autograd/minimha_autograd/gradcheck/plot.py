@@ -1,0 +1,87 @@
+"""The V-curve: the error of each numeric method over the size of its step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .compare import Target
+from .numeric import NODES, along, weights
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LOOKS = {  # apart in grey by their dashes, and to the colour-blind
+    "central": ("#0072b2", "-", "o"),
+    "fourth-order": ("#d55e00", "--", "s"),
+    "richardson": ("#009e73", "-.", "^"),
+    "complex step": ("black", ":", None),
+}
+
+
+def curves(name: str, targets: Sequence[Target]) -> Figure:
+    """A panel for each target; see `Report.plot`."""
+    from matplotlib.figure import Figure
+
+    columns = min(len(targets), 3)
+    rows = -(-len(targets) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.4, 2.7 * rows + 0.9), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(targets) :]:
+        axes.set_axis_off()
+    for axes, target in zip(grid.flat, targets, strict=False):
+        for method, (steps, errors) in errors_over_steps(target).items():
+            colour, dashes, marker = _LOOKS[method]
+            axes.loglog(
+                steps, errors, color=colour, linestyle=dashes, marker=marker, markersize=3,
+                linewidth=1.3, label=method,
+            )  # fmt: skip
+        axes.set_title(target.name, fontsize=9)
+        axes.grid(color="0.9")
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("step h", fontsize=8)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("error, relative", fontsize=8)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(
+        f"{name}: your derivative along a random direction, off numeric ones", fontsize=9
+    )
+    return figure
+
+
+def errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By method, steps and the error of the gradient against it, along one random direction.
+
+    The error is relative to the derivative. What is exact to the last bit is drawn at eps.
+    """
+    v = np.random.default_rng(0).standard_normal(target.x.shape).astype(target.x.dtype)
+    loss, eps = along(target.loss, target.x, v), float(np.finfo(target.x.dtype).eps)
+    yours = float(np.sum(target.gradient * v, dtype=np.float64))
+
+    def error(derivative: float) -> float:
+        return max(abs(derivative - yours) / (abs(derivative) or 1.0), eps)
+
+    def at(t: float) -> float:
+        return float(loss(np.asarray(t, dtype=target.x.dtype)))
+
+    found = {}
+    steps = np.logspace(0, -13, 40)
+    for method, nodes in NODES.items():
+        pairs = list(zip(weights(method), nodes, strict=True))
+        found[method] = (
+            steps,
+            np.array(
+                [
+                    error(sum(w * (at(s * h) - at(-s * h)) / (2 * s * h) for w, s in pairs))
+                    for h in steps
+                ]
+            ),
+        )
+    with contextlib.suppress(Exception):  # whatever f raises, it does not take complex numbers
+        sharp = [error(complex(loss(np.asarray(1j * h))).imag / h) for h in steps]
+        found["complex step"] = steps, np.array(sharp)
+    return found
