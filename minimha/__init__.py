@@ -21,7 +21,7 @@ from minimha_autograd import (
     ops,
 )
 
-from . import functional, interchange, masks, pictures, positions, projections
+from . import diagnosis, functional, interchange, masks, pictures, positions, projections
 from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
@@ -50,6 +50,7 @@ __all__ = [
     "conventions",
     "cost",
     "detect_anomaly",
+    "diagnosis",
     "functional",
     "gradcheck",
     "implementation",

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,3 +54,25 @@ def place(request):
     except RuntimeError as error:
         pytest.skip(str(error))
     return Place(name, xp, xp.Device(device) if device else None)
+
+
+TABLES = pytest.StashKey[dict[str, list[list[str]]]]()
+
+
+@pytest.fixture
+def tables(request):
+    """Rows of cells by title: tables[title].append(row), and they are printed after the tests."""
+    return request.config.stash.setdefault(TABLES, defaultdict(list))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for title, rows in config.stash.get(TABLES, {}).items():
+        count = max(map(len, rows))
+        widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(count)]
+        terminalreporter.section(title)
+        for row in rows:
+            words = (
+                cell.ljust(width + 1) if cell[:1].isalpha() else cell.rjust(width)
+                for cell, width in zip(row, widths, strict=False)
+            )
+            terminalreporter.write_line(" ".join(words).rstrip())

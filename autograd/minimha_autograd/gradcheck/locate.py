@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backend
 from .compare import LARGE, Target
 from .subject import Subject, Tap
 
@@ -26,6 +27,7 @@ class Trace:
     targets   inputs and intermediates with the gradient under check, 0 where none is told
     right     the numeric gradients; that of the result is the cotangent
     wrong     the names whose two gradients differ
+    constants arrays of floats among the inputs that have no gradient
     """
 
     def __init__(
@@ -42,9 +44,9 @@ class Trace:
         self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
         self.values = {subject.names[k]: x for k, x in subject.hosts.items()} | base.hosts()
         self.constants = {
-            name: np.asarray(x)
+            name: backend.to_numpy(x)
             for name, x in zip(subject.names, subject.arrays, strict=True)
-            if name not in self.targets and isinstance(x, np.ndarray)
+            if name not in self.targets and backend.is_array(x) and backend.is_floating(x)
         }
         self.values |= dict(zip(self.results, results, strict=True))
         self._judge(base.hosts(), subject.inner_gradients() if self.located else {})

@@ -107,6 +107,10 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+AXES: dict[tuple[str, int], tuple[str, ...]] = {}
+"""The names of the axes of arrays that go by a usual name, by that name and how many there are."""
+
+
 def explain(
     report: Report, trace: Trace, diagnosis: Diagnosis, labels: Mapping[str, Sequence[str]]
 ) -> str:
@@ -150,7 +154,9 @@ def _facts(
         return [("shape", f"has shape {yours.shape}, the input {target.x.shape}")]
     compared = next(c for c in target.compare() if not c.outcome.passed)
     outcome, numeric = compared.outcome, compared.numeric
-    axes = labels.get(name) if compared.method != "adjoint" else ["direction"]
+    axes = labels.get(name) or AXES.get((name, yours.ndim))
+    if compared.method == "adjoint":
+        axes = ("direction",)
     a, b = float(compared.analytic[outcome.worst]), float(numeric[outcome.worst])
     only_noise = any(note in outcome.note for note in (ZERO, LOST))
     unit = "times the noise, which is all there should be" if only_noise else "of the largest entry"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .locate import Trace
+from .report import listed
 
 UNEXPLAINED = "unexplained"
 
@@ -74,12 +75,12 @@ class Edge:
     name, value         of the node
     consumer, output    name and value of what the step makes; dy is its gradient
     yours, right        the two shares
-    values, gradients   of all nodes by name, the gradients numeric
+    values, gradients   of all nodes by name, the gradients numeric; values of constants as well
     """
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:
         self.trace, self.name, self.consumer = trace, name, consumer
-        self.values, self.gradients = trace.values, trace.right
+        self.values, self.gradients = trace.values | trace.constants, trace.right
         self.value, self.consumers = trace.values[name], trace.consumers(name)
         self.yours, self.right = trace.targets[name].gradient.astype(np.float64), trace.right[name]
         if consumer is not None:
@@ -91,8 +92,8 @@ class Edge:
 
     @cached_property
     def distance(self) -> float:
-        """How far yours is from right, relative to its largest entry."""
-        return float(abs(self.yours - self.right).max() / abs(self.right).max())
+        """How far yours is from right, relative to the largest entry of either."""
+        return float(abs(self.yours - self.right).max(initial=0.0) / (self._size or 1.0))
 
     def is_yours(self, candidate: np.ndarray | None) -> bool:
         """Whether this is the gradient found, much closer to it than the right one is."""
@@ -106,9 +107,11 @@ class Edge:
         if candidate is None or not candidate.shape == wanted.shape == self.yours.shape:
             return False
         off = abs(candidate - wanted).max(initial=0.0)
-        return bool(off <= 1e-2 * abs(self.yours - self.right).max(initial=0.0)) and bool(
-            off <= self._tolerance * abs(wanted).max(initial=0.0)
-        )
+        return bool(off <= min(1e-2 * self.distance, self._tolerance) * self._size)
+
+    @cached_property
+    def _size(self) -> float:
+        return float(max(abs(x).max(initial=0.0) for x in (self.yours, self.right)))
 
     @cached_property
     def _tolerance(self) -> float:
@@ -124,6 +127,12 @@ class Edge:
         factor = float(np.sum(candidate * wanted)) / square
         return factor if factor and self._same(factor * candidate, wanted) else None
 
+    @cached_property
+    def downstream(self) -> list[str]:
+        """The nodes computed from this one, the consumer first."""
+        later = self.trace.descendants(self.name)
+        return sorted((n for n in self.values if n in later), key=lambda n: n != self.consumer)
+
     @property
     def step(self) -> str:
         """The step in words."""
@@ -131,8 +140,6 @@ class Edge:
 
 
 Signature = Callable[[Edge], Cause | None]
-AXES: dict[tuple[str, int], tuple[str, ...]] = {}
-"""The names of the axes of arrays that go by a usual name, by that name and how many there are."""
 _special: list[Signature] = []
 _general: list[Signature] = []
 
@@ -161,11 +168,15 @@ def diagnose(trace: Trace) -> Diagnosis:
 def _cause(trace: Trace, name: str) -> Cause:
     if name not in trace.right:
         return Cause(UNEXPLAINED, "no known mistake was looked for: there are too many entries")
-    with np.errstate(all="ignore"):
-        for edge in _edges(trace, name):
-            for recognise in (*_special, *_general):
-                if cause := recognise(edge):
-                    return cause
+    target = trace.targets[name]
+    if target.gradient.shape != target.x.shape:
+        return _wrong_shape(target.gradient, trace.right[name], name)
+    if not np.isfinite(target.gradient).all():
+        return _not_a_number(target.gradient)
+    for edge in _edges(trace, name):
+        for recognise in (_uses, *_special, *_general):
+            if cause := recognise(edge):
+                return cause
     return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
 
 
@@ -175,6 +186,35 @@ def _edges(trace: Trace, name: str) -> Iterator[Edge]:
         yield Edge(trace, name, None)
     for consumer in consumers:
         yield Edge(trace, name, consumer)
+
+
+def _uses(e: Edge) -> Cause | None:
+    """A node that is used more than once: the uses that yours adds up, and how often."""
+    if e.consumer is not None or not 2 <= len(e.consumers) <= 4:
+        return None
+    shares = [e.trace.share(e.name, c) for c in e.consumers]
+    for times in itertools.product((0, 1, 2), repeat=len(shares)):
+        if len(set(times)) == 1 or not e.is_yours(_sum(times, shares)):
+            continue
+        missing = [c for c, n in zip(e.consumers, times, strict=True) if n == 0]
+        twice = [c for c, n in zip(e.consumers, times, strict=True) if n == 2]
+        if missing:
+            return Cause(
+                "path-missing",
+                f"what comes through {listed(missing)} is missing: {e.name} is used "
+                f"{len(shares)} times, and its gradient is the sum (+=, not =) over its uses",
+                "02 autograd",
+            )
+        return Cause(
+            "path-twice",
+            f"what comes through {listed(twice)} is counted twice among the uses of {e.name}",
+            "02 autograd",
+        )
+    return None
+
+
+def _sum(times: tuple[int, ...], shares: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(sum(n * x for n, x in zip(times, shares, strict=True)))
 
 
 def fitted(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -197,29 +237,22 @@ def lengths(e: Edge) -> Iterator[tuple[int, str]]:
                 yield n, " · ".join(map(str, axes)) if count > 1 else str(n)
 
 
-@_plain
-def _wrong_shape(e: Edge) -> Cause | None:
-    shape, yours = e.value.shape, e.trace.targets[e.name].gradient
-    if yours.shape == shape:
-        return None
-    if yours.shape == shape[::-1] and np.allclose(yours.T, e.trace.right[e.name]):
+def _wrong_shape(yours: np.ndarray, right: np.ndarray, name: str) -> Cause:
+    if yours.shape == right.shape[::-1] and np.allclose(yours.T, right):
         return Cause("transposed", "the right gradient, transposed", "02 autograd")
-    total = fitted(yours, shape)
-    if total is not None and np.allclose(total, e.trace.right[e.name]):
+    total = fitted(yours, right.shape)
+    if total is not None and np.allclose(total, right):
         return Cause(
             "unsummed",
-            f"summed over the axes that {e.name} lacks, it is right: {e.name} was broadcast in the "
+            f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
             "forward, so its gradient is a sum over all the places where it was used",
             "01 arrays",
         )
-    return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {shape}")
+    return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
 
 
-@_plain
-def _not_a_number(e: Edge) -> Cause | None:
-    if np.isfinite(e.yours).all():
-        return None
-    where = int((~np.isfinite(e.yours)).sum())
+def _not_a_number(yours: np.ndarray) -> Cause:
+    where = int((~np.isfinite(yours)).sum())
     return Cause(
         "not-finite",
         f"{where} entries are NaN or infinite: is something divided by 0, or 0 multiplied by ∞? "
@@ -232,13 +265,6 @@ def _not_a_number(e: Edge) -> Cause | None:
 def _nothing(e: Edge) -> Cause | None:
     if e.yours.any() and not e.is_yours(np.zeros_like(e.right)):
         return None
-    if e.consumer and len(e.consumers) > 1:
-        return Cause(
-            "path-missing",
-            f"what comes through {e.consumer} is missing: {e.name} is used more than once, and its "
-            "gradient is the sum (+=, not =) over its uses",
-            "02 autograd",
-        )
     return Cause(
         "zero",
         f"no gradient arrives at {e.name}: is it never filled in, or cut off by detach() or .data?",
@@ -251,12 +277,6 @@ def _constant_ratio(e: Edge) -> Cause | None:
     ratio = e.multiple(e.right, e.yours)
     if ratio is None:
         return None
-    if e.consumer and len(e.consumers) > 1 and abs(ratio - 2) < 1e-6:
-        return Cause(
-            "path-twice",
-            f"what comes through {e.consumer} is counted twice among the uses of {e.name}",
-            "02 autograd",
-        )
     if abs(ratio + 1) < 1e-6:
         return Cause("sign", f"the sign of {e.step} is turned: it is −1 times the right one")
     for n, product in lengths(e):
@@ -285,23 +305,32 @@ def _transposed(e: Edge) -> Cause | None:
 
 @_plain
 def _reordered(e: Edge) -> Cause | None:
-    if not np.any(e.right) or e.yours.size < 3:
+    """Yours is the right one under a bare reshape, where axes are swapped as well."""
+    if not e.distance or e.yours.size < 3:
         return None
-    yours, right = np.sort(e.yours, axis=None), np.sort(e.right, axis=None)
-    if abs(yours - right).max() > min(1e-9, 1e-2 * e.distance) * abs(right).max():
-        return None
-    return Cause(
-        "reshape-for-swap",
-        "the right numbers in another order: is there a reshape where axes have to be swapped? "
-        "(…, H, T, D) and (…, T, H·D) are one permutation and one reshape apart",
-        "07 multi-head",
-    )
+    shapes = {x.shape for x in e.values.values() if x.size == e.value.size and x.ndim > 1}
+    if len(e.consumers) > 1:  # cut into parts, each split into heads
+        n, parts = len(e.consumers), [e.values[c].shape for c in e.consumers]
+        split = [(*s[:-3], s[-2], n, s[-3], s[-1]) for s in parts if len(s) > 2]
+        shapes |= {s for s in split if np.prod(s) == e.value.size}
+    for shape in sorted({*shapes, e.value.shape}):
+        for axes in itertools.permutations(range(len(shape))):
+            for a, b in ((e.yours, e.right), (e.right, e.yours)):
+                swapped = np.transpose(a.reshape(shape), axes).reshape(e.value.shape)
+                if abs(swapped - b).max() <= min(1e-9, 1e-2 * e.distance) * abs(e.right).max():
+                    return Cause(
+                        "reshape-for-swap",
+                        "the right numbers in another order: is there a reshape where axes have to "
+                        "be swapped? (…, H, T, D) and (…, T, H·D) are a swap and a reshape apart",
+                        "07 multi-head",
+                    )
+    return None
 
 
 @_plain
 def _another_input(e: Edge) -> Cause | None:
     for name, gradient in e.gradients.items():
-        if name not in e.trace.results and name != e.name and e.is_yours(gradient):
+        if name in set(e.trace.wrong) - {e.name, *e.downstream} and e.is_yours(gradient):
             return Cause(
                 "another-input",
                 f"it is the gradient of {name}: are two gradients returned in the wrong order?",
@@ -312,57 +341,93 @@ def _another_input(e: Edge) -> Cause | None:
 
 @_plain
 def _passed_through(e: Edge) -> Cause | None:
-    if e.consumer and e.multiple(fitted(e.dy, e.value.shape), e.yours) is not None:
-        return Cause(
-            "slope-missing",
-            f"the gradient of {e.consumer} is passed on as it came: the derivative of {e.step} is "
-            "missing",
-            "02 autograd",
-        )
+    for name in e.downstream:
+        dy = fitted(e.gradients.get(name), e.value.shape)
+        if e.multiple(dy, e.yours) is not None:
+            for factor, x in e.values.items():
+                if x.shape == e.gradients[name].shape and e.is_right(
+                    fitted(x * e.gradients[name], e.value.shape)
+                ):
+                    return Cause(
+                        "operand-wrong",
+                        f"it is d{_bare(name)}, where d{_bare(name)} · {_bare(factor)} is right",
+                        "02 autograd",
+                    )
+            return Cause(
+                "slope-missing",
+                f"the gradient of {name} is passed on as it came: the derivative of the step from "
+                f"{e.name} is missing",
+                "02 autograd",
+            )
+        if name not in e.consumers and dy is not None and e.is_yours(e.right + dy):
+            return Cause(
+                "path-twice",
+                f"the gradient of {name} is added once too often: does the forward use {e.name} "
+                "there?",
+                "02 autograd",
+            )
     return None
 
 
 @_plain
 def _product(e: Edge) -> Cause | None:
     """Yours is a product of a gradient and a value, and so is the right one, but of others."""
-    mine = next((p for p in _products(e) if e.multiple(p.array, e.yours) is not None), None)
+    known = [(p, fitted(p.array, e.value.shape)) for p in products(e)]
+    same = [p for p, made in known if e.multiple(made, e.right) is not None]
+    for p in same:
+        if (n := _one_of_many(e, p.array)) is not None:
+            return Cause(
+                "path-missing",
+                f"it is {p.text} of number {n} of the batch alone: {e.name} serves all of them, "
+                "and its gradient is the sum over their shares",
+                "01 arrays",
+            )
+    mine = next((p for p, made in known if e.multiple(made, e.yours) is not None), None)
     if mine is None:
         return None
-    same = [p for p in _products(e) if e.multiple(p.array, e.right) is not None]
     right = next((p for p in same if p.operands == mine.operands), same[0] if same else None)
-    known = "" if right is None else f", and {right.text} would be right"
+    told = "" if right is None else f", and {right.text} would be right"
     if right is not None and right.operands == mine.operands:
         return Cause(
             "operand-transposed",
-            f"it is {mine.text}{known}: for y = a b the gradients are da = dy bᵀ and db = aᵀ dy",
+            f"it is {mine.text}{told}: for y = a b the gradients are da = dy bᵀ and db = aᵀ dy",
             "04 projections" if e.value.ndim == 2 else "05 attention",
         )
-    return Cause("operand-wrong", f"it is {mine.text}{known}", "05 attention")
+    return Cause("operand-wrong", f"it is {mine.text}{told}", "05 attention")
 
 
-class _Product(NamedTuple):
+def _one_of_many(e: Edge, x: np.ndarray) -> int | None:
+    """Which one of the items that a right gradient sums over is yours."""
+    if x.ndim <= e.value.ndim:
+        return None
+    items = (fitted(item, e.value.shape) for item in x)
+    return next((n for n, x in enumerate(items) if e.multiple(x, e.yours) is not None), None)
+
+
+class Product(NamedTuple):
+    """A product of a gradient and a value, in words, the two names, and the array."""
+
     text: str
     operands: frozenset[str]
     array: np.ndarray
 
 
-def _products(e: Edge) -> Iterator[_Product]:
-    """All products of a gradient and a value, or their transposes, that have the node's shape."""
+def products(e: Edge, heads: bool = False) -> Iterator[Product]:
+    """All products of a gradient and a value, or their transposes, that broadcast from the node's
+    shape; those of the heads of a group are added up, unless heads asks for them one by one."""
     gradients = [(f"d{_bare(n)}", x) for n, x in e.gradients.items() if n != e.name and x.ndim >= 2]
-    values = [(_bare(n), x) for n, x in (e.values | e.trace.constants).items() if x.ndim >= 2]
+    values = [(_bare(n), x) for n, x in e.values.items() if x.ndim >= 2]
     for (g, dy), (a, x) in itertools.product(_with_merged(gradients), _with_merged(values)):
-        if x.dtype.kind != "f":
-            continue
         for (gt, p), (at, q) in itertools.product(_both(g, dy), _both(a, x)):
             for text, left, right in ((f"{gt} {at}", p, q), (f"{at} {gt}", q, p)):
-                if left.shape[-1] != right.shape[-2]:
+                ends = left.shape[-2], right.shape[-1]
+                if left.shape[-1] != right.shape[-2] or ends != e.value.shape[-2:]:
                     continue
                 try:
-                    made = grouped(np.matmul(*_heads_alike(left, right)), e.value.shape)
+                    made = np.matmul(*_heads_alike(left, right))
                 except ValueError:  # they do not broadcast
                     continue
-                if made is not None:
-                    yield _Product(text, frozenset({g, a}), made)
+                yield Product(text, frozenset({g, a}), made if heads else grouped(made, e.value))
 
 
 def _bare(name: str) -> str:
@@ -393,8 +458,17 @@ def _heads_alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (a, b) if rest else (a, np.repeat(b, rep, axis=-3))
 
 
-def grouped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """x summed over the axes, and over the heads of a group, that an array of this shape lacks."""
-    if x.ndim == len(shape) >= 3 and 1 < shape[-3] < x.shape[-3] and not x.shape[-3] % shape[-3]:
-        x = x.reshape(*x.shape[:-3], shape[-3], -1, *x.shape[-2:]).sum(axis=-3)
-    return fitted(x, shape)
+def grouped(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """x with the heads of each group added up, where there are more of them than in like."""
+    each = members(x, like)
+    return x if each is None else each.sum(axis=-3)
+
+
+def members(x: np.ndarray, like: np.ndarray) -> np.ndarray | None:
+    """x (…, H, m, n) as (…, G, H/G, m, n), where like has G heads and x more of them."""
+    if not x.ndim == like.ndim >= 3:
+        return None
+    heads, groups = x.shape[-3], like.shape[-3]
+    if not 1 <= groups < heads or heads % groups:
+        return None
+    return x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:])

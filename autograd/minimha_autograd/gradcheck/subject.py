@@ -130,9 +130,9 @@ class Subject:
             for k in gradients.keys() & again.keys():
                 if not np.array_equal(gradients[k], again[k], equal_nan=True):
                     raise self._error(
-                        f"the pullback gave two gradients of {self.names[k]} for one cotangent: "
-                        "does it draw random numbers, add to an array that it keeps, or change "
-                        "what it saved?"
+                        f"called twice with one cotangent, the pullback gave two gradients of "
+                        f"{self.names[k]}: does it draw random numbers, add to an array that it "
+                        "keeps, or change what it saved?"
                     )
                 if not np.array_equal(gradients[k], found[k], equal_nan=True):
                     raise self._error(

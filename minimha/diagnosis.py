@@ -1,0 +1,387 @@
+"""What wrong gradients of attention, and of what stands around it, look like.
+
+Each signature recognises a step of the forward by its values, whatever it is called, and compares
+the gradient with what the known mistakes in its backward give. `mh.gradcheck` asks them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd.gradcheck.report import AXES
+from minimha_autograd.gradcheck.signatures import (
+    Cause,
+    Edge,
+    fitted,
+    members,
+    products,
+    signature,
+)
+
+_NAMES = {
+    ("query", "q", "heads", "out"): ("batch", "head", "query", "column"),
+    ("key", "k", "value", "v"): ("batch", "head", "key", "column"),
+    ("raw", "scaled", "capped", "biased", "bias", "scores", "weights", "dropped"): (
+        "batch", "head", "query", "key",
+    ),
+    ("x", "normed", "hidden", "merged"): ("batch", "position", "feature"),
+}  # fmt: skip
+AXES.update(
+    {
+        (name, n): axes[len(axes) - n :]
+        for names, axes in _NAMES.items()
+        for name in names
+        for n in range(2, len(axes) + 1)
+    }
+)
+
+
+@signature
+def scale(e: Edge) -> Cause | None:
+    """The scale 1/√D of the scores, missing or there twice."""
+    ratio = e.multiple(e.right, e.yours)
+    if ratio is None or not _in_attention(e):
+        return None
+    made_from = [n for n in e.values if e.name in e.trace.descendants(n)] if e.trace.located else []
+    widths = {e.values[n].shape[-1] for n in (e.name, *made_from) if e.values[n].ndim >= 2}
+    for d in sorted(widths - {1}):
+        root = f"√D = √{d} = {math.sqrt(d):.4g}"
+        if abs(ratio / math.sqrt(d) - 1) < 1e-6:
+            return Cause(
+                "scale",
+                f"it is {root} times the right one in every entry: is the 1/√D of the scores "
+                f"missing from the gradient of {e.name}?",
+                "05 attention",
+            )
+        if abs(ratio * math.sqrt(d) - 1) < 1e-6:
+            return Cause(
+                "scale-twice",
+                f"it is 1/√D of the right one, with {root}: is the scale applied twice, or 1/D in "
+                "place of 1/√D?",
+                "05 attention",
+            )
+    return None
+
+
+def _in_attention(e: Edge) -> bool:
+    """Whether there are weights, or what looks like the arguments of attention."""
+    names = {"query", "key", "q", "k"} & set(e.trace.inputs)
+    return len(names) > 1 or any(
+        x.ndim >= 2 and (x >= 0).all() and np.allclose(x.sum(axis=-1).max(initial=0), 1)
+        for x in e.values.values()
+    )
+
+
+@signature
+def groups(e: Edge) -> Cause | None:
+    """Query heads that read the same key head, and the gradient of that one."""
+    shared = [p.array for p in products(e, heads=True)]
+    for x in (*shared, *e.gradients.values()):
+        each = members(x, e.value)
+        if each is None or each.sum(axis=-3).shape != e.right.shape:
+            continue
+        factor = e.multiple(each.sum(axis=-3), e.right)
+        if factor is None:
+            continue
+        each, rep = factor * each, each.shape[-3]
+        says = (
+            f"each head of {e.name} serves {rep} query heads, and its gradient is the sum of theirs"
+        )
+        if e.is_yours(each.mean(axis=-3)):
+            return Cause("groups-mean", f"it is the mean over the group: {says}", "07 multi-head")
+        for n in range(rep):
+            if e.is_yours(each[..., n, :, :]):
+                return Cause(
+                    "groups-one-member",
+                    f"it is that of query head {n} of each group alone: {says}",
+                    "07 multi-head",
+                )
+        in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
+        if e.is_yours(in_turn):
+            return Cause(
+                "groups-interleaved",
+                f"it is summed over heads h, h + G, h + 2G …: {says}, and a group is {rep} heads "
+                "in a row",
+                "07 multi-head",
+            )
+    return None
+
+
+@signature
+def softmax(e: Edge) -> Cause | None:
+    """dscores = P · (dP − Σ P · dP), and what is left when a piece of it is."""
+    if e.consumer is None or e.output.shape != e.value.shape or not e.output.ndim:
+        return None
+    p, dp, x = e.output, e.dy, e.value
+    shift = np.where(p > 0, np.log(p) - x, np.nan)
+    if (p < 0).any() or not np.nanmax(np.nanmax(shift, -1) - np.nanmin(shift, -1)) < 1e-6:
+        return None
+
+    def row(a: np.ndarray, axis: int = -1) -> np.ndarray:
+        return a.sum(axis=axis, keepdims=True)
+
+    formula = "dscores = P · (dP − Σ P · dP), summed over the row"
+    known = [
+        ("softmax-row-term", p * dp, "P · dP, without what each row has in common"),
+        ("softmax-row-term", p * (dp - row(dp)), "P · (dP − Σ dP): the P in the sum is missing"),
+        ("softmax-row-term", p * (dp + row(p * dp)), "P · (dP + Σ P · dP): the sign is wrong"),
+        ("softmax-without-p", dp - row(p * dp), "dP − Σ P · dP, without the factor P"),
+        ("softmax-mean", p * (dp - (p * dp).mean(-1, keepdims=True)), "with the mean for the sum"),
+        ("softmax-axis", p * (dp - np.sum(p * dp)), "with the sum over all of it"),
+        ("softmax-diagonal", p * (1 - p) * dp, "P · (1 − P) · dP: the diagonal of the Jacobian"),
+    ]
+    known += [
+        ("softmax-axis", p * (dp - row(p * dp, axis)), f"with the sum over axis {axis}")
+        for axis in range(p.ndim - 1)
+    ]
+    for name, candidate, text in known:
+        if e.is_yours(candidate):
+            return Cause(name, f"it is {text}, and right is {formula}", "05 attention")
+    for name, z in e.values.items():
+        if z.shape == x.shape and np.isfinite(z).all() and np.allclose(z[p > 0], x[p > 0]):
+            u = np.exp(z - z.max(axis=-1, keepdims=True))
+            u /= row(u)
+            if e.is_yours(u * (dp - row(u * dp))):
+                return Cause(
+                    "mask-ignored",
+                    f"it is that of softmax({name}) without the mask: the backward needs the "
+                    "weights that the forward made",
+                    "06 masks",
+                )
+    return None
+
+
+@signature
+def dropout(e: Edge) -> Cause | None:
+    """dx = keep · dy / (1 − p), for the keep of the forward."""
+    if e.consumer is None or e.output.shape != e.value.shape:
+        return None
+    some = e.value != 0
+    ratios = e.output[some] / e.value[some]
+    grown = float(ratios.max(initial=0.0))
+    is_kept = abs(ratios - grown) < 1e-9 * grown
+    if grown <= 1 + 1e-9 or not (is_kept | (ratios == 0)).all() or is_kept.all():
+        return None
+    keep = (e.output != 0) | ~some
+    if e.is_yours(e.dy * keep):
+        return Cause(
+            "dropout-unscaled",
+            f"what is kept grew by 1/(1 − p) = {grown:.4g} in the forward; its gradient did not",
+            "05 attention",
+        )
+    if e.is_yours(e.dy) or e.is_yours(grown * e.dy):
+        return Cause(
+            "dropout-ignored",
+            "a gradient reaches entries that dropout set to 0: the backward drops the same entries",
+            "05 attention",
+        )
+    other = np.divide(e.yours, e.dy, out=np.zeros_like(e.dy), where=e.dy != 0)
+    if (np.isclose(other, grown) | np.isclose(other, 0)).all():
+        return Cause(
+            "dropout-redrawn",
+            "the backward drops other entries than the forward did: draw once, and keep the draw",
+            "05 attention",
+        )
+    return None
+
+
+@signature
+def mask(e: Edge) -> Cause | None:
+    """A gradient where the forward hides."""
+    scale = abs(e.right).max(initial=0.0)
+    off = abs(e.yours - e.right) > 1e-9 * scale
+    if not scale or not off.any() or (abs(e.right[off]) > 1e-12 * scale).any():
+        return None
+    if not off.sum() < off.size or not (abs(e.right[~off]) > 0).any():
+        return None
+    return Cause(
+        "mask-ignored",
+        f"a gradient reaches {int(off.sum())} entries that the forward hides, and all others are "
+        "right: is the mask missing in the backward?",
+        "06 masks",
+    )
+
+
+@signature
+def rope(e: Edge) -> Cause | None:
+    """Pairs of columns turned by an angle: the gradient turns back."""
+    for x, gradient in _in_the_layout_of_the_output(e):
+        if x.shape[-1] % 2:
+            continue
+        for as_pairs in (_halves, _neighbours):
+            before, after = as_pairs(x), as_pairs(e.output)
+            turn = after / before
+            if not np.allclose(abs(turn), 1, rtol=1e-6) or np.allclose(turn, 1):
+                continue
+            dy, dx = as_pairs(e.dy), as_pairs(gradient)
+            size = abs(dx).max(initial=0.0)
+            if abs(dx - dy * turn).max() < 1e-6 * size:
+                return Cause(
+                    "rope-direction",
+                    "it is turned the same way as in the forward: the gradient of a rotation by θ "
+                    "is the rotation by −θ",
+                    "08 positions",
+                )
+            if abs(dx - dy).max() < 1e-6 * size:
+                return Cause(
+                    "rope-ignored",
+                    "it is not turned back by the angle by which the forward turned: pairs have "
+                    "the right length and the wrong direction",
+                    "08 positions",
+                )
+    return None
+
+
+def _halves(x: np.ndarray) -> np.ndarray:
+    half = x.shape[-1] // 2
+    return x[..., :half] + 1j * x[..., half:]
+
+
+def _neighbours(x: np.ndarray) -> np.ndarray:
+    return x[..., ::2] + 1j * x[..., 1::2]
+
+
+def _in_the_layout_of_the_output(e: Edge) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The node and its gradient as the consumer has them: as they are, or split into heads."""
+    if e.consumer is None or e.yours.shape != e.value.shape:
+        return
+    if e.value.shape == e.output.shape:
+        yield e.value, e.yours
+    elif e.value.ndim == e.output.ndim - 1 and e.value.size == e.output.size:
+        heads, positions, width = e.output.shape[-3:]
+        shape = (*e.value.shape[:-2], positions, heads, width)
+        if e.value.shape[-2:] == (positions, heads * width):
+            yield tuple(np.swapaxes(x.reshape(shape), -3, -2) for x in (e.value, e.yours))  # type: ignore[misc]
+
+
+@signature
+def norm(e: Edge) -> Cause | None:
+    """Layer norm and RMS norm: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ, g = dy · γ."""
+    if e.consumer is None or e.output.shape != e.value.shape or e.value.ndim < 2:
+        return None
+
+    def mean(a: np.ndarray) -> np.ndarray:
+        return a.mean(axis=-1, keepdims=True)
+
+    for gain, shift in _affine(e):
+        unit = (e.output - shift) / gain
+        for is_layer, centred in ((True, e.value - mean(e.value)), (False, e.value)):
+            inverse = mean(unit / centred)  # 1/σ
+            if not np.allclose(unit, centred * inverse, rtol=1e-6, atol=1e-9):
+                continue
+            if np.allclose(inverse, inverse.flat[0], rtol=1e-6):
+                if np.allclose(inverse, 1) and e.is_yours(e.dy) and _is_normed(e.value):
+                    return Cause("norm-gain", "the gain γ is missing", "09 training")
+                continue  # one factor for all rows is no norm
+            g, along = e.dy * gain, unit * mean(e.dy * gain * unit)
+            middle = mean(g)
+            right = g - middle - along if is_layer else g - along
+            known = [
+                ("norm-both-terms", g if is_layer else None, "mean(g) + x̂ · mean(g · x̂)"),
+                ("norm-mean-term", g - along if is_layer else right - middle, "mean(g)"),
+                ("norm-variance-term", g - middle if is_layer else g, "x̂ · mean(g · x̂)"),
+            ]
+            for name, candidate, text in known:
+                if candidate is not None and e.is_yours(candidate * inverse):
+                    verb = "is missing" if is_layer or name != "norm-mean-term" else "is too much"
+                    return Cause(name, f"{text} {verb}: {_NORM[is_layer]}", "09 training")
+            plain = e.dy - unit * mean(e.dy * unit)
+            if e.is_yours((plain - mean(e.dy) if is_layer else plain) * inverse):
+                text = f"the gain γ is missing in g: {_NORM[is_layer]}"
+                return Cause("norm-gain", text, "09 training")
+            if e.is_yours(right):
+                return Cause("norm-sigma", f"1/σ is missing: {_NORM[is_layer]}", "09 training")
+    return None
+
+
+_NORM = {
+    True: "right is dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ, since mean and σ "
+    "depend on x",
+    False: "right is dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ, since σ depends on x",
+}
+
+
+def _affine(e: Edge) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Gains and shifts of the last axis that the step could have applied."""
+    width = e.value.shape[-1:]
+    vectors = [x for x in e.values.values() if x.shape == width]
+    gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]
+    yield from itertools.product(gains, shifts)
+
+
+def _is_normed(x: np.ndarray) -> bool:
+    return np.allclose((x * x).mean(axis=-1), 1, rtol=1e-2)
+
+
+@signature
+def gain(e: Edge) -> Cause | None:
+    """y = γ x̂ + β with the gradient passed on as it came."""
+    if e.consumer is None or e.output.shape != e.value.shape or not e.is_yours(e.dy):
+        return None
+    for factor, shift in _affine(e):
+        if _is_normed(e.value) and np.allclose(e.output, factor * e.value + shift):
+            text = "the gain γ is missing: for y = γ · x̂ + β the gradient is dx̂ = γ · dy"
+            return Cause("norm-gain", text, "09 training")
+    return None
+
+
+@signature
+def blocks(e: Edge) -> Cause | None:
+    """A node cut into parts, whose gradients come back in each other's place."""
+    if e.consumer is not None or not 2 <= len(e.consumers) <= 4:
+        return None
+    shares = {c: e.trace.share(e.name, c) for c in e.consumers}
+    for (a, x), (b, y) in itertools.combinations(shares.items(), 2):
+        here, there = x != 0, y != 0
+        if (here & there).any() or here.sum() != there.sum():
+            continue
+        exchanged = e.right.copy()
+        exchanged[here], exchanged[there] = e.right[there], e.right[here]
+        if e.is_yours(exchanged):
+            text = f"the gradients of {a} and {b} stand in each other's place in that of {e.name}"
+            return Cause("another-input", text, "07 multi-head")
+    return None
+
+
+@signature
+def target(e: Edge) -> Cause | None:
+    """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
+    off = e.right - e.yours
+    is_off = abs(off) > 1e-9 * abs(off).max(initial=0.0)
+    scale = abs(e.right).max(initial=0.0)
+    if off.ndim < 1 or off.shape[-1] < 2 or (is_off.sum(axis=-1) > 1).any() or not is_off.any():
+        return None
+    rows = is_off.any(axis=-1)
+    if (abs(e.right.sum(axis=-1)) > 1e-9 * scale).any() or abs(e.right[~rows]).max(initial=0) > 0:
+        return None
+    if not ((e.yours[rows] > 0).all() or (e.yours[rows] < 0).all()):
+        return None  # a softmax has no zeros
+    return Cause(
+        "target-missing",
+        "it is the softmax, without 1 taken off at the target: dlogits = softmax(logits) − one-hot",
+        "09 training",
+    )
+
+
+@signature
+def embedding(e: Edge) -> Cause | None:
+    """A row of a table that is read more than once."""
+    if e.consumer is None or e.value.ndim != 2 or e.dy.shape[-1:] != e.value.shape[-1:]:
+        return None
+    off = (abs(e.yours - e.right) > 1e-9 * abs(e.right).max(initial=0.0)).any(axis=-1)
+    read = e.dy.reshape(-1, e.dy.shape[-1])
+    if not off.any() or fitted(e.dy, e.value.shape) is not None:
+        return None
+    for row in e.yours[off]:
+        if not (abs(read - row).max(axis=-1) <= 1e-6 * abs(row).max()).any():
+            return None
+    return Cause(
+        "repeats-overwritten",
+        f"rows {', '.join(map(str, np.flatnonzero(off)[:5]))} have the gradient of one of the "
+        "places where they are read, and are read more often: gradients add up (np.add.at, not =)",
+        "09 training",
+    )
