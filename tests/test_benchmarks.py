@@ -36,3 +36,16 @@ def test_the_forms_are_compared_and_saved(tmp_path):
     assert len(rows) == 8
     assert "Told right:" in done.stdout  # how often is for a quiet machine and all cells to say
     assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+
+
+def test_gradient_checks_are_compared_and_saved(tmp_path):
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "gradcheck.py", "--quick", "--save", tmp_path / "table.md"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours = next(line for line in done.stdout.splitlines() if line.startswith("| mh.gradcheck"))
+    caught = [float(cell) for cell in ours.split("|")[2:4]]
+    assert max(caught) <= 1e-9
+    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
