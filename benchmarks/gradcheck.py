@@ -157,7 +157,7 @@ def main() -> None:
     seeds = 2 if options.quick else options.seeds
     lines = [
         "# What gradient checks find\n",
-        "`python benchmarks/gradcheck.py`. Softmax attention in float64, query (2, 3, 5, 4), 7 keys:",
+        "`python benchmarks/gradcheck.py`. Softmax attention in float64, query (2, 3, 5, 4), 7 keys:",  # noqa: E501
         f"how wrong the whole gradient of the query must be to be caught at each of {seeds} seeds,",
         "with every checker's defaults.\n",
         "| checker | output as it is | output times 1e-6 | a check takes, ms |",

@@ -1,0 +1,45 @@
+"""The transcripts in docs/gradient-checks.md are what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import minimha as mh
+
+PAGE = Path(__file__).parents[1] / "docs" / "gradient-checks.md"
+
+
+def transcripts(text):
+    """Pairs of a block of Python and of the text below it."""
+    return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+
+
+def happens(code, names, capsys, folder):
+    """What a reader sees who runs it; as a test file, if its first line names one."""
+    file = re.match(r"# (test_\w+\.py)\n", code)
+    if file:
+        folder.joinpath(file[1]).write_text(code, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        shown = subprocess.run(
+            [*command, "--no-header", "--color=no"], cwd=folder, capture_output=True, text=True,
+            check=False,
+        ).stdout  # fmt: skip
+        return re.sub(r"\d+\.\d+ ?s", "0.1s", re.sub(r"=(=+)", "==", shown))
+    try:
+        exec(code, names)
+    except mh.GradcheckError as error:
+        return f"GradcheckError: {error}"
+    return capsys.readouterr().out
+
+
+def steady(text):
+    """The text without what differs from one machine to another: the last digits, and rounding."""
+    return re.sub(r"\d\.\de[-+]\d\d", "1.0e+00", re.sub(r"(\.\d{5})\d+", r"\1", text)).split()
+
+
+def test_transcripts_are_real(capsys, tmp_path):
+    names, found = {}, transcripts(PAGE.read_text(encoding="utf-8"))
+    assert len(found) == 4
+    for code, text in found:
+        assert steady(happens(code, names, capsys, tmp_path)) == steady(text)
