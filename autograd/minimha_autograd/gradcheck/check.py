@@ -11,7 +11,9 @@ tolerance, so the scale of the output does not matter.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -55,21 +57,57 @@ def gradcheck(
     """
     subject = Subject(f, inputs, names)
     labels = _labels(axes, subject)
-    subject.differentiate(np.random.default_rng(rng))
-    rows = []
-    for k in subject.checked:
-        analytic = subject.gradients[k]
-        for method, numeric, bound, reason in _numeric_gradients(subject, k):
-            outcome = bound.compare(analytic, numeric)
-            note = "; ".join(filter(None, (outcome.note, reason)))
-            row = Row(
-                subject.names[k], analytic.shape, method, outcome.error, outcome.allowed, note
-            )
-            if not outcome.passed:
-                message = explain(subject.name, analytic, numeric, row, outcome, labels[k])
-                raise GradcheckError(message)
-            rows.append(row)
+    rows: list[Row] = []
+    with _told(subject.name, rows):
+        subject.differentiate(np.random.default_rng(rng))
+        for k in subject.checked:
+            analytic = subject.gradients[k]
+            for method, numeric, bound, reason in _numeric_gradients(subject, k):
+                outcome = bound.compare(analytic, numeric)
+                note = "; ".join(filter(None, (outcome.note, reason)))
+                row = Row(
+                    subject.names[k], analytic.shape, method, outcome.error, outcome.allowed, note
+                )
+                rows.append(row)
+                if not outcome.passed:
+                    message = explain(subject.name, analytic, numeric, row, outcome, labels[k])
+                    raise GradcheckError(message)
     return Report(subject.name, tuple(rows))
+
+
+@contextmanager
+def _told(name: str, rows: list[Row]) -> Iterator[None]:
+    """Log how the check of a function ends, at DEBUG: the pytest plugin sums it up.
+
+    The record's `check` holds plain values: name, passed, seconds, the cause of a failure (its
+    first line), and input, error and allowed of the worst row, None where there is none.
+    """
+    import logging  # which few have loaded before their first check
+
+    def tell(cause: str | None) -> None:
+        seconds = time.perf_counter() - start
+        worst = max(rows, key=lambda row: row.error / (row.allowed or 1.0), default=None)
+        if cause and rows:
+            worst = rows[-1]  # where it ended, be its error a NaN
+        check = {
+            "name": str(name),
+            "passed": cause is None,
+            "seconds": seconds,
+            "cause": cause,
+            "input": str(worst.input) if worst else None,
+            "error": worst.error if worst else None,
+            "allowed": worst.allowed if worst else None,
+        }
+        log = logging.getLogger("minimha.gradcheck")
+        log.debug(cause or f"{name}: the gradients are right", extra={"check": check})
+
+    start = time.perf_counter()
+    try:
+        yield
+    except GradcheckError as error:
+        tell(str(error).partition("\n")[0])
+        raise
+    tell(None)
 
 
 def _labels(axes: Any, subject: Subject) -> list[Sequence[str] | None]:
