@@ -252,9 +252,9 @@ def _in_short(representation: Any, error: BaseException) -> Any:
     """The failure as pytest shows it, with "GradcheckError" for the full name of the class, and
     with the diagnosis alone in the short summary, where space is dear."""
     if wrong := _wrong():
-        name = wrong.__name__
-        chain = getattr(representation, "chain", ())
-        texts = [entry.lines for part in chain for entry in part[0].reprentries]
+        name, whole = wrong.__name__, getattr(representation, "reprtraceback", None)
+        parts = [part[0] for part in getattr(representation, "chain", ())] or [whole]
+        texts = [entry.lines for part in parts if part for entry in part.reprentries]
         texts += [lines for _, lines in getattr(representation, "reprlocation_lines", ())]
         for lines in texts:
             lines[:] = [line.replace(f"{wrong.__module__}.{name}", name) for line in lines]

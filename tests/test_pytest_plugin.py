@@ -33,7 +33,8 @@ logging.getLogger().addHandler(type("Own", (logging.Handler,), {"emit": lambda s
 
 
 def double(x):
-    """
+    """Twice.
+
     >>> mh.gradcheck(triple, np.ones(3))
     """
     return 2 * x, lambda dy: (2 * dy,)
@@ -48,7 +49,7 @@ def flat(x):
 
 
 def todo(x):
-    raise NotImplementedError("to be written")
+    raise NotImplementedError("to be written")  # in todo
 
 
 def helper(f, x):
@@ -145,6 +146,15 @@ def test_setup(broken):
 class TestUnit(unittest.TestCase):
     def test_unit(self):
         mh.gradcheck(triple, np.ones(3))  # in test_unit
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_numbers(rng, k):
+    assert rng.random() == 2
+
+
+def test_other_numbers(rng):
+    assert rng.random() == 2
 
 
 def test_plain_failure():
@@ -270,6 +280,26 @@ def homework(folder):
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def spread(folder):
+    """The same on two processes."""
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    return call(folder, "-m", "pytest", "-n2", *OPTIONS).stdout
+
+
+@pytest.fixture(scope="module")
+def styles(folder):
+    """What other options show of some of it."""
+    options = {
+        style: f"--tb={style} -k test_wrong" for style in ("short", "line", "long", "native")
+    }
+    options |= {"full": "--full-trace -k test_wrong", "collect": "-m gradcheck -q --collect-only"}
+    options |= {"fixtures": "--fixtures", "markers": "--markers"}
+    parts = [f"-p no:cacheprovider test_homework.py {x}" for x in options.values()]
+    outputs = call(folder, "-c", EACH, *parts).stdout.split("#####\n")[1:]
+    return dict(zip(options, outputs, strict=True))
+
+
 def failure(output, title):
     """The part of the output under the title of a failure."""
     _, _, rest = re.split(rf"^(_+ {re.escape(title)} _+)$", output, maxsplit=1, flags=re.MULTILINE)
@@ -319,33 +349,160 @@ def test_it_can_be_left_out(runs):
     assert "fixture 'gradcheck' not found" in output
 
 
+WRONG = "GradcheckError: triple: the gradient of x is wrong"
+
+
 @pytest.mark.parametrize(
-    ("title", "marker", "first", "place"),
+    ("title", "where", "message"),
     [
-        ("test_wrong[2.0]", "test_wrong", "GradcheckError: triple: the gradient of row is wrong", None),
-        ("test_todo", "test_todo", "NotImplementedError: to be written", "to be written"),
-        ("test_nothing", "test_nothing", "Failed: returned nothing, not a function and its inputs", None),
-        ("test_no_inputs", "test_no_inputs", "Failed: returned a function, not a function and", None),
-        ("test_axes", "test_axes", "ValueError: axes: 3 names for x, which has shape (2, 3)", None),
-        ("test_unnamed", "test_unnamed", "Failed: the mark gradcheck takes settings by name", None),
-        ("test_later", "test_later", "GradcheckError: triple: the gradient of x is wrong", None),
-        ("TestMarked.test_fixture", "test_fixture", "GradcheckError: flat: the gradient of width has", None),
-        ("test_direct", "test_direct", "GradcheckError: triple: the gradient of x is wrong", "in helper"),
-        ("test_chained", "test_chained", "RuntimeError: the reason", None),
-        ("test_chained", "test_chained", "GradcheckError: triple: the gradient of x is wrong", None),
-        ("TestUnit.test_unit", "test_unit", "GradcheckError: triple: the gradient of x is wrong", None),
-        ("ERROR at setup of test_setup", "broken", "GradcheckError: triple: the gradient of x", None),
+        ("test_wrong[2.0]", "in test_wrong", "GradcheckError: triple: the gradient of row is wrong"),
+        ("test_nothing", "in test_nothing", "Failed: returned nothing, not a function and its inputs"),
+        ("test_no_inputs", "in test_no_inputs", "Failed: returned a function, not a function and"),
+        ("test_axes", "in test_axes", "ValueError: axes: 3 names for x, which has shape (2, 3)"),
+        ("test_unnamed", "in test_unnamed", "Failed: the mark gradcheck takes settings by name"),
+        ("test_later", "in test_later", WRONG),
+        ("TestMarked.test_fixture", "in test_fixture", "GradcheckError: flat: the gradient of width has"),
+        ("test_direct", "in helper", WRONG),
+        ("test_chained", "in helper", WRONG),
+        ("test_chained", "in test_chained", "RuntimeError: the reason"),
+        ("TestUnit.test_unit", "in test_unit", WRONG),
+        ("ERROR at setup of test_setup", "in broken", WRONG),
+        ("test_todo", "in todo", "NotImplementedError: to be written"),
     ],
 )  # fmt: skip
-def test_a_failure_shows_the_users_line_and_the_message(homework, title, marker, first, place):
+def test_a_failure_shows_the_users_line_and_the_message(homework, title, where, message):
     text = failure(homework, title)
-    assert re.search(rf"^>.*# in {marker}$", text, flags=re.MULTILINE), text
-    assert re.search(rf"^E +{re.escape(first)}", text, flags=re.MULTILINE), text
-    lines = HOMEWORK.splitlines()
-    (line,) = [k for k, x in enumerate(lines, 1) if x.endswith(place and f'"{place}")' if place == "to be written" else f"# {place or 'in ' + marker}")]
-    assert f"\ntest_homework.py:{line}: {first.partition(':')[0]}\n" in text
+    (line,) = [k for k, x in enumerate(HOMEWORK.splitlines(), 1) if x.endswith(f"# {where}")]
+    assert re.search(rf"^> .*# {where}$", text, flags=re.MULTILINE)
+    assert re.search(rf"^E +{re.escape(message)}", text, flags=re.MULTILINE)
+    assert f"\ntest_homework.py:{line}: {message.partition(':')[0]}\n" in text
+
+
+def test_the_users_lines_on_the_way_are_shown(homework):
+    for title, where in (("test_direct", "in test_direct"), ("test_todo", "in test_todo")):
+        assert re.search(rf"^> .*# {where}$", failure(homework, title), flags=re.MULTILINE)
 
 
 def test_a_failure_shows_the_whole_diagnosis(homework):
-    text = failure(homework, "test_wrong[1.0]")
-    assert re.search(r"^E +worst entry  B \d, T \d\nE +yours .*\nE +numeric .*\nE +ratio +1\.5, the same", text, flags=re.MULTILINE)
+    lines = [
+        r"worst entry  B \d, T \d",
+        "yours .*",
+        r"numeric .*\(complex step\)",
+        "ratio .*1.5, the same.*",
+        "error .*; allowed .*",
+    ]
+    assert re.search(
+        "".join(f"E +{line}\n" for line in lines), failure(homework, "test_wrong[1.0]")
+    )
+
+
+def test_no_line_of_ours_is_shown(homework):
+    assert not re.search(r"minimha_(autograd|pytest)", homework.replace("minimha_autograd'", ""))
+
+
+def test_a_doctest_and_a_file_that_fails_on_import_show_it_too(homework):
+    assert f"\n{WRONG}\n  worst entry" in failure(homework, "[doctest] test_homework.double")
+    text = failure(homework, "ERROR collecting test_imported.py")
+    assert re.search(
+        r"test_imported.py:4: in <module>\n.*\nE +GradcheckError: <lambda>: the gradient", text
+    )
+
+
+def test_the_short_summary_tells_the_diagnosis(homework):
+    assert "FAILED test_homework.py::test_direct - triple: the gradient of x is wrong\n" in homework
+    assert "ERROR test_imported.py - <lambda>: the gradient of x is wrong\n" in homework
+
+
+def test_what_has_nothing_to_do_with_checks_is_as_ever(homework):
+    assert "E       assert 1 == 2\nE        +  where 1 = len([1])" in failure(
+        homework, "test_plain_failure"
+    )
+
+
+def test_nobody_elses_logs_hear_of_it(homework):
+    assert "test_logs _" not in homework
+    assert "minimha.gradcheck" not in homework
+
+
+def test_what_passes_and_what_fails_is_counted(homework):
+    assert re.search(r"= 17 failed, 5 passed, 3 errors in", homework), homework[-80:]
+
+
+def test_the_summary_has_every_check_the_failures_first(homework):
+    lines = summary(homework)
+    assert [line[0] for line in lines] == ["wrong"] * 9 + ["ok"] * 4 + ["wrong", "ok"]
+    assert lines[1] == [
+        "wrong",
+        "triple",
+        "row",
+        "5.0e-01",
+        "1.0e-12",
+        "test_homework.py::test_wrong[1.0]",
+    ]
+    assert lines[4] == [
+        "wrong",
+        "flat",
+        "—",
+        "—",
+        "—",
+        "test_homework.py::TestMarked::test_fixture",
+    ]
+    assert lines[13][:4] == ["wrong", "as", "expected", "triple"]
+    assert lines[14][-1] == "test_homework.py::test_logs"
+
+
+def test_a_test_draws_the_same_numbers_every_time(homework, spread):
+    """And no other test does, nor the same with other parameters."""
+    drawn = re.findall(r"^E +assert (0\.\d+) == 2$", homework, flags=re.MULTILINE)
+    assert len(set(drawn)) == len(drawn) == 3
+    assert sorted(drawn) == sorted(
+        re.findall(r"^E +assert (0\.\d+) == 2$", spread, flags=re.MULTILINE)
+    )
+
+
+def test_the_summary_is_complete_on_several_processes(homework, spread):
+    assert "2 workers" in spread
+    assert sorted(summary(spread)) == sorted(summary(homework))
+
+
+@pytest.mark.parametrize("style", ["short", "line", "long", "native"])
+def test_every_style_of_traceback_has_the_message_and_none_of_our_lines(styles, style):
+    text = styles[style]
+    assert "GradcheckError: triple: the gradient of row is wrong\n  " in text.replace("\nE ", "\n")
+    assert not re.search(r"minimha_(autograd|pytest)\W", text)
+
+
+def test_all_of_it_is_there_for_who_asks(styles):
+    assert re.search(r"minimha_autograd.gradcheck.check\.py:\d+: ", styles["full"])
+
+
+def test_the_mark_selects(styles):
+    assert "test_fixture_unused" in styles["collect"]
+    assert "test_wrong[1.0]" in styles["collect"]
+    assert "test_direct" not in styles["collect"]
+    assert "@pytest.mark.gradcheck(**settings): the test returns" in styles["markers"]
+
+
+def test_the_fixtures_say_what_they_are(styles):
+    for words in (
+        "the same numbers in every run",
+        "compare the gradients of f",
+        "each of those in",
+    ):
+        assert words in styles["fixtures"]
+
+
+def test_a_long_summary_ends_with_a_count(runs):
+    full, quiet, quieter, without = runs(MANY, "", "-q", "-qq", "--no-summary")
+    lines = summary(full)
+    assert len(lines) == 21
+    assert [line[0] for line in lines[:20]] == ["wrong"] + ["ok"] * 19
+    assert re.search(
+        r"^… and 12 more, 1 wrong as expected, in \d+\.\d s$", full, flags=re.MULTILINE
+    )
+    counted = r"^32 gradient checks, 1 wrong, 1 wrong as expected, in \d+\.\d s$"
+    assert re.search(counted, quiet, flags=re.MULTILINE)
+    for output in (quiet, quieter, without):
+        assert "= gradient checks" not in output
+    assert "gradient checks" not in quieter + without
+    assert "\033" not in full
