@@ -7,6 +7,7 @@
 Active on install. A module of its own beside the packages, because pytest imports it in every
 project: it loads neither of them, nor NumPy, before a test asks for what they hold.
 
+A failure shows the lines of the test and the diagnosis; --full-trace shows ours between them.
 What a test checks is told by the engine's logger `minimha.gradcheck`, so that the summary knows of
 direct calls of mh.gradcheck as well.
 """

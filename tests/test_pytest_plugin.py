@@ -468,7 +468,8 @@ def test_the_summary_is_complete_on_several_processes(homework, spread):
 @pytest.mark.parametrize("style", ["short", "line", "long", "native"])
 def test_every_style_of_traceback_has_the_message_and_none_of_our_lines(styles, style):
     text = styles[style]
-    assert "GradcheckError: triple: the gradient of row is wrong\n  " in text.replace("\nE ", "\n")
+    assert " triple: the gradient of row is wrong\n" in text
+    assert "worst entry" in text or style == "line"  # where pytest 8 has room for one line
     assert not re.search(r"minimha_(autograd|pytest)\W", text)
 
 
