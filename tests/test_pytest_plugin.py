@@ -119,6 +119,21 @@ class TestMarked:
         gradcheck(flat, rng.standard_normal(4))  # in test_fixture
 
 
+    @pytest.mark.gradcheck(names=["own"])
+    def test_closest(self):
+        return flat, np.ones(4)  # in test_closest
+
+
+@mh.operation
+def checking(x):
+    mh.gradcheck(triple, np.ones(3))  # in checking
+    return double(x)
+
+
+def test_operation():
+    checking(np.ones(3))
+
+
 def test_fixture_unused(gradcheck):
     assert gradcheck
 
@@ -362,6 +377,8 @@ WRONG = "GradcheckError: triple: the gradient of x is wrong"
         ("test_unnamed", "in test_unnamed", "Failed: the mark gradcheck takes settings by name"),
         ("test_later", "in test_later", WRONG),
         ("TestMarked.test_fixture", "in test_fixture", "GradcheckError: flat: the gradient of width has"),
+        ("TestMarked.test_closest", "in test_closest", "GradcheckError: flat: the gradient of own has"),
+        ("test_operation", "in checking", WRONG),
         ("test_direct", "in helper", WRONG),
         ("test_chained", "in helper", WRONG),
         ("test_chained", "in test_chained", "RuntimeError: the reason"),
@@ -425,12 +442,12 @@ def test_nobody_elses_logs_hear_of_it(homework):
 
 
 def test_what_passes_and_what_fails_is_counted(homework):
-    assert re.search(r"= 17 failed, 5 passed, 3 errors in", homework), homework[-80:]
+    assert re.search(r"= 19 failed, 5 passed, 3 errors in", homework), homework[-80:]
 
 
 def test_the_summary_has_every_check_the_failures_first(homework):
     lines = summary(homework)
-    assert [line[0] for line in lines] == ["wrong"] * 9 + ["ok"] * 4 + ["wrong", "ok"]
+    assert [line[0] for line in lines] == ["wrong"] * 11 + ["ok"] * 4 + ["wrong", "ok"]
     assert lines[1] == [
         "wrong",
         "triple",
@@ -447,8 +464,8 @@ def test_the_summary_has_every_check_the_failures_first(homework):
         "—",
         "test_homework.py::TestMarked::test_fixture",
     ]
-    assert lines[13][:4] == ["wrong", "as", "expected", "triple"]
-    assert lines[14][-1] == "test_homework.py::test_logs"
+    assert lines[15][:4] == ["wrong", "as", "expected", "triple"]
+    assert lines[16][-1] == "test_homework.py::test_logs"
 
 
 def test_a_test_draws_the_same_numbers_every_time(homework, spread):
