@@ -11,7 +11,10 @@ tolerance, so the scale of the output does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -74,7 +77,20 @@ def gradcheck(
     subject = Subject(f, inputs, names, parameters)
     subject.require_floats()
     labels = _labels(axes, subject)
-    subject.differentiate(np.random.default_rng(rng))
+    rows: list[Row] = []
+    with _told(subject.name, rows):
+        return _checked(subject, method, labels, np.random.default_rng(rng), rows)
+
+
+def _checked(
+    subject: Subject,
+    method: str,
+    labels: Mapping[str, Sequence[str]],
+    rng: np.random.Generator,
+    rows: list[Row],
+) -> Report:
+    """The report, its rows put in the list as they come; raises GradcheckError."""
+    subject.differentiate(rng)
     targets = {
         k: Target(
             subject.names[k],
@@ -86,7 +102,6 @@ def gradcheck(
         )
         for k in subject.checked
     }
-    rows: list[Row] = []
     wrong: dict[int, Compared | None] = {}
     for k, target in targets.items():
         if k in subject.misshapen:
@@ -101,6 +116,40 @@ def gradcheck(
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
     return report
+
+
+@contextmanager
+def _told(name: str, rows: list[Row]) -> Iterator[None]:
+    """Log how the check of a function ends, at DEBUG: the pytest plugin sums it up.
+
+    The record's `check` holds plain values: name, passed, seconds, and input, error and allowed of
+    the worst row, None where there is none.
+    """
+    import logging  # which few have loaded before their first check
+
+    def tell(message: str, passed: bool) -> None:
+        worst = max(rows, key=_badness, default=None)
+        check = {
+            "name": name,
+            "passed": passed,
+            "seconds": time.perf_counter() - start,
+            "input": worst.input if worst else None,
+            "error": worst.error if worst else None,
+            "allowed": worst.allowed if worst else None,
+        }
+        logging.getLogger("minimha.gradcheck").debug(message, extra={"check": check})
+
+    start = time.perf_counter()
+    try:
+        yield
+    except GradcheckError as error:
+        tell(str(error).partition("\n")[0], passed=False)
+        raise
+    tell(f"{name}: the gradients are right", passed=True)
+
+
+def _badness(row: Row) -> float:
+    return math.inf if math.isnan(row.error) else row.error / (row.allowed or 1.0)
 
 
 def _row(target: Target, compared: Compared) -> Row:
