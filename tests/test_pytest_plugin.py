@@ -48,6 +48,10 @@ def flat(x):
     return 2 * x, lambda dy: (dy.sum(),)
 
 
+def second(x, y):
+    return x * y, lambda dy: (dy * y, dy * np.nan)
+
+
 def todo(x):
     raise NotImplementedError("to be written")  # in todo
 
@@ -132,6 +136,10 @@ def checking(x):
 
 def test_operation():
     checking(np.ones(3))
+
+
+def test_second():
+    mh.gradcheck(second, np.ones(3), np.ones(3))
 
 
 def test_fixture_unused(gradcheck):
@@ -335,7 +343,7 @@ def test_numpy_is_the_default(run):
 
 def test_every_library_named_gets_its_turn_once(run, monkeypatch):
     done = run(USES_XP, "--array-backend", "numpy, numpy,cupy")
-    assert "1 passed, 1 skipped" in done.stdout or "2 passed" in done.stdout
+    assert "= 1 passed, 1 skipped in" in done.stdout or "= 2 passed in" in done.stdout
     if "skipped" in done.stdout:
         assert "cupy is" in done.stdout.replace("the array library cupy is", "cupy is")
 
@@ -442,12 +450,12 @@ def test_nobody_elses_logs_hear_of_it(homework):
 
 
 def test_what_passes_and_what_fails_is_counted(homework):
-    assert re.search(r"= 19 failed, 5 passed, 3 errors in", homework), homework[-80:]
+    assert re.search(r"= 20 failed, 5 passed, 3 errors in", homework), homework[-80:]
 
 
 def test_the_summary_has_every_check_the_failures_first(homework):
     lines = summary(homework)
-    assert [line[0] for line in lines] == ["wrong"] * 11 + ["ok"] * 4 + ["wrong", "ok"]
+    assert [line[0] for line in lines] == ["wrong"] * 12 + ["ok"] * 4 + ["wrong", "ok"]
     assert lines[1] == [
         "wrong",
         "triple",
@@ -464,8 +472,9 @@ def test_the_summary_has_every_check_the_failures_first(homework):
         "—",
         "test_homework.py::TestMarked::test_fixture",
     ]
-    assert lines[15][:4] == ["wrong", "as", "expected", "triple"]
-    assert lines[16][-1] == "test_homework.py::test_logs"
+    assert ["wrong", "second", "y", "nan", "1.0e-12", "test_homework.py::test_second"] in lines
+    assert lines[16][:4] == ["wrong", "as", "expected", "triple"]
+    assert lines[17][-1] == "test_homework.py::test_logs"
 
 
 def test_a_test_draws_the_same_numbers_every_time(homework, spread):
