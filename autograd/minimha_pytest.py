@@ -142,7 +142,7 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
     """mh.gradcheck with the settings of the node's marks, the closest of which count."""
-    from minimha_autograd import gradcheck
+    from minimha import gradcheck  # of which the diagnosis knows attention too
 
     settings: dict[str, Any] = {}
     for mark in node.iter_markers("gradcheck"):
