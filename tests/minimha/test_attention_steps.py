@@ -194,3 +194,18 @@ def test_steps_can_be_copied(inputs):
     steps = attention_steps(**inputs, **SETTINGS)
     for other in (copy.copy(steps), copy.deepcopy(steps)):
         np.testing.assert_array_equal(other.out, steps.out)
+
+
+@pytest.mark.parametrize("cut", ["raw", "scores", "weights", "dropped"])
+def test_a_gradient_check_locates_the_step_at_fault(cut, inputs):
+    def attend(query, key, value, *, tap=lambda _, x: x):
+        def broken(name, x):
+            x = tap(name, x)
+            return x.detach() if name == cut else x
+
+        rest = {name: x for name, x in inputs.items() if name not in ("query", "key", "value")}
+        return attention_steps(query, key, value, **rest, **SETTINGS, tap=broken).out
+
+    with pytest.raises(mh.GradcheckError) as failure:
+        mh.gradcheck(attend, *(mh.Tensor(inputs[name]) for name in ("query", "key", "value")))
+    assert (failure.value.diagnosis.nodes, failure.value.diagnosis.cause) == ((cut,), "zero")
