@@ -160,3 +160,13 @@ def test_what_is_close_to_nothing_is_not_taken_for_right(rng):
     x, y = rng.standard_normal((5, 3)), rng.standard_normal(3)
     f = lambda x, y: (1e-12 * x * y, lambda dy: (1e-12 * dy * y, dy * 1e-12 * y))  # noqa: E731
     assert cause(f, x, y) == "unexplained"
+
+
+def test_heads_of_a_group_that_are_not_summed(rng):
+    def f(q, k):
+        shared = np.repeat(k, 2, axis=-3)
+        return q * shared, lambda dy: (dy * shared, dy * q)
+
+    diagnosis = found(f, *(rng.standard_normal((n, 3, 5)) for n in (4, 2))).diagnosis
+    assert (diagnosis.nodes, diagnosis.cause) == (("k",), "unsummed")
+    assert "each head of k serves 2 others" in diagnosis.text

@@ -306,6 +306,14 @@ def lengths(e: Edge) -> Iterator[tuple[int, str]]:
 def _wrong_shape(yours: np.ndarray, right: np.ndarray, name: str) -> Cause:
     if yours.shape == right.shape[::-1] and _close(yours.T, right):
         return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+    heads = grouped(yours, right)
+    if heads.shape == right.shape and _close(heads, right):
+        return Cause(
+            "unsummed",
+            f"summed over the heads of each group, it is right: each head of {name} serves "
+            f"{yours.shape[-3] // right.shape[-3]} others, and its gradient is the sum of theirs",
+            "07 multi-head",
+        )
     total = fitted(yours, right.shape)
     if total is not None and _close(total, right):
         return Cause(
@@ -462,10 +470,10 @@ def _product(e: Edge) -> Cause | None:
         return Cause(
             "operand-transposed",
             f"it is {mine.text}{told}: for y = a b the gradients are da = dy bᵀ and db = aᵀ dy",
-            "04 projections" if e.value.ndim == 2 else "05 attention",
+            "04 projections",
         )
     name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
-    return Cause(name, f"it is {mine.text}{told}", "05 attention")
+    return Cause(name, f"it is {mine.text}{told}", "04 projections")
 
 
 def _one_of_many(e: Edge, x: np.ndarray) -> int | None:
