@@ -274,13 +274,14 @@ def _drawn(e: Edge, keep: np.ndarray, grown: float) -> Cause | None:
     if e.is_yours(e.dy * keep):
         return Cause(
             "dropout-unscaled",
-            f"what is kept grew by 1/(1 − p) = {grown:.4g} in the forward; its gradient did not",
+            f"what is kept is multiplied by 1/(1 − p) = {grown:.4g} in the forward, and its "
+            "gradient is not",
             "05 attention",
         )
     if e.is_yours(e.dy) or e.is_yours(grown * e.dy):
         return Cause(
             "dropout-ignored",
-            "a gradient reaches entries that dropout set to 0: the backward drops the same entries",
+            "a gradient reaches entries that dropout set to 0: the backward has to drop them too",
             "05 attention",
         )
     other = np.divide(e.yours, e.dy, out=np.zeros_like(e.dy), where=e.dy != 0)
@@ -288,7 +289,7 @@ def _drawn(e: Edge, keep: np.ndarray, grown: float) -> Cause | None:
     if is_grown.any() and (is_grown | (e.yours == 0)).all():
         return Cause(
             "dropout-redrawn",
-            "the backward drops other entries than the forward did: draw once, and keep the draw",
+            "it drops other entries than the forward did: is it drawn again? Draw once",
             "05 attention",
         )
     return None
@@ -297,8 +298,9 @@ def _drawn(e: Edge, keep: np.ndarray, grown: float) -> Cause | None:
 @signature
 def mask(e: Edge) -> Cause | None:
     """A gradient where the forward hides."""
-    size = abs(e.right).max(initial=0.0)
-    off = e.off
+    if e.consumer is not None and len(e.consumers) > 1:
+        return None  # the others may depend on what is hidden here
+    size, off = abs(e.right).max(initial=0.0), e.off
     if not size or not off.any() or off.all() or (abs(e.right[off]) > 1e-12 * size).any():
         return None
     if not e.right[~off].any():

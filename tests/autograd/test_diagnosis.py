@@ -170,3 +170,33 @@ def test_heads_of_a_group_that_are_not_summed(rng):
     diagnosis = found(f, *(rng.standard_normal((n, 3, 5)) for n in (4, 2))).diagnosis
     assert (diagnosis.nodes, diagnosis.cause) == (("k",), "unsummed")
     assert "each head of k serves 2 others" in diagnosis.text
+
+
+def test_a_use_out_of_many_that_is_forgotten(rng):
+    def f(x, *, tap=lambda _, x: x):
+        y = tuple(tap(name, step(x)) for name, step in STEPS.items())
+        slopes = np.cos(x), np.exp(x), 2 * x, 3 * x * x, 0 * x  # that of tanh is forgotten
+
+        def pullback(*dy):
+            dx = sum(a * b for a, b in zip(slopes, dy, strict=True))
+            return dx, dict(zip(STEPS, dy, strict=True))
+
+        return tuple(1 * a for a in y), pullback
+
+    diagnosis = found(f, rng.standard_normal((3, 4))).diagnosis
+    assert diagnosis.cause == "path-missing"
+    assert "nothing arrives at x through tanh" in diagnosis.text
+
+
+STEPS = {
+    "sin": np.sin,
+    "exp": np.exp,
+    "square": np.square,
+    "cube": lambda x: x * x * x,
+    "tanh": np.tanh,
+}
+
+
+def test_an_entry_without_a_ratio_has_none(rng):
+    relu = plain(lambda x: np.where(x.real > 0, x, 0), lambda _, dy: dy / 2)
+    assert "ratio        —\n" in str(found(relu, np.array([1e-3, -1.0, 2.0]), rng=2))

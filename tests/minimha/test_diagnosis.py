@@ -364,3 +364,17 @@ def test_no_gradient_is_no_draw_of_dropout(rng):
     keep = rng.permuted(np.tile([2.0, 0.0], 12)).reshape(4, 6)
     dropout = elementwise(lambda x: x * keep, lambda x, _: np.zeros_like(x))
     assert cause_of(dropout, rng.random((4, 6))) == "zero"
+
+
+def test_what_one_use_hides_another_may_see(rng):
+    def f(x, *, tap=lambda _, x: x):
+        left, all_ = tap("left", 2 * x[:, 0]), tap("all", np.sin(x))
+
+        def pullback(dleft, dall):
+            dx = dall * np.cos(x) * [1, 1.1, 1]  # wrong where left does not look
+            dx[:, 0] += 2 * dleft
+            return dx, {"left": dleft, "all": dall}
+
+        return (1 * left, 1 * all_), pullback
+
+    assert cause_of(f, rng.standard_normal((4, 3))) == "unexplained"

@@ -172,7 +172,7 @@ def _facts(
         ("worst entry", place(outcome.worst, axes)),
         ("yours", f"{a:.9g}"),
         ("numeric", f"{b:.9g}   ({compared.method})"),
-        ("ratio", (f"{a / b:.10g}" if b else "—") + constancy(compared.analytic, numeric)),
+        ("ratio", f"{a / b:.10g}" + constancy(compared.analytic, numeric) if b else "—"),
         ("error", f"{outcome.error:.1e} {unit}; allowed {outcome.allowed:.1e}"),
     ]
     if compared.method != "adjoint" and (spread := _where(yours, numeric, outcome, axes)):

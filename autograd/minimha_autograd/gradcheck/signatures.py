@@ -259,13 +259,15 @@ def _uses(e: Edge) -> Cause | None:
         if missing:
             return Cause(
                 "path-missing",
-                f"what comes through {listed(missing)} is missing, is it not? {e.name} is used "
-                f"{len(shares)} times, and its gradient is the sum over its uses: +=, not =",
+                f"it is right but for what comes through {listed(missing)}: is that use forgotten? "
+                f"{e.name} is used {len(shares)} times, and its gradient is the sum over its uses: "
+                "+=, not =",
                 "02 autograd",
             )
         return Cause(
             "path-twice",
-            f"what comes through {listed(twice)} is counted twice among the uses of {e.name}",
+            f"what comes through {listed(twice)} is in it twice: {e.name} is used {len(shares)} "
+            "times, and each use counts once",
             "02 autograd",
         )
     return None
@@ -342,6 +344,9 @@ def _not_a_number(yours: np.ndarray) -> Cause:
 def _nothing(e: Edge) -> Cause | None:
     if e.yours.any() and not e.is_yours(np.zeros_like(e.right)):
         return None
+    if e.consumer is not None and len(e.consumers) > 1:
+        text = f"nothing arrives at {e.name} through {e.consumer}: is that use forgotten?"
+        return Cause("path-missing", text, "02 autograd")
     return Cause(
         "zero",
         f"no gradient arrives at {e.name}: is it never filled in, or cut off by detach() or .data?",
@@ -360,8 +365,8 @@ def _constant_ratio(e: Edge) -> Cause | None:
         if abs(ratio * n - 1) < 1e-6:
             return Cause(
                 "averaged",
-                f"it is 1/{n} of the right one in every entry, and {n}{product} is how many the "
-                "gradient, or the value, is a sum of: is it the mean where the sum belongs?",
+                f"it is 1/{n} of the right one in every entry, and {n}{product} is a length that "
+                "is summed over: is it the mean where the sum belongs?",
                 "01 arrays",
             )
     known = next((product for n, product in lengths(e) if abs(ratio / n - 1) < 1e-6), "")
@@ -396,8 +401,8 @@ def _reordered(e: Edge) -> Cause | None:
                 if is_it(np.transpose(a.reshape(shape), axes).reshape(e.value.shape)):
                     return Cause(
                         "reshape-for-swap",
-                        "the right numbers in another order: is there a reshape where axes have to "
-                        "be swapped? (…, H, T, D) and (…, T, H·D) are a swap and a reshape apart",
+                        "it has the right numbers in another order: is there a reshape where axes "
+                        "have to be swapped? (…, H, T, D) and (…, T, H·D) are a swap and a reshape apart",
                         "07 multi-head",
                     )
     return None
@@ -419,7 +424,7 @@ def _another_input(e: Edge) -> Cause | None:
 def _passed_through(e: Edge) -> Cause | None:
     for name in e.downstream:
         dy = fitted(e.gradients.get(name), e.value.shape)
-        if e.multiple(dy, e.yours) is not None:
+        if (ratio := e.multiple(dy, e.yours)) is not None:
             for factor in e.values.keys() - set(e.downstream):
                 x = e.values[factor]
                 if x.shape == e.gradients[name].shape and e.is_right(
@@ -430,10 +435,11 @@ def _passed_through(e: Edge) -> Cause | None:
                         f"it is d{_bare(name)}, where d{_bare(name)} · {_bare(factor)} is right",
                         "02 autograd",
                     )
+            times = "" if abs(ratio - 1) < e.tolerance else f", times {ratio:.6g}"
             return Cause(
                 "slope-missing",
-                f"the gradient of {name} is passed on as it came: the derivative of the step from "
-                f"{e.name} is missing",
+                f"the gradient of {name} is passed on as it came{times}: is the derivative of the "
+                f"step from {e.name} missing?",
                 "02 autograd",
             )
         if name not in e.consumers and dy is not None and e.is_yours(e.right + dy):
@@ -456,7 +462,7 @@ def _product(e: Edge) -> Cause | None:
         if (n := _one_of_many(e, p.array)) is not None:
             return Cause(
                 "path-missing",
-                f"it is {p.text} of number {n} of the batch alone: {e.name} serves all of them, "
+                f"it is {p.text} of item {n} of the batch alone: {e.name} serves all of them, "
                 "and its gradient is the sum over their shares",
                 "01 arrays",
             )
