@@ -402,7 +402,7 @@ def _reordered(e: Edge) -> Cause | None:
                     return Cause(
                         "reshape-for-swap",
                         "it has the right numbers in another order: is there a reshape where axes "
-                        "have to be swapped? (…, H, T, D) and (…, T, H·D) are a swap and a reshape apart",
+                        "have to be swapped? From (…, H, T, D) to (…, T, H·D) it takes both",
                         "07 multi-head",
                     )
     return None
