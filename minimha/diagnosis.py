@@ -9,18 +9,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from minimha_autograd.gradcheck.locate import Trace
 from minimha_autograd.gradcheck.report import AXES
 from minimha_autograd.gradcheck.signatures import (
     Cause,
     Edge,
+    Named,
     fitted,
+    grouped,
+    heads_alike,
     members,
     products,
     signature,
+    stand_in,
 )
+
+from . import functional
 
 _NAMES = {
     ("query", "q", "heads", "out"): ("batch", "head", "query", "column"),
@@ -44,36 +52,41 @@ AXES.update(
 def scale(e: Edge) -> Cause | None:
     """The scale 1/√D of the scores, missing or there twice."""
     ratio = e.multiple(e.right, e.yours)
-    if ratio is None or not _in_attention(e):
+    if ratio is None or not _before_weights(e):
         return None
     made_from = [n for n in e.values if e.name in e.trace.descendants(n)] if e.trace.located else []
     widths = {e.values[n].shape[-1] for n in (e.name, *made_from) if e.values[n].ndim >= 2}
     for d in sorted(widths - {1}):
         root = f"√D = √{d} = {math.sqrt(d):.4g}"
-        if abs(ratio / math.sqrt(d) - 1) < 1e-6:
+        whole = math.isqrt(d)
+        also = f" As √{d} is whole, any other factor of {whole} looks the same." * (whole**2 == d)
+        if abs(ratio / math.sqrt(d) - 1) < e.tolerance:
             return Cause(
                 "scale",
                 f"it is {root} times the right one in every entry: is the 1/√D of the scores "
-                f"missing from the gradient of {e.name}?",
+                f"missing from the gradient of {e.name}?{also}",
                 "05 attention",
             )
-        if abs(ratio * math.sqrt(d) - 1) < 1e-6:
+        if abs(ratio * math.sqrt(d) - 1) < e.tolerance:
             return Cause(
                 "scale-twice",
                 f"it is 1/√D of the right one, with {root}: is the scale applied twice, or 1/D in "
-                "place of 1/√D?",
+                f"place of 1/√D?{also}",
                 "05 attention",
             )
     return None
 
 
-def _in_attention(e: Edge) -> bool:
-    """Whether there are weights, or what looks like the arguments of attention."""
-    names = {"query", "key", "q", "k"} & set(e.trace.inputs)
-    return len(names) > 1 or any(
+def _before_weights(e: Edge) -> bool:
+    """Whether attention's weights are computed from it, or its name says that they are."""
+    weights = (e.values[n] for n in e.downstream if n not in e.trace.results)
+    return e.name in _SCALED or any(
         x.ndim >= 2 and (x >= 0).all() and np.allclose(x.sum(axis=-1).max(initial=0), 1)
-        for x in e.values.values()
+        for x in weights
     )
+
+
+_SCALED = {"query", "key", "q", "k", "Q", "K", "raw", "scaled", "scores"}
 
 
 @signature
@@ -114,38 +127,23 @@ def groups(e: Edge) -> Cause | None:
 @signature
 def softmax(e: Edge) -> Cause | None:
     """dscores = P · (dP − Σ P · dP), and what is left when a piece of it is."""
-    if e.consumer is None or e.output.shape != e.value.shape or not e.output.ndim:
+    if e.consumer is None or e.output.shape != e.value.shape:
         return None
-    p, dp, x = e.output, e.dy, e.value
-    shift = np.where(p > 0, np.log(p) - x, np.nan)
-    if (p < 0).any() or not np.nanmax(np.nanmax(shift, -1) - np.nanmin(shift, -1)) < 1e-6:
+    p, dp = e.output, e.dy
+    for axis in reversed(range(p.ndim)):
+        c = sharpness(e.value, p, axis)
+        if c and e.is_right(c * _through_softmax(p, dp, axis)):
+            break
+    else:
         return None
-
-    def row(a: np.ndarray, axis: int = -1) -> np.ndarray:
-        return a.sum(axis=axis, keepdims=True)
-
-    formula = "dscores = P · (dP − Σ P · dP), summed over the row"
-    known = [
-        ("softmax-row-term", p * dp, "P · dP, without what each row has in common"),
-        ("softmax-row-term", p * (dp - row(dp)), "P · (dP − Σ dP): the P in the sum is missing"),
-        ("softmax-row-term", p * (dp + row(p * dp)), "P · (dP + Σ P · dP): the sign is wrong"),
-        ("softmax-without-p", dp - row(p * dp), "dP − Σ P · dP, without the factor P"),
-        ("softmax-mean", p * (dp - (p * dp).mean(-1, keepdims=True)), "with the mean for the sum"),
-        ("softmax-axis", p * (dp - np.sum(p * dp)), "with the sum over all of it"),
-        ("softmax-diagonal", p * (1 - p) * dp, "P · (1 − P) · dP: the diagonal of the Jacobian"),
-    ]
-    known += [
-        ("softmax-axis", p * (dp - row(p * dp, axis)), f"with the sum over axis {axis}")
-        for axis in range(p.ndim - 1)
-    ]
-    for name, candidate, text in known:
-        if e.is_yours(candidate):
-            return Cause(name, f"it is {text}, and right is {formula}", "05 attention")
+    for cause, dscores in _slips(p, dp, axis):
+        if e.is_yours(c * dscores):
+            return cause._replace(text=f"it is {cause.text}")
     for name, z in e.values.items():
-        if z.shape == x.shape and np.isfinite(z).all() and np.allclose(z[p > 0], x[p > 0]):
-            u = np.exp(z - z.max(axis=-1, keepdims=True))
-            u /= row(u)
-            if e.is_yours(u * (dp - row(u * dp))):
+        if z.shape == p.shape and np.isfinite(z).all() and np.allclose(z[p > 0], e.value[p > 0]):
+            u = np.exp(c * (z - z.max(axis=axis, keepdims=True)))
+            u /= u.sum(axis=axis, keepdims=True)
+            if e.is_yours(c * _through_softmax(u, dp, axis)):
                 return Cause(
                     "mask-ignored",
                     f"it is that of softmax({name}) without the mask: the backward needs the "
@@ -153,6 +151,107 @@ def softmax(e: Edge) -> Cause | None:
                     "06 masks",
                 )
     return None
+
+
+@stand_in
+def attention_steps(trace: Trace) -> tuple[Named, Named]:
+    """The weights of attention, where a function without taps turns out to compute it."""
+    named = {name.lower(): name for name in trace.inputs}
+    roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
+    if None in roles or set(trace.values) != {*trace.inputs, *trace.results}:
+        return {}, {}
+    q, k, v = (trace.values[name] for name in roles if name)
+    out, dout = (x[trace.results[0]] for x in (trace.values, trace.right))
+    if not min(q.ndim, k.ndim, v.ndim) >= 2 or not q.size * k.size:
+        return {}, {}
+    reach = k.shape[-2] - q.shape[-2]
+    seen = [None, *(np.tri(q.shape[-2], k.shape[-2], n, dtype=bool) for n in {0, reach})]
+    seen += [x for x in map(np.asarray, trace.subject.arrays) if x.dtype == bool]
+    width = q.shape[-1]
+    for visible, scale in itertools.product(seen, (width**-0.5, 1.0, 1 / width)):
+        try:
+            steps = functional.attention_steps(q, k, v, visible, scale=scale)
+        except (TypeError, ValueError):
+            continue
+        if steps["out"].shape == out.shape and np.allclose(steps["out"], out, rtol=1e-9, atol=0):
+            p = steps["weights"]
+            dp = dout @ np.swapaxes(heads_alike(dout, v)[1], -1, -2)
+            return {"weights": p}, {"weights": dp, "scores": _through_softmax(p, dp, -1)}
+    return {}, {}
+
+
+@signature
+def untapped_softmax(e: Edge) -> Cause | None:
+    """A mistake in the softmax of attention without taps, as it shows in dQ and dK."""
+    if "weights" in e.trace.values or not {"weights", "scores"} <= e.gradients.keys():
+        return None
+    p, dp, ds = e.values["weights"], e.gradients["weights"], e.gradients["scores"]
+    for x in (x for name, x in e.values.items() if name in e.trace.inputs and x.ndim >= 2):
+        for turned in (False, True):
+            for cause, dscores in _slips(p, dp):
+                right, wrong = (_onto(e.value, a, x, turned) for a in (ds, dscores))
+                c = e.multiple(right, e.right)
+                if c and wrong is not None and e.is_yours(c * wrong):
+                    return cause._replace(text=f"it is what comes of {cause.text}")
+    return None
+
+
+def _onto(like: np.ndarray, ds: np.ndarray, x: np.ndarray, turned: bool) -> np.ndarray | None:
+    """dQ = dS K or, turned, dK = dSᵀ Q, in the shape of the one asked for; None if it has none."""
+    try:
+        made = np.matmul(*heads_alike(np.swapaxes(ds, -1, -2) if turned else ds, x))
+    except ValueError:
+        return None
+    return fitted(grouped(made, like), like.shape)
+
+
+def _through_softmax(p: np.ndarray, dp: np.ndarray, axis: int) -> np.ndarray:
+    return np.asarray(p * (dp - (p * dp).sum(axis=axis, keepdims=True)))
+
+
+def _slips(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> Iterator[tuple[Cause, np.ndarray]]:
+    """Known mistakes in the gradient of softmax, and the gradients that they give."""
+
+    def row(a: np.ndarray, axis: Any = axis) -> np.ndarray:
+        return np.asarray(a.sum(axis=axis, keepdims=True))
+
+    formula = "P · (dP − Σ P · dP)"
+    right = f"right is {formula}, with the sum over the row"
+    known = [
+        ("softmax-row-term", p * dp, "P · dP, without the sum that each row shares"),
+        ("softmax-row-term", p * (dp - row(dp)), "P · (dP − Σ dP): the P in the sum is missing"),
+        ("softmax-row-term", p * (dp + row(p * dp)), "P · (dP + Σ P · dP): the sign is wrong"),
+        ("softmax-without-p", dp - row(p * dp), "dP − Σ P · dP, without the factor P"),
+        ("softmax-mean", p * (dp - row(p * dp) / p.shape[axis]), f"{formula} with the mean for Σ"),
+        ("softmax-axis", p * (dp - np.sum(p * dp)), f"{formula} with the sum over everything"),
+        ("softmax-diagonal", p * (1 - p) * dp, "P · (1 − P) · dP, the diagonal of the Jacobian"),
+    ]
+    known += [
+        ("softmax-axis", p * (dp - row(p * dp, n)), f"{formula} with the sum over axis {n}")
+        for n in range(p.ndim)
+        if n != axis % p.ndim
+    ]
+    for name, dscores, text in known:
+        yield Cause(name, f"dscores = {text}; {right}", "05 attention"), dscores
+
+
+def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
+    """The c of p = softmax(c · x) along an axis, or of a multiple of that in each row; hidden
+    entries of p are 0. None if there is no such c, or if any p would have one."""
+    seen = p > 0
+    count = seen.sum(axis=axis, keepdims=True)
+    free = seen.sum() - (count > 0).sum()
+    if (p < 0).any() or not free:
+        return None
+
+    def centred(a: np.ndarray) -> np.ndarray:
+        a = np.where(seen, a, 0)
+        return np.where(seen, a - a.sum(axis=axis, keepdims=True) / np.maximum(count, 1), 0)
+
+    logs, x = centred(np.log(np.where(seen, p, 1))), centred(x)
+    c = float(np.sum(logs * x) / (np.sum(x * x) or 1.0))
+    is_plain = free > 1 or abs(c - 1) < 1e-6  # a single difference has a c in any case
+    return c if c > 1e-6 and is_plain and np.allclose(logs, c * x, atol=1e-6) else None
 
 
 @signature
@@ -166,24 +265,31 @@ def dropout(e: Edge) -> Cause | None:
     is_kept = abs(ratios - grown) < 1e-9 * grown
     if grown <= 1 + 1e-9 or not (is_kept | (ratios == 0)).all() or is_kept.all():
         return None
-    keep = (e.output != 0) | ~some
+    if e.value[some][~is_kept].max() > e.value[some][is_kept].min():  # relu's threshold is no draw
+        return _drawn(e, (e.output != 0) | ~some, grown)
+    return None
+
+
+def _drawn(e: Edge, keep: np.ndarray, grown: float) -> Cause | None:
     if e.is_yours(e.dy * keep):
         return Cause(
             "dropout-unscaled",
-            f"what is kept grew by 1/(1 − p) = {grown:.4g} in the forward; its gradient did not",
+            f"what is kept is multiplied by 1/(1 − p) = {grown:.4g} in the forward, and its "
+            "gradient is not",
             "05 attention",
         )
     if e.is_yours(e.dy) or e.is_yours(grown * e.dy):
         return Cause(
             "dropout-ignored",
-            "a gradient reaches entries that dropout set to 0: the backward drops the same entries",
+            "a gradient reaches entries that dropout set to 0: the backward has to drop them too",
             "05 attention",
         )
     other = np.divide(e.yours, e.dy, out=np.zeros_like(e.dy), where=e.dy != 0)
-    if (np.isclose(other, grown) | np.isclose(other, 0)).all():
+    is_grown = np.isclose(other, grown)
+    if is_grown.any() and (is_grown | (e.yours == 0)).all():
         return Cause(
             "dropout-redrawn",
-            "the backward drops other entries than the forward did: draw once, and keep the draw",
+            "it drops other entries than the forward did: is it drawn again? Draw once",
             "05 attention",
         )
     return None
@@ -192,16 +298,17 @@ def dropout(e: Edge) -> Cause | None:
 @signature
 def mask(e: Edge) -> Cause | None:
     """A gradient where the forward hides."""
-    scale = abs(e.right).max(initial=0.0)
-    off = abs(e.yours - e.right) > 1e-9 * scale
-    if not scale or not off.any() or (abs(e.right[off]) > 1e-12 * scale).any():
+    if e.consumer is not None and len(e.consumers) > 1:
+        return None  # the others may depend on what is hidden here
+    size, off = abs(e.right).max(initial=0.0), e.off
+    if not size or not off.any() or off.all() or (abs(e.right[off]) > 1e-12 * size).any():
         return None
-    if not off.sum() < off.size or not (abs(e.right[~off]) > 0).any():
+    if not e.right[~off].any():
         return None
     return Cause(
         "mask-ignored",
-        f"a gradient reaches {int(off.sum())} entries that the forward hides, and all others are "
-        "right: is the mask missing in the backward?",
+        f"a gradient reaches {int(off.sum())} entries on which the result does not depend, and all "
+        "others are right: is the mask missing in the backward?",
         "06 masks",
     )
 
@@ -215,18 +322,21 @@ def rope(e: Edge) -> Cause | None:
         for as_pairs in (_halves, _neighbours):
             before, after = as_pairs(x), as_pairs(e.output)
             turn = after / before
-            if not np.allclose(abs(turn), 1, rtol=1e-6) or np.allclose(turn, 1):
+            one = turn.reshape(-1, *turn.shape[-2:])[0]  # angles depend on the position alone
+            if not np.allclose(abs(turn), 1, rtol=1e-6) or not np.allclose(turn, one):
+                continue
+            if np.allclose(turn.imag, 0):
                 continue
             dy, dx = as_pairs(e.dy), as_pairs(gradient)
             size = abs(dx).max(initial=0.0)
-            if abs(dx - dy * turn).max() < 1e-6 * size:
+            if abs(dx - dy * turn).max() < e.tolerance * size:
                 return Cause(
                     "rope-direction",
                     "it is turned the same way as in the forward: the gradient of a rotation by θ "
                     "is the rotation by −θ",
                     "08 positions",
                 )
-            if abs(dx - dy).max() < 1e-6 * size:
+            if abs(dx - dy).max() < e.tolerance * size:
                 return Cause(
                     "rope-ignored",
                     "it is not turned back by the angle by which the forward turned: pairs have "
@@ -247,7 +357,7 @@ def _neighbours(x: np.ndarray) -> np.ndarray:
 
 def _in_the_layout_of_the_output(e: Edge) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The node and its gradient as the consumer has them: as they are, or split into heads."""
-    if e.consumer is None or e.yours.shape != e.value.shape:
+    if e.consumer is None or e.yours.shape != e.value.shape or not e.value.ndim:
         return
     if e.value.shape == e.output.shape:
         yield e.value, e.yours
@@ -280,6 +390,8 @@ def norm(e: Edge) -> Cause | None:
             g, along = e.dy * gain, unit * mean(e.dy * gain * unit)
             middle = mean(g)
             right = g - middle - along if is_layer else g - along
+            if not e.is_right(right * inverse):
+                continue
             known = [
                 ("norm-both-terms", g if is_layer else None, "mean(g) + x̂ · mean(g · x̂)"),
                 ("norm-mean-term", g - along if is_layer else right - middle, "mean(g)"),
@@ -350,16 +462,15 @@ def blocks(e: Edge) -> Cause | None:
 @signature
 def target(e: Edge) -> Cause | None:
     """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
-    off = e.right - e.yours
-    is_off = abs(off) > 1e-9 * abs(off).max(initial=0.0)
-    scale = abs(e.right).max(initial=0.0)
-    if off.ndim < 1 or off.shape[-1] < 2 or (is_off.sum(axis=-1) > 1).any() or not is_off.any():
+    if e.value.ndim < 1 or e.yours.shape != e.value.shape or not e.off.any():
         return None
-    rows = is_off.any(axis=-1)
-    if (abs(e.right.sum(axis=-1)) > 1e-9 * scale).any() or abs(e.right[~rows]).max(initial=0) > 0:
+    rows, size = e.off.any(axis=-1), abs(e.right).max(initial=0.0)
+    if (e.off.sum(axis=-1) > 1).any() or abs(e.right.sum(axis=-1)).max() > e.tolerance * size:
         return None
-    if not ((e.yours[rows] > 0).all() or (e.yours[rows] < 0).all()):
-        return None  # a softmax has no zeros
+    off = np.where(e.off, e.yours - e.right, 0).sum(axis=-1)[rows]
+    p = e.yours[rows] / off[:, None]
+    if abs(p.sum(axis=-1) - 1).max() > e.tolerance or not sharpness(e.value[rows], p, -1):
+        return None
     return Cause(
         "target-missing",
         "it is the softmax, without 1 taken off at the target: dlogits = softmax(logits) − one-hot",
@@ -372,16 +483,20 @@ def embedding(e: Edge) -> Cause | None:
     """A row of a table that is read more than once."""
     if e.consumer is None or e.value.ndim != 2 or e.dy.shape[-1:] != e.value.shape[-1:]:
         return None
-    off = (abs(e.yours - e.right) > 1e-9 * abs(e.right).max(initial=0.0)).any(axis=-1)
-    read = e.dy.reshape(-1, e.dy.shape[-1])
-    if not off.any() or fitted(e.dy, e.value.shape) is not None:
+    off, width = e.off.any(axis=-1), e.value.shape[1]
+    if not off.any() or width < 2 or fitted(e.dy, e.value.shape) is not None:
         return None
-    for row in e.yours[off]:
-        if not (abs(read - row).max(axis=-1) <= 1e-6 * abs(row).max()).any():
+    made, dy = e.output.reshape(-1, width), e.dy.reshape(-1, width)
+    for x, dx in zip(e.value[off], e.yours[off], strict=True):
+        factor = (made @ x / (x @ x))[:, None]  # rows may be scaled as they are read
+        is_read = (abs(made - factor * x) <= 1e-9 * abs(made).max(initial=0.0)).all(axis=-1)
+        parts = (factor * dy)[is_read & (factor[:, 0] != 0)]
+        size = abs(dx).max()
+        if len(parts) < 2 or not (abs(parts - dx) <= e.tolerance * size).all(axis=-1).any():
             return None
     return Cause(
         "repeats-overwritten",
-        f"rows {', '.join(map(str, np.flatnonzero(off)[:5]))} have the gradient of one of the "
-        "places where they are read, and are read more often: gradients add up (np.add.at, not =)",
+        f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read more than once, "
+        "and has the gradient of one of those places alone: gradients add up (np.add.at, not =)",
         "09 training",
     )

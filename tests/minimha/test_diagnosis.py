@@ -204,3 +204,177 @@ def test_the_confusion_table_counts():
         ["3", "sign", ".", ".", "1"],
         ["4", "zero", "1", ".", "."],
     ]
+
+
+def cause_of(f, *inputs):
+    """The cause that the check names; f is wrong."""
+    with pytest.raises(mh.GradcheckError) as failed:
+        mh.gradcheck(f, *inputs)
+    return failed.value.diagnosis.cause
+
+
+def attention_without_taps(mask=None, scale=None, **fault):
+    """(…, T, D), (…, S, D), (…, S, Dv) -> (…, T, Dv), with the pullback's steps to be replaced."""
+
+    def attention(query, key, value):
+        c = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
+        scores = c * query @ key.mT
+        scores = scores if mask is None else np.where(mask, scores, -np.inf)
+        e = np.exp(scores - scores.real.max(axis=-1, keepdims=True))
+        p = e / e.sum(axis=-1, keepdims=True)
+
+        def pullback(dout):
+            n = SimpleNamespace(q=query, k=key, v=value, p=p, c=c, dout=dout)
+            n.dp = dout @ value.mT
+            right = {
+                "ds": lambda n: p * (n.dp - (p * n.dp).sum(axis=-1, keepdims=True)),
+                "dq": lambda n: c * n.ds @ key,
+                "dk": lambda n: c * n.ds.mT @ query,
+                "dv": lambda n: p.mT @ dout,
+            }
+            for name, rule in (right | fault).items():
+                setattr(n, name, rule(n))
+            return n.dq, n.dk, n.dv
+
+        return p @ value, pullback
+
+    return attention
+
+
+WITHOUT_TAPS = {
+    "softmax-row-term": {"ds": lambda n: n.p * n.dp},
+    "softmax-diagonal": {"ds": lambda n: n.p * (1 - n.p) * n.dp},
+    "softmax-without-p": {"ds": lambda n: n.dp - (n.p * n.dp).sum(axis=-1, keepdims=True)},
+    "softmax-mean": {"ds": lambda n: n.p * (n.dp - (n.p * n.dp).mean(axis=-1, keepdims=True))},
+    "scale": {"dq": lambda n: n.ds @ n.k},
+    "operand-transposed": {"dv": lambda n: n.p @ n.dout},
+    "operand-transposed ": {"dk": lambda n: n.c * n.ds @ n.q},
+    "operand-wrong": {"dq": lambda n: n.c * n.dp @ n.k},
+    "unexplained": {"dk": lambda n: np.roll(n.ds.mT @ n.q, 1, axis=-2)},
+}
+
+
+@pytest.mark.parametrize("mask", [None, np.tri(5, dtype=bool)], ids=["full", "causal"])
+@pytest.mark.parametrize("name", WITHOUT_TAPS)
+def test_attention_without_taps_is_recognised(name, mask, rng):
+    q, k, v = (rng.standard_normal((2, 5, n)) for n in (6, 6, 7))
+    f = attention_without_taps(mask, **WITHOUT_TAPS[name])
+    assert cause_of(f, q, k, v) == name.strip()
+
+
+def test_attention_of_another_scale_without_taps_is_recognised(rng):
+    q, k, v = (rng.standard_normal((2, n, m)) for n, m in ((4, 6), (5, 6), (5, 7)))
+    row = WITHOUT_TAPS["softmax-row-term"]
+    assert cause_of(attention_without_taps(scale=1.0, **row), q, k, v) == "softmax-row-term"
+    operation = mh.operation(attention_without_taps(**row))
+    tensors = (mh.Tensor(x, requires_grad=True) for x in (q, k, v))
+    assert cause_of(lambda q, k, v: operation(q, k, v), *tensors) == "softmax-row-term"
+
+
+@pytest.mark.parametrize("bug", [b for b in WRONG if b.base.name in ("attention", "layer norm")])
+def test_causes_are_named_in_float32(bug):
+    f, inputs = bug.make(np.random.default_rng(0))
+    assert cause_of(f, *(x.astype(np.float32) for x in inputs)) == bug.cause
+
+
+def test_no_scale_is_missing_where_there_is_none(rng):
+    v = lambda n: np.sqrt(7) * n.p.mT @ n.dout  # noqa: E731
+    q, k, v_ = (rng.standard_normal((2, n, m)) for n, m in ((4, 6), (5, 6), (5, 7)))
+    assert cause_of(attention_without_taps(dv=v), q, k, v_) == "factor"
+
+
+def test_a_whole_root_of_the_width_is_told_to_be_ambiguous(rng):
+    q, k, v = (rng.standard_normal((2, 5, 4)) for _ in range(3))
+    f = attention_without_taps(dq=lambda n: 2 * n.c * n.ds @ n.k)
+    with pytest.raises(mh.GradcheckError, match="any other factor of 2 looks the same"):
+        mh.gradcheck(f, q, k, v)
+
+
+def elementwise(value, gradient):
+    return lambda x: (value(x), lambda dy: (gradient(x, dy),))
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_softmax_is_recognised_along_any_axis(axis, rng):
+    def softmax(x):
+        e = np.exp(1.5 * x)
+        return e / e.sum(axis=axis, keepdims=True)
+
+    def sums(x, dy, along):
+        return (softmax(x) * dy).sum(axis=along, keepdims=True)
+
+    x, other = rng.standard_normal((3, 4, 5)), (axis + 1) % 3
+    wrong = {
+        "softmax-row-term": lambda x, dy: 1.5 * softmax(x) * dy,
+        "softmax-axis": lambda x, dy: 1.5 * softmax(x) * (dy - sums(x, dy, other)),
+        "softmax-mean": lambda x, dy: 1.5 * softmax(x) * (dy - sums(x, dy, axis) / x.shape[axis]),
+    }
+    for name, gradient in wrong.items():
+        assert cause_of(elementwise(softmax, gradient), x) == name
+
+
+def test_relu_is_no_dropout(rng):
+    relu = elementwise(lambda x: np.where(x.real > 0, 2 * x, 0), lambda _, dy: dy)
+    assert cause_of(relu, rng.standard_normal((3, 4))) == "slope-missing"
+
+
+def test_two_halves_exchanged_are_no_table(rng):
+    def joined(a, b):
+        return np.concatenate((a, b)), lambda dy: (dy[3:], dy[:3])
+
+    assert cause_of(joined, *rng.standard_normal((2, 3, 4))) == "another-input"
+
+
+def test_a_scaled_embedding_is_a_table(rng):
+    tokens = np.array([1, 2, 1, 4])
+
+    def embedding(table):
+        def pullback(dy):
+            dtable = np.zeros_like(table)
+            dtable[tokens] = 3 * dy
+            return (dtable,)
+
+        return 3 * table[tokens], pullback
+
+    assert cause_of(embedding, rng.standard_normal((6, 5))) == "repeats-overwritten"
+
+
+def test_a_target_is_missing_from_a_softmax_alone(rng):
+    def softmax(x):
+        e = np.exp(x)
+        return e / e.sum(axis=-1, keepdims=True)
+
+    gradient = lambda x, dy: softmax(x) * (dy - (softmax(x) * dy).sum(axis=-1, keepdims=True))  # noqa: E731
+    f = elementwise(softmax, lambda x, dy: abs(gradient(x, dy)))  # rows (a, −a) have one sign here
+    assert cause_of(f, rng.standard_normal((3, 2))) == "unexplained"
+    targets = np.eye(4)[[0, 2, 1]]
+    loss = lambda x: -(np.log(softmax(x)) * targets).sum()  # noqa: E731
+    x = rng.standard_normal((3, 4))
+    assert cause_of(elementwise(loss, lambda x, dy: dy * softmax(x)), x) == "target-missing"
+    wrong_sign = elementwise(loss, lambda x, dy: dy * (softmax(x) + targets))
+    assert cause_of(wrong_sign, x) == "unexplained"
+
+
+def test_a_sign_is_no_rotation(rng):
+    x = rng.standard_normal((2, 3, 4))
+    assert cause_of(elementwise(lambda x: -x, lambda _, dy: dy), x) == "sign"
+
+
+def test_no_gradient_is_no_draw_of_dropout(rng):
+    keep = rng.permuted(np.tile([2.0, 0.0], 12)).reshape(4, 6)
+    dropout = elementwise(lambda x: x * keep, lambda x, _: np.zeros_like(x))
+    assert cause_of(dropout, rng.random((4, 6))) == "zero"
+
+
+def test_what_one_use_hides_another_may_see(rng):
+    def f(x, *, tap=lambda _, x: x):
+        left, all_ = tap("left", 2 * x[:, 0]), tap("all", np.sin(x))
+
+        def pullback(dleft, dall):
+            dx = dall * np.cos(x) * [1, 1.1, 1]  # wrong where left does not look
+            dx[:, 0] += 2 * dleft
+            return dx, {"left": dleft, "all": dall}
+
+        return (1 * left, 1 * all_), pullback
+
+    assert cause_of(f, rng.standard_normal((4, 3))) == "unexplained"

@@ -8,6 +8,7 @@ it, at once or at length.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from .. import backend
 from .compare import LARGE, Target
+from .numeric import complex_step, jiggled
 from .subject import Subject, Tap
 
 RESULT = "the result"
@@ -25,6 +27,8 @@ class Trace:
 
     values    by name, in the order in which they are made
     targets   inputs and intermediates with the gradient under check, 0 where none is told
+    told      the names whose gradient is told, and the results
+    strays    names of gradients that are told of nothing that is tapped
     right     the numeric gradients; that of the result is the cotangent
     wrong     the names whose two gradients differ
     constants arrays of floats among the inputs that have no gradient
@@ -39,7 +43,13 @@ class Trace:
         self._places: dict[str, int | str] = {subject.names[k]: k for k in targets}
         self.wrong = [subject.names[k] for k in wrong]
         self._shares: dict[str, dict[str, np.ndarray]] = {}
-        base = Tap()
+        self._known: dict[str, np.ndarray] = {}
+        self.assumed: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
+        self._later: dict[str, set[str]] = {}
+        # where the complex step holds for the inputs, it does for what is computed from them
+        small = [t for t in self.targets.values() if t.x.size <= LARGE]
+        self.analytic = bool(small) and all(t._complex_step[0] is not None for t in small)
+        base = _Snapshots()
         results = subject.evaluate(subject.hosts, base)
         self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
         self.values = {subject.names[k]: x for k, x in subject.hosts.items()} | base.hosts()
@@ -49,27 +59,54 @@ class Trace:
             if name not in self.targets and backend.is_array(x) and backend.is_floating(x)
         }
         self.values |= dict(zip(self.results, results, strict=True))
-        self._judge(base.hosts(), subject.inner_gradients() if self.located else {})
+        told = subject.inner_gradients() if self.located else {}
+        self.strays = [str(name) for name in told if name not in base.arrived]
+        self.told = {*self.inputs, *self.results, *told}
+        self._judge(base.hosts(), told)
 
     def _judge(self, values: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray]) -> None:
         """Compare the gradients of the intermediates that are told with their numeric ones."""
         subject, dtype = self.subject, self.targets[self.inputs[0]].gradient.dtype
         for name, x in values.items():
             self._places[name] = name
-            gradient = told.get(name, np.zeros(x.shape)).astype(dtype)
+            gradient = np.real(told.get(name, np.zeros(x.shape)))
+            if gradient.dtype != np.float32:  # which is held to what it can be
+                gradient = gradient.astype(dtype)
             noise = 10 * float(np.finfo(dtype).eps) * float(abs(gradient).max(initial=0.0))
             target = Target(name, x, gradient, subject.loss(name), subject.rounding, noise)
             self.targets[name] = target
-            if name in told and (
-                gradient.shape != x.shape or not all(c.outcome.passed for c in target.compare())
-            ):
+            if name in told and not self._is_right(target):
                 self.wrong.append(name)
+
+    def _is_right(self, target: Target) -> bool:
+        """Whether a gradient is right by the sharpest method, in no more steps than it takes."""
+        yours = target.gradient
+        if yours.shape != target.x.shape:
+            return False
+        if self.analytic and target.x.size <= LARGE:
+            sharp, noise = self._numeric(target.name), 0.0
+            size, off = (float(abs(x).max(initial=0.0)) for x in (sharp, yours - sharp))
+            if not (off <= 1e-12 * size or off > 1e-3 * size > 1e6 * target.rounding):
+                again = complex_step(target.loss, jiggled(target.x, np.random.default_rng(0)))
+                noise = 30 * float(abs(again - sharp).max(initial=0.0))
+            # where the target would look for it, and confirm it at length
+            target.__dict__["_complex_step"] = sharp, target.rounding + noise + 1e-38, ""
+        return next(target.compare()).outcome.passed
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
         """The numeric gradients by name, where there are not too many entries."""
-        numeric = {n: t.numeric() for n, t in self.targets.items() if t.x.size <= LARGE}
+        numeric = {n: self._numeric(n) for n, t in self.targets.items() if t.x.size <= LARGE}
         return numeric | dict(zip(self.results, self.subject.cotangents, strict=True))
+
+    def _numeric(self, name: str) -> np.ndarray:
+        if name not in self._known:
+            target = self.targets[name]
+            self._known[name] = self._derived(target)
+        return self._known[name]
+
+    def _derived(self, target: Target) -> np.ndarray:
+        return complex_step(target.loss, target.x) if self.analytic else target.numeric()
 
     @cached_property
     def culprits(self) -> list[str]:
@@ -80,14 +117,24 @@ class Trace:
 
     def descendants(self, name: str) -> set[str]:
         """The nodes that move when this one moves."""
-        return self._reached(name, {})
+        if name not in self._later:
+            self._later[name] = self._reached(name, {})
+        return self._later[name]
 
     def consumers(self, name: str) -> list[str]:
-        """The nodes that move with this one while all others are held: those computed from it in
-        one step."""
-        held = {n: self.values[n] for n in self.descendants(name) if n not in self.results}
-        reached = self._reached(name, held)
+        """The told nodes that move with this one while all other told ones are held: those computed
+        from it in one step, as far as is told."""
+        reached = self._reached(name, self._held(name)) & self.told
         return [n for n in self.values if n in reached]
+
+    def untold(self, name: str) -> list[str]:
+        """The intermediates between this one and its consumers, whose gradient is not told."""
+        reached = self._reached(name, self._held(name)) - self.told
+        return [n for n in self.values if n in reached and self.descendants(n) & self.told]
+
+    def _held(self, name: str) -> dict[str, np.ndarray]:
+        held = self.descendants(name) & self.told - set(self.results)
+        return {n: self.values[n] for n in held}
 
     def share(self, name: str, consumer: str) -> np.ndarray:
         """The part of a node's numeric gradient that comes through this consumer.
@@ -97,12 +144,8 @@ class Trace:
         known = self._shares.setdefault(name, {})
         if consumer not in known:
             place, dy = self._places[name], self.right[consumer]
-            held = {n: self.values[n] for n in self.descendants(name) if n not in self.results}
-            loss = self.subject.loss(place, held, (self._index(consumer), dy))
-            target = self.targets[name]
-            known[consumer] = Target(
-                name, target.x, target.gradient, loss, target.rounding, 0.0
-            ).numeric()
+            loss = self.subject.loss(place, self._held(name), (self._index(consumer), dy))
+            known[consumer] = self._derived(replace(self.targets[name], loss=loss, noise=0.0))
         return known[consumer]
 
     def _index(self, name: str) -> int | str:
@@ -116,7 +159,7 @@ class Trace:
             hosts[place] = moved
         else:
             replaced[name] = moved
-        tap = Tap(replaced)
+        tap = _Snapshots(replaced)
         results = self.subject.evaluate(hosts, tap)
         now: dict[str, Any] = tap.hosts() | dict(zip(self.results, results, strict=True))
         return {
@@ -132,3 +175,13 @@ class Trace:
         """x with all entries moved a little, by different shares, so none leaves its domain."""
         r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
         return np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)
+
+
+class _Snapshots(Tap):
+    """A tap that keeps arrays as they are when they arrive: f may go on in the same memory."""
+
+    def __call__(self, name: str, x: Any) -> Any:
+        result = super().__call__(name, x)
+        if backend.is_array(x):
+            self.arrived[next(reversed(self.arrived))] = np.array(backend.to_numpy(x))
+        return result

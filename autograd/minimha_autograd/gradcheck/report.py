@@ -134,9 +134,17 @@ def explain(
                 f"  {'located':<12} the gradient of what is computed from {name} is right: "
                 f"{listed(after)}"
             )
+            if between := trace.untold(name):
+                lines.append(f"  {'':<12} what is between is not told: {listed(between)}")
         lines.append(f"  {'looks like':<12} {finding.text}")
         if finding.chapter:
             lines.append(f"  {'read':<12} chapter {finding.chapter}")
+    if trace.strays:
+        tapped = [n for n in trace.targets if n not in trace.inputs]
+        lines.append(
+            f"The pullback tells a gradient of {listed(trace.strays)}, which no tap is called "
+            f"with; tapped: {listed(tapped) or 'nothing'}"
+        )
     if not trace.located:
         lines.append(
             "Only the gradients of the inputs were seen. To have the step located, pass what is "
@@ -164,7 +172,7 @@ def _facts(
         ("worst entry", place(outcome.worst, axes)),
         ("yours", f"{a:.9g}"),
         ("numeric", f"{b:.9g}   ({compared.method})"),
-        ("ratio", (f"{a / b:.10g}" if b else "—") + constancy(compared.analytic, numeric)),
+        ("ratio", f"{a / b:.10g}" + constancy(compared.analytic, numeric) if b else "—"),
         ("error", f"{outcome.error:.1e} {unit}; allowed {outcome.allowed:.1e}"),
     ]
     if compared.method != "adjoint" and (spread := _where(yours, numeric, outcome, axes)):

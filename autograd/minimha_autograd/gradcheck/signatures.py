@@ -7,14 +7,17 @@ know arrays and their arithmetic only; others are registered by who knows more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .locate import Trace
+from .compare import LARGE
+from .locate import RESULT, Trace
 from .report import listed
 
 UNEXPLAINED = "unexplained"
@@ -75,12 +78,15 @@ class Edge:
     name, value         of the node
     consumer, output    name and value of what the step makes; dy is its gradient
     yours, right        the two shares
-    values, gradients   of all nodes by name, the gradients numeric; values of constants as well
+    values, gradients   of all nodes by name, the gradients numeric; values of constants as well,
+                        and what stands in for intermediates that nobody taps
     """
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:
         self.trace, self.name, self.consumer = trace, name, consumer
-        self.values, self.gradients = trace.values | trace.constants, trace.right
+        values, gradients = _assumed(trace)
+        self.values = trace.values | trace.constants | values
+        self.gradients = trace.right | gradients
         self.value, self.consumers = trace.values[name], trace.consumers(name)
         self.yours, self.right = trace.targets[name].gradient.astype(np.float64), trace.right[name]
         if consumer is not None:
@@ -107,25 +113,39 @@ class Edge:
         if candidate is None or not candidate.shape == wanted.shape == self.yours.shape:
             return False
         off = abs(candidate - wanted).max(initial=0.0)
-        return bool(off <= min(1e-2 * self.distance, self._tolerance) * self._size)
+        return bool(off <= min(1e-2 * self.distance, self.tolerance) * self._size)
+
+    @cached_property
+    def off(self) -> np.ndarray:
+        """Where yours is not right."""
+        return np.asarray(abs(self.yours - self.right) > 1e-3 * self.tolerance * self._size)
 
     @cached_property
     def _size(self) -> float:
         return float(max(abs(x).max(initial=0.0) for x in (self.yours, self.right)))
 
     @cached_property
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
+        """The relative error at which two numbers are as good as the same."""
         return 1e-6 if self.trace.targets[self.name].gradient.dtype == np.float64 else 1e-3
 
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
-        """The factor that makes candidate wanted, None if there is none."""
+        """The factor that makes candidate wanted, None if there is none.
+
+        Of a single number all others are multiples: there the square of the factor, or one over it,
+        has to be a whole number.
+        """
         if candidate is None or candidate.shape != wanted.shape:
             return None
         square = float(np.sum(candidate * candidate))
         if not square or not np.isfinite(square):
             return None
         factor = float(np.sum(candidate * wanted)) / square
-        return factor if factor and self._same(factor * candidate, wanted) else None
+        if not factor or not self._same(factor * candidate, wanted):
+            return None
+        whole = max(factor * factor, 1 / (factor * factor))
+        is_simple = whole < 1000 and abs(whole - round(whole)) < self.tolerance
+        return factor if is_simple or np.count_nonzero(candidate) > 1 else None
 
     @cached_property
     def downstream(self) -> list[str]:
@@ -137,6 +157,25 @@ class Edge:
     def step(self) -> str:
         """The step in words."""
         return f"the step from {self.name} to {self.consumer}" if self.consumer else self.name
+
+
+Named = Mapping[str, np.ndarray]
+_stand_ins: list[Callable[[Trace], tuple[Named, Named]]] = []
+
+
+def stand_in(function: Callable[[Trace], tuple[Named, Named]]) -> Any:
+    """Register a function that knows intermediates of a trace without taps by what it computes:
+    their values and their right gradients by name, none where it does not."""
+    _stand_ins.append(function)
+    return function
+
+
+def _assumed(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    if trace.assumed is None:
+        found = [function(trace) for function in _stand_ins]
+        values, gradients = ({n: x for f in found for n, x in f[k].items()} for k in (0, 1))
+        trace.assumed = values, gradients
+    return trace.assumed
 
 
 Signature = Callable[[Edge], Cause | None]
@@ -166,18 +205,35 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _cause(trace: Trace, name: str) -> Cause:
-    if name not in trace.right:
-        return Cause(UNEXPLAINED, "no known mistake was looked for: there are too many entries")
+    consumers = trace.consumers(name)
+    if not {name, *consumers} <= trace.right.keys():
+        return Cause(
+            UNEXPLAINED,
+            f"no known mistake was looked for among more than {LARGE} entries: try smaller arrays",
+        )
     target = trace.targets[name]
     if target.gradient.shape != target.x.shape:
         return _wrong_shape(target.gradient, trace.right[name], name)
     if not np.isfinite(target.gradient).all():
         return _not_a_number(target.gradient)
+    if not consumers:
+        return Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
     for edge in _edges(trace, name):
-        for recognise in (_uses, *_special, *_general):
-            if cause := recognise(edge):
+        for recognise in (_uses, _nothing, *_special, *_general):
+            if cause := _asked(recognise, edge):
                 return cause
     return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
+
+
+def _asked(recognise: Signature, edge: Edge) -> Cause | None:
+    """What a signature says. The facts have to reach the reader whatever happens to a guess."""
+    try:
+        return recognise(edge)
+    except Exception as error:
+        warnings.warn(
+            f"no guess by {recognise.__name__} at {edge.step}: {error!r}", RuntimeWarning, 2
+        )
+        return None
 
 
 def _edges(trace: Trace, name: str) -> Iterator[Edge]:
@@ -193,24 +249,33 @@ def _uses(e: Edge) -> Cause | None:
     if e.consumer is not None or not 2 <= len(e.consumers) <= 4:
         return None
     shares = [e.trace.share(e.name, c) for c in e.consumers]
+    if any(_parallel(a, b) for a, b in itertools.combinations(shares, 2)):
+        return None  # a factor in one looks like more or less of the other
     for times in itertools.product((0, 1, 2), repeat=len(shares)):
-        if len(set(times)) == 1 or not e.is_yours(_sum(times, shares)):
+        if len(set(times)) != 2 or {0, 2} <= set(times) or not e.is_yours(_sum(times, shares)):
             continue
         missing = [c for c, n in zip(e.consumers, times, strict=True) if n == 0]
         twice = [c for c, n in zip(e.consumers, times, strict=True) if n == 2]
         if missing:
             return Cause(
                 "path-missing",
-                f"what comes through {listed(missing)} is missing: {e.name} is used "
-                f"{len(shares)} times, and its gradient is the sum (+=, not =) over its uses",
+                f"it is right but for what comes through {listed(missing)}: is that use forgotten? "
+                f"{e.name} is used {len(shares)} times, and its gradient is the sum over its uses: "
+                "+=, not =",
                 "02 autograd",
             )
         return Cause(
             "path-twice",
-            f"what comes through {listed(twice)} is counted twice among the uses of {e.name}",
+            f"what comes through {listed(twice)} is in it twice: {e.name} is used {len(shares)} "
+            "times, and each use counts once",
             "02 autograd",
         )
     return None
+
+
+def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    return bool(abs(abs(np.sum(a * b)) - lengths) <= 1e-9 * lengths)
 
 
 def _sum(times: tuple[int, ...], shares: list[np.ndarray]) -> np.ndarray:
@@ -229,19 +294,30 @@ def fitted(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def lengths(e: Edge) -> Iterator[tuple[int, str]]:
-    """Products of lengths of axes that a gradient could have been summed or averaged over."""
-    shape = e.output.shape if e.consumer else e.value.shape
+    """Products of lengths of axes that a gradient could have been summed or averaged over: those
+    that one side of the step has and the other lacks."""
+    made = e.trace.values[e.consumer or RESULT].shape
+    shape = [*(Counter(made) - Counter(e.value.shape)).elements()]
+    shape += (Counter(e.value.shape) - Counter(made)).elements()
     for count in range(1, min(len(shape), 3) + 1):
         for axes in itertools.combinations(shape, count):
             if (n := int(np.prod(axes))) > 1:
-                yield n, " · ".join(map(str, axes)) if count > 1 else str(n)
+                yield n, f" = {' · '.join(map(str, axes))}" if count > 1 else ""
 
 
 def _wrong_shape(yours: np.ndarray, right: np.ndarray, name: str) -> Cause:
-    if yours.shape == right.shape[::-1] and np.allclose(yours.T, right):
-        return Cause("transposed", "the right gradient, transposed", "02 autograd")
+    if yours.shape == right.shape[::-1] and _close(yours.T, right):
+        return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+    heads = grouped(yours, right)
+    if heads.shape == right.shape and _close(heads, right):
+        return Cause(
+            "unsummed",
+            f"summed over the heads of each group, it is right: each head of {name} serves "
+            f"{yours.shape[-3] // right.shape[-3]} others, and its gradient is the sum of theirs",
+            "07 multi-head",
+        )
     total = fitted(yours, right.shape)
-    if total is not None and np.allclose(total, right):
+    if total is not None and _close(total, right):
         return Cause(
             "unsummed",
             f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
@@ -249,6 +325,10 @@ def _wrong_shape(yours: np.ndarray, right: np.ndarray, name: str) -> Cause:
             "01 arrays",
         )
     return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(abs(a - b).max(initial=0.0) <= 1e-5 * abs(b).max(initial=0.0))
 
 
 def _not_a_number(yours: np.ndarray) -> Cause:
@@ -261,10 +341,12 @@ def _not_a_number(yours: np.ndarray) -> Cause:
     )
 
 
-@_plain
 def _nothing(e: Edge) -> Cause | None:
     if e.yours.any() and not e.is_yours(np.zeros_like(e.right)):
         return None
+    if e.consumer is not None and len(e.consumers) > 1:
+        text = f"nothing arrives at {e.name} through {e.consumer}: is that use forgotten?"
+        return Cause("path-missing", text, "02 autograd")
     return Cause(
         "zero",
         f"no gradient arrives at {e.name}: is it never filled in, or cut off by detach() or .data?",
@@ -283,11 +365,11 @@ def _constant_ratio(e: Edge) -> Cause | None:
         if abs(ratio * n - 1) < 1e-6:
             return Cause(
                 "averaged",
-                f"it is 1/{n} of the right one, and {n} = {product} is a length of axes: is it the "
-                "mean where the sum belongs?",
+                f"it is 1/{n} of the right one in every entry, and {n}{product} is a length that "
+                "is summed over: is it the mean where the sum belongs?",
                 "01 arrays",
             )
-    known = next((f" = {product}" for n, product in lengths(e) if abs(ratio / n - 1) < 1e-6), "")
+    known = next((product for n, product in lengths(e) if abs(ratio / n - 1) < 1e-6), "")
     return Cause(
         "factor",
         f"it is {ratio:.6g}{known} times the right one in every entry: is a factor of {e.step} "
@@ -299,7 +381,7 @@ def _constant_ratio(e: Edge) -> Cause | None:
 def _transposed(e: Edge) -> Cause | None:
     for axes in itertools.permutations(range(e.right.ndim)):
         if list(axes) != sorted(axes) and e.is_yours(np.transpose(e.right, axes)):
-            return Cause("transposed", "the right gradient, transposed", "02 autograd")
+            return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
     return None
 
 
@@ -315,13 +397,12 @@ def _reordered(e: Edge) -> Cause | None:
         shapes |= {s for s in split if np.prod(s) == e.value.size}
     for shape in sorted({*shapes, e.value.shape}):
         for axes in itertools.permutations(range(len(shape))):
-            for a, b in ((e.yours, e.right), (e.right, e.yours)):
-                swapped = np.transpose(a.reshape(shape), axes).reshape(e.value.shape)
-                if abs(swapped - b).max() <= min(1e-9, 1e-2 * e.distance) * abs(e.right).max():
+            for a, is_it in ((e.yours, e.is_right), (e.right, e.is_yours)):
+                if is_it(np.transpose(a.reshape(shape), axes).reshape(e.value.shape)):
                     return Cause(
                         "reshape-for-swap",
-                        "the right numbers in another order: is there a reshape where axes have to "
-                        "be swapped? (…, H, T, D) and (…, T, H·D) are a swap and a reshape apart",
+                        "it has the right numbers in another order: is there a reshape where axes "
+                        "have to be swapped? From (…, H, T, D) to (…, T, H·D) it takes both",
                         "07 multi-head",
                     )
     return None
@@ -343,8 +424,9 @@ def _another_input(e: Edge) -> Cause | None:
 def _passed_through(e: Edge) -> Cause | None:
     for name in e.downstream:
         dy = fitted(e.gradients.get(name), e.value.shape)
-        if e.multiple(dy, e.yours) is not None:
-            for factor, x in e.values.items():
+        if (ratio := e.multiple(dy, e.yours)) is not None:
+            for factor in e.values.keys() - set(e.downstream):
+                x = e.values[factor]
                 if x.shape == e.gradients[name].shape and e.is_right(
                     fitted(x * e.gradients[name], e.value.shape)
                 ):
@@ -353,10 +435,11 @@ def _passed_through(e: Edge) -> Cause | None:
                         f"it is d{_bare(name)}, where d{_bare(name)} · {_bare(factor)} is right",
                         "02 autograd",
                     )
+            times = "" if abs(ratio - 1) < e.tolerance else f", times {ratio:.6g}"
             return Cause(
                 "slope-missing",
-                f"the gradient of {name} is passed on as it came: the derivative of the step from "
-                f"{e.name} is missing",
+                f"the gradient of {name} is passed on as it came{times}: is the derivative of the "
+                f"step from {e.name} missing?",
                 "02 autograd",
             )
         if name not in e.consumers and dy is not None and e.is_yours(e.right + dy):
@@ -372,28 +455,31 @@ def _passed_through(e: Edge) -> Cause | None:
 @_plain
 def _product(e: Edge) -> Cause | None:
     """Yours is a product of a gradient and a value, and so is the right one, but of others."""
-    known = [(p, fitted(p.array, e.value.shape)) for p in products(e)]
+    made = itertools.chain(products(e), _elementwise(e))
+    known = [(p, fitted(p.array, e.value.shape)) for p in made]
     same = [p for p, made in known if e.multiple(made, e.right) is not None]
     for p in same:
         if (n := _one_of_many(e, p.array)) is not None:
             return Cause(
                 "path-missing",
-                f"it is {p.text} of number {n} of the batch alone: {e.name} serves all of them, "
+                f"it is {p.text} of item {n} of the batch alone: {e.name} serves all of them, "
                 "and its gradient is the sum over their shares",
                 "01 arrays",
             )
     mine = next((p for p, made in known if e.multiple(made, e.yours) is not None), None)
     if mine is None:
         return None
-    right = next((p for p in same if p.operands == mine.operands), same[0] if same else None)
+    same.sort(key=lambda p: (p.is_matrix != mine.is_matrix, p.operands != mine.operands))
+    right = same[0] if same else None
     told = "" if right is None else f", and {right.text} would be right"
-    if right is not None and right.operands == mine.operands:
+    if mine.is_matrix and right is not None and right.operands == mine.operands:
         return Cause(
             "operand-transposed",
             f"it is {mine.text}{told}: for y = a b the gradients are da = dy bᵀ and db = aᵀ dy",
-            "04 projections" if e.value.ndim == 2 else "05 attention",
+            "04 projections",
         )
-    return Cause("operand-wrong", f"it is {mine.text}{told}", "05 attention")
+    name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
+    return Cause(name, f"it is {mine.text}{told}", "04 projections")
 
 
 def _one_of_many(e: Edge, x: np.ndarray) -> int | None:
@@ -405,11 +491,13 @@ def _one_of_many(e: Edge, x: np.ndarray) -> int | None:
 
 
 class Product(NamedTuple):
-    """A product of a gradient and a value, in words, the two names, and the array."""
+    """A product of a gradient and a value, in words, the two names, the array, and whether it is a
+    matrix product."""
 
     text: str
     operands: frozenset[str]
     array: np.ndarray
+    is_matrix: bool = True
 
 
 def products(e: Edge, heads: bool = False) -> Iterator[Product]:
@@ -424,14 +512,22 @@ def products(e: Edge, heads: bool = False) -> Iterator[Product]:
                 if left.shape[-1] != right.shape[-2] or ends != e.value.shape[-2:]:
                     continue
                 try:
-                    made = np.matmul(*_heads_alike(left, right))
+                    made = np.matmul(*heads_alike(left, right))
                 except ValueError:  # they do not broadcast
                     continue
                 yield Product(text, frozenset({g, a}), made if heads else grouped(made, e.value))
 
 
+def _elementwise(e: Edge) -> Iterator[Product]:
+    """The products of the consumer's gradient and a value that has its shape."""
+    for a, x in e.values.items():
+        if e.consumer and x.shape == e.dy.shape:
+            g = f"d{_bare(e.consumer)}"
+            yield Product(f"{g} · {_bare(a)}", frozenset({g, a}), e.dy * x, is_matrix=False)
+
+
 def _bare(name: str) -> str:
-    return name.removeprefix("the ")
+    return name.replace(RESULT, "out")
 
 
 def _both(name: str, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -447,12 +543,12 @@ def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.nda
     ]
 
 
-def _heads_alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def heads_alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both with as many heads, where those of one are a multiple of the other's."""
     if a.ndim < 3 or b.ndim < 3 or a.shape[-3] == b.shape[-3]:
         return a, b
     if a.shape[-3] < b.shape[-3]:
-        b, a = _heads_alike(b, a)
+        b, a = heads_alike(b, a)
         return a, b
     rep, rest = divmod(a.shape[-3], b.shape[-3])
     return (a, b) if rest else (a, np.repeat(b, rep, axis=-3))

@@ -1,0 +1,202 @@
+"""What the gradient check says of a fault, where no attention is needed to know it."""
+
+import numpy as np
+import pytest
+
+import minimha_autograd as ma
+from minimha_autograd.gradcheck import GradcheckError, gradcheck, signatures
+
+
+def found(f, *inputs, **settings):
+    """The error of a check that has to fail."""
+    with pytest.raises(GradcheckError) as failed:
+        gradcheck(f, *inputs, **settings)
+    return failed.value
+
+
+def cause(f, *inputs):
+    return found(f, *inputs).diagnosis.cause
+
+
+def plain(value, gradient):
+    """A function of one array, its gradient from x and dy."""
+    return lambda x: (value(x), lambda dy: (gradient(x, dy),))
+
+
+def tanh_layer(x, w, *, tap=lambda _, x: x, tell=lambda name, dh: {name: dh}, name="inner"):
+    """tanh(x w), with twice the gradient of w."""
+    y = np.tanh(tap("inner", x @ w))
+
+    def pullback(dy):
+        dh = dy * (1 - y * y)
+        return dh @ w.T, 2 * (x.T @ dh), tell(name, dh)
+
+    return y, pullback
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_is_a_multiple_of_any_other(shape, rng):
+    x = rng.standard_normal(shape)
+    assert cause(plain(lambda x: x * x, lambda x, dy: 2 * x * dy + 1), x) == "unexplained"
+    assert cause(plain(lambda x: x * x, lambda x, dy: -2 * x * dy), x) == "sign"
+    assert cause(plain(lambda x: x * x, lambda x, dy: x * dy), x) == "factor"
+
+
+def test_a_mean_is_one_over_what_was_summed(rng):
+    x, y = rng.standard_normal((2, 4, 5)), rng.standard_normal((5, 2))
+    half = lambda x, y: (x @ y, lambda dy: (dy @ y.T / 2, np.tensordot(x, dy, ((0, 1), (0, 1)))))  # noqa: E731
+    other = lambda x, y: (  # noqa: E731
+        x @ y, lambda dy: (dy @ y.T, np.tensordot(x, dy, ((0, 1), (0, 1))) / 8)
+    )  # fmt: skip
+    assert cause(half, rng.standard_normal((2, 4, 5)), rng.standard_normal((5, 3))) == "factor"
+    assert cause(other, x, y) == "averaged"
+    mean = plain(np.sum, lambda x, dy: np.full_like(x, dy / x.size))
+    assert cause(mean, rng.standard_normal((3, 5))) == "averaged"
+
+
+def test_the_wrong_factor_of_an_elementwise_product(rng):
+    a, b, c = rng.standard_normal((3, 4, 4))
+    f = lambda a, b, c: (a * b * c, lambda dy: (dy * b, dy * a * c, dy * a * b))  # noqa: E731
+    assert cause(f, a, b, c) == "unexplained"  # dy · b is told as what it is, and no more
+    g = lambda a, b: (a * b, lambda dy: (dy * a, dy * a))  # noqa: E731
+    error = found(g, a, b)
+    assert error.diagnosis.cause == "operand-wrong"
+    assert "dout · a, and dout · b would be right" in str(error)
+
+
+def test_a_slope_that_is_the_value_itself_is_a_slope(rng):
+    assert cause(plain(np.exp, lambda _, dy: dy), rng.standard_normal((3, 4))) == "slope-missing"
+
+
+def test_no_path_is_named_where_a_factor_would_look_the_same(rng):
+    @ma.operation
+    def halved(x):
+        """x², with half of its gradient."""
+        return x * x, lambda dy: (x * dy,)
+
+    x = ma.Tensor(rng.standard_normal((3, 4)), requires_grad=True)
+    assert cause(lambda x: halved(x) * x, x) == "factor"  # d/dx: 2 of x² · x through halved, 1 not
+
+
+def test_arrays_may_be_changed_after_they_were_tapped(rng):
+    def f(x, w, *, tap=lambda _, x: x):
+        inner = tap("inner", x @ w)
+        inner += 1
+        y = np.tanh(inner)
+        dh = lambda dy: dy * (1 - y * y)  # noqa: E731
+        return y, lambda dy: (dh(dy) @ w.T, 3 * x.T @ dh(dy), {"inner": dh(dy)})
+
+    diagnosis = found(f, rng.standard_normal((3, 4)), rng.standard_normal((4, 5))).diagnosis
+    assert (diagnosis.nodes, diagnosis.cause) == (("w",), "factor")
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda name, dh: {name: dh.astype(np.float32)},
+        lambda name, dh: {name: dh + 0j},
+        lambda name, dh: {name: dh.tolist()},
+        lambda name, _: {name: None},
+    ],
+)
+def test_gradients_of_intermediates_in_other_forms(tell, rng):
+    f = lambda x, w, *, tap=None: tanh_layer(x, w, tap=tap or (lambda _, x: x), tell=tell)  # noqa: E731
+    diagnosis = found(f, rng.standard_normal((3, 4)), rng.standard_normal((4, 5))).diagnosis
+    assert (diagnosis.nodes, diagnosis.cause) == (("w",), "factor")
+
+
+def test_a_name_that_nothing_is_tapped_by_is_told(rng):
+    f = lambda x, w, *, tap=None: tanh_layer(x, w, tap=tap or (lambda _, x: x), name="iner")  # noqa: E731
+    error = found(f, rng.standard_normal((3, 4)), rng.standard_normal((4, 5)))
+    assert "tells a gradient of iner, which no tap is called with; tapped: inner" in str(error)
+    assert "what is between is not told: inner" in str(error)
+
+
+def test_what_is_not_told_is_not_called_right(rng):
+    def f(x, *, tap=lambda _, x: x):
+        y = tap("sine", np.sin(tap("double", 2 * x)))
+        dsine = lambda dy: dy * 3 * y**2  # noqa: E731
+        return y**3, lambda dy: (2 * dsine(dy), {"sine": dsine(dy), "double": dsine(dy)})
+
+    def untold(x, *, tap=lambda _, x: x):
+        value, pullback = f(x, tap=tap)
+        return value, lambda dy: (pullback(dy)[0], {"double": pullback(dy)[1]["double"]})
+
+    x = rng.standard_normal((3, 4))
+    assert found(f, x).diagnosis.findings[0].after == ("sine",)
+    assert found(untold, x).diagnosis.findings[0].after == ("the result",)
+
+
+def test_a_consumer_of_many_entries_is_no_crash(rng):
+    wide = rng.standard_normal((4, 80))
+
+    def f(x, *, tap=lambda _, x: x):
+        y = tap("inner", x @ wide)[:, :2]
+        return y, lambda dy: (2 * dy @ wide[:, :2].T, {"inner": np.pad(dy, ((0, 0), (0, 78)))})
+
+    diagnosis = found(f, rng.standard_normal((80, 4))).diagnosis
+    assert (diagnosis.nodes, diagnosis.cause) == (("x",), "unexplained")
+    assert "try smaller arrays" in diagnosis.text
+
+
+def test_a_gradient_of_what_has_no_effect(rng):
+    f = lambda x, y: (x * 2, lambda dy: (2 * dy, dy))  # noqa: E731
+    diagnosis = found(f, rng.standard_normal((3, 4)), rng.standard_normal((3, 4))).diagnosis
+    assert diagnosis.cause == "unexplained"
+    assert "the result does not depend on y" in diagnosis.text
+
+
+def test_a_guess_that_fails_leaves_the_facts(rng, monkeypatch):
+    def broken(_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(signatures, "_special", [broken])
+    with pytest.warns(RuntimeWarning, match="no guess by broken at the step from x to the result"):
+        error = found(plain(np.sin, lambda x, dy: 2 * dy * np.cos(x)), rng.standard_normal(3))
+    assert error.diagnosis.cause == "factor"
+
+
+def test_what_is_close_to_nothing_is_not_taken_for_right(rng):
+    x, y = rng.standard_normal((5, 3)), rng.standard_normal(3)
+    f = lambda x, y: (1e-12 * x * y, lambda dy: (1e-12 * dy * y, dy * 1e-12 * y))  # noqa: E731
+    assert cause(f, x, y) == "unexplained"
+
+
+def test_heads_of_a_group_that_are_not_summed(rng):
+    def f(q, k):
+        shared = np.repeat(k, 2, axis=-3)
+        return q * shared, lambda dy: (dy * shared, dy * q)
+
+    diagnosis = found(f, *(rng.standard_normal((n, 3, 5)) for n in (4, 2))).diagnosis
+    assert (diagnosis.nodes, diagnosis.cause) == (("k",), "unsummed")
+    assert "each head of k serves 2 others" in diagnosis.text
+
+
+def test_a_use_out_of_many_that_is_forgotten(rng):
+    def f(x, *, tap=lambda _, x: x):
+        y = tuple(tap(name, step(x)) for name, step in STEPS.items())
+        slopes = np.cos(x), np.exp(x), 2 * x, 3 * x * x, 0 * x  # that of tanh is forgotten
+
+        def pullback(*dy):
+            dx = sum(a * b for a, b in zip(slopes, dy, strict=True))
+            return dx, dict(zip(STEPS, dy, strict=True))
+
+        return tuple(1 * a for a in y), pullback
+
+    diagnosis = found(f, rng.standard_normal((3, 4))).diagnosis
+    assert diagnosis.cause == "path-missing"
+    assert "nothing arrives at x through tanh" in diagnosis.text
+
+
+STEPS = {
+    "sin": np.sin,
+    "exp": np.exp,
+    "square": np.square,
+    "cube": lambda x: x * x * x,
+    "tanh": np.tanh,
+}
+
+
+def test_an_entry_without_a_ratio_has_none(rng):
+    relu = plain(lambda x: np.where(x.real > 0, x, 0), lambda _, dy: dy / 2)
+    assert "ratio        —\n" in str(found(relu, np.array([1e-3, -1.0, 2.0]), rng=2))
