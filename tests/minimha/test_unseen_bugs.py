@@ -8,7 +8,7 @@ from minimha_autograd.gradcheck.signatures import UNEXPLAINED
 
 NAMED = {  # read and judged by hand: what was said is true of the bug
     "grouped_heads_summed_as_tiles": "groups-interleaved",
-    "shift_wraps_round": "mask-ignored",  # the zeros in front hide the last token
+    "swiglu_saved_gate_before_silu": "operand-wrong",  # dhidden · gate
     "unbiased_std_biased_backward": "factor",  # (n - 1) / n, in the step to the deviation
 }
 
