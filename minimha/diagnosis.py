@@ -54,7 +54,8 @@ def scale(e: Edge) -> Cause | None:
     ratio = e.multiple(e.right, e.yours)
     if ratio is None or not _before_weights(e):
         return None
-    made_from = [n for n in e.values if e.name in e.trace.descendants(n)] if e.trace.located else []
+    nodes = e.trace.values if e.trace.located else ()
+    made_from = [n for n in nodes if e.name in e.trace.descendants(n)]
     widths = {e.values[n].shape[-1] for n in (e.name, *made_from) if e.values[n].ndim >= 2}
     for d in sorted(widths - {1}):
         root = f"√D = √{d} = {math.sqrt(d):.4g}"
@@ -78,15 +79,16 @@ def scale(e: Edge) -> Cause | None:
 
 
 def _before_weights(e: Edge) -> bool:
-    """Whether attention's weights are computed from it, or its name says that they are."""
+    """Whether attention's weights are computed from it, or the names say that they are."""
+    named = {name.lower() for name in e.trace.inputs}
+    pairs = [pair for pair in ({"query", "key"}, {"q", "k"}) if pair <= named]
+    if e.name.lower() in {"raw", "scaled", "scores"}.union(*pairs):
+        return True
     weights = (e.values[n] for n in e.downstream if n not in e.trace.results)
-    return e.name in _SCALED or any(
+    return any(
         x.ndim >= 2 and (x >= 0).all() and np.allclose(x.sum(axis=-1).max(initial=0), 1)
         for x in weights
     )
-
-
-_SCALED = {"query", "key", "q", "k", "Q", "K", "raw", "scaled", "scores"}
 
 
 @signature

@@ -378,3 +378,18 @@ def test_what_one_use_hides_another_may_see(rng):
         return (1 * left, 1 * all_), pullback
 
     assert cause_of(f, rng.standard_normal((4, 3))) == "unexplained"
+
+
+def test_an_array_without_a_gradient_is_no_node(rng):
+    bent = mh.operation(lambda x: (x * x, lambda dy: (x * dy,)))
+    key = mh.Tensor(rng.standard_normal((3, 4)), requires_grad=True)
+    assert cause_of(lambda key, bias: bent(key) + bias, key, rng.standard_normal(4)) == "factor"
+
+
+def test_the_scale_of_attention_without_taps_on_tensors(rng):
+    operation = mh.operation(attention_without_taps(dq=lambda n: n.ds @ n.k))
+    tensors = (
+        mh.Tensor(rng.standard_normal((2, n, m)), requires_grad=True)
+        for n, m in ((4, 6), (5, 6), (5, 7))
+    )
+    assert cause_of(lambda q, k, v: operation(q, k, v), *tensors) == "scale"
