@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import METHODS, Compared, Target
+from .compare import LARGE, METHODS, OUT, Compared, Target
 from .locate import Trace
 from .report import GradcheckError, Report, Row, explain
 from .signatures import diagnose
@@ -46,7 +46,8 @@ def gradcheck(
             {"query": "B H T D"}, intermediates too
     rng     a generator or a seed for the random cotangents
     method  "auto": the complex step where f allows it and differences confirm it, otherwise
-            Richardson's extrapolation; above 4096 entries these along random directions.
+            Richardson's extrapolation; where there are more than 4096 entries, the largest
+            arrays along random directions.
             Or "complex step", "richardson", "fourth-order" (differences), "adjoint" (random
             directions v: ⟨dx, v⟩ = dL along v). Central differences always stand beside,
             but for "adjoint"
@@ -86,21 +87,46 @@ def gradcheck(
         )
         for k in subject.checked
     }
+    few = _few(targets)
     rows: list[Row] = []
     wrong: dict[int, Compared | None] = {}
     for k, target in targets.items():
         if k in subject.misshapen:
             wrong[k] = None
             continue
-        for compared in target.compare(method):
-            rows.append(_row(target, compared))
-            if not compared.outcome.passed:
-                wrong[k] = compared
-                break
+        reached = False
+        with np.errstate(all="ignore"):  # numbers at the ends of the range
+            for compared in target.compare(method, entrywise=k in few):
+                rows.append(_row(target, compared))
+                reached = reached or OUT not in compared.outcome.note
+                if not compared.outcome.passed:
+                    wrong[k] = compared
+                    break
+        if not (reached or wrong):
+            raise GradcheckError(
+                f"{subject.name}: next to {target.name} the value is NaN or infinite, whatever the "
+                f"step ({rows[-1].note}): move it away from the edge of the domain"
+            )
     report = Report(subject.name, tuple(rows), tuple(targets.values()))
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
+    if subject.bent:
+        raise GradcheckError(f"{subject.name}: {subject.bent}", report)
     return report
+
+
+def _few(targets: Mapping[int, Target]) -> set[int]:
+    """The smallest arrays, of up to LARGE entries together; fewer where all are many.
+
+    An entry takes some evaluations of f, which take the longer the larger its arrays are.
+    """
+    total, few = 0, set()
+    everything = sum(target.x.size for target in targets.values())
+    for k in sorted(targets, key=lambda k: targets[k].x.size):
+        total += targets[k].x.size
+        if total <= LARGE and total * everything <= 2 * LARGE**2:
+            few.add(k)
+    return few
 
 
 def _row(target: Target, compared: Compared) -> Row:

@@ -7,14 +7,14 @@ it, at once or at length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import backend
-from .compare import LARGE, Target
+from .compare import LARGE, Compared, Target
 from .subject import Subject, Tap
 
 RESULT = "the result"
@@ -31,13 +31,17 @@ class Trace:
     """
 
     def __init__(
-        self, subject: Subject, targets: Mapping[int, Target], wrong: Collection[int]
+        self,
+        subject: Subject,
+        targets: Mapping[int, Target],
+        wrong: Mapping[int, Compared | None],
     ) -> None:
         self.subject, self.name, self.located = subject, subject.name, subject.can_locate
         self.targets = {target.name: target for target in targets.values()}
         self.inputs = [subject.names[k] for k in targets]
         self._places: dict[str, int | str] = {subject.names[k]: k for k in targets}
         self.wrong = [subject.names[k] for k in wrong]
+        self._failed = {subject.names[k]: compared for k, compared in wrong.items() if compared}
         self._shares: dict[str, dict[str, np.ndarray]] = {}
         base = Tap()
         results = subject.evaluate(subject.hosts, base)
@@ -64,6 +68,12 @@ class Trace:
                 gradient.shape != x.shape or not all(c.outcome.passed for c in target.compare())
             ):
                 self.wrong.append(name)
+
+    def compared(self, name: str) -> Compared:
+        """The comparison that a wrong gradient failed, of its entries rather than directions."""
+        failed = (c for c in self.targets[name].compare() if not c.outcome.passed)
+        found = next(failed, None)
+        return found if found is not None else self._failed[name]
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
