@@ -5,8 +5,10 @@ a vector that both sides must agree on. Random, because a cotangent of ones make
 of softmax vanish, so that a backward of zeros would pass.
 
 The yardstick is the largest entry of the numeric gradient, plus a floor for noise, which is
-measured: how far each side moves when its inputs move in their last place. There is no absolute
-tolerance, so the scale of the output does not matter.
+measured: how far each side moves when its inputs move in their last place and all is rounded anew,
+and how the gradient is rounded where it is larger. There is no absolute tolerance, so the units of
+input and output do not matter. Of several outputs the largest rules: what another adds to a
+gradient is lost where it is a trillionth of it.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def gradcheck(
     the error over the size of the step.
     Raises GradcheckError, an AssertionError, when a gradient is wrong: it names the input, the
     worst entry by axis, both values and their ratio, the step at fault and its likely cause; or
-    when values or gradients are not what they should be. TypeError when there is nothing to check,
+    when values or gradients are not what they should be, such as a pullback that is not linear, or
+    values that are NaN wherever a step leads. TypeError when there is nothing to check,
     and for floats but float64 and float32; ValueError for a method or axes that do not fit.
     """
     if method not in METHODS:

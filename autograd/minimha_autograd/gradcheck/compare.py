@@ -108,7 +108,7 @@ class Target:
     gradient  the one under check
     loss      L as a function of it
     rounding  about how far L is rounded
-    noise     how far the gradient moves when inputs move in their last place
+    noise     how far the gradient moves when all is rounded in another way
     scales    those of the entries of x; by default, their sizes
     """
 
