@@ -1,5 +1,7 @@
 """The checker is checked: what must fail fails, what is right raises no alarm."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -274,3 +276,156 @@ def test_a_hundred_seeds_and_no_false_alarm():
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(s) for s in [(2, 3, 4), (2, 5, 4), (2, 5, 3)]]
         mh.gradcheck(mh.functional.attention, *inputs, rng=rng)
+
+
+def adds_up(x, kept=np.zeros(3)):  # noqa: B008  what it is tested for
+    def pullback(dy):
+        kept[:] += dy
+        return (kept.copy(),)
+
+    kept[:] = 0
+    return 1 * x, pullback
+
+
+def hands_out(x, kept=np.zeros(3)):  # noqa: B008
+    def pullback(dy):
+        kept[:] = 2 * dy
+        return (kept,)
+
+    return 2 * x, pullback
+
+
+def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
+    kept[:] = 2 * x.real
+    return kept, lambda dy: (2 * dy,)
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (adds_up, "the pullback gave two gradients of x"),
+        (hands_out, "hands out the same array each time"),
+        (hands_out_values, "changed the value that the first had returned"),
+    ],
+)
+def test_what_is_right_the_first_time_only_is_said(f, message, rng):
+    with pytest.raises(mh.GradcheckError, match=message):
+        mh.gradcheck(f, rng.standard_normal(3))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pullback_that_is_not_linear_fails_whatever_the_cotangent(seed, rng):
+    """Of a number, half of the random cotangents are positive."""
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(
+            lambda x: (np.sum(x**2), lambda dy: (2 * x * abs(dy),)),
+            rng.standard_normal(4),
+            rng=seed,
+        )
+
+
+def test_the_parameters_of_a_module_are_checked(rng):
+    layer = mh.MultiHeadAttention(6, 2, dtype="float64")
+    report = mh.gradcheck(layer, mh.Tensor(rng.standard_normal((2, 3, 6))))
+    assert {row.input for row in report.rows} == {"query", *dict(layer.named_parameters())}
+    some = {"w": dict(layer.named_parameters())["w_q"]}
+    report = mh.gradcheck(
+        lambda x: layer(x), mh.Tensor(rng.standard_normal((2, 3, 6))), parameters=some
+    )
+    assert {row.input for row in report.rows} == {"x", "w"}
+
+
+def test_a_wrong_gradient_of_a_parameter_is_found(rng):
+    w = mh.Tensor(rng.standard_normal(3), requires_grad=True)
+    with pytest.raises(mh.GradcheckError, match="the gradient of w is wrong; x: right"):
+        mh.gradcheck(
+            lambda x: x * w + 0.1 * w.detach(),
+            mh.Tensor(rng.standard_normal(3)),
+            parameters={"w": w},
+        )
+
+
+@pytest.mark.parametrize("parameters", [[1], {"w": np.ones(3)}, 3])
+def test_parameters_that_cannot_be_checked_are_refused(parameters, rng):
+    with pytest.raises(TypeError, match="parameters must be Tensors by name, or a module, not"):
+        mh.gradcheck(lambda x: 2 * x, mh.Tensor(rng.standard_normal(3)), parameters=parameters)
+
+
+@pytest.mark.parametrize("fails_at", [None, 1, 2, 3, 30])
+def test_parameters_are_left_as_they_were(fails_at, rng):
+    """Checked or only used, and also where the function raises midway."""
+    layer = mh.MultiHeadAttention(6, 2, dtype="float64")
+    parameters = dict(layer.named_parameters())
+    for p in parameters.values():
+        p.grad = np.full(p.shape, 0.5)
+    before = {name: (p.data, p.data.copy()) for name, p in parameters.items()}
+    calls = 0
+
+    def f(x):
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise KeyError("midway")
+        return layer(x)
+
+    x = mh.Tensor(rng.standard_normal((1, 2, 6)))
+    checked = {"w_q": parameters["w_q"]}
+    with contextlib.suppress(KeyError):  # which may also be taken for a step out of the domain
+        mh.gradcheck(f, x, parameters=checked)
+    for name, p in parameters.items():
+        assert p.data is before[name][0]
+        np.testing.assert_array_equal(p.data, before[name][1])
+        np.testing.assert_array_equal(p.grad, np.full(p.shape, 0.5))
+
+
+def test_a_large_module_is_checked_along_random_directions(rng):
+    layer = mh.MultiHeadAttention(66, 2, dtype="float64")
+    report = mh.gradcheck(layer, mh.Tensor(rng.standard_normal((1, 2, 66))))
+    methods = {row.input: row.method for row in report.rows}
+    assert methods["w_q"] == "adjoint"
+    assert methods["b_q"] == "central"
+
+
+def test_a_nan_that_does_not_matter_raises_no_alarm():
+    def f(x):
+        known = ~np.isnan(x)
+        return np.where(known, x, 0), lambda dy: (np.where(known, dy, 0.0),)
+
+    mh.gradcheck(f, np.array([np.nan, 1.0, 2.0]))
+
+
+def test_any_method_that_fails_explains_itself(rng):
+    """Also where "auto" would have let it pass."""
+    x = rng.standard_normal(3)
+    for method in ("central", "fourth-order", "richardson", "complex step", "adjoint"):
+        with pytest.raises(
+            mh.GradcheckError, match=r"ratio        1\.001, the same in every entry"
+        ):
+            mh.gradcheck(lambda x: (x**2, lambda dy: (2.002 * x * dy,)), x, method=method)
+    with pytest.raises(ValueError, match="method 'exact' is not one of auto, central"):
+        mh.gradcheck(mh.ops.tanh, x, method="exact")
+
+
+def test_the_curve_of_a_wrong_gradient_stops_at_its_error(rng):
+    pytest.importorskip("matplotlib")
+
+    def f(x, y):
+        return np.exp(x) + y * y, lambda dy: ((1 + 1e-5) * dy * np.exp(x), 2 * y * dy)
+
+    with pytest.raises(mh.GradcheckError) as failure:
+        mh.gradcheck(f, rng.standard_normal(3), rng.standard_normal(3))
+    figure = failure.value.report.plot()
+    wrong, right = figure.axes
+    assert (wrong.get_title(), right.get_title()) == ("x", "y")
+    for line in wrong.lines:
+        assert 0.9e-5 < np.median(line.get_ydata()) < 1.1e-5
+    assert [line.get_label() for line in right.lines] == [
+        "central", "fourth-order", "richardson", "complex step",
+    ]  # fmt: skip
+    assert right.lines[-1].get_ydata().min() < 1e-15
+
+
+def test_no_curve_of_the_complex_step_where_it_is_wrong(rng):
+    pytest.importorskip("matplotlib")
+    (axes,) = mh.gradcheck(scaled_softmax(1.0, absolute=True), rng.standard_normal(3)).plot().axes
+    assert "complex step" not in [line.get_label() for line in axes.lines]

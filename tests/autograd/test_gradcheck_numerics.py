@@ -114,3 +114,161 @@ def test_what_noise_leaves_open_is_said():
     weight, bias = np.ones((2, 6), dtype="float32")
     report = mh.gradcheck(functional.layer_norm, x, weight, bias)
     assert {row.note for row in report.rows if row.input == "x"} == {"lost in rounding"}
+
+
+def elementwise(value, slope):
+    """A function of arrays by its value and its derivative."""
+    return lambda x: (value(x), lambda dy: (dy * slope(x),))
+
+
+log = elementwise(np.log, lambda x: 1 / x)
+sqrt = elementwise(np.sqrt, lambda x: 0.5 / np.sqrt(x))
+arccos = elementwise(np.arccos, lambda x: -1 / np.sqrt(1 - x * x))
+reciprocal = elementwise(lambda x: 1 / x, lambda x: -1 / x**2)
+beside_one = elementwise(lambda x: 1 / (x - 1), lambda x: -1 / (x - 1) ** 2)
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-8, 1e-12])
+@pytest.mark.parametrize(
+    ("f", "edge", "side"),
+    [(log, 0, 1), (sqrt, 0, 1), (arccos, 1, -1), (reciprocal, 0, 1), (reciprocal, 0, -1)],
+)
+def test_near_the_edge_of_a_domain_or_a_pole_no_alarm_is_raised(f, edge, side, distance):
+    mh.gradcheck(f, np.array([edge + side * distance, 0.3, 0.5]))
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_beside_a_pole_no_alarm_is_raised(side):
+    mh.gradcheck(beside_one, np.array([1 + side * 1e-8, 0.3]))
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e-30, 1e-12, 1e6, 1e30])
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1.0, 1e30, 1e100])
+def test_neither_the_unit_of_the_input_nor_that_of_the_output_matters(unit, scale):
+    x = unit * np.array([0.3, -1.1, 0.7, 0.2])
+
+    def tanh(x, damage=0.0):
+        y = np.tanh(x / unit)
+        return scale * y, lambda dy: (scale / unit * dy * (1 - y * y) * (1 + damage),)
+
+    mh.gradcheck(tanh, x)
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(lambda x: tanh(x, 1e-9), x)
+
+
+def test_outputs_too_large_to_square_can_be_checked():
+    mh.gradcheck(elementwise(lambda x: 1e200 * np.sin(x), lambda x: 1e200 * np.cos(x)), n(3))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("steepness", [20, 200])
+def test_a_saturated_softmax_raises_no_alarm(steepness, dtype):
+    """What is left of its gradient is rounded like the large terms that cancel."""
+    for seed in (1, 5, 8, 16, 23, 35, 46, 51):
+        x = np.random.default_rng(seed).standard_normal((3, 5)).astype(dtype)
+        mh.gradcheck(lambda x: functional.softmax(steepness * x), mh.Tensor(x), rng=seed)
+
+
+def test_a_function_that_objects_outside_its_domain_can_be_checked():
+    def strict(x):
+        if (x.real <= 0).any():
+            raise ValueError("not positive")
+        return log(x)
+
+    mh.gradcheck(strict, np.array([1e-3, 0.5]))
+    mh.gradcheck(lambda x: strict(np.abs(x)), np.array([1e-3, 0.5]))
+
+
+def test_where_no_step_leads_to_numbers_that_is_said():
+    def alone(x):
+        y, pullback = size(x)
+        y[0] = y[0] if x[0] == 1 else np.nan
+        return y, pullback
+
+    with pytest.raises(mh.GradcheckError, match="next to input 0 the value is NaN or infinite"):
+        mh.gradcheck(alone, np.array([1.0, 2.0]), names=["input 0"])
+
+
+def largest(slope):
+    """The largest entry; the gradient goes to all that are as large, in equal parts."""
+
+    def f(x):
+        top = x == x.max()
+        return np.max(x, keepdims=True), lambda dy: (slope * dy * top / top.sum(),)
+
+    return f
+
+
+def test_ties_are_kinks_not_noise():
+    tied = np.array([1.0, 1.0, 0.3])
+    report = mh.gradcheck(largest(1), tied)
+    assert not any("lost in rounding" in row.note for row in report.rows)
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(largest(3), tied)
+
+
+@pytest.mark.parametrize("side", [-1.0, -0.3, 0.0, 0.5, 1.0])
+def test_at_a_kink_any_slope_between_those_on_either_side_is_right(side):
+    def f(x):
+        return np.abs(x), lambda dy: (dy * np.where(x == 0, side, np.sign(x)),)
+
+    rows = mh.gradcheck(f, np.array([0.0, 1.0, -2.0])).rows
+    if side:
+        assert all(row.note.startswith("kink at 1 of 3 entries") for row in rows)
+
+
+@pytest.mark.parametrize("side", [-1.001, 1.001, 1 + 1e-9, 2.0])
+def test_at_a_kink_other_slopes_are_wrong(side):
+    def f(x):
+        return np.abs(x), lambda dy: (dy * np.where(x == 0, side, np.sign(x)),)
+
+    with pytest.raises(mh.GradcheckError, match=r"1 of 3 entries, all at axis 0: 0"):
+        mh.gradcheck(f, np.array([0.0, 1.0, -2.0]))
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-6])
+def test_the_other_side_of_a_kink_is_wrong_beside_it(distance):
+    def f(x):
+        return np.maximum(x, 0), lambda dy: (dy * (x > -0.01),)
+
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(f, np.array([-distance, 1.0]))
+
+
+SHARPNESS = {"central": 1e-5, "fourth-order": 1e-8, "richardson": 1e-9, "complex step": 1e-11}
+
+
+@pytest.mark.parametrize("method", SHARPNESS)
+def test_each_method_is_as_sharp_as_it_says(method):
+    def f(x, damage=0.0):
+        return np.exp(x), lambda dy: (dy * np.exp(x) * (1 + damage),)
+
+    x = n(2, 3)
+    assert method in {row.method for row in mh.gradcheck(f, x, method=method).rows}
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(lambda x: f(x, SHARPNESS[method]), x, method=method)
+
+
+def test_the_complex_step_is_refused_where_imaginary_parts_are_dropped():
+    with pytest.raises(ValueError, match="no complex step: not analytic"):
+        mh.gradcheck(size, n(3), method="complex step")
+    drops = elementwise(lambda x: np.sin(np.real(x)), np.cos)
+    assert mh.gradcheck(drops, n(3)).rows[0].method == "richardson"
+
+
+@pytest.mark.parametrize("shape", [(80, 80), (0, 3), (), (4,)])
+def test_random_directions_find_what_is_wrong_in_one_entry(shape):
+    def f(x, damage=0.0):
+        def pullback(dy):
+            dx = np.array(2 * x * dy)
+            dx[(0,) * dx.ndim] *= 1 + damage
+            return (dx,)
+
+        return x * x, pullback if x.size else lambda dy: (dy,)
+
+    x = n(*shape)
+    (row,) = mh.gradcheck(f, x, method="adjoint").rows
+    assert "4 random directions" in row.note
+    if x.ndim and x.size:
+        with pytest.raises(mh.GradcheckError):
+            mh.gradcheck(lambda x: f(x, 1e-5), x, method="adjoint")

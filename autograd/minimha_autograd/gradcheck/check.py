@@ -5,8 +5,10 @@ a vector that both sides must agree on. Random, because a cotangent of ones make
 of softmax vanish, so that a backward of zeros would pass.
 
 The yardstick is the largest entry of the numeric gradient, plus a floor for noise, which is
-measured: how far each side moves when its inputs move in their last place. There is no absolute
-tolerance, so the scale of the output does not matter.
+measured: how far each side moves when its inputs move in their last place and all is rounded anew,
+and how the gradient is rounded where it is larger. There is no absolute tolerance, so the units of
+input and output do not matter. Of several outputs the largest rules: what another adds to a
+gradient is lost where it is a trillionth of it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import METHODS, Compared, Target
+from .compare import LARGE, METHODS, OUT, Compared, Target
 from .locate import Trace
 from .report import GradcheckError, Report, Row, explain
 from .signatures import diagnose
@@ -49,7 +51,8 @@ def gradcheck(
             {"query": "B H T D"}, intermediates too
     rng     a generator or a seed for the random cotangents
     method  "auto": the complex step where f allows it and differences confirm it, otherwise
-            Richardson's extrapolation; above 4096 entries these along random directions.
+            Richardson's extrapolation; where there are more than 4096 entries, the largest
+            arrays along random directions.
             Or "complex step", "richardson", "fourth-order" (differences), "adjoint" (random
             directions v: ⟨dx, v⟩ = dL along v). Central differences always stand beside,
             but for "adjoint"
@@ -69,7 +72,8 @@ def gradcheck(
     the error over the size of the step.
     Raises GradcheckError, an AssertionError, when a gradient is wrong: it names the input, the
     worst entry by axis, both values and their ratio, the step at fault and its likely cause; or
-    when values or gradients are not what they should be. TypeError when there is nothing to check,
+    when values or gradients are not what they should be, such as a pullback that is not linear, or
+    values that are NaN wherever a step leads. TypeError when there is nothing to check,
     and for floats but float64 and float32; ValueError for a method or axes that do not fit.
     """
     if method not in METHODS:
@@ -102,19 +106,30 @@ def _checked(
         )
         for k in subject.checked
     }
+    few = _few(targets)
     wrong: dict[int, Compared | None] = {}
     for k, target in targets.items():
         if k in subject.misshapen:
             wrong[k] = None
             continue
-        for compared in target.compare(method):
-            rows.append(_row(target, compared))
-            if not compared.outcome.passed:
-                wrong[k] = compared
-                break
+        reached = False
+        with np.errstate(all="ignore"):  # numbers at the ends of the range
+            for compared in target.compare(method, entrywise=k in few):
+                rows.append(_row(target, compared))
+                reached = reached or OUT not in compared.outcome.note
+                if not compared.outcome.passed:
+                    wrong[k] = compared
+                    break
+        if not (reached or wrong):
+            raise GradcheckError(
+                f"{subject.name}: next to {target.name} the value is NaN or infinite, whatever the "
+                f"step ({rows[-1].note}): move it away from the edge of the domain"
+            )
     report = Report(subject.name, tuple(rows), tuple(targets.values()))
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
+    if subject.bent:
+        raise GradcheckError(f"{subject.name}: {subject.bent}", report)
     return report
 
 
@@ -150,6 +165,20 @@ def _told(name: str, rows: list[Row]) -> Iterator[None]:
 
 def _badness(row: Row) -> float:
     return math.inf if math.isnan(row.error) else row.error / (row.allowed or 1.0)
+
+
+def _few(targets: Mapping[int, Target]) -> set[int]:
+    """The smallest arrays, of up to LARGE entries together; fewer where all are many.
+
+    An entry takes some evaluations of f, which take the longer the larger its arrays are.
+    """
+    total, few = 0, set()
+    everything = sum(target.x.size for target in targets.values())
+    for k in sorted(targets, key=lambda k: targets[k].x.size):
+        total += targets[k].x.size
+        if total <= LARGE and total * everything <= 2 * LARGE**2:
+            few.add(k)
+    return few
 
 
 def _row(target: Target, compared: Compared) -> Row:

@@ -9,15 +9,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .numeric import BOUNDS, NODES, Loss, along, complex_step, differences, jiggled, slopes
+from .numeric import (
+    BOUNDS,
+    NODES,
+    Loss,
+    along,
+    complex_step,
+    differences,
+    jiggled,
+    scales,
+    slopes,
+)
 
 METHODS = ("auto", *BOUNDS, "adjoint")
 LARGE = 4096
-"""Entries of an array above which "auto" looks along random directions instead."""
+"""Entries above which "auto" looks along random directions instead."""
 DIRECTIONS = 4
 
 ZERO = "structural zero"
 LOST = "lost in rounding"
+OUT = "out of reach"
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,8 @@ class Bound:
     """How far a gradient may be from a numeric one: relative · (largest entry) + theirs + ours.
 
     theirs is the noise of the numeric gradient, of each entry or of all, and ours that of the other
-    side. A numeric gradient that lies below its own noise altogether is a structural zero.
+    side. A numeric gradient that lies below its own noise altogether is a structural zero. Entries
+    whose noise is infinite are left out.
     """
 
     relative: float
@@ -36,6 +48,9 @@ class Bound:
         """Compare entry by entry; the outcome is that of the worst entry."""
         if not numeric.size:
             return Comparison(0.0, 0.0, (), "")
+        known = np.broadcast_to(np.isfinite(self.theirs), numeric.shape)
+        if not known.all():
+            return self._compare_known(analytic, numeric, known)
         size, floor = abs(numeric), np.broadcast_to(self.theirs + self.ours, numeric.shape)
         unit, note = float(size.max()), ""
         if (size <= floor).all():
@@ -49,6 +64,16 @@ class Bound:
         if not note and allowed > max(1e-3, 3 * self.relative):
             note = f"noise leaves {allowed:.0e} open"
         return Comparison(error, allowed, tuple(map(int, worst)), note)
+
+    def _compare_known(
+        self, analytic: np.ndarray, numeric: np.ndarray, known: np.ndarray
+    ) -> Comparison:
+        theirs = np.broadcast_to(self.theirs, numeric.shape)[known]
+        found = Bound(self.relative, theirs, self.ours).compare(analytic[known], numeric[known])
+        at = np.argwhere(known)[found.worst] if found.worst else ()
+        lost = f"{int((~known).sum())} of {known.size} entries {OUT}"
+        note = "; ".join(filter(None, (found.note, lost)))
+        return found._replace(worst=tuple(map(int, np.ravel(at))), note=note)
 
 
 class Comparison(NamedTuple):
@@ -83,7 +108,9 @@ class Target:
     gradient  the one under check
     loss      L as a function of it
     rounding  about how far L is rounded
-    noise     how far the gradient moves when inputs move in their last place
+    noise     how far the gradient moves when all is rounded in another way
+    scales    those of the entries of x; by default, their sizes
+    confirmed whether the complex step is known to hold, so that differences need not confirm it
     """
 
     name: str
@@ -92,15 +119,20 @@ class Target:
     loss: Loss
     rounding: float
     noise: float
+    scales: np.ndarray | None = None
+    confirmed: bool = False
 
-    def compare(self, method: str = "auto") -> Iterator[Compared]:
+    def compare(self, method: str = "auto", entrywise: bool | None = None) -> Iterator[Compared]:
         """The outcome by each method, the sharpest first.
+
+        entrywise  for "auto", whether there is time for each entry
 
         Central differences are always there. With "auto" the complex step is, where the function
         takes complex numbers and differences confirm it, and otherwise Richardson's; where there
-        are more than LARGE entries, these along random directions.
+        is no time, by default above LARGE entries, these along random directions.
         """
-        if method == "adjoint" or (method == "auto" and self.x.size > LARGE):
+        entrywise = self.x.size <= LARGE if entrywise is None else entrywise
+        if method == "adjoint" or (method == "auto" and not entrywise):
             yield self._adjoint("" if method == "adjoint" else f"{self.x.size} entries")
             return
         note = ""
@@ -126,10 +158,22 @@ class Target:
 
     @cached_property
     def _ours(self) -> float:
-        finite = abs(self.x[np.isfinite(self.x)])
         eps = float(np.finfo(self.gradient.dtype).eps)
         size = self.rounding / float(np.finfo(self.x.dtype).eps)
-        return 30 * self.noise + 4 * eps * size / max(1.0, float(finite.max(initial=0.0)))
+        return 30 * self.noise + 4 * eps * size / max(1.0, self._largest)
+
+    @property
+    def _largest(self) -> float:
+        return float(abs(self.x[np.isfinite(self.x)]).max(initial=0.0))
+
+    @property
+    def _scales(self) -> np.ndarray:
+        return scales(self.x) if self.scales is None else self.scales
+
+    @property
+    def analytic(self) -> bool:
+        """Whether there is a complex step that differences confirm."""
+        return self._complex_step[0] is not None
 
     @cached_property
     def _complex_step(self) -> tuple[np.ndarray | None, float, str]:
@@ -139,18 +183,20 @@ class Target:
         direction: it is silently wrong where a function drops imaginary parts.
         """
         rng = np.random.default_rng(0)
+        h = 1e-20 * self._scales
         try:
-            sharp = complex_step(self.loss, self.x)
-            again = complex_step(self.loss, jiggled(self.x, rng))
+            sharp = complex_step(self.loss, self.x, h)
+            again = complex_step(self.loss, jiggled([self.x], rng)[0], h / 2)
         except Exception as error:  # whatever f raises, it does not take complex numbers
             return None, 0.0, f"no complex step: {type(error).__name__}"
         noise = 30 * float(abs(again - sharp).max(initial=0.0))
-        theirs = self.rounding + noise + 1e-38  # its own h²
+        theirs = self.rounding / max(1.0, self._largest) + noise
+        if self.confirmed:
+            return sharp, theirs, ""
         central, doubt = self._differences("central")
         bound = Bound(BOUNDS["central"][self.x.dtype.name], 3 * doubt + theirs)
         v = self._direction(rng)
-        line = replace(self, x=np.zeros((), self.x.dtype), loss=along(self.loss, self.x, v))
-        slope, open_ = line._differences("richardson")
+        slope, open_ = self.line(v)._differences("richardson")
         expected = np.sum(sharp * v)
         allowed = BOUNDS["richardson"][self.x.dtype.name] * np.sum(abs(sharp * v))
         allowed += 3 * open_ + theirs * np.sum(abs(v))
@@ -162,7 +208,9 @@ class Target:
         known = self.__dict__.setdefault("_known", {})
         if method not in known:
             settled = 0.1 * BOUNDS[method][self.x.dtype.name]
-            known[method] = differences(self.loss, self.x, method, self.rounding, settled)
+            known[method] = differences(
+                self.loss, self.x, self._scales, method, self.rounding, settled
+            )
         return known[method]
 
     def _by_differences(self, method: str, note: str) -> Compared:
@@ -195,13 +243,14 @@ class Target:
         relative = 0.0
         for _ in range(DIRECTIONS):
             v = self._direction(rng)
-            line = replace(self, x=np.zeros((), self.x.dtype), loss=along(self.loss, self.x, v))
+            line = self.line(v)
             sharp, theirs, _ = line._complex_step
             slope, doubt = (sharp, theirs) if sharp is not None else line._differences("richardson")
             methods.add("complex step" if sharp is not None else "richardson")
             analytic.append(np.sum(self.gradient * v, dtype=np.float64))
             numeric.append(float(slope))
-            doubts.append(3 * float(doubt) + self._ours * np.sqrt(v.size) * float(abs(v).max()))
+            ours = self._ours * np.sqrt(v.size) * float(abs(v).max(initial=0.0))
+            doubts.append(3 * float(doubt) + ours)
         coarser = min(self.x.dtype.name, self.gradient.dtype.name)
         relative = max(BOUNDS[m][coarser] for m in methods)
         bound = Bound(relative, np.array(doubts))
@@ -212,9 +261,14 @@ class Target:
         )
 
     def _direction(self, rng: np.random.Generator) -> np.ndarray:
-        finite = abs(self.x[np.isfinite(self.x)])
-        v = rng.standard_normal(self.x.shape) * max(1.0, float(finite.max(initial=0.0)))
+        v = rng.standard_normal(self.x.shape) * max(1.0, self._largest)
         return v.astype(self.x.dtype)
+
+    def line(self, v: np.ndarray) -> Target:
+        """The same along a direction v, with a place on that line for x."""
+        scale = np.asarray(self._scales.min(initial=1.0) / max(1.0, self._largest))
+        loss = along(self.loss, self.x, v)
+        return replace(self, x=np.zeros((), self.x.dtype), loss=loss, scales=scale)
 
 
 def place(index: tuple[int, ...], axes: Any) -> str:

@@ -7,7 +7,7 @@ it, at once or at length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from .compare import LARGE, Target
-from .numeric import complex_step, jiggled
+from .compare import LARGE, Compared, Target
 from .subject import Subject, Tap
 
 RESULT = "the result"
@@ -35,20 +34,23 @@ class Trace:
     """
 
     def __init__(
-        self, subject: Subject, targets: Mapping[int, Target], wrong: Collection[int]
+        self,
+        subject: Subject,
+        targets: Mapping[int, Target],
+        wrong: Mapping[int, Compared | None],
     ) -> None:
         self.subject, self.name, self.located = subject, subject.name, subject.can_locate
         self.targets = {target.name: target for target in targets.values()}
         self.inputs = [subject.names[k] for k in targets]
         self._places: dict[str, int | str] = {subject.names[k]: k for k in targets}
         self.wrong = [subject.names[k] for k in wrong]
+        self._failed = {subject.names[k]: compared for k, compared in wrong.items() if compared}
         self._shares: dict[str, dict[str, np.ndarray]] = {}
-        self._known: dict[str, np.ndarray] = {}
         self.assumed: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
         self._later: dict[str, set[str]] = {}
         # where the complex step holds for the inputs, it does for what is computed from them
         small = [t for t in self.targets.values() if t.x.size <= LARGE]
-        self.analytic = bool(small) and all(t._complex_step[0] is not None for t in small)
+        self.analytic = bool(small) and all(t.analytic for t in small)
         base = _Snapshots()
         results = subject.evaluate(subject.hosts, base)
         self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
@@ -73,40 +75,25 @@ class Trace:
             if gradient.dtype != np.float32:  # which is held to what it can be
                 gradient = gradient.astype(dtype)
             noise = 10 * float(np.finfo(dtype).eps) * float(abs(gradient).max(initial=0.0))
-            target = Target(name, x, gradient, subject.loss(name), subject.rounding, noise)
+            loss, rounding = subject.loss(name), subject.rounding
+            target = Target(name, x, gradient, loss, rounding, noise, confirmed=self.analytic)
             self.targets[name] = target
-            if name in told and not self._is_right(target):
+            if name in told and not (
+                gradient.shape == x.shape and next(target.compare()).outcome.passed
+            ):
                 self.wrong.append(name)
 
-    def _is_right(self, target: Target) -> bool:
-        """Whether a gradient is right by the sharpest method, in no more steps than it takes."""
-        yours = target.gradient
-        if yours.shape != target.x.shape:
-            return False
-        if self.analytic and target.x.size <= LARGE:
-            sharp, noise = self._numeric(target.name), 0.0
-            size, off = (float(abs(x).max(initial=0.0)) for x in (sharp, yours - sharp))
-            if not (off <= 1e-12 * size or off > 1e-3 * size > 1e6 * target.rounding):
-                again = complex_step(target.loss, jiggled(target.x, np.random.default_rng(0)))
-                noise = 30 * float(abs(again - sharp).max(initial=0.0))
-            # where the target would look for it, and confirm it at length
-            target.__dict__["_complex_step"] = sharp, target.rounding + noise + 1e-38, ""
-        return next(target.compare()).outcome.passed
+    def compared(self, name: str) -> Compared:
+        """The comparison that a wrong gradient failed, of its entries rather than directions."""
+        failed = (c for c in self.targets[name].compare() if not c.outcome.passed)
+        found = next(failed, None)
+        return found if found is not None else self._failed[name]
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
         """The numeric gradients by name, where there are not too many entries."""
-        numeric = {n: self._numeric(n) for n, t in self.targets.items() if t.x.size <= LARGE}
+        numeric = {n: t.numeric() for n, t in self.targets.items() if t.x.size <= LARGE}
         return numeric | dict(zip(self.results, self.subject.cotangents, strict=True))
-
-    def _numeric(self, name: str) -> np.ndarray:
-        if name not in self._known:
-            target = self.targets[name]
-            self._known[name] = self._derived(target)
-        return self._known[name]
-
-    def _derived(self, target: Target) -> np.ndarray:
-        return complex_step(target.loss, target.x) if self.analytic else target.numeric()
 
     @cached_property
     def culprits(self) -> list[str]:
@@ -145,7 +132,7 @@ class Trace:
         if consumer not in known:
             place, dy = self._places[name], self.right[consumer]
             loss = self.subject.loss(place, self._held(name), (self._index(consumer), dy))
-            known[consumer] = self._derived(replace(self.targets[name], loss=loss, noise=0.0))
+            known[consumer] = replace(self.targets[name], loss=loss, noise=0.0).numeric()
         return known[consumer]
 
     def _index(self, name: str) -> int | str:

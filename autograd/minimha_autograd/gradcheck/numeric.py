@@ -5,7 +5,7 @@ They work on the host in NumPy, whatever library the function itself computes wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,70 +43,91 @@ def weights(method: str) -> list[float]:
 
 
 def differences(
-    loss: Loss, x: np.ndarray, method: str, rounding: float, relative: float
+    loss: Loss, x: np.ndarray, own: np.ndarray, method: str, rounding: float, relative: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """dL/dx by differences, entry by entry, and for each entry how far it is in doubt.
 
         Σ wₛ (L(x + s h eₖ) − L(x − s h eₖ)) / 2 s h        over the nodes s of the method
 
+    own       the scale of each entry, at most 1
     rounding  the rounding error of L
     relative  the doubt at which an entry is settled, relative to the largest entry
 
     No step suits all: a large one cuts the curve of L short, crosses a kink or leaves the domain,
     a small one drowns in rounding. So h falls by tens, and each entry keeps the estimate that
     agrees best with the one before; how far they disagree, with the rounding, is its doubt. Most
-    entries settle at once.
+    entries settle at once. What has not settled on the scale of the largest entry is tried again on
+    its own. Where no two steps lead to numbers, the doubt is infinite.
     """
     finite = x[np.isfinite(x)]
     nodes, factors = NODES[method], weights(method)
-    h = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
-    h *= max(1.0, float(abs(finite).max(initial=0.0)))
+    first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
+    unit = max(1.0, float(abs(finite).max(initial=0.0)))
     noise = rounding * sum(abs(w) / s for w, s in zip(factors, nodes, strict=True))
 
-    def estimate(where: np.ndarray) -> np.ndarray:
+    def estimate(h: np.ndarray, where: np.ndarray) -> np.ndarray:
         terms = [w * _central(loss, x, s * h, where) for w, s in zip(factors, nodes, strict=True)]
         return np.asarray(sum(terms))
 
-    before = estimate(np.ones(x.shape, dtype=bool))
-    best, doubt = before.copy(), np.full(x.shape, np.inf)
-    for _ in range(8):
-        h /= 10
-        open_ = ~(doubt <= relative * abs(best[np.isfinite(doubt)]).max(initial=0.0))
-        if not open_.any():
-            break
-        now = estimate(open_)
-        new = np.where(np.isfinite(now), abs(now - before) + noise / h, np.inf)
-        better = open_ & (new < doubt)
-        best, doubt = np.where(better, now, best), np.where(better, new, doubt)
-        before = now
+    best, doubt = np.full(x.shape, np.nan), np.full(x.shape, np.inf)
+
+    def open_() -> np.ndarray:
+        largest = abs(best[np.isfinite(doubt)]).max(initial=0.0)
+        return ~((doubt <= relative * largest) & (doubt <= 0.1 * abs(best)))
+
+    for scale in (np.full(x.shape, unit), own):
+        hopeless = (scale is own) & (scale > 1e-3 * unit)
+        h = first * scale
+        before = estimate(h, open_() & ~hopeless)
+        for _ in range(12):
+            h, where = h / 10, open_() & ~hopeless
+            if not where.any():
+                break
+            now = estimate(h, where)
+            new = np.where(np.isfinite(now), abs(now - before) + noise / h, np.inf)
+            # across a pole estimates are far too small, and so are doubts, but not in proportion
+            sure = (new <= 1e-3 * abs(now)) & (doubt > 0.1 * abs(best))
+            better = where & ((new < doubt) | sure)
+            best, doubt = np.where(better, now, best), np.where(better, new, doubt)
+            hopeless |= (noise / h > doubt) & ~(abs(now) > 10 * noise / h)
+            before = now
     return best, doubt
 
 
-def _central(loss: Loss, x: np.ndarray, h: float, where: np.ndarray) -> np.ndarray:
+def _at(loss: Loss, x: np.ndarray) -> Any:
+    """L(x), NaN where f objects to the numbers: a step may leave its domain."""
+    try:
+        return loss(x)
+    except (ArithmeticError, ValueError):
+        return np.nan
+
+
+def _central(loss: Loss, x: np.ndarray, h: np.ndarray, where: np.ndarray) -> np.ndarray:
     """Central differences of the entries asked for, NaN elsewhere."""
     result = np.full(x.shape, np.nan)
-    for k in zip(*np.nonzero(where), strict=True) if x.ndim else [()]:
+    for k in map(tuple, np.argwhere(where)):
         up, down = x.copy(), x.copy()
-        up[k] += h
-        down[k] -= h
+        up[k] += h[k]
+        down[k] -= h[k]
         step = float(up[k]) - float(down[k])  # 2h as it was rounded
-        result[k] = (loss(up) - loss(down)) / (step if np.isfinite(step) and step else 2 * h)
+        rise = _at(loss, up) - _at(loss, down)
+        result[k] = rise / (step if np.isfinite(step) and step else 2 * h[k])
     return result
 
 
-def complex_step(loss: Loss, x: np.ndarray) -> np.ndarray:
-    """Im L(x + i h eₖ) / h with h = 1e-20.
+def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Im L(x + i h eₖ) / h, with h some 1e-20 of the scale of an entry.
 
     Nothing is subtracted, so nothing cancels: the error is that of L itself. It needs an analytic
     L, and is silently wrong where L drops an imaginary part, as abs or a cast does.
     Source: Squire and Trapp, "Using complex variables to estimate derivatives of real functions",
     SIAM Review 40 (1998).
     """
-    h, result = 1e-20, np.empty(x.shape)
+    result = np.empty(x.shape)
     for k in np.ndindex(x.shape):
         z = x.astype(np.result_type(x.dtype, np.complex64))
-        z[k] += 1j * h
-        result[k] = loss(z).imag / h
+        z[k] += 1j * h[k]
+        result[k] = loss(z).imag / h[k]
     return result
 
 
@@ -130,7 +151,7 @@ def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tu
             y = x.copy()
             y[k] += signed
             step = float(y[k]) - float(x[k])
-            moved.append((loss(y) - level) / (step or signed))
+            moved.append((_at(loss, y) - level) / (step or signed))
         sides.append((*moved, 4 * rounding / h))
     gaps = [right - left for left, right, _ in sides]
     left, right, noise = sides[-1]
@@ -138,8 +159,24 @@ def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tu
     return (left, right) if same and abs(gaps[-1]) > 10 * noise else (np.nan, np.nan)
 
 
-def jiggled(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """x with each entry moved by two units in the last place: as good as x, if x was rounded."""
-    eps = np.finfo(x.dtype).eps
-    moved = x * (1 + 2 * eps * rng.choice([-1.0, 1.0], size=x.shape))
-    return np.asarray(moved, dtype=x.dtype)  # an array, also without axes
+def scales(x: np.ndarray) -> np.ndarray:
+    """The scale of each entry: its size, or that of the largest where it is zero; at most 1."""
+    size = np.where(np.isfinite(x), abs(x), 0)
+    size = np.where(size == 0, size.max(initial=0.0) or 1.0, size)
+    return np.clip(size, float(np.finfo(x.dtype).tiny) ** (1 / 3), 1.0)
+
+
+def jiggled(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Arrays with each entry moved by two units in the last place: as good, if they were rounded.
+
+    What is equal stays so, sign apart: the arrays stand at the kinks at which they stood.
+    """
+    flat = np.concatenate([abs(x).ravel() for x in arrays])
+    _, where = np.unique(flat, return_inverse=True)
+    signs = np.split(
+        rng.choice([-1.0, 1.0], size=flat.size)[where], np.cumsum([x.size for x in arrays])[:-1]
+    )
+    return [
+        np.asarray(x * (1 + 2 * np.finfo(x.dtype).eps * sign.reshape(x.shape)), dtype=x.dtype)
+        for x, sign in zip(arrays, signs, strict=True)
+    ]

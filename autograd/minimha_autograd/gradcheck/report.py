@@ -81,7 +81,7 @@ class Report:
     def plot(self) -> Figure:
         """The V-curve: for each input the error over the step, by every method.
 
-        Along one random direction, relative to the derivative by the sharpest method. Too large a
+        Along one random direction, relative to the numeric derivative of that step. Too large a
         step cuts the curve of the function short, too small a one drowns in rounding; the complex
         step does not cancel. A wrong gradient is the line at which all methods stop.
         Returns a matplotlib figure. Raises ImportError where matplotlib is not installed.
@@ -160,7 +160,7 @@ def _facts(
     yours = target.gradient
     if yours.shape != target.x.shape:
         return [("shape", f"has shape {yours.shape}, the input {target.x.shape}")]
-    compared = next(c for c in target.compare() if not c.outcome.passed)
+    compared = trace.compared(name)
     outcome, numeric = compared.outcome, compared.numeric
     axes = labels.get(name) or AXES.get((name, yours.ndim))
     if compared.method == "adjoint":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -35,7 +36,7 @@ class Subject:
         names: Sequence[str] | None = None,
         parameters: Any = None,
     ) -> None:
-        named = _named_parameters(f if parameters is None else parameters)
+        named = _named_parameters(f, parameters)
         self.f, self.inputs, self.given = f, (*inputs, *named.values()), len(inputs)
         made_of = getattr(f, "func", f)  # what a partial was made of
         self.name = getattr(made_of, "__name__", type(made_of).__name__)
@@ -51,6 +52,7 @@ class Subject:
         self.takes_tap = "tap" in _signature(f)
         self.can_locate = self.takes_tap or self.on_tensors
         self.misshapen: dict[int, np.ndarray] = {}
+        self.bent = ""
 
     def require_floats(self) -> None:
         """Raise TypeError unless there is something to check, and all of it can be."""
@@ -84,12 +86,60 @@ class Subject:
         self.size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
         self.gradients, _ = self._pull(self.originals, self.cotangents, values)
         self.noise = dict.fromkeys(self.checked, 0.0)
-        for _ in range(4):
-            moved = {k: jiggled(x, rng) for k, x in self.originals.items()}
-            again, _ = self._pull(moved, [jiggled(c, rng) for c in self.cotangents])
-            for k in again.keys() - self.misshapen.keys():
-                change = float(abs(again[k] - self.gradients[k]).max(initial=0.0))
-                self.noise[k] = max(self.noise[k], change)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of f were seen on the first call
+            exact = self._listen_in_float64()
+            for nearness in (1, 1 / 3, 1 / 9, 1 / 27):
+                self._listen_near(rng)
+                if not exact:
+                    self._listen_far(rng, nearness)
+
+    def _listen_near(self, rng: np.random.Generator) -> None:
+        """Add to the noise what moves with the last places, and where all is rounded anew."""
+        eps = max((float(np.finfo(c.dtype).eps) for c in self.cotangents), default=0.0)
+        factor = 1 + 4096 * eps * rng.random()
+        cotangents = [np.asarray(c * factor, dtype=c.dtype) for c in jiggled(self.cotangents, rng)]
+        again, _ = self._pull(self._jiggled(rng), cotangents)
+        for k in again.keys() - self.misshapen.keys():
+            self._hear(k, again[k] / factor - self.gradients[k])
+
+    def _listen_far(self, rng: np.random.Generator, nearness: float) -> None:
+        """Add to the noise the rounding of the gradient elsewhere, nearer to zero.
+
+        The gradient of a saturated function, such as a softmax of large scores, is what is left
+        when terms of the size that it has elsewhere cancel, and is rounded like these.
+        """
+        away = {
+            k: (x * rng.uniform(0.8, 1.25, x.shape) * nearness).astype(x.dtype)
+            for k, x in self.originals.items()
+        }
+        try:
+            elsewhere, _ = self._pull(away, self.cotangents)
+        except Exception:  # whatever f raises, it was not asked about these inputs
+            return
+        for k in elsewhere.keys() - self.misshapen.keys():
+            self._hear(k, elsewhere[k] * float(np.finfo(elsewhere[k].dtype).eps))
+
+    def _listen_in_float64(self) -> bool:
+        """Add to the noise what float32 rounds off; whether f can be evaluated in float64."""
+        if all(dx.dtype == np.float64 for dx in self.gradients.values()):
+            return False
+        try:
+            cotangents = [c.astype("float64") for c in self.cotangents]
+            exact, _ = self._pull(self._hosts("float64"), cotangents)
+        except Exception:  # whatever f raises, it does not take float64
+            return False
+        for k in exact.keys() - self.misshapen.keys():
+            self._hear(k, 0.1 * (exact[k] - self.gradients[k]))  # nothing else is in it
+        return True
+
+    def _hear(self, k: int, change: np.ndarray) -> None:
+        heard = abs(change[np.isfinite(change)]).max(initial=0.0)
+        self.noise[k] = max(self.noise[k], float(heard))
+
+    def _jiggled(self, rng: np.random.Generator) -> Hosts:
+        moved = jiggled(list(self.originals.values()), rng)
+        return dict(zip(self.originals, moved, strict=True))
 
     def inner_gradients(self) -> dict[str, np.ndarray]:
         """The gradients of the intermediates, as far as the function tells them."""
@@ -120,31 +170,13 @@ class Subject:
         given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
         found, inner = self._sorted(pullback(*given), hosts)
         for k, host in hosts.items():
-            if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host):
+            if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host, equal_nan=True):
                 raise self._error(f"{self.names[k]} was changed in place")
         if not _equal(map(backend.to_numpy, given), cotangents):
             raise self._error("the pullback changed its cotangent in place")
         gradients = {k: np.array(dx) for k, dx in found.items()}  # to keep, whatever comes
         if expected:
-            again, _ = self._sorted(pullback(*given), hosts)
-            for k in gradients.keys() & again.keys():
-                if not np.array_equal(gradients[k], again[k], equal_nan=True):
-                    raise self._error(
-                        f"called twice with one cotangent, the pullback gave two gradients of "
-                        f"{self.names[k]}: does it draw random numbers, add to an array that it "
-                        "keeps, or change what it saved?"
-                    )
-                if not np.array_equal(gradients[k], found[k], equal_nan=True):
-                    raise self._error(
-                        f"a second call of the pullback changed the gradient of {self.names[k]} "
-                        "that the first had returned: it hands out the same array each time"
-                    )
-            self.evaluate({k: jiggled(x, np.random.default_rng(0)) for k, x in hosts.items()})
-            if not _equal(map(backend.to_numpy, values), first):
-                raise self._error(
-                    "a second call changed the value that the first had returned: it hands out the "
-                    "same array each time"
-                )
+            self._call_again(pullback, given, values, gradients, found)
         if tap is not None and self.on_tensors:
             inner = {
                 name: np.zeros(x.shape) if x.grad is None else np.array(backend.to_numpy(x.grad))
@@ -152,6 +184,65 @@ class Subject:
                 if isinstance(x, Tensor) and x.requires_grad
             }
         return gradients, inner
+
+    def _call_again(
+        self,
+        pullback: Pullback,
+        given: list[Any],
+        values: list[Any],
+        gradients: Hosts,
+        found: Hosts,
+    ) -> None:
+        """Look for what is right on the first call only.
+
+        gradients  copies of what the first call found
+        """
+        hosts = self.originals
+        first = [np.array(backend.to_numpy(y)) for y in values]
+        again, _ = self._sorted(pullback(*given), hosts)
+        for k in gradients.keys() & again.keys():
+            if not np.array_equal(gradients[k], again[k], equal_nan=True):
+                raise self._error(
+                    f"called twice with one cotangent, the pullback gave two gradients of "
+                    f"{self.names[k]}: does it draw random numbers, add to an array that it "
+                    "keeps, or change what it saved?"
+                )
+        self._look_whether_linear(gradients, pullback, given, values, hosts)
+        for k, dx in gradients.items():
+            if not np.array_equal(dx, found[k], equal_nan=True):
+                raise self._error(
+                    f"a second call of the pullback changed the gradient of {self.names[k]} "
+                    "that the first had returned: it hands out the same array each time"
+                )
+        self.evaluate(self._jiggled(np.random.default_rng(0)))
+        if not _equal(map(backend.to_numpy, values), first):
+            raise self._error(
+                "a second call changed the value that the first had returned: it hands out the "
+                "same array each time"
+            )
+
+    def _look_whether_linear(
+        self, gradients: Hosts, pullback: Pullback, given: list[Any], values: Any, hosts: Hosts
+    ) -> None:
+        """−4 times the cotangent gives −4 times the gradient, to the bit; note it where not.
+
+        It is an error only where nothing else is: that says more about a cotangent left out.
+        """
+        other = [
+            backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(given, values, strict=True)
+        ]
+        found, _ = self._sorted(pullback(*other), hosts)
+        for k in gradients.keys() - self.misshapen.keys():
+            dx = gradients[k]
+            with np.errstate(all="ignore"):
+                off = abs(found[k] + 4 * dx).max(initial=0.0)
+                allowed = abs(dx).max(initial=0.0) * float(np.sqrt(np.finfo(dx.dtype).eps))
+            if off > allowed:
+                self.bent = (
+                    f"for −4 times the cotangent, the gradient of {self.names[k]} is not −4 times "
+                    "what it was: a pullback is linear. Does it look at the sign or size of its "
+                    "cotangent, or leave it out?"
+                )
 
     def _sorted(self, gradients: Any, hosts: Hosts) -> tuple[Hosts, dict[str, np.ndarray]]:
         """What a pullback returned, by input and, where it tells them, by intermediate."""
@@ -218,9 +309,10 @@ class Subject:
             def pullback(*cotangents: Any) -> tuple[Any, ...]:
                 for k in self.checked:
                     inputs[k].grad = None
-                for y, dy in zip(outputs, cotangents, strict=True):
-                    if y.requires_grad:
-                        y.backward(dy, retain_graph=True)
+                with _left_alone(outputs, before=inputs[self.checked[0]]):
+                    for y, dy in zip(outputs, cotangents, strict=True):
+                        if y.requires_grad:
+                            y.backward(dy, retain_graph=True)
                 return tuple(inputs[k].grad for k in self.checked)
 
             return [y.data for y in outputs], pullback
@@ -272,8 +364,8 @@ class Subject:
         """
 
         def loss(x: np.ndarray) -> Any:
-            hosts = {j: y.astype(x.dtype) for j, y in self.hosts.items()}
-            inner = {name: y.astype(x.dtype) for name, y in (held or {}).items()}
+            hosts = {j: y.astype(x.dtype, copy=False) for j, y in self.hosts.items()}
+            inner = {n: y.astype(x.dtype, copy=False) for n, y in (held or {}).items()}
             if isinstance(at, int):
                 hosts[at] = x
             else:
@@ -355,12 +447,40 @@ class Tap:
         return {n: self.host(n) for n, x in arrived if backend.is_floating(array_of(x))}
 
 
-def _named_parameters(of: Any) -> dict[str, Tensor]:
-    """Parameters by name: of a module, or as they are given."""
+@contextmanager
+def _left_alone(outputs: tuple[Tensor, ...], before: Tensor) -> Iterator[None]:
+    """Within, backward() reaches Tensors older than this one, such as parameters that f closes
+    over; afterwards they have the gradients that they had."""
+    found: dict[int, Any] = {}
+    todo = [y._node for y in outputs if y._node is not None]
+    while todo:
+        node = todo.pop()
+        if node.order not in found:
+            found[node.order] = node
+            todo += node.arguments
+    first = before._node.order if before._node is not None else 0
+    older = [(node, node.gradient) for node in found.values() if node.order > first]
+    for node, _ in older:
+        node.gradient = None
+    try:
+        yield
+    finally:
+        for node, gradient in older:
+            node.gradient = gradient
+
+
+def _named_parameters(f: Callable[..., Any], given: Any) -> dict[str, Tensor]:
+    """Parameters by name: of a module, f if none is given, or as they are given."""
+    of = f if given is None else given
     named = getattr(of, "named_parameters", None)
     if named is not None:
         return dict(named())
-    return dict(of) if isinstance(of, Mapping) else {}
+    if of is not given:
+        return {}
+    if not (isinstance(given, Mapping) and all(isinstance(p, Tensor) for p in given.values())):
+        kind = type(given).__name__
+        raise TypeError(f"parameters must be Tensors by name, or a module, not this {kind}")
+    return dict(given)
 
 
 def _signature(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -390,4 +510,6 @@ def _equal(some: Any, others: Any) -> bool:
 
 def _norm(arrays: list[np.ndarray]) -> float:
     """The Euclidean norm of all entries together."""
-    return float(np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in arrays)))
+    flat = np.concatenate([np.zeros(1), *(x.ravel() for x in arrays)])
+    largest = float(abs(flat).max())  # which may be too large to square
+    return largest * float(np.linalg.norm(flat / (largest or 1.0)))
