@@ -429,3 +429,19 @@ def test_no_curve_of_the_complex_step_where_it_is_wrong(rng):
     pytest.importorskip("matplotlib")
     (axes,) = mh.gradcheck(scaled_softmax(1.0, absolute=True), rng.standard_normal(3)).plot().axes
     assert "complex step" not in [line.get_label() for line in axes.lines]
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.0, 1.01])
+def test_a_mistake_in_float32_alone_is_found(factor, rng):
+    def f(x):
+        y = np.tanh(x)
+
+        def pullback(dy):
+            dx = dy * (1 - y * y)
+            return (dx * np.float32(factor) if dx.dtype == np.float32 else dx,)
+
+        return y, pullback
+
+    mh.gradcheck(f, rng.standard_normal(5))
+    with pytest.raises(mh.GradcheckError, match="the gradient of x is wrong"):
+        mh.gradcheck(f, rng.standard_normal(5).astype("float32"))

@@ -88,11 +88,14 @@ class Subject:
         self.noise = dict.fromkeys(self.checked, 0.0)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of f were seen on the first call
-            exact = self._listen_in_float64()
+            far = dict.fromkeys(self.checked, 0.0)
             for nearness in (1, 1 / 3, 1 / 9, 1 / 27):
                 self._listen_near(rng)
-                if not exact:
-                    self._listen_far(rng, nearness)
+                far |= {k: max(far[k], x) for k, x in self._rounding_at(nearness, rng).items()}
+            lost = self._lost_in_float32()
+            for k, x in far.items():
+                most = max(x, 1e-3 / 30 * float(abs(self.gradients[k]).max(initial=0.0)))
+                self._hear(k, np.asarray(min(0.1 * lost[k], most) if k in lost else x))
 
     def _listen_near(self, rng: np.random.Generator) -> None:
         """Add to the noise what moves with the last places, and where all is rounded anew."""
@@ -103,8 +106,8 @@ class Subject:
         for k in again.keys() - self.misshapen.keys():
             self._hear(k, again[k] / factor - self.gradients[k])
 
-    def _listen_far(self, rng: np.random.Generator, nearness: float) -> None:
-        """Add to the noise the rounding of the gradient elsewhere, nearer to zero.
+    def _rounding_at(self, nearness: float, rng: np.random.Generator) -> dict[int, float]:
+        """How far gradients are rounded elsewhere, nearer to zero.
 
         The gradient of a saturated function, such as a softmax of large scores, is what is left
         when terms of the size that it has elsewhere cancel, and is rounded like these.
@@ -116,22 +119,28 @@ class Subject:
         try:
             elsewhere, _ = self._pull(away, self.cotangents)
         except Exception:  # whatever f raises, it was not asked about these inputs
-            return
-        for k in elsewhere.keys() - self.misshapen.keys():
-            self._hear(k, elsewhere[k] * float(np.finfo(elsewhere[k].dtype).eps))
+            return {}
+        return {
+            k: float(np.finfo(dx.dtype).eps * abs(dx[np.isfinite(dx)]).max(initial=0.0))
+            for k, dx in elsewhere.items()
+            if k not in self.misshapen
+        }
 
-    def _listen_in_float64(self) -> bool:
-        """Add to the noise what float32 rounds off; whether f can be evaluated in float64."""
+    def _lost_in_float32(self) -> dict[int, float]:
+        """How far gradients in float32 are from those of the same pullback in float64, where f can
+        be evaluated in it: their rounding or, if it is a share of them, a mistake in float32."""
         if all(dx.dtype == np.float64 for dx in self.gradients.values()):
-            return False
+            return {}
         try:
             cotangents = [c.astype("float64") for c in self.cotangents]
             exact, _ = self._pull(self._hosts("float64"), cotangents)
         except Exception:  # whatever f raises, it does not take float64
-            return False
-        for k in exact.keys() - self.misshapen.keys():
-            self._hear(k, 0.1 * (exact[k] - self.gradients[k]))  # nothing else is in it
-        return True
+            return {}
+        return {
+            k: float(abs(dx - self.gradients[k]).max(initial=0.0))
+            for k, dx in exact.items()
+            if k not in self.misshapen
+        }
 
     def _hear(self, k: int, change: np.ndarray) -> None:
         heard = abs(change[np.isfinite(change)]).max(initial=0.0)
