@@ -20,17 +20,19 @@ from minimha_autograd import (
     operation,
     ops,
 )
+from minimha_autograd.gradcheck import SIGNATURES
 
-from . import diagnosis, functional, interchange, masks, pictures, positions, projections
+from . import functional, interchange, masks, pictures, positions, projections
 from .functional import attention_steps, implementation, scaled_dot_product_attention
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
 from .optim import AdamW
 
 if TYPE_CHECKING:
-    from . import conventions, cost
+    from . import conventions, cost, diagnosis
 
 __version__ = "0.1.0"
+SIGNATURES.append(f"{__name__}.diagnosis")
 
 __all__ = [
     "GPT",
@@ -69,6 +71,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """What few programs need is loaded when it is first asked for."""
-    if name in ("conventions", "cost"):
+    if name in ("conventions", "cost", "diagnosis"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd.gradcheck.explain import AXES
 from minimha_autograd.gradcheck.locate import Trace
-from minimha_autograd.gradcheck.report import AXES
 from minimha_autograd.gradcheck.signatures import (
     Cause,
     Edge,

@@ -1,7 +1,7 @@
 """The engine of minimha: arrays of any library, Tensors, the tape, and gradient checks."""
 
 from . import backend, ops
-from .gradcheck import GradcheckError, Report, gradcheck
+from .gradcheck import GradcheckError, gradcheck
 from .half import in_float32, widened
 from .modes import detect_anomaly, no_grad
 from .operation import Operation, operation, registry
@@ -12,7 +12,6 @@ __all__ = [
     "GradcheckError",
     "Operation",
     "Pullback",
-    "Report",
     "Tensor",
     "array_of",
     "backend",

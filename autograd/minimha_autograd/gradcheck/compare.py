@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -269,11 +269,3 @@ class Target:
         scale = np.asarray(self._scales.min(initial=1.0) / max(1.0, self._largest))
         loss = along(self.loss, self.x, v)
         return replace(self, x=np.zeros((), self.x.dtype), loss=loss, scales=scale)
-
-
-def place(index: tuple[int, ...], axes: Any) -> str:
-    """An entry by the names of its axes: "head 2, query 5"."""
-    if not index:
-        return "the only one"
-    labels = axes if axes is not None else [f"axis {k}:" for k in range(len(index))]
-    return ", ".join(f"{label} {k}" for label, k in zip(labels, index, strict=True))

@@ -16,8 +16,8 @@ from .. import backend
 from ..modes import no_grad, watch
 from ..pullback import Pullback
 from ..tensor import Tensor, array_of
+from .error import GradcheckError
 from .numeric import Loss, jiggled
-from .report import GradcheckError
 
 Hosts = dict[int, np.ndarray]
 
