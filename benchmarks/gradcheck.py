@@ -169,7 +169,7 @@ def main() -> None:
     for name, check in (("mh.gradcheck", ours), *peers()):
         found = [smallest(check, seeds, scale) for scale in (1.0, 1e-6)]
         took = milliseconds(partial(check, *inputs, 1.0, 1.0), 2 if options.quick else 7)
-        lines.append(f"| {name} | {' | '.join(found)} | {took:.0f} |")
+        lines.append(f"| {name} | {' | '.join(found)} | {took:.1f} |")
     whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), 2 if options.quick else 7)
     lines.append(f"\nA check of all of attention, query, key and value: {whole:.0f} ms.")
     if not options.quick:
