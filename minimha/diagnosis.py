@@ -386,8 +386,6 @@ def norm(e: Edge) -> Cause | None:
             if not np.allclose(unit, centred * inverse, rtol=1e-6, atol=1e-9):
                 continue
             if np.allclose(inverse, inverse.flat[0], rtol=1e-6):
-                if np.allclose(inverse, 1) and e.is_yours(e.dy) and _is_normed(e.value):
-                    return Cause("norm-gain", "the gain γ is missing", "09 training")
                 continue  # one factor for all rows is no norm
             g, along = e.dy * gain, unit * mean(e.dy * gain * unit)
             middle = mean(g)
