@@ -445,3 +445,32 @@ def test_a_mistake_in_float32_alone_is_found(factor, rng):
     mh.gradcheck(f, rng.standard_normal(5))
     with pytest.raises(mh.GradcheckError, match="the gradient of x is wrong"):
         mh.gradcheck(f, rng.standard_normal(5).astype("float32"))
+
+
+@pytest.mark.parametrize("told", [mh.Tensor(np.ones(3)), "one", [1.0, 2.0, 3.0]])
+def test_gradients_of_intermediates_are_arrays_too(told, rng):
+    def f(x, *, tap=lambda _, x: x):
+        y = tap(1, 2 * x)  # whatever names it, its text does
+        return y, lambda dy: (3 * dy, {1: told})
+
+    with pytest.raises(mh.GradcheckError, match="gradient of 1 is a (Tensor|str|list): a pullback"):
+        mh.gradcheck(f, rng.standard_normal(3))
+
+
+def test_a_name_stands_for_one_input(rng):
+    x = rng.standard_normal(3)
+    with pytest.raises(ValueError, match="names: a, a: each can be there once"):
+        mh.gradcheck(mh.ops.multiply, x, x, names=["a", "a"])
+
+
+def test_a_parameter_that_is_called_like_an_input_has_a_name_of_its_own(rng):
+    x, w = (mh.Tensor(rng.standard_normal(3), requires_grad=True) for _ in range(2))
+    report = mh.gradcheck(lambda x: x * w, x, parameters={"x": w})
+    assert {row.input for row in report.rows} == {"x", "parameter x"}
+
+
+def test_a_gradient_of_another_shape_has_no_curve(rng):
+    with pytest.raises(mh.GradcheckError) as failure:
+        mh.gradcheck(lambda x: (x * 2.0, lambda dy: (dy.sum(),)), rng.standard_normal(3))
+    with pytest.raises(ValueError, match="no gradient has the shape of its input"):
+        failure.value.report.plot()

@@ -91,7 +91,8 @@ def _checked(
                 f"{subject.name}: next to {target.name} the value is NaN or infinite, whatever the "
                 f"step ({rows[-1].note}): move it away from the edge of the domain"
             )
-    report = Report(subject.name, tuple(rows), tuple(targets.values()))
+    drawn = tuple(target for k, target in targets.items() if k not in subject.misshapen)
+    report = Report(subject.name, tuple(rows), drawn)
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
     if subject.bent:

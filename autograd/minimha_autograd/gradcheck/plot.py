@@ -25,6 +25,10 @@ def curves(name: str, targets: Sequence[Target]) -> Figure:
     """A panel for each target; see `Report.plot`."""
     from matplotlib.figure import Figure
 
+    if not targets:
+        raise ValueError(
+            f"{name}: no gradient has the shape of its input: there is no curve to draw"
+        )
     columns = min(len(targets), 3)
     rows = -(-len(targets) // columns)
     figure = Figure(figsize=(max(3.6 * columns + 0.4, 5.4), 2.7 * rows + 0.9), layout="constrained")

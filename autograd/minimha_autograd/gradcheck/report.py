@@ -65,7 +65,7 @@ class Report:
         Along one random direction, relative to the numeric derivative of that step. Too large a
         step cuts the curve of the function short, too small a one drowns in rounding; the complex
         step does not cancel. A wrong gradient is the line at which all methods stop.
-        Returns a matplotlib figure. Raises ImportError where matplotlib is not installed.
+        Returns a matplotlib figure. Raises ValueError where no gradient has the shape of its input.
         """
         from .plot import curves
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,9 @@ class Subject:
         made_of = getattr(f, "func", f)  # what a partial was made of
         self.name = getattr(made_of, "__name__", type(made_of).__name__)
         own = _parameters(f, len(inputs)) if names is None else list(names)
-        self.names = [*own, *named]
+        self.names = [*own, *(f"parameter {n}" if n in own else n for n in named)]
+        if len(set(own)) < len(own):
+            raise ValueError(f"names: {', '.join(own)}: each can be there once")
         self.on_tensors = any(isinstance(x, Tensor) for x in self.inputs)
         self.arrays = [array_of(x) for x in self.inputs]
         self.checked = [
@@ -260,7 +263,7 @@ class Subject:
             *rest, told = gradients
             gradients = tuple(rest)
             inner = {
-                name: np.array(backend.to_numpy(backend.asarray(dx)))
+                str(name): np.array(self._host(dx, name))
                 for name, dx in told.items()
                 if dx is not None
             }
@@ -284,15 +287,19 @@ class Subject:
         name = self.names[k]
         if dx is None:
             return np.zeros_like(x)
-        if not (backend.is_array(dx) or np.isscalar(dx)) or isinstance(dx, Tensor):
-            kind = type(dx).__name__
-            raise self._error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
-        host = backend.to_numpy(backend.asarray(dx))
+        host = self._host(dx, name)
         if host.shape != x.shape:
             self.misshapen[k] = host  # which has a likely cause
         elif host.dtype != x.dtype:
             raise self._error(f"the gradient of {name} has dtype {host.dtype}, the input {x.dtype}")
         return host
+
+    def _host(self, dx: Any, name: str) -> np.ndarray:
+        """What a pullback returned as the gradient of this, on the host."""
+        if not (backend.is_array(dx) or isinstance(dx, Number)):
+            kind = type(dx).__name__
+            raise self._error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
+        return backend.to_numpy(backend.asarray(dx))
 
     def _copies(self, hosts: Hosts) -> list[Any]:
         """The inputs, the checked ones made anew from host arrays."""
@@ -432,6 +439,7 @@ class Tap:
         self.replaced, self.arrived, self._seen = replaced or {}, dict[str, Any](), Counter[str]()
 
     def __call__(self, name: str, x: Any) -> Any:
+        name = str(name)
         self._seen[name] += 1
         number = self._seen[name]
         name = name if number == 1 else f"{name} {number}"
