@@ -453,7 +453,9 @@ def test_gradients_of_intermediates_are_arrays_too(told, rng):
         y = tap(1, 2 * x)  # whatever names it, its text does
         return y, lambda dy: (3 * dy, {1: told})
 
-    with pytest.raises(mh.GradcheckError, match="gradient of 1 is a (Tensor|str|list): a pullback"):
+    with pytest.raises(
+        mh.GradcheckError, match=r"gradient of 1 is a (Tensor|str|list): a pullback"
+    ):
         mh.gradcheck(f, rng.standard_normal(3))
 
 

@@ -59,8 +59,8 @@ def explain(
 
 
 def _aligned(label: str, fact: str) -> str:
-    """A fact beside its label, in lines of at most 96 letters."""
-    return textwrap.fill(fact, 96, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15)
+    """A fact beside its label, in lines of at most 80 letters."""
+    return textwrap.fill(fact, 80, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15)
 
 
 def _facts(trace: Trace, name: str, labels: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
