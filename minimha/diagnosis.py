@@ -30,22 +30,14 @@ from minimha_autograd.gradcheck.signatures import (
 
 from . import functional
 
-_NAMES = {
-    ("query", "q", "heads", "out"): ("batch", "head", "query", "column"),
+_NAMES = {  # of the usual number of axes: with fewer, the first could be any
+    ("query", "q", "heads"): ("batch", "head", "query", "column"),
     ("key", "k", "value", "v"): ("batch", "head", "key", "column"),
-    ("raw", "scaled", "capped", "biased", "bias", "scores", "weights", "dropped"): (
+    ("raw", "scaled", "capped", "biased", "scores", "weights", "dropped"): (
         "batch", "head", "query", "key",
     ),
-    ("x", "normed", "hidden", "merged"): ("batch", "position", "feature"),
 }  # fmt: skip
-AXES.update(
-    {
-        (name, n): axes[len(axes) - n :]
-        for names, axes in _NAMES.items()
-        for name in names
-        for n in range(2, len(axes) + 1)
-    }
-)
+AXES.update({(name, len(axes)): axes for names, axes in _NAMES.items() for name in names})
 
 
 @signature
@@ -233,6 +225,9 @@ def _slips(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> Iterator[tuple[Caus
         for n in range(p.ndim)
         if n != axis % p.ndim
     ]
+    if axis % p.ndim == p.ndim - 1 and p.ndim > 1 and p.shape[-1] == p.shape[-2]:
+        across = p * (dp - np.swapaxes(row(p * dp), -1, -2))
+        known.append(("softmax-axis", across, f"{formula} with Σ of row j in column j: keepdims?"))
     for name, dscores, text in known:
         yield Cause(name, f"dscores = {text}; {right}", "05 attention"), dscores
 

@@ -459,6 +459,38 @@ def test_gradients_of_intermediates_are_arrays_too(told, rng):
         mh.gradcheck(f, rng.standard_normal(3))
 
 
+def test_cotangents_are_not_the_numbers_of_the_caller():
+    """Where they equal the input of a norm, its gradient is zero."""
+    rms = lambda x: np.sqrt((x * x).mean(axis=-1, keepdims=True))  # noqa: E731
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((3, 5))
+        with pytest.raises(mh.GradcheckError):
+            mh.gradcheck(lambda x: (x / rms(x), lambda dy: (0 * dy,)), x, rng=seed)
+
+
+def test_what_is_no_function_is_said():
+    with pytest.raises(TypeError, match="f is a tuple: pass a function"):
+        mh.gradcheck((np.sin, None), np.ones(3))
+    with pytest.raises(TypeError, match="f is the class Linear: pass a function"):
+        mh.gradcheck(mh.Linear, mh.Tensor(np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda dy: (dy[:2],), r"a gradient of shape \(2,\) for an argument of \(3,\)"),
+        (lambda dy: dy, "must return a tuple of 1"),
+    ],
+)
+def test_what_the_tape_refuses_is_an_error_of_the_check(returned, message, rng):
+    @mh.operation
+    def wrong(x):
+        return 2 * x, returned
+
+    with pytest.raises(mh.GradcheckError, match=message):
+        mh.gradcheck(lambda x: wrong(x) * 1.0, mh.Tensor(rng.standard_normal(3)))
+
+
 def test_a_name_stands_for_one_input(rng):
     x = rng.standard_normal(3)
     with pytest.raises(ValueError, match="names: a, a: each can be there once"):

@@ -27,7 +27,7 @@ from .compare import LARGE, METHODS, OUT, Compared, Target
 from .error import GradcheckError
 from .explain import explain
 from .locate import Trace
-from .report import Report, Row
+from .report import Report, Row, listed
 from .signatures import diagnose
 from .subject import Subject
 
@@ -49,7 +49,13 @@ def check(
     labels = _labels(axes, subject)
     rows: list[Row] = []
     with _told(subject.name, rows):
-        return _checked(subject, method, labels, np.random.default_rng(rng), rows)
+        return _checked(subject, method, labels, _generator(rng), rows)
+
+
+def _generator(rng: np.random.Generator | int) -> np.random.Generator:
+    """Cotangents that are none of the numbers that the caller draws from the same seed: where they
+    equal the inputs, the gradients of norms vanish."""
+    return np.random.default_rng([0x6D68, rng] if isinstance(rng, int) else rng)
 
 
 def _checked(
@@ -77,6 +83,8 @@ def _checked(
     for k, target in targets.items():
         if k in subject.misshapen:
             wrong[k] = None
+            shape = f"has shape {subject.misshapen[k].shape}"
+            rows.append(Row(target.name, target.x.shape, "shape", math.inf, 0.0, shape, False))
             continue
         reached = False
         with np.errstate(all="ignore"):  # numbers at the ends of the range
@@ -96,7 +104,7 @@ def _checked(
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
     if subject.bent:
-        raise GradcheckError(f"{subject.name}: {subject.bent}", report)
+        raise GradcheckError(f"{subject.name}: {listed(list(subject.bent.values()))}", report)
     return report
 
 
@@ -104,8 +112,8 @@ def _checked(
 def _told(name: str, rows: list[Row]) -> Iterator[None]:
     """Log how the check of a function ends, at DEBUG: the pytest plugin sums it up.
 
-    The record's `check` holds plain values: name, passed, seconds, and input, error and allowed of
-    the worst row, None where there is none.
+    The record's `check` holds plain values: name, passed, seconds, and input, error, allowed and
+    note of the worst row, None where there is none.
     """
     import logging  # which few have loaded before their first check
 
@@ -118,6 +126,7 @@ def _told(name: str, rows: list[Row]) -> Iterator[None]:
             "input": worst.input if worst else None,
             "error": worst.error if worst else None,
             "allowed": worst.allowed if worst else None,
+            "note": worst.note if worst else "",
         }
         logging.getLogger("minimha.gradcheck").debug(message, extra={"check": check})
 

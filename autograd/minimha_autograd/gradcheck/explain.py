@@ -11,7 +11,7 @@ import numpy as np
 from .compare import LOST, ZERO, Compared
 from .locate import Trace
 from .report import Report, listed
-from .signatures import UNEXPLAINED, Diagnosis
+from .signatures import UNEXPLAINED, Diagnosis, Finding
 
 AXES: dict[tuple[str, int], tuple[str, ...]] = {}
 """The names of the axes of arrays that go by a usual name, by that name and how many there are."""
@@ -30,32 +30,62 @@ def explain(
     ]
     if fine:
         lines[0] += f"; {listed(fine)}: right"
-    for finding in diagnosis.findings:
-        name, after = finding.node, finding.after
-        if name not in wrong or len(wrong) > 1:
-            lines.append(f"The gradient of {name} is wrong:")
-        facts = _facts(trace, name, labels)
-        if after and trace.located:
-            right = f"what is computed from {name} has the right gradient: {listed(after)}"
-            if between := trace.untold(name):
-                right += f"; what is between is not told: {listed(between)}"
-            facts.append(("located", right))
+    guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
+    shown = guesses or list(diagnosis.findings[:1])
+    for finding in shown:
+        if finding.node not in wrong or len(wrong) > 1:
+            lines.append(f"The gradient of {finding.node} is wrong:")
+        facts = _facts(trace, finding.node, labels)
+        if finding.after and trace.located:
+            facts.append(("located", _between(trace, finding)))
         facts.append(("looks like", finding.text))
         if finding.chapter:
             facts.append(("read", f"chapter {finding.chapter}"))
         lines += [_aligned(label, fact) for label, fact in facts]
+    if rest := [f.node for f in diagnosis.findings if f not in shown]:
+        verb = "is" if len(rest) == 1 else "are"
+        lines.append(f"Wrong as well, and not explained, {verb} {listed(rest)}.")
+    lines += _advice(trace, diagnosis)
+    return "\n".join(lines)
+
+
+def _between(trace: Trace, finding: Finding) -> str:
+    """Where the fault stands, in words."""
+    name, after = finding.node, listed(finding.after)
+    verb = "is" if len(finding.after) == 1 else "are"
+    text = f"between {name} and {after}: the gradient of {after} {verb} right, that of {name} not"
+    between = trace.untold(name)
+    return text + (f"; what is between is not told: {listed(between)}" if between else "")
+
+
+def _advice(trace: Trace, diagnosis: Diagnosis) -> list[str]:
+    """What would let the check say more."""
+    lines = []
     if trace.strays:
         tapped = [n for n in trace.targets if n not in trace.inputs]
         lines.append(
             f"The pullback tells a gradient of {listed(trace.strays)}, which no tap is called "
             f"with; tapped: {listed(tapped) or 'nothing'}"
         )
+    if trace.unused:
+        name = trace.unused[0]
+        lines.append(
+            f"Nothing depends on what tap returned for {listed(trace.unused)}: go on with it, "
+            f'{name} = tap("{name}", {name})'
+        )
+    if trace.silent:
+        name = next(n for n in trace.targets if n not in trace.inputs)
+        lines.append(
+            "The pullback tells no gradients of intermediates: let it return, after those of the "
+            f'inputs, a dictionary, {{"{name}": d{name}, …}}'
+        )
     if not trace.located and diagnosis.cause == UNEXPLAINED:
         lines.append(
-            "Only the gradients of the inputs were seen. To have the step located, pass what is\n"
-            "between through `tap`: help(mh.gradcheck) tells how."
+            "Only the gradients of the inputs were seen. To have the step located, pass what is "
+            'between through a keyword tap, scores = tap("scores", scores), and return its '
+            'gradient, {"scores": dscores}, after those of the inputs: see help(mh.gradcheck)'
         )
-    return "\n".join(lines)
+    return [textwrap.fill(line, 80, break_on_hyphens=False) for line in lines]
 
 
 def _aligned(label: str, fact: str) -> str:
@@ -78,7 +108,7 @@ def _facts(trace: Trace, name: str, labels: Mapping[str, Sequence[str]]) -> list
     unit = "times the noise, which is all there should be" if only_noise else "of the largest entry"
     facts = [
         ("worst entry", _place(outcome.worst, axes)),
-        ("yours", f"{a:.9g}"),
+        ("yours", f"{a + 0.0:.9g}"),
         ("numeric", f"{b:.9g}   ({compared.method})"),
         ("ratio", _ratio(compared) if b and not only_noise else "—"),
         ("error", f"{outcome.error:.1e} {unit}; allowed {outcome.allowed:.1e}"),
@@ -115,8 +145,9 @@ def _where(yours: np.ndarray, numeric: np.ndarray, outcome: Any, axes: Any) -> s
 
 
 def _place(index: tuple[int, ...], axes: Any) -> str:
-    """An entry by the names of its axes: "head 2, query 5"."""
+    """An entry by the names of its axes, "head 2, query 5", or as it is written in code, [2, 5]."""
     if not index:
         return "the only one"
-    labels = axes if axes is not None else [f"axis {k}:" for k in range(len(index))]
-    return ", ".join(f"{label} {k}" for label, k in zip(labels, index, strict=True))
+    if axes is None:
+        return str(list(index))
+    return ", ".join(f"{label} {k}" for label, k in zip(axes, index, strict=True))

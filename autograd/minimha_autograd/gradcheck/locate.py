@@ -28,6 +28,8 @@ class Trace:
     targets   inputs and intermediates with the gradient under check, 0 where none is told
     told      the names whose gradient is told, and the results
     strays    names of gradients that are told of nothing that is tapped
+    unused    intermediates from which nothing is computed: what tap returned was not used
+    silent    whether intermediates are tapped and no gradient of any is told
     right     the numeric gradients; that of the result is the cotangent
     wrong     the names whose two gradients differ
     constants arrays of floats among the inputs that have no gradient
@@ -64,6 +66,7 @@ class Trace:
         told = subject.inner_gradients() if self.located else {}
         self.strays = [str(name) for name in told if name not in base.arrived]
         self.told = {*self.inputs, *self.results, *told}
+        self.silent = bool(subject.takes_tap and base.arrived and not told)
         self._judge(base.hosts(), told)
 
     def _judge(self, values: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray]) -> None:
@@ -79,21 +82,37 @@ class Trace:
             target = Target(name, x, gradient, loss, rounding, noise, confirmed=self.analytic)
             self.targets[name] = target
             if name in told and not (
-                gradient.shape == x.shape and next(target.compare()).outcome.passed
+                gradient.shape == x.shape and next(target.compare("adjoint")).outcome.passed
             ):
                 self.wrong.append(name)
+        inner = [name for name in values if name in told]
+        self.unused = [name for name in inner if not self.descendants(name)]
+        self.wrong = [name for name in self.wrong if name not in self.unused]
 
     def compared(self, name: str) -> Compared:
         """The comparison that a wrong gradient failed, of its entries rather than directions."""
-        failed = (c for c in self.targets[name].compare() if not c.outcome.passed)
+        compared = self.targets[name].compare(entrywise=self.has_time_for(name))
+        failed = (c for c in compared if not c.outcome.passed)
         found = next(failed, None)
         return found if found is not None else self._failed[name]
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
-        """The numeric gradients by name, where there are not too many entries."""
-        numeric = {n: t.numeric() for n, t in self.targets.items() if t.x.size <= LARGE}
-        return numeric | dict(zip(self.results, self.subject.cotangents, strict=True))
+        """The right gradients by name: those that were found right, and the numeric ones of the
+        nodes at fault, where there are not too many entries."""
+        found = {
+            name: target.gradient.astype(np.float64)
+            for name, target in self.targets.items()
+            if name in self.told and name not in self.wrong
+        }
+        numeric = {n: self.targets[n].numeric() for n in self.culprits if self.has_time_for(n)}
+        results = zip(self.results, self.subject.cotangents, strict=True)
+        return found | numeric | {name: c.astype(np.float64) for name, c in results}
+
+    def has_time_for(self, name: str) -> bool:
+        """Whether the entries of a node are few enough for a numeric gradient of each."""
+        everything = sum(self.targets[n].x.size for n in self.inputs)
+        return self.targets[name].x.size * max(everything, LARGE) <= 2 * LARGE**2
 
     @cached_property
     def culprits(self) -> list[str]:

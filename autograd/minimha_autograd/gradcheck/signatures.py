@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compare import LARGE
 from .locate import RESULT, Trace
 from .report import listed
 
@@ -205,24 +204,33 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _cause(trace: Trace, name: str) -> Cause:
-    consumers = trace.consumers(name)
-    if not {name, *consumers} <= trace.right.keys():
-        return Cause(
-            UNEXPLAINED,
-            f"no known mistake was looked for among more than {LARGE} entries: try smaller arrays",
-        )
-    target = trace.targets[name]
-    if target.gradient.shape != target.x.shape:
-        return _wrong_shape(target.gradient, trace.right[name], name)
-    if not np.isfinite(target.gradient).all():
-        return _not_a_number(target.gradient)
-    if not consumers:
-        return Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
+    if plain := _before_any_guess(trace, name):
+        return plain
     for edge in _edges(trace, name):
         for recognise in (_uses, _nothing, *_special, *_general):
             if cause := _asked(recognise, edge):
                 return cause
     return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
+
+
+def _before_any_guess(trace: Trace, name: str) -> Cause | None:
+    """What needs no comparison of numbers, and what rules it out."""
+    consumers, target, bent = trace.consumers(name), trace.targets[name], trace.subject.bent
+    cause = None
+    if bent and (name in bent or name not in trace.inputs):
+        cause = Cause("not-linear", bent.get(name) or next(iter(bent.values())), "02 autograd")
+    elif not {name, *consumers} <= trace.right.keys():
+        cause = Cause(
+            UNEXPLAINED,
+            "no known mistake was looked for among so many entries: try smaller arrays",
+        )
+    elif target.gradient.shape != target.x.shape:
+        cause = _wrong_shape(target.gradient, trace.right[name], name)
+    elif not np.isfinite(target.gradient).all():
+        cause = _not_a_number(target.gradient)
+    elif not consumers:
+        cause = Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
+    return cause
 
 
 def _asked(recognise: Signature, edge: Edge) -> Cause | None:
@@ -349,7 +357,12 @@ def _nothing(e: Edge) -> Cause | None:
         return Cause("path-missing", text, "02 autograd")
     return Cause(
         "zero",
-        f"no gradient arrives at {e.name}: is it never filled in, or cut off by detach() or .data?",
+        f"no gradient arrives at {e.name}: "
+        + (
+            "is it cut off, by detach() or .data?"
+            if e.trace.subject.on_tensors
+            else "is it None, or zeros that are never filled in?"
+        ),
         "02 autograd",
     )
 
@@ -370,9 +383,10 @@ def _constant_ratio(e: Edge) -> Cause | None:
                 "01 arrays",
             )
     known = next((product for n, product in lengths(e) if abs(ratio / n - 1) < 1e-6), "")
+    what = f"what comes through {e.consumer}" if e.consumer and len(e.consumers) > 1 else "it"
     return Cause(
         "factor",
-        f"it is {ratio:.6g}{known} times the right one in every entry: is a factor of {e.step} "
+        f"{what} is {ratio:.6g}{known} times the right one in every entry: is a factor of {e.step} "
         "missing in the backward, or there twice?",
     )
 

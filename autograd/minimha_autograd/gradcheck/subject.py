@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,11 @@ class Subject:
         names: Sequence[str] | None = None,
         parameters: Any = None,
     ) -> None:
+        if isinstance(f, type) or not callable(f):
+            what = f"the class {f.__name__}" if isinstance(f, type) else f"a {type(f).__name__}"
+            raise TypeError(
+                f"f is {what}: pass a function, an operation or a module, and its inputs after it"
+            )
         named = _named_parameters(f, parameters)
         self.f, self.inputs, self.given = f, (*inputs, *named.values()), len(inputs)
         made_of = getattr(f, "func", f)  # what a partial was made of
@@ -53,9 +59,10 @@ class Subject:
             if isinstance(x, Tensor) == self.on_tensors and backend.is_floating(self.arrays[k])
         ]
         self.takes_tap = "tap" in _signature(f)
+        self.needs_tap = self.takes_tap and _signature(f)["tap"].default is inspect.Parameter.empty
         self.can_locate = self.takes_tap or self.on_tensors
         self.misshapen: dict[int, np.ndarray] = {}
-        self.bent = ""
+        self.bent: dict[str, str] = {}  # whose gradient is not linear, and how that shows
 
     def require_floats(self) -> None:
         """Raise TypeError unless there is something to check, and all of it can be."""
@@ -236,10 +243,7 @@ class Subject:
     def _look_whether_linear(
         self, gradients: Hosts, pullback: Pullback, given: list[Any], values: Any, hosts: Hosts
     ) -> None:
-        """−4 times the cotangent gives −4 times the gradient, to the bit; note it where not.
-
-        It is an error only where nothing else is: that says more about a cotangent left out.
-        """
+        """−4 times the cotangent gives −4 times the gradient, to the bit; note it where not."""
         other = [
             backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(given, values, strict=True)
         ]
@@ -249,11 +253,16 @@ class Subject:
             with np.errstate(all="ignore"):
                 off = abs(found[k] + 4 * dx).max(initial=0.0)
                 allowed = abs(dx).max(initial=0.0) * float(np.sqrt(np.finfo(dx.dtype).eps))
-            if off > allowed:
-                self.bent = (
+            if dx.any() and np.array_equal(found[k], dx):
+                self.bent[self.names[k]] = (
+                    f"the gradient of {self.names[k]} is the same whatever the cotangent is: the "
+                    "pullback has to multiply by its argument, the gradient of the result"
+                )
+            elif off > allowed:
+                self.bent[self.names[k]] = (
                     f"for −4 times the cotangent, the gradient of {self.names[k]} is not −4 times "
-                    "what it was: a pullback is linear. Does it look at the sign or size of its "
-                    "cotangent, or leave it out?"
+                    "what it was: a pullback is linear in its argument. Does it look at its sign "
+                    "or size?"
                 )
 
     def _sorted(self, gradients: Any, hosts: Hosts) -> tuple[Hosts, dict[str, np.ndarray]]:
@@ -311,7 +320,7 @@ class Subject:
 
     def _call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
         """The values of f as arrays, and the pullback to its inputs."""
-        settings = {"tap": tap} if tap is not None and self.takes_tap else {}
+        settings = {"tap": tap or Tap()} if self.takes_tap and (tap or self.needs_tap) else {}
         if self.on_tensors:
             watching = tap is not None and not self.takes_tap
             with self._in_place(inputs), watch(tap) if watching and tap else nullcontext():
@@ -328,7 +337,7 @@ class Subject:
                 with _left_alone(outputs, before=inputs[self.checked[0]]):
                     for y, dy in zip(outputs, cotangents, strict=True):
                         if y.requires_grad:
-                            y.backward(dy, retain_graph=True)
+                            self._backward(y, dy)
                 return tuple(inputs[k].grad for k in self.checked)
 
             return [y.data for y in outputs], pullback
@@ -342,6 +351,16 @@ class Subject:
         if isinstance(result[0], list):
             raise self._error("several values are returned as a tuple, not a list")
         return [backend.asarray(y) for y in _tuple(result[0])], result[1]
+
+    def _backward(self, y: Tensor, dy: Any) -> None:
+        """y.backward(dy), with what the tape says of a pullback as an error of the check."""
+        try:
+            y.backward(dy, retain_graph=True)
+        except (TypeError, ValueError) as error:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if frame.f_globals.get("__package__") != backend.__package__:
+                raise  # it was raised within the pullback
+            raise self._error(str(error)) from None
 
     @contextmanager
     def _in_place(self, inputs: list[Any]) -> Iterator[None]:
