@@ -361,13 +361,19 @@ def _outcome(counts: Counter[str], seconds: float) -> str:
 
 def _table(shown: list[dict[str, Any]]) -> Iterator[str]:
     """A line of headers, and one a check."""
-    cells = [("", "check", "input", "error", "allowed", "time", "test")]
+    head = "", "check", "input", "error", "allowed", "time", "test", "note"
+    cells: list[tuple[str, ...]] = [head]
     for told in shown:
         numbers = ["—" if told[key] is None else f"{told[key]:.1e}" for key in ("error", "allowed")]
         seconds = f"{told['seconds']:.2f} s"
         cells.append(
-            (told["verdict"], told["name"], told["input"] or "—", *numbers, seconds, told["test"])
+            (
+                *(told["verdict"], told["name"], told["input"] or "—", *numbers, seconds),
+                *(told["test"], told["note"]),
+            )
         )
+    if not any(row[-1] for row in cells[1:]):
+        cells = [row[:-1] for row in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()

@@ -464,14 +464,8 @@ def test_the_summary_has_every_check_the_failures_first(homework):
         "1.0e-12",
         "test_homework.py::test_wrong[1.0]",
     ]
-    assert lines[4] == [
-        "wrong",
-        "flat",
-        "—",
-        "—",
-        "—",
-        "test_homework.py::TestMarked::test_fixture",
-    ]
+    assert lines[4][:4] == ["wrong", "flat", "width", "inf"]
+    assert lines[4][5:8] == ["test_homework.py::TestMarked::test_fixture", "has", "shape"]
     assert ["wrong", "second", "y", "nan", "1.0e-12", "test_homework.py::test_second"] in lines
     assert lines[16][:4] == ["wrong", "as", "expected", "triple"]
     assert lines[17][-1] == "test_homework.py::test_logs"
