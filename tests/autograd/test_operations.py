@@ -137,12 +137,12 @@ def test_strided_inputs_are_as_good(sample):
 
 
 @every_sample
-@pytest.mark.parametrize("damage", [0.0, 2.0, 1 + 1e-9])
+@pytest.mark.parametrize("damage", [0.0, 1 + 1e-9])
 def test_a_wrong_gradient_is_found(sample, damage):
     """Each gradient of each operation damaged in turn, and each must be found."""
     call = Call(sample)
-    if damage == 1 + 1e-9 and not call.record.analytic:
-        pytest.skip("only the complex step sees so little")
+    if damage and not call.record.analytic:
+        damage = 1 + 1e-8  # differences do not see as little as the complex step does
     for k in call.floats:
 
         def damaged(x, k=k):
