@@ -289,7 +289,7 @@ bug("the sum of losses for their mean", "logits", "factor", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) * n.counts.sum())
 bug("the temperature left out", "logits", "factor", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) * n.temperature)
-bug("the gradient of the loss left out", "logits", "factor", LANGUAGE,
+bug("the gradient of the loss left out", "logits", "not-linear", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) / n.dout)
 bug("an ignored target counts", "logits", "mask-ignored", IGNORED,
     logits=lambda n: n.dout * (n.probabilities - n.onehot) / n.counts.sum() / n.temperature)

@@ -27,7 +27,7 @@ from .compare import LARGE, METHODS, OUT, Compared, Target
 from .error import GradcheckError
 from .explain import explain
 from .locate import Trace
-from .report import Report, Row, listed
+from .report import Report, Row
 from .signatures import diagnose
 from .subject import Subject
 
@@ -55,7 +55,7 @@ def check(
 def _generator(rng: np.random.Generator | int) -> np.random.Generator:
     """Cotangents that are none of the numbers that the caller draws from the same seed: where they
     equal the inputs, the gradients of norms vanish."""
-    return np.random.default_rng([0x6D68, rng] if isinstance(rng, int) else rng)
+    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng([0x6D68, rng])
 
 
 def _checked(
@@ -104,7 +104,8 @@ def _checked(
     if wrong:
         raise _failure(subject, report, targets, wrong, labels)
     if subject.bent:
-        raise GradcheckError(f"{subject.name}: {listed(list(subject.bent.values()))}", report)
+        name, how = next(iter(subject.bent.items()))
+        raise GradcheckError(f"{subject.name}: the gradient of {name} {how}", report)
     return report
 
 

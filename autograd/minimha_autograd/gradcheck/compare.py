@@ -47,7 +47,7 @@ class Bound:
     def compare(self, analytic: np.ndarray, numeric: np.ndarray) -> Comparison:
         """Compare entry by entry; the outcome is that of the worst entry."""
         if not numeric.size:
-            return Comparison(0.0, 0.0, (), "")
+            return Comparison(0.0, 0.0, (), "no entries")
         known = np.broadcast_to(np.isfinite(self.theirs), numeric.shape)
         if not known.all():
             return self._compare_known(analytic, numeric, known)

@@ -218,7 +218,8 @@ def _before_any_guess(trace: Trace, name: str) -> Cause | None:
     consumers, target, bent = trace.consumers(name), trace.targets[name], trace.subject.bent
     cause = None
     if bent and (name in bent or name not in trace.inputs):
-        cause = Cause("not-linear", bent.get(name) or next(iter(bent.values())), "02 autograd")
+        how = bent.get(name) or next(iter(bent.values()))
+        cause = Cause("not-linear", f"the gradient of {name} {how}", "02 autograd")
     elif not {name, *consumers} <= trace.right.keys():
         cause = Cause(
             UNEXPLAINED,

@@ -255,14 +255,13 @@ class Subject:
                 allowed = abs(dx).max(initial=0.0) * float(np.sqrt(np.finfo(dx.dtype).eps))
             if dx.any() and np.array_equal(found[k], dx):
                 self.bent[self.names[k]] = (
-                    f"the gradient of {self.names[k]} is the same whatever the cotangent is: the "
-                    "pullback has to multiply by its argument, the gradient of the result"
+                    "is the same whatever the cotangent is: the pullback has to multiply by its "
+                    "argument, the gradient of the result"
                 )
             elif off > allowed:
                 self.bent[self.names[k]] = (
-                    f"for −4 times the cotangent, the gradient of {self.names[k]} is not −4 times "
-                    "what it was: a pullback is linear in its argument. Does it look at its sign "
-                    "or size?"
+                    "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
+                    "in its argument. Does it look at its sign or size?"
                 )
 
     def _sorted(self, gradients: Any, hosts: Hosts) -> tuple[Hosts, dict[str, np.ndarray]]:
