@@ -139,11 +139,10 @@ def test_what_does_not_hold_still_moves(bug, rng):
     assert not all(map(np.array_equal, first * 2, second + third))
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in HEALTHY])
-def test_a_right_gradient_raises_no_alarm(make, seed):
-    f, inputs = make(np.random.default_rng(seed))
-    mh.gradcheck(f, *inputs, rng=seed)
+def test_a_right_gradient_raises_no_alarm(make):
+    f, inputs = make(np.random.default_rng(3))
+    mh.gradcheck(f, *inputs, rng=3)
 
 
 @functools.cache
