@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd.gradcheck.explain import AXES
-from minimha_autograd.gradcheck.locate import Trace
-from minimha_autograd.gradcheck.signatures import (
-    Cause,
+from minimha_autograd.gradcheck.edge import (
     Edge,
     Named,
     fitted,
@@ -24,9 +21,11 @@ from minimha_autograd.gradcheck.signatures import (
     heads_alike,
     members,
     products,
-    signature,
     stand_in,
 )
+from minimha_autograd.gradcheck.explain import AXES
+from minimha_autograd.gradcheck.locate import Trace
+from minimha_autograd.gradcheck.signatures import Cause, signature
 
 from . import functional
 

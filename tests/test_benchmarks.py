@@ -4,48 +4,45 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def test_the_engine_is_measured_and_saved(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            BENCHMARKS / "engine.py",
-            *("--quick", "--save", tmp_path / "table.md", "add", "softmax"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line[:1] == "|"]
-    assert rows == ["step", "---", "add", "softmax"]
-    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+@pytest.fixture
+def run(tmp_path):
+    """Run a benchmark, quickly. What it prints is what it saves; returned with the first cells."""
+
+    def run(name, *options):
+        saved = tmp_path / "table.md"
+        done = subprocess.run(
+            [sys.executable, BENCHMARKS / name, "--quick", "--save", saved, *options],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert saved.read_text(encoding="utf-8").strip() == done.stdout.strip()
+        rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line[:1] == "|"]
+        return done.stdout, [[cell.strip() for cell in row] for row in rows]
+
+    return run
 
 
-def test_the_forms_are_compared_and_saved(tmp_path):
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "forms.py", "--quick", "--save", tmp_path / "table.md"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line[:1] == "|"]
-    assert rows[:2] == ["projections", "---"]
-    assert rows[4:6] == ["attention", "---"]
-    assert len(rows) == 8
-    assert "Told right:" in done.stdout  # how often is for a quiet machine and all cells to say
-    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+def test_the_engine_is_measured(run):
+    _, rows = run("engine.py", "add", "softmax")
+    assert [row[0] for row in rows] == ["step", "---", "add", "softmax"]
 
 
-def test_gradient_checks_are_compared_and_saved(tmp_path):
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "gradcheck.py", "--quick", "--save", tmp_path / "table.md"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    ours = next(line for line in done.stdout.splitlines() if line.startswith("| mh.gradcheck"))
-    caught = [float(cell) for cell in ours.split("|")[2:4]]
-    assert max(caught) <= 1e-9
-    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+def test_the_forms_are_compared(run):
+    text, rows = run("forms.py")
+    names = [row[0] for row in rows]
+    assert names[:2] == ["projections", "---"]
+    assert names[4:6] == ["attention", "---"]
+    assert len(names) == 8
+    assert "Told right:" in text  # how often is for a quiet machine and all cells to say
+
+
+def test_gradient_checks_are_compared(run):
+    _, rows = run("gradcheck.py")
+    ours = next(row for row in rows if row[0] == "mh.gradcheck")
+    assert max(float(cell) for cell in ours[1:3]) <= 1e-9

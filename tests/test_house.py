@@ -16,7 +16,7 @@ ENGINE, PACKAGE = ROOT / "autograd" / "minimha_autograd", ROOT / "minimha"
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 HOST = {  # what lives on the host may use NumPy
     "backend.py", "data.py", "training.py", "tour.py", "safetensors_file.py", "torch_layer.py", "pictures.py",
-    "check.py", "compare.py", "explain.py", "locate.py", "numeric.py", "plot.py", "signatures.py", "subject.py",
+    "check.py", "compare.py", "edge.py", "explain.py", "locate.py", "numeric.py", "plot.py", "signatures.py", "subject.py",
     "diagnosis.py",
 }  # fmt: skip
 
