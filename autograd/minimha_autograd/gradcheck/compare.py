@@ -240,7 +240,6 @@ class Target:
         """⟨dx, v⟩ against the derivative of L along v, for random directions v."""
         rng, analytic, numeric, doubts = np.random.default_rng(0), [], [], []
         methods = set()
-        relative = 0.0
         for _ in range(DIRECTIONS):
             v = self._direction(rng)
             line = self.line(v)

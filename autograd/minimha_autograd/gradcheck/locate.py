@@ -41,7 +41,7 @@ class Trace:
         targets: Mapping[int, Target],
         wrong: Mapping[int, Compared | None],
     ) -> None:
-        self.subject, self.name, self.located = subject, subject.name, subject.can_locate
+        self.subject, self.located = subject, subject.can_locate
         self.targets = {target.name: target for target in targets.values()}
         self.inputs = [subject.names[k] for k in targets]
         self._places: dict[str, int | str] = {subject.names[k]: k for k in targets}
