@@ -29,7 +29,7 @@ from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
 from .optim import AdamW
 
 if TYPE_CHECKING:
-    from . import conventions, cost, diagnosis
+    from . import conventions, cost, diagnosis, homework
 
 __version__ = "0.1.0"
 SIGNATURES.append(f"{__name__}.diagnosis")
@@ -55,6 +55,7 @@ __all__ = [
     "diagnosis",
     "functional",
     "gradcheck",
+    "homework",
     "implementation",
     "interchange",
     "masks",
@@ -71,6 +72,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """What few programs need is loaded when it is first asked for."""
-    if name in ("conventions", "cost", "diagnosis"):
+    if name in ("conventions", "cost", "diagnosis", "homework"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,92 +1,62 @@
-"""Every chapter runs from top to bottom, is committed without outputs, and can be solved."""
+"""Chapters are in step with their sources, short, without outputs, and built alike.
 
+That they run, with solutions and without, is tested in notebooks/test_chapters.py.
+"""
+
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip(
-    "nbformat", reason="nbformat is not installed: pip install '.[test]'"
-)
-nbclient = pytest.importorskip(
-    "nbclient", reason="nbclient is not installed: pip install '.[test]'"
-)
+from minimha import course, homework
 
-CHAPTERS = sorted(Path(__file__).parents[1].joinpath("notebooks").glob("*.ipynb"))
-SOLUTIONS = {
-    "05_attention": {
-        "raise NotImplementedError  # return a tuple with one gradient: (dx,)": (
-            "return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)"
-        ),
-        "raise NotImplementedError  # return (dquery, dkey, dvalue)": (
-            "(dscores,) = pull_softmax(dout @ value.mT)\n"
-            "        dscores = dscores / np.sqrt(query.shape[-1])\n"
-            "        return dscores @ key, dscores.mT @ query, weights.mT @ dout"
-        ),
-    }
-}
+pytest.importorskip("jupytext", reason="jupytext is not installed: pip install '.[test]'")
+nbformat = pytest.importorskip("nbformat")
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
+make = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(make)
 
 
-def run(notebook, folder):
-    """Run all cells; the text that each printed."""
-    nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": folder}}
-    ).execute()
-    return [
-        "".join(out.get("text", "") for out in cell.outputs)
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
-
-
-@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
-def chapter(request):
+@pytest.fixture(params=make.SOURCES, ids=lambda path: path.stem)
+def source(request):
     return request.param
 
 
-def test_a_chapter_is_committed_without_outputs(chapter):
+@pytest.fixture
+def chapter(source):
+    return FOLDER / f"{source.stem}.ipynb"
+
+
+def test_the_notebook_is_made_from_its_source(source, chapter):
+    assert chapter.read_text(encoding="utf-8") == make.written(source), (
+        "run python notebooks/make.py"
+    )
+
+
+def test_a_chapter_has_no_outputs_and_no_solutions(chapter):
+    assert chapter.stat().st_size < 60_000
     for cell in nbformat.read(chapter, as_version=4).cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
-    assert chapter.stat().st_size < 60_000
+        assert "SOLUTION" not in cell.source
 
 
-def test_a_chapter_runs_from_top_to_bottom(chapter, tmp_path):
-    notebook = nbformat.read(chapter, as_version=4)
-    printed = "".join(run(notebook, tmp_path))
-    assert printed.count("still to do") == len(SOLUTIONS[chapter.stem])
-    pictured = [
-        out
-        for cell in notebook.cells
-        for out in cell.get("outputs", [])
-        if "image/png" in out.get("data", {})
-    ]
-    assert pictured
+def test_every_chapter_has_the_same_parts(source, chapter):
+    first, setup, *rest = nbformat.read(chapter, as_version=4).cells
+    names = {c.stem: c for c in course.CHAPTERS.values()}
+    told = names[source.stem]
+    assert first.source.startswith(f"# {told.number:02} · {told.title}\n")
+    assert "you can" in first.source
+    assert f"{told.minutes} minutes" in first.source
+    assert setup.source.startswith("try:\n    import minimha as mh")
+    text = "\n".join(cell.source for cell in rest)
+    for part in ("by hand", "Wrong on purpose", "What to read next"):
+        assert part in text, part
+    assert 1 <= text.count("mh.homework.check(") <= 4
 
 
-def test_a_chapter_can_be_solved(chapter, tmp_path):
-    notebook = nbformat.read(chapter, as_version=4)
-    for stub, solution in SOLUTIONS[chapter.stem].items():
-        (cell,) = [cell for cell in notebook.cells if stub in cell.source]
-        cell.source = cell.source.replace(stub, solution)
-        cell.metadata["solved"] = True
-    printed = run(notebook, tmp_path)
-    solved = [cell.metadata.get("solved") for cell in notebook.cells if cell.cell_type == "code"]
-    for text, is_solution in zip(printed, solved, strict=True):
-        assert "still to do" not in text
-        if is_solution:
-            assert "complex step" in text
-            assert "is wrong" not in text
-
-
-def test_the_two_tokens_come_out_as_by_hand(tmp_path):
-    """The numbers worked by hand in chapter 05."""
-    (path,) = [path for path in CHAPTERS if path.stem == "05_attention"]
-    printed = "".join(run(nbformat.read(path, as_version=4), tmp_path))
-    for line in (
-        "[[0.75 0.25]\n [0.5  0.5 ]]",
-        "[[7.]\n [6.]]",
-        "dQ [0.75 0.  ]",
-        "dV [0.75 0.25]",
-    ):
-        assert line in printed
-    assert "ratio        2, the same in every entry" in printed
+def test_a_chapter_asks_for_tasks_of_its_own_only(source):
+    for name in make.re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8")):
+        assert f"{homework.course()[name].chapter:02}" == source.stem[:2]

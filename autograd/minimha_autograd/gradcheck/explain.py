@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import LOST, ZERO, Compared
+from .compare import LOST, ZERO
 from .locate import Trace
 from .report import Report, listed
 from .signatures import UNEXPLAINED, Diagnosis, Finding
@@ -41,7 +41,7 @@ def explain(
         facts.append(("looks like", finding.text))
         if finding.chapter:
             facts.append(("read", f"chapter {finding.chapter}"))
-        lines += [_aligned(label, fact) for label, fact in facts]
+        lines += [aligned(label, fact) for label, fact in facts]
     if rest := [f.node for f in diagnosis.findings if f not in shown]:
         verb = "is" if len(rest) == 1 else "are"
         lines.append(f"Wrong as well, and not explained, {verb} {listed(rest)}.")
@@ -88,7 +88,7 @@ def _advice(trace: Trace, diagnosis: Diagnosis) -> list[str]:
     return [textwrap.fill(line, 80, break_on_hyphens=False) for line in lines]
 
 
-def _aligned(label: str, fact: str) -> str:
+def aligned(label: str, fact: str) -> str:
     """A fact beside its label, in lines of at most 80 letters."""
     return textwrap.fill(fact, 80, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15)
 
@@ -106,11 +106,12 @@ def _facts(trace: Trace, name: str, labels: Mapping[str, Sequence[str]]) -> list
     a, b = float(compared.analytic[outcome.worst]), float(numeric[outcome.worst])
     only_noise = any(note in outcome.note for note in (ZERO, LOST))
     unit = "times the noise, which is all there should be" if only_noise else "of the largest entry"
+    told = "—" if only_noise or not b else ratio(compared.analytic, numeric, outcome.worst)
     facts = [
-        ("worst entry", _place(outcome.worst, axes)),
+        ("worst entry", place(outcome.worst, axes)),
         ("yours", f"{a + 0.0:.9g}"),
         ("numeric", f"{b:.9g}   ({compared.method})"),
-        ("ratio", _ratio(compared) if b and not only_noise else "—"),
+        ("ratio", told),
         ("error", f"{outcome.error:.1e} {unit}; allowed {outcome.allowed:.1e}"),
     ]
     if compared.method != "adjoint" and (spread := _where(yours, numeric, outcome, axes)):
@@ -118,15 +119,14 @@ def _facts(trace: Trace, name: str, labels: Mapping[str, Sequence[str]]) -> list
     return facts
 
 
-def _ratio(compared: Compared) -> str:
-    """Yours over numeric at the worst entry, and whether it is the same in all: the most telling
-    fact about a wrong gradient."""
-    yours, numeric, worst = compared.analytic, compared.numeric, compared.outcome.worst
-    large = abs(numeric) > 1e-3 * abs(numeric).max()
-    ratios = yours[large] / numeric[large]
+def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
+    """Yours over what is right at the worst entry, and whether it is the same in all: the most
+    telling fact about wrong numbers."""
+    large = abs(right) > 1e-3 * abs(right).max()
+    ratios = yours[large] / right[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)
-    ratio = float(yours[worst] / numeric[worst]) or 0.0  # not −0
-    return f"{ratio:.10g}{', the same in every entry' if same else ''}"
+    at_worst = float(yours[worst] / right[worst]) or 0.0  # not −0
+    return f"{at_worst:.10g}{', the same in every entry' if same else ''}"
 
 
 def _where(yours: np.ndarray, numeric: np.ndarray, outcome: Any, axes: Any) -> str:
@@ -144,7 +144,7 @@ def _where(yours: np.ndarray, numeric: np.ndarray, outcome: Any, axes: Any) -> s
     return f"{int(off.sum())} of {off.size} entries{at}"
 
 
-def _place(index: tuple[int, ...], axes: Any) -> str:
+def place(index: tuple[int, ...], axes: Any) -> str:
     """An entry by the names of its axes, "head 2, query 5", or as it is written in code, [2, 5]."""
     if not index:
         return "the only one"

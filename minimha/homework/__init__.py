@@ -1,0 +1,48 @@
+"""Homework: functions to write, checked in a notebook, by `minimha homework`, by pytest.
+
+mh.homework.check(softmax)    in a notebook or a script: prints what holds and what does not
+mh.homework.task(…)           makes a task of one's own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .expect import recorded, same, same_steps, value_of
+from .show import lines
+from .task import TASKS, Check, Task, Verdict, task
+
+__all__ = [
+    "TASKS",
+    "Check",
+    "Task",
+    "Verdict",
+    "check",
+    "course",
+    "recorded",
+    "same",
+    "same_steps",
+    "task",
+    "value_of",
+]
+
+
+def course() -> dict[str, Task]:
+    """All tasks by name, in order: those of the course, and what else has been made."""
+    from . import tasks  # noqa: F401  which are made when they are imported
+
+    return TASKS
+
+
+def check(function: Callable[..., Any]) -> None:
+    """Check a function that goes by the name of a task, and print what holds and what does not.
+
+    Stops at the first check that fails. Raises KeyError for a name that is no task.
+    """
+    tasks = course()
+    name = getattr(function, "__name__", repr(function))
+    if name not in tasks:
+        raise KeyError(f"no task is called {name}: there are {', '.join(tasks)}")
+    for line in lines(tasks[name].verdicts(function)):
+        print(line)

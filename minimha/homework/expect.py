@@ -1,0 +1,112 @@
+"""What a check of homework states, with messages that a student can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd.gradcheck.explain import AXES, aligned, place, ratio
+
+
+def same(
+    yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
+    tolerance: float = 1e-12, advice: str = "",
+) -> None:  # fmt: skip
+    """Raise AssertionError, with the facts, where yours is not what is expected.
+
+    name       of the array, as in the task
+    axes       its axes, letters or words: "B H T D" or "batch query key"
+    tolerance  the error allowed, in units of the largest entry expected
+    advice     a last line: what it looks like, or what to try
+    """
+    expected = np.asarray(expected)
+    lines = _facts(yours, expected, name, axes, tolerance)
+    if lines:
+        raise AssertionError("\n".join([*lines, *([aligned("try", advice)] if advice else [])]))
+
+
+def _facts(
+    yours: Any, expected: np.ndarray, name: str, axes: str | None, tolerance: float
+) -> list[str]:
+    """What is wrong with yours; nothing, if it is right."""
+    if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
+        return [f"{name} should be an array of shape {expected.shape}, not {_described(yours)}"]
+    yours = np.asarray(yours)
+    labels = axes.split() if axes else AXES.get((name, expected.ndim))
+    if yours.shape != expected.shape:
+        lettered = f"  ({', '.join(labels)})" if labels else ""
+        return [
+            f"{name} has the wrong shape",
+            aligned("yours", str(yours.shape)),
+            aligned("expected", f"{expected.shape}{lettered}"),
+        ]
+    if (yours.dtype == bool) != (expected.dtype == bool):
+        return [f"{name} should hold {expected.dtype}, not {yours.dtype}"]
+    a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
+    fine = abs(a - b) <= tolerance * np.max(abs(b), initial=0.0)
+    fine |= (a == b) | (np.isnan(a) & np.isnan(b))
+    if fine.all():
+        return []
+    off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
+    worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
+    facts = [("worst entry", place(worst, labels)), ("yours", f"{yours[worst]:.9g}")]
+    facts += [("expected", f"{expected[worst]:.9g}")]
+    if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
+        facts.append(("ratio", ratio(a, b, worst)))
+    wrong = int((~fine).sum())
+    facts.append(("wrong", f"{wrong} of {fine.size} entries"))
+    return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]
+
+
+def value_of(returned: Any, name: str = "the function") -> Any:
+    """The value of what should be (value, pullback)."""
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
+        return returned[0]
+    raise AssertionError(
+        f"{name} should return two things, its value and its pullback, not {_described(returned)}"
+    )
+
+
+def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
+    """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
+
+    Names the first step that is wrong, so that what follows from it need not be looked at.
+    Functions may return a value, or a value and its pullback.
+    """
+    (value, expected), (found, steps) = zip(
+        *(recorded(f, *inputs) for f in (yours, reference)), strict=True
+    )
+    right: list[str] = []
+    for name, step in steps.items():
+        if name not in found:
+            raise AssertionError(
+                f'{name} is missing: write {name} = tap("{name}", {name}) where it is computed'
+            )
+        before = f"; {', '.join(right)}: right" if right else ""
+        lines = _facts(found[name], step, name, None, 1e-12)
+        if lines:
+            raise AssertionError("\n".join([f"{lines[0]}{before}", *lines[1:]]))
+        right.append(name)
+    same(value, expected, "the result", advice=f"{', '.join(right)}: right; look at what follows")
+
+
+def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """The value of f and what it passed through its keyword `tap`, by name."""
+    seen: dict[str, Any] = {}
+
+    def tap(name: str, x: Any) -> Any:
+        seen[name] = np.array(x) if isinstance(x, np.ndarray) else x
+        return x
+
+    returned = f(*inputs, tap=tap)
+    return value_of(returned) if isinstance(returned, tuple) else returned, seen
+
+
+def _described(x: Any) -> str:
+    if x is None:
+        return "None: is a return missing?"
+    if isinstance(x, tuple | list):
+        return f"a {type(x).__name__} of {', '.join(type(y).__name__ for y in x) or 'nothing'}"
+    return f"a {type(x).__name__}: {x!r:.60}"

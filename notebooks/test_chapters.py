@@ -1,0 +1,53 @@
+"""Every chapter runs from top to bottom: as students get it, and with its solutions.
+
+python -m pytest notebooks
+"""
+
+import re
+from pathlib import Path
+
+import nbclient
+import pytest
+from make import SOURCES, notebook
+
+TWO_TOKENS = {  # worked by hand in the text
+    "05_attention": [
+        "[[0.75 0.25]\n [0.5  0.5 ]]",
+        "[[7.]\n [6.]]",
+        "dQ [0.75 0.  ]",
+        "dV [0.75 0.25]",
+    ]
+}
+
+
+def run(chapter, folder):
+    """Run all cells; what they printed, and whether there was a picture."""
+    nbclient.NotebookClient(
+        chapter, timeout=120, resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    outputs = [out for cell in chapter.cells for out in cell.get("outputs", [])]
+    pictured = any({"image/png", "image/svg+xml"} & set(out.get("data", {})) for out in outputs)
+    return "".join(out.get("text", "") for out in outputs), pictured
+
+
+@pytest.fixture(params=SOURCES, ids=lambda path: path.stem)
+def source(request):
+    return request.param
+
+
+def test_a_chapter_runs_as_students_get_it(source, tmp_path):
+    exercises = re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8"))
+    text, pictured = run(notebook(source), tmp_path)
+    assert pictured
+    for name in exercises:
+        assert re.search(f"^to do +{name}: ", text, re.MULTILINE)
+
+
+def test_a_chapter_runs_with_its_solutions(source, tmp_path):
+    text, _ = run(notebook(source, solved=True), tmp_path)
+    assert "to do " not in text
+    for name in re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8")):
+        assert re.search(f"^ok +{name}: ", text, re.MULTILINE)
+        assert not re.search(f"^wrong +{name}: ", text, re.MULTILINE)
+    for line in TWO_TOKENS.get(Path(source).stem, []):
+        assert line in text
