@@ -1,6 +1,7 @@
 """What all tests share."""
 
 from collections import defaultdict
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,17 +57,21 @@ def place(request):
     return Place(name, xp, xp.Device(device) if device else None)
 
 
-TABLES = pytest.StashKey[dict[str, list[list[str]]]]()
-
-
 @pytest.fixture
-def tables(request):
+def tables(record_property):
     """Rows of cells by title: tables[title].append(row), and they are printed after the tests."""
-    return request.config.stash.setdefault(TABLES, defaultdict(list))
+    rows = defaultdict(list)
+    yield rows
+    record_property("tables", dict(rows))  # the report carries it, from xdist's workers as well
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    for title, rows in config.stash.get(TABLES, {}).items():
+def pytest_terminal_summary(terminalreporter):
+    tables = defaultdict(list)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if getattr(report, "when", None) == "teardown":
+            for title, rows in dict(report.user_properties).get("tables", {}).items():
+                tables[title] += rows
+    for title, rows in tables.items():
         count = max(map(len, rows))
         widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(count)]
         terminalreporter.section(title)
