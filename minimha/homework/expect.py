@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,8 @@ def _facts(
 ) -> list[str]:
     """What is wrong with yours; nothing, if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
-        return [f"{name} should be an array of shape {expected.shape}, not {_described(yours)}"]
+        wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
+        return [textwrap.fill(f"{name} should be {wanted}, not {_described(yours)}", 80)]
     yours = np.asarray(yours)
     labels = axes.split() if axes else AXES.get((name, expected.ndim))
     if yours.shape != expected.shape:
@@ -64,9 +66,8 @@ def value_of(returned: Any, name: str = "the function") -> Any:
     """The value of what should be (value, pullback)."""
     if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
         return returned[0]
-    raise AssertionError(
-        f"{name} should return two things, its value and its pullback, not {_described(returned)}"
-    )
+    wanted = "should return two things, its value and its pullback"
+    raise AssertionError(textwrap.fill(f"{name} {wanted}, not {_described(returned)}", 80))
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -109,4 +110,6 @@ def _described(x: Any) -> str:
         return "None: is a return missing?"
     if isinstance(x, tuple | list):
         return f"a {type(x).__name__} of {', '.join(type(y).__name__ for y in x) or 'nothing'}"
+    if isinstance(x, np.ndarray):
+        return f"an array of shape {x.shape}"
     return f"a {type(x).__name__}: {x!r:.60}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from .task import FAILED, PASSED, Verdict
@@ -13,6 +12,6 @@ def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
     for verdict in verdicts:
         yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
         if verdict.outcome == FAILED:
-            yield textwrap.indent(verdict.message, "       ")
+            yield verdict.message
         if verdict.outcome != PASSED:
             return
