@@ -10,7 +10,7 @@ from .. import same, task, value_of
 @task(
     chapter=4,
     difficulty=2,
-    minutes=12,
+    minutes=10,
     hints=(
         "It is the pullback of a matrix product, chapter 02: dx = dy Wᵀ and dW = xᵀ dy. What is "
         "new are the axes in front: the same W serves them all.",
@@ -60,7 +60,7 @@ def gradients_with_axes_in_front(yours, rng):
 @task(
     chapter=4,
     difficulty=2,
-    minutes=10,
+    minutes=8,
     hints=(
         "Two steps, and neither can be left out: the last axis falls into two, and then two axes "
         "change places. Write the shape after each.",
@@ -103,7 +103,7 @@ def axes_in_front_stay_in_front(yours, rng):
 @task(
     chapter=4,
     difficulty=1,
-    minutes=8,
+    minutes=5,
     hints=(
         "This is the picture in the paper: every head has a matrix of its own, and what it makes "
         "of x has nothing to do with the other heads.",
@@ -141,7 +141,7 @@ def axes_in_front_of_x_stay_in_front(yours, rng):
 @task(
     chapter=4,
     difficulty=1,
-    minutes=8,
+    minutes=5,
     hints=(
         "The block-matrix identity: x [W₀ W₁ …] = [xW₀ xW₁ …].",
         "The result has the columns of W₀ first, then all those of W₁, and so on: whole matrices "
@@ -193,7 +193,7 @@ def the_matrices_stand_side_by_side(yours, rng):
 @task(
     chapter=4,
     difficulty=1,
-    minutes=8,
+    minutes=5,
     hints=(
         "One matmul gives the columns of all heads, (…, T, H·D). What remains is to split them "
         "into heads, as in split_heads.",
@@ -234,7 +234,7 @@ def axes_in_front_do_not_matter(yours, rng):
 @task(
     chapter=4,
     difficulty=2,
-    minutes=10,
+    minutes=8,
     hints=(
         "By the same identity: x [W^Q W^K W^V] = [Q K V]. So the columns of the product belong "
         "first to a role, and within that to a head.",
@@ -279,7 +279,7 @@ def roles_come_before_heads(yours, rng):
 @task(
     chapter=4,
     difficulty=2,
-    minutes=10,
+    minutes=7,
     hints=(
         "The scores of a head are q kᵀ. Put q = x W^Q and k = x W^K in, and see what stands "
         "between x and xᵀ.",
