@@ -11,12 +11,17 @@ import pytest
 from make import SOURCES, notebook
 
 TWO_TOKENS = {  # worked by hand in the text
+    "04_projections": [
+        "Q [1.09861229 0.        ]  K [1. 0.]  V [8. 4.]",
+        "dW^V [0.75 1.  ]",
+        "dx\n [[3. 3.]\n [1. 1.]]",
+    ],
     "05_attention": [
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",
         "dQ [0.75 0.  ]",
         "dV [0.75 0.25]",
-    ]
+    ],
 }
 
 
