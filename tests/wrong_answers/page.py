@@ -8,9 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from wrong_answers import all_wrong, answered
-
 from minimha.homework.show import lines
+from wrong_answers import all_wrong, answered
 
 PAGE = Path(__file__).parents[2] / "docs" / "wrong-answers.md"
 SHOWN = ("split_heads", "softmax", "attention")
