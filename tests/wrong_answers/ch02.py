@@ -66,6 +66,6 @@ WRONG = {
         Wrong("the newest replaces the others", _PLUS, "gradients[parent] = dx", "uses add up", "2"),
         Wrong("zeros to start with", "gradients = [None]", "gradients = [0.0]", "what was not used has none", "gradient of b should be None"),
         Wrong("no look whether anything came", "pullback is None or gradients[k] is None", "pullback is None", "what was not used has none", "TypeError"),
-        Wrong("added in place", _PLUS, _IN_PLACE, "one array as two gradients", "gradient of"),
+        Wrong("added in place", _PLUS, _IN_PLACE, "one array as two gradients", "+= would change both"),
     ],
 }  # fmt: skip

@@ -251,7 +251,7 @@ def backward(nodes, gradient):
     # END SOLUTION
 
 
-def _walked(yours, made, gradient):
+def _walked(yours, made, gradient, advice=""):
     """Compare the gradients of nodes, each with how it is made: (text, parents, pullback)."""
     calls = [0] * len(made)
 
@@ -278,7 +278,7 @@ def _walked(yours, made, gradient):
         if right is not None and dx is None:
             raise AssertionError(f"the gradient of {name} is None: nothing arrived\n{told}")
         if right is not None:
-            same(dx, right, f"the gradient of {name}", advice=told)
+            same(dx, right, f"the gradient of {name}", advice=told + advice)
         if times > 1:
             raise AssertionError(
                 f"the pullback of {name} was called {times} times, once is right\n{told}"
@@ -334,4 +334,5 @@ def one_array_as_two_gradients(yours, rng):
         ("c = a + b", [0, 1], _twice),
         ("d = a + c", [0, 2], _twice),
     ]
-    _walked(yours, made, rng.standard_normal(3))
+    advice = ". Its pullback returns one array for both: += would change both"
+    _walked(yours, made, rng.standard_normal(3), advice)
