@@ -16,6 +16,14 @@ TWO_TOKENS = {  # worked by hand in the text
         "dW^V [0.75 1.  ]",
         "dx\n [[3. 3.]\n [1. 1.]]",
     ],
+    "02_autograd": [
+        "out [7. 6.]",
+        "dV [0.75 0.25]\ndw [8. 4. 0. 0.]",
+        "dV ours [0.75 0.25]   the package's [0.75 0.25]",
+        "c = b + b     da = 6.0 at once",
+        "c = b + b     da = 4.0 newest first",
+        "h + h * h          right              WRONG              WRONG",
+    ],
     "05_attention": [
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from . import backend
@@ -15,7 +16,7 @@ from .tape import Node, is_freed
 
 LARGEST, LONGEST = 500, 12  # steps in a picture; layers that an arrow bends around
 BOLD = ' font-weight="bold"'
-_CHARACTER, _LINE, _GAP, _LAYER = 6.8, 16, 26, 84  # in pixels, for letters of 12
+_CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for letters of 12
 
 
 class Graph:
@@ -70,7 +71,7 @@ def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
     _arrange(rows)
     width = max(box.x + box.width / 2 for box in boxes) + _GAP
     height = _LAYER * (len(rows) + 0.2)
-    parts = [_arrow(box, below) for box in boxes for below in box.below]
+    parts = [_arrow(box, below, aside) for box in boxes for below, aside in _apart(box.below)]
     parts += [_figure(box) for box in boxes]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -175,12 +176,19 @@ def _arrange(rows: list[list[_Box]]) -> None:
             box.x += _GAP - left
 
 
-def _arrow(box: _Box, below: _Box) -> str:
-    start, end = box.y + box.height / 2, below.y - below.height / 2
-    middle, tip = (start + end) / 2, ' marker-end="url(#tip)"' if below.lines else ""
+def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
+    """Each with how far aside its arrow stands: a step that takes a value twice has two."""
+    for k, box in enumerate(below):
+        yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
+
+
+def _arrow(box: _Box, below: _Box, aside: float) -> str:
+    x, y = box.x + aside, box.y + box.height / 2
+    to_x, to_y = below.x + aside, below.y - below.height / 2
+    middle, tip = (y + to_y) / 2, ' marker-end="url(#tip)"' if below.lines else ""
     return (
-        f'<path d="M{box.x:.1f} {start:.1f}C{box.x:.1f} {middle:.1f} {below.x:.1f} {middle:.1f} '
-        f'{below.x:.1f} {end:.1f}" fill="none" stroke="#555555"{tip}/>'
+        f'<path d="M{x:.1f} {y:.1f}C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} '
+        f'{to_x:.1f} {to_y:.1f}" fill="none" stroke="#555555"{tip}/>'
     )
 
 

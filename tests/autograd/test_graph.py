@@ -72,6 +72,14 @@ def test_boxes_stand_apart_and_arrows_go_down():
             assert numbers[-1] > numbers[1]
 
 
+def test_a_value_that_is_used_twice_has_two_arrows():
+    x = mh.Tensor(3.0, requires_grad=True)
+    for y, expected in ((x * x, 2), (x * 2, 1)):
+        arrows = [path.get("d") for path in ET.fromstring(y.graph().svg).iter(f"{SVG}path")]
+        arrows = [d for d in arrows if "C" in d]
+        assert len(arrows) == len(set(arrows)) == expected
+
+
 def test_a_notebook_shows_it_and_it_is_saved(tmp_path):
     *_, y = made()
     graph = y.graph()

@@ -1,3 +1,7 @@
 """The tasks of the course: a file a chapter, in the order in which they are done."""
 
-from . import ch04_projections, ch05_attention  # noqa: F401
+from . import (  # noqa: F401
+    ch02_autograd,
+    ch04_projections,
+    ch05_attention,
+)
