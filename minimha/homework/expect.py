@@ -65,7 +65,7 @@ def value_of(returned: Any, name: str = "the function") -> Any:
     if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
         return returned[0]
     raise AssertionError(
-        f"{name} should return two things, its value and its pullback, not {_described(returned)}"
+        f"{name} should return two things, its value and its pullback,\nnot {_described(returned)}"
     )
 
 
@@ -107,6 +107,8 @@ def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
 def _described(x: Any) -> str:
     if x is None:
         return "None: is a return missing?"
+    if isinstance(x, np.ndarray):
+        return f"an array of shape {x.shape}"
     if isinstance(x, tuple | list):
         return f"a {type(x).__name__} of {', '.join(type(y).__name__ for y in x) or 'nothing'}"
     return f"a {type(x).__name__}: {x!r:.60}"

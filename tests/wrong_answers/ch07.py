@@ -27,6 +27,7 @@ WRONG = {
         Wrong("keys from the weights of the queries", "linear(x, w_k)", "linear(x, w_q)", "every step of the forward", "key is wrong; query: right"),
         Wrong("a step that is not named", 'merged = tap("merged", merge(heads))', "merged = merge(heads)", "every step of the forward", "merged is missing"),
         Wrong("no output projection", "y, pull_o = linear(merged, w_o)", "y, pull_o = merged, lambda dy: (dy, 0 * w_o)", "every step of the forward", "the result"),
+        Wrong("a value and no pullback", "return y, pullback", "return y", "every step of the forward", "should return two things"),
         Wrong("the gradient of the heads by a reshape", "dheads = split(dmerged, num_heads)", "dheads = dmerged.reshape(heads.shape)", "gradients of all five", "reshape"),
         Wrong("x through the values is forgotten", "return dx_q + dx_k + dx_v, dw_q", "return dx_q + dx_k, dw_q", "gradients of all five", "the gradient of x is wrong"),
         Wrong("keys and queries swapped", "dquery, dkey, dvalue = pull_attention(dheads)", "dkey, dquery, dvalue = pull_attention(dheads)", "gradients of all five", "query"),

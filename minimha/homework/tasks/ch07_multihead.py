@@ -247,7 +247,9 @@ def _layer(rng, lead, t, m, h, d, dv):
 
 @multi_head_attention.check
 def every_step_of_the_forward(yours, rng):
-    same_steps(yours, multi_head_attention, *_layer(rng, (2,), 5, 7, 3, 4, 6), 3)
+    inputs = _layer(rng, (2,), 5, 7, 3, 4, 6)
+    same_steps(yours, multi_head_attention, *inputs, 3)
+    value_of(yours(*inputs, 3), "multi_head_attention")
 
 
 @multi_head_attention.check(weight=3)
