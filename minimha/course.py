@@ -29,7 +29,7 @@ CHAPTERS = {
         Chapter(4, "projections", "Queries, keys and values: one matmul or many", 60),
         Chapter(5, "attention", "Attention", 50),
         Chapter(6, "masks", "Masks, and where NaN comes from", 40),
-        Chapter(7, "multi-head", "Many heads", 50),
+        Chapter(7, "multi-head", "Many heads", 60),
     )
 }
 

@@ -30,6 +30,14 @@ TWO_TOKENS = {  # worked by hand in the text
         "dQ [0.75 0.  ]",
         "dV [0.75 0.25]",
     ],
+    "07_multi_head": [
+        "merged\n [[7. 5.]\n [6. 6.]]",
+        "out\n [[8. 4.]\n [6. 6.]]",
+        "[1.125 0.375]",
+        "[[ 1.125 -0.125]\n [ 0.375 -0.375]]",
+        "summed over the heads [1. 0.]",
+        "two heads: left letter correct in 100%, right letter in 100%",
+    ],
 }
 
 

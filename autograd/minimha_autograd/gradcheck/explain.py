@@ -30,6 +30,7 @@ def explain(
     ]
     if fine:
         lines[0] += f"; {listed(fine)}: right"
+    lines[0] = textwrap.fill(lines[0], 80)
     guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
     shown = guesses or list(diagnosis.findings[:1])
     for finding in shown:

@@ -277,8 +277,7 @@ class Subject:
             }
         if not isinstance(gradients, tuple):
             raise self._error(
-                "the pullback must return a tuple, one gradient an input, "
-                f"not {type(gradients).__name__}"
+                f"the pullback must return a tuple of gradients, not {type(gradients).__name__}"
             )
         if len(gradients) == len(self.inputs):
             gradients = tuple(gradients[k] for k in self.checked)

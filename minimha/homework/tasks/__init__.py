@@ -4,4 +4,5 @@ from . import (  # noqa: F401
     ch02_autograd,
     ch04_projections,
     ch05_attention,
+    ch07_multihead,
 )
