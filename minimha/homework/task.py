@@ -145,7 +145,7 @@ def told(error: Exception, function: Callable[..., Any]) -> str:
     """What a student is told of an error: of a check, what it says; of theirs, the line as well."""
     if isinstance(error, AssertionError):
         return str(error)
-    text = f"{type(error).__name__}: {error}"
+    text = textwrap.fill(f"{type(error).__name__}: {error}", 79)  # NumPy's can be long
     code = getattr(inspect.unwrap(function), "__code__", None)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if code is not None and frame.filename == code.co_filename:
