@@ -11,6 +11,12 @@ import pytest
 from make import SOURCES, notebook
 
 TWO_TOKENS = {  # worked by hand in the text
+    "03_gradient_checks": [
+        "1.1e+00  0.54614353597610    0.72819138130147",
+        "f(ln 3 + 1e-20 i) = (7.00000000000000",
+        "the usual check passes: True\nmisremembered: the gradient of x is wrong",
+        "GradcheckError: swish: the gradient of x is wrong",
+    ],
     "05_attention": [
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",
