@@ -13,7 +13,6 @@ from make import SOURCES, notebook
 TWO_TOKENS = {  # worked by hand in the text
     "03_gradient_checks": [
         "1.1e+00  0.54614353597610    0.72819138130147",
-        "f(ln 3 + 1e-20 i) = (7.00000000000000",
         "the usual check passes: True\nmisremembered: the gradient of x is wrong",
         "GradcheckError: swish: the gradient of x is wrong",
     ],
@@ -21,8 +20,11 @@ TWO_TOKENS = {  # worked by hand in the text
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",
         "dQ [0.75 0.  ]",
+        "weights  [[0.75, 0.25], [0.5, 0.5]]     gradient [[8.0, 4.0], [0.0, 0.0]]",
+        "scores   [[1.0986, 0.0], [0.0, 0.0]]    gradient [[0.75, -0.75], [0.0, 0.0]]",
         "dV [0.75 0.25]",
-    ]
+        "located      between scores and weights",
+    ],
 }
 
 

@@ -223,7 +223,7 @@ def attention(query, key, value, *, tap=lambda name, x: x):
     out = weights @ value
 
     def pullback(dout):
-        # BEGIN SOLUTION: return dquery, dkey, dvalue, {"weights": dweights, "scores": dscores}
+        # BEGIN SOLUTION: return dquery, dkey, dvalue, and the dictionary of the steps
         dvalue = weights.mT @ dout
         dweights = dout @ value.mT
         dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
