@@ -11,11 +11,6 @@ import pytest
 from make import SOURCES, notebook
 
 TWO_TOKENS = {  # worked by hand in the text
-    "04_projections": [
-        "Q [1.09861229 0.        ]  K [1. 0.]  V [8. 4.]",
-        "dW^V [0.75 1.  ]",
-        "dx\n [[3. 3.]\n [1. 1.]]",
-    ],
     "02_autograd": [
         "out [7. 6.]",
         "dV [0.75 0.25]\ndw [8. 4. 0. 0.]",
@@ -24,11 +19,24 @@ TWO_TOKENS = {  # worked by hand in the text
         "c = b + b     da = 4.0 newest first",
         "h + h * h          right              WRONG              WRONG",
     ],
+    "03_gradient_checks": [
+        "1.1e+00  0.54614353597610    0.72819138130147",
+        "the usual check passes: True\nmisremembered: the gradient of x is wrong",
+        "GradcheckError: swish: the gradient of x is wrong",
+    ],
+    "04_projections": [
+        "Q [1.09861229 0.        ]  K [1. 0.]  V [8. 4.]",
+        "dW^V [0.75 1.  ]",
+        "dx\n [[3. 3.]\n [1. 1.]]",
+    ],
     "05_attention": [
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",
         "dQ [0.75 0.  ]",
+        "weights  [[0.75, 0.25], [0.5, 0.5]]     gradient [[8.0, 4.0], [0.0, 0.0]]",
+        "scores   [[1.0986, 0.0], [0.0, 0.0]]    gradient [[0.75, -0.75], [0.0, 0.0]]",
         "dV [0.75 0.25]",
+        "located      between scores and weights",
     ],
     "07_multi_head": [
         "merged\n [[7. 5.]\n [6. 6.]]",

@@ -2,10 +2,46 @@
 
 from wrong_answers import Wrong
 
+ROW_TERM = " - (dweights * weights).sum(axis=-1, keepdims=True)"
 WRONG = {
+    "scores": [
+        Wrong("not scaled", "return query @ key.mT / root, pullback", "return query @ key.mT, pullback", "the scaled product", "√7 = 2.646"),
+        Wrong("over D", "query.shape[-1] ** 0.5", "query.shape[-1]", "the scaled product", "ratio 0.377964473, the same in every entry"),
+        Wrong("all axes exchanged", "query @ key.mT", "query @ key.T", "the scaled product", "mismatch"),
+        Wrong("the scale forgotten in one gradient", "dy @ key / root", "dy @ key", "both gradients", "1/√D"),
+        Wrong("the gradients exchanged", "return dy @ key / root, dy.mT @ query / root", "return dy.mT @ query / root, dy @ key / root", "both gradients", "query"),
+        Wrong("dy not transposed", "dy.mT @ query", "dy @ query", "both gradients", "mismatch"),
+        Wrong("a root of NumPy's", "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])", "float32 stays float32", "float64"),
+    ],
     "softmax": [
-        Wrong("the sum over all rows", "sum(axis=-1, keepdims=True)\n\n", "sum()\n\n", "values", "ratio"),
-        Wrong("no sum over the row", " - (dy * y).sum(axis=-1, keepdims=True)", "", "gradients", "without the sum that each row shares"),
-        Wrong("a gradient and no tuple", "return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "return y * (dy - (dy * y).sum(axis=-1, keepdims=True))", "gradients", "tuple"),
+        Wrong("the sum over all rows", "sum(axis=-1, keepdims=True)\n\n", "sum()\n\n", "exp over its row sum", "ratio"),
+        Wrong("the sum over the wrong axis", "sum(axis=-1, keepdims=True)\n\n", "sum(axis=0, keepdims=True)\n\n", "exp over its row sum", "ratio"),
+        Wrong("no sum over the row", " - (dy * y).sum(axis=-1, keepdims=True)", "", "dx matches numeric ones", "without the sum that each row shares"),
+        Wrong("the mean of dy for its sum", "(dy * y).sum", "dy.mean", "dx matches numeric ones", "x"),
+        Wrong("the diagonal only", "y * (dy - (dy * y).sum(axis=-1, keepdims=True))", "y * (1 - y) * dy", "dx matches numeric ones", "x"),
+        Wrong("without the weight in front", "return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "return (dy - (dy * y).sum(axis=-1, keepdims=True),)", "dx matches numeric ones", "x"),
+        Wrong("a gradient and no tuple", "return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "return y * (dy - (dy * y).sum(axis=-1, keepdims=True))", "dx matches numeric ones", "tuple"),
+        Wrong("exp of large numbers", "np.exp(x - x.real.max(axis=-1, keepdims=True))", "np.exp(x)", "large entries do not overflow", "exp(1000) is infinite"),
+    ],
+    "attention_forward": [
+        Wrong("the wrong axis", "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-2, keepdims=True)", "two tokens as by hand", "by hand"),
+        Wrong("nothing returned", "return weights @ value", "weights @ value", "two tokens as by hand", "None: is a return missing?"),
+        Wrong("not scaled", " / query.shape[-1] ** 0.5", "", "every step", "ratio 2.645751311, the same in every entry"),
+        Wrong("the root of the number of queries", "query.shape[-1] ** 0.5", "query.shape[-2] ** 0.5", "two tokens as by hand", "by hand"),
+        Wrong("all axes exchanged", "key.mT", "key.T", "every step", "mismatch"),
+        Wrong("no tap", 'tap("weights", e / e.sum(axis=-1, keepdims=True))', "e / e.sum(axis=-1, keepdims=True)", "every step", "weights is missing"),
+        Wrong("a tap that is only told", 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'scores = query @ key.mT / query.shape[-1] ** 0.5\n    tap("scores", scores)', "what tap returns is used", "what tap gave back"),
+        Wrong("exp of large numbers", "np.exp(scores - scores.max(axis=-1, keepdims=True))", "np.exp(scores)", "large scores do not overflow", "nan"),
+        Wrong("the largest score of all", "scores.max(axis=-1, keepdims=True)", "scores.max()", "large scores do not overflow", "each row's largest score"),
+    ],
+    "attention": [
+        Wrong("no sum over the row", ROW_TERM, "", "each gradient matches numeric ones", "between scores and weights"),
+        Wrong("the mean for the sum", "(dweights * weights).sum", "(dweights * weights).mean", "each gradient matches numeric ones", "scores"),
+        Wrong("the scale forgotten in one gradient", "dscores @ key / root", "dscores @ key", "each gradient matches numeric ones", "1/√D"),
+        Wrong("weights not transposed", "weights.mT @ dout", "weights @ dout", "each gradient matches numeric ones", "mismatch"),
+        Wrong("the weights for dscores", "dscores.mT @ query", "weights.mT @ query", "each gradient matches numeric ones", "between key and scores"),
+        Wrong("no steps", ', {"weights": dweights, "scores": dscores}', "", "the steps are told by name", "a dictionary"),
+        Wrong("the weights and not their gradient", ', {"weights": dweights,', ', {"weights": weights,', "the steps are told by name", "the gradient of weights is wrong"),
+        Wrong("a root of NumPy's", "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])", "float32 gives float32", "float64"),
     ],
 }  # fmt: skip

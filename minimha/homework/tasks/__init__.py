@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401
     ch02_autograd,
+    ch03_gradient_checks,
     ch04_projections,
     ch05_attention,
     ch07_multihead,

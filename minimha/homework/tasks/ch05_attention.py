@@ -4,7 +4,65 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from .. import same, task, value_of
+from .. import same, same_steps, task, value_of
+
+
+@task(
+    chapter=5,
+    difficulty=1,
+    minutes=10,
+    hints=(
+        "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in "
+        "front of both gradients.",
+        "key.mT exchanges the last two axes of key, whatever stands before them; key.T exchanges "
+        "all. The width is query.shape[-1], and width**0.5 is a Python number, which leaves "
+        "float32 as it is. np.sqrt(width) makes float64 of it.",
+        "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and "
+        "dy.mT @ query, each over the same root.",
+    ),
+)
+def scores(query, key):
+    """The scaled scores of all pairs of a query and a key, and their pullback.
+
+    query  (…, T, D)
+    key    (…, S, D), with the same leading axes
+    Returns y (…, T, S) with y = Q Kᵀ / √D, and the function that takes dy (…, T, S) to a tuple with
+    two gradients, (dquery, dkey). What comes in as float32 goes out as float32.
+    """
+    # BEGIN SOLUTION: return y and its pullback
+    root = query.shape[-1] ** 0.5
+
+    def pullback(dy):
+        return dy @ key / root, dy.mT @ query / root
+
+    return query @ key.mT / root, pullback
+    # END SOLUTION
+
+
+@scores.check
+def the_scaled_product(yours, rng):
+    query, key = rng.standard_normal((2, 3, 7)), rng.standard_normal((2, 5, 7))
+    expected, _ = scores(query, key)
+    same(
+        value_of(yours(query, key), "scores"), expected, "scores", "batch query key",
+        advice="the width is 7 here, and √7 = 2.646",
+    )  # fmt: skip
+
+
+@scores.check(weight=2)
+def both_gradients(yours, rng):
+    gradcheck(
+        yours, rng.standard_normal((2, 3, 7)), rng.standard_normal((2, 5, 7)), names=_NAMES[:2],
+        axes=["batch query width", "batch key width"],
+    )  # fmt: skip
+
+
+@scores.check
+def float32_stays_float32(yours, rng):
+    query, key = rng.standard_normal((2, 3, 8)), rng.standard_normal((2, 5, 8))
+    query, key, dy = (x.astype("float32") for x in (query, key, rng.standard_normal((2, 3, 5))))
+    y, pullback = yours(query, key)
+    _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
 
 
 @task(
@@ -12,8 +70,8 @@ from .. import same, task, value_of
     difficulty=2,
     minutes=15,
     hints=(
-        "Take the largest entry of each row away before exp: it changes nothing, and 1000 no "
-        "longer overflows. For the gradient look at the section on the Jacobian.",
+        "Look at the section on the Jacobian: in words, what is taken from each dy before it is "
+        "multiplied by the weight?",
         "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply that out for one row, then write it for all "
         "rows at once with keepdims=True.",
         "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), as a tuple with one gradient.",
@@ -38,12 +96,188 @@ def softmax(x):
 
 
 @softmax.check
-def values(yours, rng):
+def exp_over_its_row_sum(yours, rng):
     x = rng.standard_normal((3, 5))
     expected, _ = softmax(x)
-    same(value_of(yours(x), "softmax"), expected, axes="row column")
+    advice = "each row has a sum of its own, along the last axis"
+    same(value_of(yours(x), "softmax"), expected, axes="row column", advice=advice)
 
 
 @softmax.check(weight=2)
-def gradients(yours, rng):
-    gradcheck(yours, rng.standard_normal((3, 5)), axes=["row column"])
+def dx_matches_numeric_ones(yours, rng):
+    gradcheck(yours, rng.standard_normal((3, 5)), names=["x"], axes=["row column"])
+
+
+@softmax.check
+def large_entries_do_not_overflow(yours, rng):
+    x = np.array([[1000.0, 0.0, 999.0], [-1000.0, -1000.0, -1001.0]])
+    with np.errstate(all="ignore"):
+        (y, pullback), (expected, pull) = yours(x), softmax(x)
+        dy = rng.standard_normal(x.shape)
+        advice = "exp(1000) is infinite: take the largest entry of each row away first"
+        same(y, expected, axes="row column", advice=advice)
+        same(pullback(dy)[0], pull(dy)[0], "dx", "row column", tolerance=1e-9)
+
+
+@task(
+    chapter=5,
+    difficulty=1,
+    minutes=10,
+    hints=(
+        "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
+        "through tap as soon as it is there.",
+        "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the "
+        "last axis, the keys, with keepdims=True; take the largest score of each row away first.",
+        'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5), then e = np.exp(scores - '
+        'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and '
+        "weights @ value.",
+    ),
+)
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    """Attention: the output alone, with its steps by name.
+
+    query  (…, T, D)
+    key    (…, S, D)
+    value  (…, S, Dv), all with the same leading axes
+    tap    called as tap("scores", scores) and tap("weights", weights), both (…, T, S), with the
+           scaled scores and the weights; go on with what it returns
+    Returns out (…, T, Dv), softmax(Q Kᵀ / √D) V. Scores as large as 1000 must not overflow.
+    """
+    # BEGIN SOLUTION: return out
+    scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
+    return weights @ value
+    # END SOLUTION
+
+
+@attention_forward.check
+def two_tokens_as_by_hand(yours, rng):
+    query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
+    advice = "for Q = (ln 3, 0), K = (1, 0), V = (8, 4) the chapter finds it by hand"
+    same(yours(query, key, value), [[7.0], [6.0]], "out", "query width", advice=advice)
+
+
+@attention_forward.check(weight=2)
+def every_step(yours, rng):
+    same_steps(yours, attention_forward, *_random_inputs(rng, 2, 3))
+
+
+@attention_forward.check
+def what_tap_returns_is_used(yours, rng):
+    inputs = _random_inputs(rng, 2)
+
+    def doubled(name, x):
+        return 2 * x if name == "scores" else x + 1
+
+    advice = 'scores = tap("scores", …): the result comes from what tap gave back'
+    expected = attention_forward(*inputs, tap=doubled)
+    same(yours(*inputs, tap=doubled), expected, "out", "batch query width", advice=advice)
+
+
+@attention_forward.check
+def large_scores_do_not_overflow(yours, rng):
+    query, key, value = np.array([[1000.0, 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
+    with np.errstate(all="ignore"):
+        out = yours(query, key, value)
+    same(out, [[8.0], [6.0]], "out", "query width", advice="take each row's largest score away")
+
+
+def softmax_rows(x):
+    """Softmax over the last axis, without its pullback."""
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))  # real: checks send complex numbers
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@task(
+    chapter=5,
+    difficulty=3,
+    minutes=25,
+    hints=(
+        "Go through the three lines of the forward from below: out, weights, scores. Each tells "
+        "the gradient of what it was made of.",
+        "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT exchanges the last two axes. Softmax "
+        "takes from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
+        "weight. The root divides what goes back to Q and to K, as it divides the scores.",
+        "dvalue = weights.mT @ dout, dweights = dout @ value.mT, dscores = weights * (dweights - "
+        "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
+        "dscores.mT @ query / root.",
+    ),
+    given=(softmax_rows,),
+)
+def attention(query, key, value, *, tap=lambda name, x: x):
+    """Attention, and its backward by hand.
+
+    query  (…, T, D)
+    key    (…, S, D)
+    value  (…, S, Dv), all with the same leading axes
+    tap    called with the name and the value of each intermediate
+    Returns out (…, T, Dv), softmax(Q Kᵀ / √D) V, and the function that takes dout (…, T, Dv) to
+    (dquery, dkey, dvalue, steps). steps has the gradients of the intermediates by name,
+    {"weights": dweights, "scores": dscores}, so that the check can say which step is wrong.
+    What comes in as float32 goes out as float32.
+    """
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+    out = weights @ value
+
+    def pullback(dout):
+        # BEGIN SOLUTION: return dquery, dkey, dvalue, and the dictionary of the steps
+        dvalue = weights.mT @ dout
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
+        dquery = dscores @ key / root
+        dkey = dscores.mT @ query / root
+        return dquery, dkey, dvalue, {"weights": dweights, "scores": dscores}
+        # END SOLUTION
+
+    return out, pullback
+
+
+@attention.check(weight=3)
+def each_gradient_matches_numeric_ones(yours, rng):
+    axes = {"query": "batch query width"}
+    axes |= dict.fromkeys(["key", "value"], "batch key width")
+    axes |= dict.fromkeys(["scores", "weights"], "batch query key")
+    gradcheck(yours, *_random_inputs(rng, 2), names=_NAMES, axes=axes)
+
+
+@attention.check
+def the_steps_are_told_by_name(yours, rng):
+    inputs, dout = _random_inputs(rng, 2), rng.standard_normal((2, 3, 4))
+    *_, expected = attention(*inputs)[1](dout)
+    *_, steps = yours(*inputs)[1](dout)
+    if not isinstance(steps, dict) or set(steps) != set(expected):
+        told = ", ".join(steps) if isinstance(steps, dict) else f"a {type(steps).__name__}"
+        raise AssertionError(
+            f"the last thing that the pullback returns should be a dictionary of\n"
+            f"weights and scores, not {told or 'nothing'}"
+        )
+    for name in ("weights", "scores"):
+        same(steps[name], expected[name], f"the gradient of {name}", "batch query key")
+
+
+@attention.check
+def float32_gives_float32(yours, rng):
+    inputs = [x.astype("float32") for x in _random_inputs(rng, 2)]
+    out, pullback = yours(*inputs)
+    *gradients, _ = pullback(rng.standard_normal(out.shape).astype("float32"))
+    _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
+
+
+_NAMES = ["query", "key", "value"]
+
+
+def _random_inputs(rng, *lead):
+    """Query, key and value with these leading axes, T = 3, S = 5, D = 7, Dv = 4."""
+    return [rng.standard_normal((*lead, *shape)) for shape in [(3, 7), (5, 7), (5, 4)]]
+
+
+def _same_dtypes(arrays):
+    for name, x in arrays.items():
+        if x.dtype != np.float32:
+            raise AssertionError(
+                f"float32 came in, and {name} is {x.dtype}. NumPy takes np.sqrt(8) for a float64;\n"
+                "8**0.5 is a Python number, and leaves the array's dtype as it is"
+            )
