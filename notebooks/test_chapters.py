@@ -11,12 +11,19 @@ import pytest
 from make import SOURCES, notebook
 
 TWO_TOKENS = {  # worked by hand in the text
+    "01_arrays": [
+        "(2, 1) (2, 1) (2, 1)",
+        "[[1.09861229 0.        ]\n [0.         0.        ]]",
+        "[[7.]\n [6.]]",
+        "dy        [16. 14.]\ndb        [30.]",
+        "Array([[0.75, 0.25],\n       [0.5 , 0.5 ]]",
+    ],
     "05_attention": [
         "[[0.75 0.25]\n [0.5  0.5 ]]",
         "[[7.]\n [6.]]",
         "dQ [0.75 0.  ]",
         "dV [0.75 0.25]",
-    ]
+    ],
 }
 
 
