@@ -28,7 +28,7 @@ CHAPTERS = {
         Chapter(3, "gradient-checks", "Checking gradients", 45),
         Chapter(4, "projections", "Queries, keys and values: one matmul or many", 55),
         Chapter(5, "attention", "Attention", 50),
-        Chapter(6, "masks", "Masks, and where NaN comes from", 40),
+        Chapter(6, "masks", "Masks, and where NaN comes from", 50),
         Chapter(7, "multi-head", "Many heads", 50),
     )
 }
