@@ -95,7 +95,8 @@ def broadcast_shape(a, b):
 def _broadcasts(yours, *pairs):
     for a, b in pairs:
         expected, found = np.broadcast_shapes(a, b), yours(a, b)
-        assert found == expected, f"shapes {a} and {b} make {expected}, not {found!r:.40}"
+        if not isinstance(found, tuple) or found != expected:
+            raise AssertionError(f"shapes {a} and {b} make {expected}, not {found!r:.40}")
 
 
 @broadcast_shape.check
