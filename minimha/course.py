@@ -23,12 +23,12 @@ class Chapter(NamedTuple):
 CHAPTERS = {
     chapter.number: chapter
     for chapter in (
-        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 40),
+        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 45),
         Chapter(2, "autograd", "An engine in one sitting", 60),
         Chapter(3, "gradient-checks", "Checking gradients", 45),
         Chapter(4, "projections", "Queries, keys and values: one matmul or many", 60),
         Chapter(5, "attention", "Attention", 50),
-        Chapter(6, "masks", "Masks, and where NaN comes from", 40),
+        Chapter(6, "masks", "Masks, and where NaN comes from", 55),
         Chapter(7, "multi-head", "Many heads", 60),
     )
 }

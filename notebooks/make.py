@@ -37,7 +37,7 @@ try:
     import minimha as mh{imports}
 except ImportError:  # as on Colab
     %pip install --quiet minimha{packages}
-    import minimha as mh
+    import minimha as mh{imports}
 import numpy as np
 
 %matplotlib inline

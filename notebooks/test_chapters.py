@@ -11,6 +11,13 @@ import pytest
 from make import SOURCES, notebook
 
 TWO_TOKENS = {  # worked by hand in the text
+    "01_arrays": [
+        "(2, 1) (2, 1) (2, 1)",
+        "[[1.09861229 0.        ]\n [0.         0.        ]]",
+        "[[7.]\n [6.]]",
+        "dy        [16. 14.]\ndb        [30.]",
+        "Array([[0.75, 0.25],\n       [0.5 , 0.5 ]]",
+    ],
     "02_autograd": [
         "out [7. 6.]",
         "dV [0.75 0.25]\ndw [8. 4. 0. 0.]",
@@ -37,6 +44,12 @@ TWO_TOKENS = {  # worked by hand in the text
         "scores   [[1.0986, 0.0], [0.0, 0.0]]    gradient [[0.75, -0.75], [0.0, 0.0]]",
         "dV [0.75 0.25]",
         "located      between scores and weights",
+    ],
+    "06_masks": [
+        "[[1.  0. ]\n [0.5 0.5]]",
+        "[[8.]\n [6.]]",
+        "dQ, dK, dV [0. 0.] [0. 0.] [1. 0.]",
+        "dQ, dK, dV [0. 1.] [0. 0.] [0.5 0.5]",
     ],
     "07_multi_head": [
         "merged\n [[7. 5.]\n [6. 6.]]",

@@ -29,6 +29,12 @@ def chapter(source):
     return FOLDER / f"{source.stem}.ipynb"
 
 
+def test_every_chapter_is_there():
+    stems = [chapter.stem for chapter in course.CHAPTERS.values()]
+    assert stems == [path.stem for path in make.SOURCES]
+    assert all(path.is_file() for path in course.notebooks())
+
+
 def test_the_notebook_is_made_from_its_source(source, chapter):
     assert chapter.read_text(encoding="utf-8") == make.written(source), (
         "run python notebooks/make.py"
@@ -54,7 +60,14 @@ def test_every_chapter_has_the_same_parts(source, chapter):
     text = "\n".join(cell.source for cell in rest)
     for part in ("by hand", "Wrong on purpose", "What to read next"):
         assert part in text, part
-    assert 1 <= text.count("mh.homework.check(") <= 4
+    assert 2 <= text.count("mh.homework.check(") <= 4
+
+
+def test_the_first_cell_imports_what_it_installs():
+    before, after = make._code("# setup: array-api-strict", solved=False).split("except")
+    assert "%pip install --quiet minimha array-api-strict\n" in after
+    for part in (before, after):
+        assert "import minimha as mh\n    import array_api_strict\n" in part + "\n"
 
 
 def test_a_chapter_asks_for_tasks_of_its_own_only(source):

@@ -53,13 +53,17 @@ def _facts(
         return []
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
-    facts = [("worst entry", place(worst, labels)), ("yours", f"{yours[worst]:.9g}")]
-    facts += [("expected", f"{expected[worst]:.9g}")]
+    facts = [("worst entry", place(worst, labels)), ("yours", _entry(yours[worst]))]
+    facts += [("expected", _entry(expected[worst]))]
     if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
         facts.append(("ratio", ratio(a, b, worst)))
     wrong = int((~fine).sum())
     facts.append(("wrong", f"{wrong} of {fine.size} entries"))
     return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]
+
+
+def _entry(x: Any) -> str:
+    return str(x) if x.dtype == bool else f"{x:.9g}"
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
