@@ -26,62 +26,71 @@ def costs(compared: Comparison, over: str = "D") -> Figure:
 
     compared  from `mh.cost.compare`: the other sizes, what is computed, on which machine
     over      "M", "H", "D" or "T". Powers of two, and where compared stands, which is dotted.
-              D up to 2·M
+              D goes up to 2·M
 
-    A ring is where the cheapest form changes, with the first size at which it is another. Of times
-    it counts where that one becomes 20% faster: less is not told reliably. Forms of equal cost are
-    one line.
+    A ring is where the cheapest form changes; above the panel stands the first size at which it is
+    another. Of times it counts where that one becomes 20% faster: less is not told reliably. Forms
+    of equal cost are one line.
 
         mh.pictures.costs(mh.cost.compare(M=64, H=4, T=32))
 
     Returns the figure; `save` writes it to a file. Raises ValueError for another size than these.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     if over not in _SIZES:
         raise ValueError(f"over is one of {', '.join(_SIZES)}, not {over!r}")
-    found = {n: compared.costs(**{over: n}) for n in _drawn(compared, over)}
-    quantities: dict[str, tuple[Callable[[Cost], float], float]] = {
-        "parameters": (lambda cost: cost.parameters, 1.0),
-        "flop": (lambda cost: cost.flops, 1.0),
-        "expected time in s": (lambda cost: cost.seconds(compared.machine), 1.2),
-    }
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
-    for axes, (name, (of, margin)) in zip(figure.subplots(1, 3), quantities.items(), strict=True):
-        values = {form: {n: of(cost[form]) for n, cost in found.items()} for form in FORMS
-                  if all(form in cost for cost in found.values())}  # fmt: skip
-        _curves(axes, values)
-        for before, after, old, new in takeovers(values, margin):
-
-            def at(n: int, of: Callable[[Cost], float] = of) -> dict[str, float]:
-                return {form: of(cost) for form, cost in compared.costs(**{over: n}).items()}
-
-            between = [n for n in range(before + 1, after + 1) if _possible(compared, over, n)]
-            n = _first(between, lambda n: at(n)[new] < at(n)[old])  # noqa: B023
-            least = at(n)[new]
-            names = "\n= ".join(form for form, y in at(n).items() if y == least)
-            axes.plot(n, least, "o", markersize=9, markerfacecolor="none", markeredgecolor="black")
-            axes.annotate(
-                f"{names}\nfrom {over} = {n}", (n, least), (6, -8), textcoords="offset points",
-                fontsize=8, va="top",
-            )  # fmt: skip
-        axes.axvline(_here(compared, over), color="0.6", linestyle=":", linewidth=1, zorder=0)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 1e3 * low else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(EngFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.set_xlabel(_SIZES[over][0])
-        axes.set_ylabel(name)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8, handlelength=4
-        )
+    parameters, flop, seconds = figure.subplots(1, 3)
+    _panel(parameters, compared, over, lambda cost: cost.parameters, "parameters")
+    _panel(flop, compared, over, lambda cost: cost.flops, "flop")
+    expected = lambda cost: cost.seconds(compared.machine)  # noqa: E731
+    _panel(seconds, compared, over, expected, "expected time", unit="s", margin=1.2)
     figure.suptitle(compared.title(), fontsize=10)
     return figure
+
+
+def _panel(
+    axes: Axes,
+    compared: Comparison,
+    over: str,
+    of: Callable[[Cost], float],
+    name: str,
+    unit: str = "",
+    margin: float = 1.0,
+) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    def at(n: int) -> dict[str, float]:
+        return {form: of(cost) for form, cost in compared.costs(**{over: n}).items()}
+
+    found = {n: at(n) for n in _drawn(compared, over)}
+    values = {form: {n: y[form] for n, y in found.items()} for form in at(_here(compared, over))}
+    _curves(axes, values)
+    lines = []
+    for before, after, old, new in takeovers(values, margin):
+        between = [n for n in range(before + 1, after + 1) if _possible(compared, over, n)]
+        n = _first(between, lambda n: at(n)[new] < at(n)[old])  # noqa: B023
+        y = at(n)
+        axes.plot(n, y[new], "o", markersize=9, markerfacecolor="none", markeredgecolor="black")
+        lines.append(
+            f"least: {' = '.join(form for form in y if y[form] == y[new])} from {over} = {n}"
+        )
+    axes.set_title("\n".join(lines), loc="left", fontsize=8)
+    axes.axvline(_here(compared, over), color="0.6", linestyle=":", linewidth=1, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 1e3 * low else (1, 2, 5)))
+    axes.yaxis.set_major_formatter(EngFormatter(unit))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_xlabel(_SIZES[over][0])
+    axes.set_ylabel(name)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8, handlelength=4
+    )
 
 
 def _here(compared: Comparison, over: str) -> int:
@@ -107,14 +116,15 @@ def _possible(compared: Comparison, over: str, n: int) -> bool:
 
 
 def _curves(axes: Axes, values: Values) -> None:
+    """A line for each form, or for all those that cost the same everywhere."""
     alike: dict[tuple[float, ...], list[str]] = {}
     for form, curve in values.items():
         alike.setdefault(tuple(curve.values()), []).append(form)
     looks = dict(zip(FORMS, LINES, strict=True))
     for numbers, forms in alike.items():
         colour, dash = looks["stacked" if "stacked" in forms else forms[0]]
-        sizes = list(values[forms[0]])
-        axes.plot(sizes, numbers, color=colour, linestyle=dash, label=" = ".join(forms))
+        label = " = ".join(forms)
+        axes.plot(list(values[forms[0]]), numbers, color=colour, linestyle=dash, label=label)
 
 
 def takeovers(values: Values, margin: float) -> list[tuple[int, int, str, str]]:

@@ -35,7 +35,7 @@ def heat_map(
 ) -> Figure:
     """A matrix of scores, weights or gradients as a heat map.
 
-    array    (T, S): an array or a Tensor
+    array    (T, S): an array, a Tensor or a list of lists
     rows     T labels; a string gives a label for each character; without them rows are counted
     columns  S labels; the rows' where these are left out and T = S
     axes     what rows and columns are
@@ -53,8 +53,8 @@ def heat_map(
     """
     from matplotlib.figure import Figure
 
-    data = backend.to_numpy(array_of(array))
-    if data.ndim != 2 or not data.size or data.dtype.kind == "c":
+    data = _on_host(array)
+    if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
         raise ValueError(
             f"array has shape {data.shape} and dtype {data.dtype}: a heat map is of one matrix "
             "(T, S) of real numbers, such as weights[0, 0]; attention_heads draws several"
@@ -71,6 +71,8 @@ def heat_map(
     finite = data[np.isfinite(data)]
     if signed is None:
         signed = bool(finite.size and (finite.min() < 0 or finite.max() > 1))
+    if limit is not None and not limit > 0:
+        raise ValueError(f"limit is {limit}: the darkest colour stands for a number above 0")
     if limit is None:
         limit = float(np.abs(finite).max(initial=0)) or 1.0 if signed else 1.0
     numbers = max(t, s) <= _SMALL if numbers is None else numbers
@@ -133,7 +135,7 @@ def layers_of(
 
     Raises ValueError where the labels do not match.
     """
-    data = backend.to_numpy(array_of(weights))
+    data = _on_host(weights)
     data = data[None] if data.ndim == 3 else data
     keys = queries if keys is None else keys
     if data.ndim != 4 or data.shape[2:] != (len(queries), len(keys)):
@@ -141,6 +143,11 @@ def layers_of(
             f"weights has shape {data.shape}, the labels need (…, H, {len(queries)}, {len(keys)})"
         )
     return data, keys
+
+
+def _on_host(array: Any) -> np.ndarray:
+    array = array_of(array)
+    return backend.to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
 
 
 def visible(token: str) -> str:
@@ -185,28 +192,33 @@ def _colours(signed: bool) -> Colormap:
 
 
 def _write(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
-    """The number in each cell, to two digits of the largest, black or white as can be read."""
-    decimals = 2 - math.ceil(math.log10(limit))
-    form = f".{max(decimals, 0)}f" if decimals <= 4 else ".0e"
+    """The number in each cell, to two digits of the largest."""
+    finite = data[np.isfinite(data)]
+    decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
+    form = f".{decimals}f" if decimals <= 4 else ".0e"
+    others = {math.inf: "∞", -math.inf: "-∞"}
     for (i, j), x in np.ndenumerate(data):
-        text = format(x, form) if np.isfinite(x) else {math.inf: "∞", -math.inf: "-∞"}.get(x, "NaN")
-        ink = "black" if _luminance(image.to_rgba(x)) > 0.179 else "white"  # of equal contrast
-        axes.text(
-            j, i, text.replace("-", "−"), ha="center", va="center", fontsize=7, color=ink
-        )  # fmt: skip
+        text = format(x, form) if np.isfinite(x) else others.get(x, "NaN")
+        text = text.replace("-", "−")
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=_ink(image, x))
 
 
 def _sign(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
     """A minus on what is below zero and not next to white; a cross on what is not finite."""
-    size = (0.4 * 72 * axes.figure.get_figwidth() / data.shape[1] / 2) ** 2  # type: ignore[union-attr]
-    for where, marker in ((data < -0.1 * limit, "_"), (~np.isfinite(data), "x")):
+    cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
+    finite = np.isfinite(data)
+    for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):
         i, j = np.nonzero(where)
-        inks = ["k" if _luminance(image.to_rgba(x)) > 0.179 else "w" for x in data[i, j]]
-        if len(i):
-            axes.scatter(j, i, s=min(size, 25), c=inks, marker=marker, linewidths=0.7)
+        inks = [_ink(image, x) for x in data[i, j]]
+        if inks:
+            axes.scatter(j, i, s=min(cell / 2, 5) ** 2, c=inks, marker=marker, linewidths=0.7)
 
 
-def _luminance(colour: Any) -> float:
-    """Of light that a colour gives, from 0 to 1. Source: WCAG 2, "relative luminance"."""
-    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3])
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+def _ink(image: AxesImage, x: float) -> str:
+    """Black or white, whichever is further from the colour of x.
+
+    Source: contrast as in WCAG 2, of luminances plus 0.05; 0.179 is as far from either.
+    """
+    r, g, b, _ = image.to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
+    return "black" if np.dot(parts, (0.2126, 0.7152, 0.0722)) > 0.179 else "white"

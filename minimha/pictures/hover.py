@@ -42,6 +42,8 @@ def attention_html(
     """
     data, keys = layers_of(weights, queries, keys)
     layers, heads, t, s = data.shape
+    if not data.size:
+        raise ValueError(f"weights has shape {data.shape}: it has no weights to show")
     if max(t, s) > TOKENS or data.size > CELLS:
         raise ValueError(
             f"weights has shape {data.shape}: at most {TOKENS} queries and keys can be read, "
