@@ -20,6 +20,7 @@ from .heat import layers_of, visible
 
 TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB
 WIDEST = 16  # columns of a label's letters; titles have the rest
+_OWN_KEYS = "data-lm-suppress-shortcuts"  # or JupyterLab takes arrow keys to other cells
 WHITE_FROM = 66  # percent of blue: numbers are white, because black would be read less easily
 
 
@@ -120,7 +121,7 @@ def _choice(shape: Sequence[int]) -> str:
     lines = []
     for layer in range(layers):
         buttons = "".join(
-            f"<label><input type=radio name=head value={layer * heads + head}"
+            f"<label><input type=radio name=head {_OWN_KEYS} value={layer * heads + head}"
             f"{' checked' * (layer + head == 0)}>{head}</label> "
             for head in range(heads)
         )

@@ -86,6 +86,7 @@ def test_one_head_needs_no_choice(weights):
 def test_every_row_can_be_reached_by_keyboard(weights):
     page = Read(pictures.attention_html(weights[0], "abcd", "vwxyz").html)
     assert sum(attrs.get("tabindex") == "0" for tag, attrs in page.tags if tag == "tr") == 3 * 4
+    assert all("data-lm-suppress-shortcuts" in a for tag, a in page.tags if tag == "input")
     assert "tr:focus" in page.style
     assert "tr:hover" in page.style
 

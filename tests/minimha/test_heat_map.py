@@ -35,10 +35,12 @@ def labels(axis):
 
 def test_rows_and_columns_stand_at_their_tokens():
     data = np.arange(6.0).reshape(2, 3) / 5
-    figure = pictures.heat_map(data, ["the", "\n"], "a $", label="weight", title="$x^")
+    columns = ["a", " ", "$x^$"]
+    figure = pictures.heat_map(data, ["the", "\n"], columns, label="weight", title="$x^$")
+    figure.draw_without_rendering()  # where dollars would be taken for the signs of a formula
     panel, cells = drawn(figure)
     assert labels(panel.get_yticklabels()) == ["the", "↵"]
-    assert labels(panel.get_xticklabels()) == ["a", "␣", "$"]
+    assert labels(panel.get_xticklabels()) == ["a", "␣", "$x^$"]
     assert (panel.get_ylabel(), panel.get_xlabel()) == ("query", "key")
     assert figure.axes[1].get_ylabel() == "weight"
     np.testing.assert_array_equal(panel.images[0].get_array(), data)
