@@ -107,7 +107,16 @@ def test_pictures_on_one_page_do_not_meet(weights):
 
 
 @pytest.mark.parametrize(
-    "token", ["<script>alert(1)</script>", '"><b onclick=x>', "</style>", "&lt;", "'", "a\u202eb\0"]
+    "token",
+    [
+        'as long as to be cut "><b onclick=x>',
+        "<script>alert(1)</script>",
+        '"><b onclick=x>',
+        "</style>",
+        "&lt;",
+        "'",
+        "a\u202eb\0",
+    ],
 )
 def test_tokens_are_text(token):
     """Compared with the page of a harmless one as long: the same tags with the same attributes."""
