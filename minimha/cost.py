@@ -652,11 +652,12 @@ class Comparison:
             for row in rows
         ]
         lines.insert(1, "─" * len(lines[0]))
-        return "\n".join([self._title(), "", *lines, "", *self._answers()])
+        return "\n".join([self.title(), "", *lines, "", *self._answers()])
 
     __repr__ = __str__
 
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What is compared, with its sizes."""
         s = Setting.of(**self.letters)
         z = s.sizes
         named = {
@@ -701,7 +702,7 @@ class Comparison:
         figure = Figure(figsize=(10.5, 3.6), layout="constrained")
         for axes, (axis, label) in zip(figure.subplots(1, 3), words.items(), strict=True):
             for (form, times), (colour, dash) in zip(
-                self.seconds(axis).items(), _LINES, strict=False
+                self.seconds(axis).items(), LINES, strict=False
             ):
                 milliseconds = [1e3 * x for x in times.values()]
                 axes.plot(list(times), milliseconds, color=colour, linestyle=dash, label=form)
@@ -713,11 +714,11 @@ class Comparison:
         figure.axes[0].set_ylabel("expected time in ms")
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right center", frameon=False, handlelength=3)
-        figure.suptitle(self._title(), fontsize=10)
+        figure.suptitle(self.title(), fontsize=10)
         return figure
 
 
-_LINES = (  # colours of Okabe and Ito, which do not depend on telling red from green
+LINES = (  # colours of Okabe and Ito, which do not depend on telling red from green
     ("#D55E00", (0, (1, 1))),
     ("#0072B2", "-"),
     ("#009E73", (0, (5, 2))),

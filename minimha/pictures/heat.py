@@ -1,0 +1,224 @@
+"""Heat maps: a matrix with the tokens that its rows and columns belong to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minimha_autograd import array_of, backend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_SMALL = 12  # rows and columns whose numbers can be read
+_NOWHERE = "0.8"  # grey: infinite, or no number
+_VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+
+
+def heat_map(
+    array: Any,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    axes: tuple[str, str] = ("query", "key"),
+    signed: bool | None = None,
+    limit: float | None = None,
+    numbers: bool | None = None,
+    label: str = "",
+    title: str = "",
+) -> Figure:
+    """A matrix of scores, weights or gradients as a heat map.
+
+    array    (T, S): an array, a Tensor or a list of lists
+    rows     T labels; a string gives a label for each character; without them rows are counted
+    columns  S labels; the rows' where these are left out and T = S
+    axes     what rows and columns are
+    signed   False: white is 0, dark blue is `limit`. True: white is 0, blue above it, orange below;
+             there, cells without their number bear a minus, by which the sign is read in grey too.
+             Left out, it is what the array needs: False where all entries lie in 0 … 1
+    limit    what the darkest colour stands for: 1, or of signed entries the largest size
+    numbers  whether each cell says its number: up to 12 rows and columns if left out
+    label    what the numbers are, beside the scale of colours
+
+    Entries that are infinite or NaN are grey, and crossed where they have no number.
+
+    Returns the figure; `save` writes it to a file.
+    Raises ValueError for what is not a matrix of real numbers, and for labels that do not match.
+    """
+    from matplotlib.figure import Figure
+
+    data = _on_host(array)
+    if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
+        raise ValueError(
+            f"array has shape {data.shape} and dtype {data.dtype}: a heat map is of one matrix "
+            "(T, S) of real numbers, such as weights[0, 0]; attention_heads draws several"
+        )
+    data = data.astype(np.float64)
+    t, s = data.shape
+    columns = rows if columns is None and t == s else columns
+    for name, labels, n, letter in (("rows", rows, t, "T"), ("columns", columns, s, "S")):
+        if labels is not None and len(labels) != n:
+            raise ValueError(
+                f"array has shape {data.shape}, {name} has {len(labels)} labels: "
+                f"it needs {letter} = {n}"
+            )
+    finite = data[np.isfinite(data)]
+    if signed is None:
+        signed = bool(finite.size and (finite.min() < 0 or finite.max() > 1))
+    if limit is not None and not limit > 0:
+        raise ValueError(f"limit is {limit}: the darkest colour stands for a number above 0")
+    if limit is None:
+        limit = float(np.abs(finite).max(initial=0)) or 1.0 if signed else 1.0
+    numbers = max(t, s) <= _SMALL if numbers is None else numbers
+    cell = 0.42 if numbers else max(0.11, 2.4 / max(t, s))
+    figure = Figure(
+        figsize=(max(s * cell, 1.2) + 1.9, max(t * cell, 1.2) + 0.9), layout="constrained"
+    )
+    panel = figure.subplots()
+    image = _draw(panel, data, _labels(rows, t), _labels(columns, s), limit, signed)
+    panel.set_ylabel(axes[0], fontsize=9)
+    panel.set_xlabel(axes[1], fontsize=9)
+    (_write if numbers else _sign)(panel, data, image, limit)
+    figure.colorbar(image, ax=panel, shrink=0.8, label=label).ax.tick_params(labelsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10, parse_math=False)
+    return figure
+
+
+def attention_heads(
+    weights: Any, queries: Sequence[str], keys: Sequence[str] | None = None, *, title: str = ""
+) -> Figure:
+    """A heat map for each head: who attends to whom. White is 0, dark blue is 1.
+
+    weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
+    queries  T labels, one a row; a string gives a label for each character
+    keys     S labels, one a column; the queries if left out
+
+    Returns the figure; `save` writes it to a file.
+    Raises ValueError where the labels do not match the weights.
+    """
+    from matplotlib.figure import Figure
+
+    data, keys = layers_of(weights, queries, keys)
+    layers, heads, t, s = data.shape
+    side = max(2.0, 0.11 * max(t, s))
+    figure = Figure(
+        figsize=(heads * side + 1.4, layers * (side + 0.35) + 0.9), layout="constrained"
+    )
+    grid = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
+    for layer, row in enumerate(grid):
+        for head, axes in enumerate(row):
+            image = _draw(
+                axes, data[layer, head], _labels(queries, t), _labels(keys, s), 1.0, False
+            )
+            axes.set_title(
+                f"head {head}" if layers == 1 else f"layer {layer}, head {head}", fontsize=9
+            )
+    figure.supxlabel("key: attended to", fontsize=9)
+    figure.supylabel("query: attends", fontsize=9)
+    figure.colorbar(image, ax=grid, shrink=0.6, label="attention weight")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def layers_of(
+    weights: Any, queries: Sequence[str], keys: Sequence[str] | None
+) -> tuple[np.ndarray, Sequence[str]]:
+    """The weights as an array (layers, H, T, S), and the keys, of the queries if left out.
+
+    Raises ValueError where the labels do not match.
+    """
+    data = _on_host(weights)
+    data = data[None] if data.ndim == 3 else data
+    keys = queries if keys is None else keys
+    if data.ndim != 4 or data.shape[2:] != (len(queries), len(keys)):
+        raise ValueError(
+            f"weights has shape {data.shape}, the labels need (…, H, {len(queries)}, {len(keys)})"
+        )
+    return data, keys
+
+
+def _on_host(array: Any) -> np.ndarray:
+    array = array_of(array)
+    return backend.to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
+
+
+def visible(token: str) -> str:
+    """A token as one can see it: signs for blanks, and for what cannot be printed."""
+    return _VISIBLE.get(token, "".join(c if c.isprintable() else "�" for c in token))
+
+
+def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
+    """A label each, or where there are none at most a dozen of the n positions."""
+    if tokens is not None:
+        return [visible(token) for token in tokens]
+    step = -(-n // _SMALL)
+    return [str(k) if k % step == 0 else "" for k in range(n)]
+
+
+def _draw(
+    axes: Axes, data: np.ndarray, rows: list[str], columns: list[str], limit: float, signed: bool
+) -> AxesImage:
+    t, s = data.shape
+    image = axes.imshow(data, cmap=_colours(signed), vmin=-limit if signed else 0, vmax=limit)
+    size = 6 if max(t, s) > _SMALL else 8
+    as_written: dict[str, Any] = {"fontsize": size, "parse_math": False}
+    axes.set_xticks(range(s), columns, **as_written)
+    axes.set_yticks(range(t), rows, **as_written)
+    axes.tick_params(length=0, pad=1)
+    if max(map(len, columns)) > max(1, 24 // s):  # letters that fit side by side
+        axes.tick_params(axis="x", labelrotation=90)
+    return image
+
+
+def _colours(signed: bool) -> Colormap:
+    """From white to dark blue; signed, from dark orange over white: apart to the colour-blind."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    blue = colormaps["Blues"]
+    if not signed:
+        return blue.with_extremes(bad=_NOWHERE)
+    half = np.linspace(0, 1, 128)
+    both = np.concatenate([colormaps["Oranges"](half[::-1]), blue(half)])
+    return ListedColormap(both, name="orange and blue").with_extremes(bad=_NOWHERE)
+
+
+def _write(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
+    """The number in each cell, to two digits of the largest."""
+    finite = data[np.isfinite(data)]
+    decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
+    form = f".{decimals}f" if decimals <= 4 else ".0e"
+    others = {math.inf: "∞", -math.inf: "-∞"}
+    for (i, j), x in np.ndenumerate(data):
+        text = format(x, form) if np.isfinite(x) else others.get(x, "NaN")
+        text = text.replace("-", "−")
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=_ink(image, x))
+
+
+def _sign(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
+    """A minus on what is below zero and not next to white; a cross on what is not finite."""
+    cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
+    finite = np.isfinite(data)
+    for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):
+        i, j = np.nonzero(where)
+        inks = [_ink(image, x) for x in data[i, j]]
+        if inks:
+            axes.scatter(j, i, s=min(cell / 2, 5) ** 2, c=inks, marker=marker, linewidths=0.7)
+
+
+def _ink(image: AxesImage, x: float) -> str:
+    """Black or white, whichever is further from the colour of x.
+
+    Source: contrast as in WCAG 2, of luminances plus 0.05; 0.179 is as far from either.
+    """
+    r, g, b, _ = image.to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
+    return "black" if np.dot(parts, (0.2126, 0.7152, 0.0722)) > 0.179 else "white"

@@ -1,0 +1,196 @@
+"""Heat maps that answer the mouse: HTML and CSS alone, no script, nothing from elsewhere.
+
+Numbers are the text of the page, and CSS makes heat maps of them: so they can be read by a screen
+reader, and where a notebook that is not trusted has lost its styles. A picture has no ids, and
+its rules hold for every other: any number of them stand on one page.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..files import written_whole
+from .heat import layers_of, visible
+
+TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB
+WIDEST = 16  # columns of a label's letters; titles have the rest
+_OWN_KEYS = "data-lm-suppress-shortcuts"  # or JupyterLab takes arrow keys to other cells
+WHITE_FROM = 66  # percent of blue: numbers are white, because black would be read less easily
+
+
+def attention_html(
+    weights: Any, queries: Sequence[str], keys: Sequence[str] | None = None, *, title: str = ""
+) -> Attention:
+    """Heat maps of attention for a notebook: point at a query to see whom it attends to.
+
+    weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
+    queries  T labels, one a row; a string gives a label for each character
+    keys     S labels, one a column; the queries if left out
+
+    One head is shown at a time, and chosen by its number, with the mouse or arrow keys. White is 0,
+    dark blue is 1. A row that is pointed at, or reached with the tabulator, says its numbers, and
+    above it each key is the more orange the more it is attended to. A weight of exactly 0 says 0,
+    one that is less than half a hundredth .00.
+
+    Raises ValueError where the labels do not match the weights, for negative entries, and for more
+    than 64 tokens or 16,384 weights.
+    """
+    data, keys = layers_of(weights, queries, keys)
+    layers, heads, t, s = data.shape
+    if not data.size:
+        raise ValueError(f"weights has shape {data.shape}: it has no weights to show")
+    if max(t, s) > TOKENS or data.size > CELLS:
+        raise ValueError(
+            f"weights has shape {data.shape}: at most {TOKENS} queries and keys can be read, "
+            f"and {CELLS:,} weights in all, not {data.size:,}: choose some heads or fewer tokens"
+        )
+    if (data < 0).any():
+        raise ValueError(
+            f"weights has entries down to {data.min():.2g}: attention weights are not negative; "
+            "heat_map draws scores and gradients"
+        )
+    names = [
+        f"head {head}" if layers == 1 else f"layer {layer}, head {head}"
+        for layer, head in np.ndindex(layers, heads)
+    ]
+    return Attention(_page(data, names, queries, keys, title), ", ".join(names))
+
+
+class Attention:
+    """What `attention_html` made: a notebook shows it, `html` is its text, `save` writes a file."""
+
+    def __init__(self, text: str, what: str) -> None:
+        self.html, self._what = text, what
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"<heat maps of {self._what}: a notebook shows them, save('….html') writes them>"
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page of its own, which needs nothing else. Returns the file's absolute path.
+
+        Raises ValueError for another ending than .html, OSError where it can't be written.
+        """
+        if Path(path).suffix != ".html":
+            raise ValueError(f"{path}: the name of a page ends in .html")
+        page = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Attention</title>\n'
+        with written_whole(path) as unfinished:
+            unfinished.write_text(page + self.html, encoding="utf-8")
+        return Path(path).resolve()
+
+
+def _page(
+    data: np.ndarray, names: list[str], queries: Sequence[str], keys: Sequence[str], title: str
+) -> str:
+    """A form, so that its heads are chosen apart from those of others; Enter does not send it."""
+    maps = data.reshape(-1, *data.shape[-2:])
+    widths = [_width(visible(token)) for token in keys]
+    upright = max(widths, default=0) > 2
+    head = "".join(f"<th scope=col>{_token(token)}" for token in keys)
+    size = min(max(widths, default=0), WIDEST) if upright else 2
+    parts = []
+    for name, weights in zip(names, maps, strict=True):
+        rows = "\n".join(
+            f"<tr tabindex=0><th scope=row>{_token(token)}{''.join(map(_cell, row))}"
+            for token, row in zip(queries, weights, strict=True)
+        )
+        parts.append(
+            f"<section><p>{name}</p><table{' class=upright' * upright} style=--h:{size}>"
+            f"<thead><tr><td>{head}<tbody>\n{rows}</table></section>"
+        )
+    heading = f"<strong>{html.escape(title)}</strong>" if title else ""
+    return (
+        f"<form class=minimha-attention method=dialog autocomplete=off><style>{_style(len(maps))}"
+        f"</style>{heading}{_choice(data.shape[:2])}{''.join(parts)}<p class=how>Rows are queries, "
+        "columns keys. Point at a row, or go there with Tab, to see whom it attends to.</p></form>"
+    )
+
+
+def _choice(shape: Sequence[int]) -> str:
+    layers, heads = shape
+    if layers * heads == 1:
+        return ""
+    lines = []
+    for layer in range(layers):
+        buttons = "".join(
+            f"<label><input type=radio name=head {_OWN_KEYS} value={layer * heads + head}"
+            f"{' checked' * (layer + head == 0)}>{head}</label> "
+            for head in range(heads)
+        )
+        lines.append(f"<div>{f'layer {layer}, ' * (layers > 1)}head {buttons}</div>")
+    return "".join(lines)
+
+
+def _cell(weight: float) -> str:
+    if not np.isfinite(weight):
+        return f"<td class=bad style=--w:0>{'∞' if weight == np.inf else 'NaN'}"
+    text = f"{weight:.2f}".removeprefix("0") if weight else "0"
+    return f"<td style=--w:{min(round(100 * weight), 100)}>{text}"
+
+
+def _token(token: str) -> str:
+    label = visible(token)
+    short = label
+    while _width(short) > WIDEST:
+        short = short[:-2] + "…"
+    title = f' title="{html.escape(label)}"' if short != label else ""
+    return f"<span{title}>{html.escape(short)}</span>"
+
+
+def _width(label: str) -> int:
+    """In columns of letters that are all as wide, but for East Asian ones."""
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in label)
+
+
+def _style(heads: int) -> str:
+    """& is the form, by so many classes that a page's own rules for tables stand back."""
+    chosen = "".join(
+        f'&:has([value="{n}"]:checked)>section:nth-of-type({n + 1})' + "{display:block}"
+        for n in range(heads)
+    )
+    text = _CSS.replace("@WHITE@", f"{WHITE_FROM - 0.5}") + chosen
+    return " ".join(text.split()).replace("&", ".minimha-attention" * 3)
+
+
+# A row that is active lays orange behind the keys' labels, as strong as its weights: each of its
+# cells hangs some at the top of the table, which stays in its column as nothing says `left`.
+# --w: the weight in percent. --h: the size of the keys' labels in columns of letters.
+_CSS = """
+& { display: block; width: fit-content; max-width: 100%; box-sizing: border-box; overflow-x: auto;
+    padding: 8px 12px; border-radius: 6px; background: #fff; color: #222; color-scheme: light;
+    font: 13px/1.4 sans-serif; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+& label { display: inline-block; margin: 0 4px; font: inherit; color: inherit; cursor: pointer; }
+& input { margin: 0 3px 0 0; vertical-align: -1px; }
+&:has(input) > section { display: none; }
+& p { margin: 4px 0; font: inherit; color: inherit; }
+& .how { color: #555; font-size: 12px; }
+& table { position: relative; isolation: isolate; display: table; width: auto; margin: 4px 0;
+    border: 0; border-collapse: separate; border-spacing: 1px; background: #fff; color: #222;
+    font: 12px/1 monospace; box-shadow: none; overflow: visible; }
+& :is(thead, tbody, tr, tr:hover) { border: 0; background: none; color: inherit; }
+& :is(th, td) { box-sizing: border-box; height: 20px; min-width: 24px; max-width: none; padding: 0;
+    border: 0; background: none; color: inherit; text-align: center; vertical-align: middle;
+    font: inherit; }
+& tbody th { padding: 0 6px; text-align: right; white-space: pre; cursor: default; }
+& thead :is(th, td) { height: calc(var(--h) * 1ch + 8px); vertical-align: bottom; white-space: pre;
+    padding-bottom: 4px; }
+& .upright thead span { writing-mode: vertical-rl; transform: rotate(180deg); }
+& tbody td { width: 24px; background: rgb(8 48 107 / calc(var(--w) * 1%)); color: transparent;
+    font-size: 11px; box-shadow: 0 0 0 1px #eee; }
+& tbody .bad { background: repeating-linear-gradient(45deg, #bbb 0 2px, #fff 2px 5px); }
+& :is(tbody tr:hover, table:not(:hover) tr:focus) :is(td, th) {
+    color: hsl(0 0% calc((var(--w, 0) - @WHITE@) * 1000%)); }
+& :is(tbody tr:hover, table:not(:hover) tr:focus) th { font-weight: bold; }
+& :is(tbody tr:hover, table:not(:hover) tr:focus) { outline: 2px solid #e69f00; }
+& :is(tbody tr:hover, table:not(:hover) tr:focus) td::before { content: ""; display: block;
+    position: absolute; z-index: -1; top: 1px; width: 24px; height: calc(var(--h) * 1ch + 8px);
+    font-size: 12px; background: rgb(230 159 0 / calc(var(--w) * 1%)); }
+"""

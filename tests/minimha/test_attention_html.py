@@ -1,0 +1,225 @@
+"""Heat maps for notebooks are text without a script, which says every weight and nothing else."""
+
+import html.parser
+import re
+
+import numpy as np
+import pytest
+
+from minimha import pictures
+from minimha.pictures import hover
+
+
+class Read(html.parser.HTMLParser):
+    """What a browser finds: tables as lists of rows of texts, tags, and what lies in <style>."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.tags, self.style, self.checked = [], [], "", []
+        self.shades = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in {"td", "th"}:
+            self.tables[-1][-1].append("")
+            self.shades += (
+                [int(dict(attrs)["style"].removeprefix("--w:"))] if "style" in dict(attrs) else []
+            )
+
+    def handle_data(self, data):
+        if self.tags[-1][0] == "style":
+            self.style += data
+        elif self.tags[-1][0] in {"td", "th", "span"}:
+            self.tables[-1][-1][-1] += data.strip("\n")
+
+
+@pytest.fixture
+def weights(rng):
+    return rng.dirichlet(np.ones(5), (2, 3, 4))  # layers, heads, T; S
+
+
+def test_each_weight_stands_at_its_query_and_key(weights):
+    page = Read(pictures.attention_html(weights[0], "ab c", ["le", "chat", "\n", "", "."]).html)
+    assert len(page.tables) == 3
+    for table, head in zip(page.tables, weights[0], strict=True):
+        assert table[0] == ["", "le", "chat", "↵", "", "."]
+        assert [row[0] for row in table[1:]] == ["a", "b", "␣", "c"]
+        said = np.array([[float(x) for x in row[1:]] for row in table[1:]])
+        np.testing.assert_allclose(said, head, atol=0.005)
+    np.testing.assert_allclose(page.shades, 100 * weights[0].ravel(), atol=0.5)
+
+
+def test_weights_are_said_shortly_and_zero_is_zero():
+    page = Read(
+        pictures.attention_html(
+            [[[0.75, 0.25], [1.0, 0.0], [0.004, 1.25], [np.nan, np.inf]]], "abcd", "ab"
+        ).html
+    )
+    assert [row[1:] for row in page.tables[0][1:]] == [
+        [".75", ".25"],
+        ["1.00", "0"],
+        [".00", "1.25"],
+        ["NaN", "∞"],
+    ]
+    assert page.shades == [75, 25, 100, 0, 0, 100, 0, 0]
+
+
+def test_heads_are_chosen_and_the_first_is_shown(weights):
+    page = Read(pictures.attention_html(weights, "abcd", "vwxyz").html)
+    inputs = [attrs for tag, attrs in page.tags if tag == "input"]
+    assert [a["value"] for a in inputs] == list("012345")
+    assert ["checked" in a for a in inputs] == [True] + [False] * 5
+    for n in range(6):
+        assert f':has([value="{n}"]:checked)>section:nth-of-type({n + 1})' in page.style
+
+
+def test_one_head_needs_no_choice(weights):
+    page = Read(pictures.attention_html(weights[0, :1], "abcd", "vwxyz").html)
+    assert not [tag for tag, _ in page.tags if tag == "input"]
+
+
+def test_every_row_can_be_reached_by_keyboard(weights):
+    page = Read(pictures.attention_html(weights[0], "abcd", "vwxyz").html)
+    assert sum(attrs.get("tabindex") == "0" for tag, attrs in page.tags if tag == "tr") == 3 * 4
+    assert all("data-lm-suppress-shortcuts" in a for tag, a in page.tags if tag == "input")
+    assert "tr:focus" in page.style
+    assert "tr:hover" in page.style
+
+
+def test_pictures_on_one_page_do_not_meet(weights):
+    """No ids; radio buttons are of one form; a form is not sent; rules say the same of all."""
+    few, many = (
+        Read(pictures.attention_html(w, "abcd", "vwxyz").html) for w in (weights[0], weights)
+    )
+    for page in (few, many):
+        tag, form = page.tags[0]
+        assert (tag, form["method"]) == ("form", "dialog")
+        assert not [tag for tag, attrs in page.tags if {"id", "for"} & set(attrs)]
+    assert many.style.startswith(few.style)
+    rules = re.findall(r"([^{}]+)\{", re.sub(r"/\*.*?\*/", "", many.style))
+    for rule in rules:
+        assert rule.strip().startswith(".minimha-attention" * 3), rule
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        'as long as to be cut "><b onclick=x>',
+        "<script>alert(1)</script>",
+        '"><b onclick=x>',
+        "</style>",
+        "&lt;",
+        "'",
+        "a\u202eb\0",
+    ],
+)
+def test_tokens_are_text(token):
+    """Compared with the page of a harmless one as long: the same tags with the same attributes."""
+
+    def tags(t):
+        page = Read(pictures.attention_html([[[1.0]]], [t], title=t).html)
+        return [
+            (tag, {k: v for k, v in a.items() if k not in {"title", "style"}})
+            for tag, a in page.tags
+        ], page
+
+    (found, page), (harmless, _) = tags(token), tags("x" * len(token))
+    assert found == harmless
+    shown = page.tables[0][1][0].removesuffix("…")
+    assert "".join(c if c.isprintable() else "�" for c in token).startswith(shown)
+    assert len(shown) >= min(len(token), 15)
+
+
+def test_long_tokens_are_cut_and_told_in_full():
+    page = Read(pictures.attention_html([[[1.0]]], ["internationalisation"]).html)
+    assert page.tables[0][1][0] == "internationalis…"
+    assert {"title": "internationalisation"} in [a for tag, a in page.tags if tag == "span"]
+    wide = Read(pictures.attention_html([[[1.0]]], ["漢" * 20]).html).tables[0][1][0]
+    assert wide == "漢" * 7 + "…"
+
+
+def test_nothing_is_fetched_and_nothing_runs(weights):
+    text = pictures.attention_html(weights, "abcd", "vwxyz", title="t").html
+    for word in (
+        "http",
+        "//",
+        "src",
+        "href",
+        "url(",
+        "@import",
+        "<script",
+        "javascript",
+        " on",
+        "<link",
+    ):
+        if word == " on":
+            assert not re.search(r"\son\w+\s*=", text)
+        else:
+            assert word not in text.lower(), word
+
+
+def test_the_same_weights_give_the_same_text(weights):
+    one, two = (pictures.attention_html(weights, "abcd", "vwxyz") for _ in range(2))
+    assert one._repr_html_() == one.html == two.html
+    assert "head 2" in repr(one)
+    assert "<form" not in repr(one)
+
+
+def test_it_is_light(rng):
+    """Four heads of 24 tokens, all of their weights other than zero: 60 kB, as a chapter may be."""
+    heads = pictures.attention_html(rng.dirichlet(np.ones(24), (4, 24)), ["token"] * 24)
+    assert len(heads.html.encode()) < 60_000
+
+
+def test_numbers_can_be_read_on_every_shade():
+    """The cell is blue over white, the number black, and white from a percentage on."""
+    assert f"(var(--w, 0) - {hover.WHITE_FROM - 0.5}) * 1000%" in hover._style(1)
+    assert "rgb(8 48 107 / calc(var(--w) * 1%))" in hover._style(1)
+    for percent in range(101):
+        c = (255 + (np.array([8, 48, 107]) - 255) * percent / 100) / 255
+        light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ (
+            0.2126,
+            0.7152,
+            0.0722,
+        )
+        white = percent >= hover.WHITE_FROM
+        assert (1.05 / (light + 0.05) if white else (light + 0.05) / 0.05) > 4.5, percent
+
+
+def test_a_page_is_written_whole(weights, tmp_path):
+    picture = pictures.attention_html(weights[0], "漢bcd", "vwxyz")
+    path = picture.save(tmp_path / "heads.html")
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert 'charset="utf-8"' in text
+    assert text.endswith(picture.html)
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        picture.save(tmp_path / "heads.png")
+    with pytest.raises(PermissionError, match="cannot write"):
+        picture.save(tmp_path / "nowhere" / "heads.html")
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 65, 2), r"shape \(1, 1, 65, 2\): at most 64 queries and keys"),
+        ((2, 65), r"weights has shape \(2, 65\), the labels need"),
+        ((5, 64, 64), "16,384 weights in all, not 20,480: choose some heads"),
+        ((0, 2, 3), "has no weights"),
+        ((2, 0, 3), "has no weights"),
+    ],
+)
+def test_what_nobody_could_read_is_refused(shape, message):
+    with pytest.raises(ValueError, match=message):
+        pictures.attention_html(np.zeros(shape), ["a"] * shape[-2], ["b"] * shape[-1])
+
+
+def test_scores_are_not_taken_for_weights():
+    with pytest.raises(ValueError, match=r"entries down to -1\.5: .* heat_map draws scores"):
+        pictures.attention_html([[[0.5, -1.5]]], "a", "bc")

@@ -1,0 +1,163 @@
+"""A heat map shows each number at its tokens, in colours and signs that survive print."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import pictures
+from minimha.pictures.heat import _colours
+
+
+def drawn(figure):
+    """The panel of a heat map: its texts in cells, by row and column."""
+    panel = figure.axes[0]
+    return panel, {(round(t.get_position()[1]), round(t.get_position()[0])): t for t in panel.texts}
+
+
+def luminance(colour):
+    """As WCAG 2 says it."""
+    c = np.asarray(colour)[..., :3]
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ (
+        0.2126,
+        0.7152,
+        0.0722,
+    )
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def labels(axis):
+    return [label.get_text() for label in axis]
+
+
+def test_rows_and_columns_stand_at_their_tokens():
+    data = np.arange(6.0).reshape(2, 3) / 5
+    columns = ["a", " ", "$x^$"]
+    figure = pictures.heat_map(data, ["the", "\n"], columns, label="weight", title="$x^$")
+    figure.draw_without_rendering()  # where dollars would be taken for the signs of a formula
+    panel, cells = drawn(figure)
+    assert labels(panel.get_yticklabels()) == ["the", "↵"]
+    assert labels(panel.get_xticklabels()) == ["a", "␣", "$x^$"]
+    assert (panel.get_ylabel(), panel.get_xlabel()) == ("query", "key")
+    assert figure.axes[1].get_ylabel() == "weight"
+    np.testing.assert_array_equal(panel.images[0].get_array(), data)
+    assert {at: t.get_text() for at, t in cells.items()} == {
+        (0, 0): "0.00", (0, 1): "0.20", (0, 2): "0.40",
+        (1, 0): "0.60", (1, 1): "0.80", (1, 2): "1.00",
+    }  # fmt: skip
+
+
+def test_columns_have_the_labels_of_rows_where_they_are_as_many():
+    panel, _ = drawn(pictures.heat_map(np.eye(2), "ab"))
+    assert labels(panel.get_xticklabels()) == ["a", "b"]
+    panel, _ = drawn(pictures.heat_map(np.ones((2, 3)), "ab", axes=("width", "position")))
+    assert labels(panel.get_xticklabels()) == ["0", "1", "2"]
+    assert (panel.get_ylabel(), panel.get_xlabel()) == ("width", "position")
+
+
+def test_positions_are_counted_without_crowding():
+    panel, cells = drawn(pictures.heat_map(np.ones((40, 3))))
+    assert list(filter(None, labels(panel.get_yticklabels()))) == [str(n) for n in range(0, 40, 4)]
+    assert not cells
+
+
+@pytest.mark.parametrize(
+    ("data", "limits"),
+    [
+        ([[0.0, 1.0]], (0, 1)),  # weights
+        ([[0.2, 0.3]], (0, 1)),
+        ([[-0.25, 0.5]], (-0.5, 0.5)),
+        ([[8.0, 4.0]], (-8, 8)),
+        ([[0.0, -np.inf]], (0, 1)),
+        ([[-2.0, np.nan]], (-2, 2)),
+    ],
+)
+def test_white_is_zero(data, limits):
+    (image,) = pictures.heat_map(data).axes[0].images
+    assert image.get_clim() == limits
+    assert contrast(image.to_rgba(np.zeros(1))[0], (1, 1, 1)) < 1.1
+
+
+def test_colours_are_as_asked_for():
+    same = pictures.heat_map([[0.1, 0.2]], signed=True, limit=3.0)
+    assert same.axes[0].images[0].get_clim() == (-3, 3)
+    with pytest.raises(ValueError, match="limit is 0: the darkest"):
+        pictures.heat_map([[1.0]], limit=0)
+
+
+def test_more_is_darker_in_grey():
+    """Every tenth of the scale by 4% at least, of what lies between black and white paper."""
+    for signed, halves in (
+        (False, [np.linspace(0, 1, 11)]),
+        (True, np.linspace([0.5, 0.5], [1, 0], 11).T),
+    ):
+        for half in halves:
+            grey = _colours(signed)(half)[:, :3] @ (0.299, 0.587, 0.114)  # as a copier sees it
+            assert (np.diff(grey) < -0.04).all(), grey
+
+
+def test_signs_are_apart_to_the_colour_blind():
+    """Orange and blue of one size differ in blueness by a third of the scale, which all can see but
+    the very few who lack the cones for blue; those have the minus."""
+    sizes = np.linspace(0.4, 0.8, 9)
+    below, above = (_colours(True)(0.5 + sign * sizes / 2) for sign in (-1, 1))
+    assert ((above[:, 2] - above[:, 0]) - (below[:, 2] - below[:, 0]) > 1 / 3).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_every_number_can_be_read_on_its_colour(signed):
+    data = np.linspace(-1 if signed else 0, 1, 144).reshape(12, 12)
+    panel, cells = drawn(pictures.heat_map(data))
+    assert len(cells) == 144
+    for at, text in cells.items():
+        ink = {"black": (0, 0, 0), "white": (1, 1, 1)}[text.get_color()]
+        assert contrast(panel.images[0].to_rgba(data)[at], ink) > 4.5  # WCAG's AA
+
+
+def test_a_minus_marks_what_is_below_zero_and_has_no_number():
+    data = np.zeros((13, 20))
+    data[2, 5], data[3, 1], data[4, 4], data[0, 7] = -1.0, 1.0, -0.01, np.nan
+    panel = pictures.heat_map(data).axes[0]
+    minus, cross = panel.collections
+    np.testing.assert_array_equal(minus.get_offsets(), [[5, 2]])
+    np.testing.assert_array_equal(cross.get_offsets(), [[7, 0]])
+
+
+def test_masked_scores_say_what_they_are(tmp_path):
+    figure = pictures.heat_map([[2.0, -np.inf], [np.inf, np.nan]])
+    _, cells = drawn(figure)
+    assert [t.get_text() for t in cells.values()] == ["2", "−∞", "∞", "NaN"]
+    pictures.save(figure, tmp_path / "scores.png")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0.0012, "−0.0012"), (0.75, "−0.75"), (8.5, "−8.5"), (1234.5, "−1234"), (1.2e-9, "−1e-09")],
+)
+def test_numbers_have_two_digits_of_the_largest(size, expected):
+    _, cells = drawn(pictures.heat_map([[-size, 0.0]]))
+    assert cells[0, 0].get_text() == expected.replace("e-", "e−")
+
+
+def test_tensors_and_integers_are_drawn():
+    pictures.heat_map(mh.Tensor(np.eye(3), requires_grad=True), "abc")
+    _, cells = drawn(pictures.heat_map(np.array([[True, False]])))
+    assert [t.get_text() for t in cells.values()] == ["1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((2, 3, 4)),), r"array has shape \(2, 3, 4\) .* a heat map is of one matrix"),
+        ((np.ones((0, 3)),), r"array has shape \(0, 3\)"),
+        ((np.ones((2, 2)) * 1j,), "dtype complex128"),
+        ((np.ones((2, 3)), "abc"), r"array has shape \(2, 3\), rows has 3 labels: it needs T = 2"),
+        ((np.ones((2, 3)), "ab", "ab"), r"columns has 2 labels: it needs S = 3"),
+    ],
+)
+def test_what_is_no_matrix_with_its_tokens_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pictures.heat_map(*arguments)
