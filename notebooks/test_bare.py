@@ -39,7 +39,8 @@ def bare(tmp_path, monkeypatch):
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "wheels", FOLDER.parent)
     venv.create(tmp_path / "bare", with_pip=False)
     python = tmp_path / "bare" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    pip("--python", python, "install", "--quiet", "pip", "numpy==2.0.*", "numba", "autograd", "ipykernel")  # fmt: skip
+    there = "pip", "numpy==2.0.*", "numba", "autograd", "ipykernel"
+    pip("--python", python, "install", "--quiet", *there)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     kernel = tmp_path / "kernels" / "bare" / "kernel.json"
     kernel.parent.mkdir(parents=True)

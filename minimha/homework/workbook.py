@@ -167,15 +167,15 @@ def _syntax(error: SyntaxError) -> str:
 
 
 @contextlib.contextmanager
-def in_time(seconds: float = SECONDS) -> Iterator[None]:
-    """Interrupt what takes longer, by a TimeoutError. In the main thread only."""
+def in_time() -> Iterator[None]:
+    """Interrupt what takes more than SECONDS, by a TimeoutError. In the main thread only."""
     late = threading.Event()
 
     def stop() -> None:
         late.set()
         interrupt_main()
 
-    timer = threading.Timer(seconds, stop)
+    timer = threading.Timer(SECONDS, stop)
     timer.daemon = True
     timer.start()
     try:
@@ -183,7 +183,7 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if not late.is_set():
             raise
-        told = TimeoutError(f"not done after {seconds:g} seconds: does a loop never end?")
+        told = TimeoutError(f"not done after {SECONDS:g} seconds: does a loop never end?")
         raise told.with_traceback(error.__traceback__) from None
     finally:
         timer.cancel()
