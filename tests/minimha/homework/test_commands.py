@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -266,8 +267,16 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def in_background():
+    """As a job in the background is: deaf to Ctrl-C."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.parametrize(("body", "says"), BAD.values(), ids=BAD)
-def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch):
+def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch, in_background):
     monkeypatch.setattr(workbook, "SECONDS", 0.3)
     write(folder / "twice.py", body)
     code, shown = student("check")
@@ -277,6 +286,7 @@ def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypat
     assert "Traceback" not in shown
     assert len(shown) < 2000
     assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize(
