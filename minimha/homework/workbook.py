@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import hashlib
 import json
-import linecache
 import re
 import signal
 import sys
@@ -143,7 +142,6 @@ def load(path: Path, name: str) -> Callable[..., Any]:
     sys.modules[module.__name__] = module  # where a dataclass of theirs looks for itself
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # for files of theirs beside it
-    linecache.checkcache(str(path))
     try:
         with in_time():
             exec(compile(path.read_bytes(), str(path), "exec"), vars(module))

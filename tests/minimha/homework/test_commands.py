@@ -261,6 +261,8 @@ BAD = {
     "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
     "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments"),
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n         in twice, line 4: assert x.ndim == 2"),
+    "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n         in twice, line 4: raise GeneratorExit"),
+    "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
     "prints much": ("def twice(x):\n    print('x' * 50, 'y\\n' * 100_000)", "it printed, at the end\n         y\n"),
     "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n         in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
@@ -285,6 +287,7 @@ def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypat
     assert says in shown
     assert "Traceback" not in shown
     assert len(shown) < 2000
+    assert max(map(len, shown.splitlines())) <= 87
     assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
