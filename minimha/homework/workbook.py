@@ -144,7 +144,7 @@ def load(path: Path, name: str) -> Callable[..., Any]:
         sys.path.append(str(path.parent))  # for files of theirs beside it
     try:
         with in_time():
-            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except NotImplementedError:
         raise
     except SyntaxError as error:

@@ -1,5 +1,6 @@
 """The command `minimha homework`, as a student would use it, or misuse it."""
 
+import hashlib
 import io
 import json
 import os
@@ -121,6 +122,15 @@ def test_a_task_from_start_to_done(student, folder):
     assert shown.endswith("next      minimha homework start thrice\n")
 
 
+def test_next_is_what_is_begun(student, folder):
+    write(folder / "thrice.py", "def thrice(x):\n    return 3 * x", "thrice")
+    assert "next      minimha homework check thrice" in student("progress")[1]
+    student("check")
+    assert "next      minimha homework start twice" in student("progress")[1]
+    student("start twice")
+    assert "next      fill in twice.py" in student("progress")[1]
+
+
 def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
     write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
     code, shown = student("check")
@@ -185,6 +195,8 @@ def test_a_name_that_is_none_is_told_the_nearest(command, name, student, folder)
 
 def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
     (folder / "file").write_text("")
+    (folder / "again.py").write_text(TEACHER, encoding="utf-8")
+    (folder / "broken.py").write_text("1 +")
     for command, says in (
         ("start twice --into file", "file is a file, not a folder"),
         ("start twice --into file/x", "Not a directory" if os.name != "nt" else "file"),
@@ -194,6 +206,11 @@ def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
         ("hint", "on which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file makes no task"),
+        (
+            "list --tasks again.py",
+            "again.py cannot be used\nValueError: there is a task twice already",
+        ),
+        ("list --tasks broken.py", "broken.py cannot be used\nSyntaxError: "),
         ("nonsense", "invalid choice: 'nonsense'"),
     ):
         code, shown = student(command)
@@ -349,12 +366,14 @@ def test_progress_knows_what_changed_since(student, folder):
         '{"twice": 3}',
         '{"twice": {"hints": "x", "outcome": []}}',
         "\0",
+        '{"twice": {"hash": "DIGEST", "outcome": ["ok"]}}',
         '{"twice": {"hints": -5}}',
     ],
 )
 def test_a_damaged_record_counts_for_nothing(text, student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / workbook.RECORD).write_text(text)
+    digest = hashlib.sha256((folder / "twice.py").read_bytes()).hexdigest()
+    (folder / workbook.RECORD).write_text(text.replace("DIGEST", digest))
     assert "changed" in student("progress")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     assert student("check")[0] == 0
