@@ -183,7 +183,7 @@ def test_what_start_says_to_type_finds_the_file_far_away(student, folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["../twice", "homework/twice.py", "Twice", "twic", "twice.py", "thwice"]
+    "name", ["../twice", "homework/twice.py", "TWICE", "twic", "twice.py", "thwice"]
 )
 @pytest.mark.parametrize("command", ["start", "check", "hint", "key"])
 def test_a_name_that_is_none_is_told_the_nearest(command, name, student, folder):
@@ -280,7 +280,7 @@ BAD = {
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n         in twice, line 4: assert x.ndim == 2"),
     "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n         in twice, line 4: raise GeneratorExit"),
     "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
-    "prints much": ("def twice(x):\n    print('x' * 50, 'y\\n' * 100_000)", "it printed, at the end\n         y\n"),
+    "prints much": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "it printed, at the end\n         y\n"),
     "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n         in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
 }  # fmt: skip
@@ -485,4 +485,4 @@ def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     code, shown = in_pytest("--homework", str(tmp_path))
     assert code == pytest.ExitCode.INTERRUPTED
     assert "two files are homework of softmax" in shown
-    assert "Traceback" not in shown
+    assert "workbook.py" not in shown
