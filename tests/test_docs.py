@@ -1,10 +1,13 @@
-"""The transcripts in docs/gradient-checks.md and docs/homework.md are what happens."""
+"""The transcripts in docs/ are what happens."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from wrong_answers.page import PAGE as WRONG_ANSWERS
+from wrong_answers.page import page
 
 import minimha as mh
 from minimha.__main__ import main
@@ -71,3 +74,8 @@ def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
         commands.append(command)
         assert typed(command, capsys) == without_counts(shown)
     assert [command.split()[2] for command in commands] == ["start", "check", "hint", "check"]
+
+
+def test_wrong_answers_are_shown_as_they_are():
+    written = WRONG_ANSWERS.read_text(encoding="utf-8")
+    assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m wrong_answers.page"

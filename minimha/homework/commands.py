@@ -121,7 +121,7 @@ def _next(files: dict[str, Path], standing: dict[str, str], options: Any) -> str
 
 def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
     done, total = sum(standing[name] == PASSED for name in names), len(names)
-    filled = done * width // total
+    filled = max(done * width // total, min(done, 1))
     return f"{'█' * filled}{'░' * (width - filled)}  {done} of {total} task{'s' * (total > 1)}"
 
 

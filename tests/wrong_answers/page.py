@@ -16,9 +16,9 @@ SHOWN = ("split_heads", "softmax", "attention")
 HEAD = """\
 # What wrong answers are shown
 
-Three tasks done wrongly in five ways each, and what a student reads: the transcript is made from the
-wrong answers that the tests hold every task to, and a test holds it to what happens. Lines with − are the student's, + what was
-meant.
+Three tasks done wrongly in five ways each, and what a student reads. The answers are among those
+that the tests hold every task to, and a test holds this page to what happens. Lines with − are the
+student's, those with + what was meant.
 """
 
 

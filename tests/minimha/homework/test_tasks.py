@@ -6,6 +6,7 @@ import pytest
 from wrong_answers import all_wrong, answered, function
 
 from minimha import course, homework
+from minimha.homework.show import lines
 from minimha.homework.task import FAILED, PASSED, TO_DO
 
 TASKS = homework.course()
@@ -51,4 +52,4 @@ def test_a_wrong_answer_is_told(task, wrong):
     first = next(v for v in task.verdicts(answered(task, wrong)) if v.outcome != PASSED)
     assert (first.outcome, first.check.name) == (FAILED, wrong.check), first.message
     assert wrong.says in " ".join(first.message.split())
-    assert all(len(line) <= 80 for line in first.message.splitlines())
+    assert all(len(line) <= 80 for line in lines([first]))
