@@ -99,17 +99,19 @@ class Task:
         return "\n\n".join([*functions, unmarked(own) if solved else stubbed(own)])
 
     def verdicts(self, yours: Callable[..., Any], seed: int = 0) -> Iterator[Verdict]:
-        """Check a function, one check after the other; what it raises becomes a message."""
-        for check in self.checks:
-            rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
-            try:
-                check.holds(yours, rng)
-            except NotImplementedError:
-                yield Verdict(self.name, check, TO_DO)
-            except Exception as error:  # whatever a student's code does
-                yield Verdict(self.name, check, FAILED, told(error, yours))
-            else:
-                yield Verdict(self.name, check, PASSED)
+        """Check a function, one check after the other."""
+        return (self.verdict(check, yours, seed) for check in self.checks)
+
+    def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
+        """Whether this check holds of a function; what it raises becomes a message."""
+        rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
+        try:
+            check.holds(yours, rng)
+        except NotImplementedError:
+            return Verdict(self.name, check, TO_DO)
+        except (Exception, SystemExit) as error:  # whatever a student's code does
+            return Verdict(self.name, check, FAILED, told(error, yours))
+        return Verdict(self.name, check, PASSED)
 
 
 def task(
@@ -141,7 +143,7 @@ def task(
     return made
 
 
-def told(error: Exception, function: Callable[..., Any]) -> str:
+def told(error: BaseException, function: Callable[..., Any]) -> str:
     """What a student is told of an error: of a check, what it says; of theirs, the line as well."""
     if isinstance(error, AssertionError):
         return str(error)
