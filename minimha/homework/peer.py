@@ -123,6 +123,7 @@ class Peer:
             changed = [[k, a] for k, (a, old) in enumerate(pairs) if a.tobytes() != old]
             self._send(["return", value, changed])
         except self.caught as error:  # of the function, or because its value cannot be sent
+            traceback.clear_frames(error.__traceback__)  # which may hold all of the memory
             names = [kind.__name__ for kind in type(error).__mro__]
             self._send(["raise", names, _text(error, self.file)])
 

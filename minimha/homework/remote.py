@@ -25,7 +25,7 @@ class Limits(NamedTuple):
     """Of a submission: seconds a check, and megabytes of memory."""
 
     seconds: float = 10
-    megabytes: int = 1024
+    megabytes: int = 512
 
 
 class Submission:
