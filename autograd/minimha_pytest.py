@@ -32,13 +32,20 @@ SHOWN = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register --array-backend."""
-    parser.getgroup("minimha").addoption(
+    """Register --array-backend and --homework."""
+    group = parser.getgroup("minimha")
+    group.addoption(
         "--array-backend",
         default="numpy",
         metavar="NAMES",
         help="array libraries for tests that use the fixture xp, separated by commas: "
         f"{', '.join(KNOWN)} (default: numpy)",
+    )
+    group.addoption(
+        "--homework",
+        default=".",
+        metavar="PATH",
+        help="folder, or one file, that `pytest --pyargs minimha.homework` checks (default: here)",
     )
 
 
@@ -188,7 +195,7 @@ def _at_return(
 @pytest.hookimpl(specname="pytest_runtest_makereport")
 def pytest_leave_out_our_lines(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Before the report is made, and after unittest has handed over its errors."""
-    if call.excinfo is not None and not item.config.getoption("fulltrace"):
+    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
         call.excinfo = _shortened(call.excinfo)
 
 
@@ -196,7 +203,7 @@ def pytest_leave_out_our_lines(item: pytest.Item, call: pytest.CallInfo[Any]) ->
 def pytest_make_collect_report(collector: Any) -> Generator[None, Any, Any]:
     """The same for what a file checks while it is imported."""
     represent = collector.repr_failure
-    if not collector.config.getoption("fulltrace"):
+    if not collector.config.getoption("fulltrace", False):
         collector.repr_failure = lambda excinfo: _in_short(
             represent(_shortened(excinfo)), excinfo.value
         )

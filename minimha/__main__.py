@@ -1,4 +1,4 @@
-"""The command `minimha`, also `python -m minimha`: the tour."""
+"""The command `minimha`, also `python -m minimha`: the tour, the notebooks, the homework."""
 
 from __future__ import annotations
 
@@ -10,28 +10,18 @@ from pathlib import Path
 
 from minimha_autograd.backend import LIBRARIES
 
-from . import tour
+from . import course, tour
+from .homework import commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the tour. Returns the exit code: 2 for unusable input."""
+    """Parse the command line and run what it names. Returns the exit code: 2 for unusable input."""
     options = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a console may lack a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        plan = tour.Plan.of(
-            options.text,
-            seed=options.seed,
-            steps=options.steps,
-            library=options.backend,
-            picture=options.picture,
-        )
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"minimha: {error}", file=sys.stderr)
-        return 2
-    try:
-        code = tour.run(plan)
+        code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -44,6 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _tour(options: argparse.Namespace) -> int:
+    try:
+        plan = tour.Plan.of(
+            options.text,
+            seed=options.seed,
+            steps=options.steps,
+            library=options.backend,
+            picture=options.picture,
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 2
+    return tour.run(plan)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="minimha",
@@ -51,6 +56,13 @@ def _parser() -> argparse.ArgumentParser:
         "finite differences, train a small character-level transformer, and draw what each of its "
         "heads attends to. Takes about a minute on two cores.",
     )
+    parser.set_defaults(run=_tour)
+    others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
+    for name, module, text in (
+        ("notebooks", course, "copy the chapters of the course and open them in Jupyter"),
+        ("homework", commands, "exercises: begin one, check it, get a hint"),
+    ):
+        module.add_arguments(others.add_parser(name, help=text, description=text))
     parser.add_argument(
         "--text",
         type=Path,

@@ -1,9 +1,13 @@
-"""The chapters of the course, and where their notebooks are."""
+"""The chapters of the course, and the command `minimha notebooks`, which hands them out."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Chapter(NamedTuple):
@@ -38,4 +42,47 @@ def notebooks() -> list[Path]:
     """The student notebooks in order: those in the package, or in a clone those at its top."""
     here = Path(__file__).parent
     folder = next(f for f in (here / "notebooks", here.parent / "notebooks") if f.is_dir())
-    return [folder / f"{chapter.stem}.ipynb" for chapter in CHAPTERS.values()]
+    paths = (folder / f"{chapter.stem}.ipynb" for chapter in CHAPTERS.values())
+    return [path for path in paths if path.exists()]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `minimha notebooks`, and what is to be called with them as `run`."""
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("minimha-notebooks"), metavar="DIR",
+        help="where they go (default: minimha-notebooks); what is there already stays as it is",
+    )  # fmt: skip
+    parser.add_argument("--no-open", action="store_true", help="copy them only")
+    parser.set_defaults(run=_hand_out)
+
+
+def _hand_out(options: Any) -> int:
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for path in notebooks():
+            print(_copied(path, options.folder))
+    except OSError as error:
+        print(f"minimha: cannot write to {options.folder}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0 if options.no_open else _opened(options.folder)
+
+
+def _copied(path: Path, folder: Path) -> str:
+    """Copy a notebook, unless there is one already; what came of it."""
+    copy = folder / path.name
+    try:
+        with copy.open("xb") as file:
+            file.write(path.read_bytes())
+    except FileExistsError:
+        return f"{copy}  is there already, and is left as it is"
+    return str(copy)
+
+
+def _opened(folder: Path) -> int:
+    """Open a folder in JupyterLab, or else in Jupyter Notebook, until the reader leaves it."""
+    for module in ("jupyterlab", "notebook"):
+        if importlib.util.find_spec(module):
+            return subprocess.call([sys.executable, "-m", module, str(folder)])
+    print("To open them, install Jupyter: python -m pip install jupyterlab")
+    print(f"then: jupyter lab {folder}")
+    return 1

@@ -6,12 +6,15 @@ mh.homework.task(…)           makes a task of one's own
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .expect import recorded, same, same_steps, value_of
 from .show import lines
-from .task import TASKS, Check, Task, Verdict, task
+from .task import TASKS, Check, Task, Verdict, task, with_line
 
 __all__ = [
     "TASKS",
@@ -20,6 +23,7 @@ __all__ = [
     "Verdict",
     "check",
     "course",
+    "load_tasks",
     "recorded",
     "same",
     "same_steps",
@@ -33,6 +37,25 @@ def course() -> dict[str, Task]:
     from . import tasks  # noqa: F401  which are made when they are imported
 
     return TASKS
+
+
+def load_tasks(path: Path) -> None:
+    """Make the tasks of a file of a teacher's own, after those of the course.
+
+    Raises OSError for a file that cannot be read, and ValueError for one that cannot be used.
+    """
+    before = len(course())
+    module = types.ModuleType(f"_minimha_homework_tasks_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be used\n{with_line(error, str(path))}") from None
+    if len(TASKS) == before:
+        raise ValueError(f"{path} makes no task: @mh.homework.task(…) makes one of a function")
 
 
 def check(function: Callable[..., Any]) -> None:

@@ -145,12 +145,19 @@ def task(
 
 def told(error: BaseException, function: Callable[..., Any]) -> str:
     """What a student is told of an error: of a check, what it says; of theirs, the line as well."""
-    if isinstance(error, AssertionError):
-        return str(error)
-    text = f"{type(error).__name__}: {error}"
     code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code and code.co_filename
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    if isinstance(error, AssertionError) and innermost != file:
+        return str(error)
+    return with_line(error, file)
+
+
+def with_line(error: BaseException, file: str | None) -> str:
+    """The error, and the last line of this file on the way to it."""
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if code is not None and frame.filename == code.co_filename:
+        if frame.filename == file:
             return f"{text}\n  in {frame.name}, line {frame.lineno}: {frame.line}"
     return text
 

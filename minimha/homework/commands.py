@@ -1,0 +1,272 @@
+"""The command `minimha homework`: what it is told, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import functools
+import itertools
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from . import course, load_tasks, show, workbook
+from .task import FAILED, PASSED, TO_DO, Task, Verdict
+from .workbook import CHANGED, NOT_STARTED
+
+WIDTH = 78
+SHOWN = 12
+"""The lines shown of what a student's code printed, the last ones."""
+_PLAIN = str.maketrans({"★": "*", "☆": ".", "█": "#", "░": ".", "·": "-", "–": "-", "…": "..."})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands; each leaves what is to be called, with the options, in `run`."""
+    tasks = argparse.ArgumentParser(add_help=False)
+    tasks.add_argument("--tasks", type=Path, metavar="FILE", help="a teacher's own tasks as well")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, arguments, text in (
+        ("list", _list, [_place], "all tasks, how difficult they are and how they stand"),
+        ("start", _start, [_name, _into], "write the file of a task, for you to fill in"),
+        ("check", _check, [_name, _place], "check a task, or all begun until one is wrong"),
+        ("hint", _hint, [_name, _place, _all], "a hint on a task, one more each time"),
+        ("progress", _progress, [_place], "what is done, chapter by chapter; runs nothing"),
+        ("key", _key, [_name], "the solution of a task, or of all"),
+    ):
+        command = commands.add_parser(name, parents=[tasks], help=text, description=text)
+        for add in arguments:
+            add(command)
+        command.set_defaults(run=functools.partial(_run, run))
+
+
+def _name(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", nargs="?", metavar="NAME", help="of the task")
+
+
+def _place(command: argparse.ArgumentParser) -> None:
+    text = "where your files are (default: here, or one folder down)"
+    command.add_argument(
+        "--from", dest="place", type=Path, default=Path(), metavar="DIR", help=text
+    )
+
+
+def _into(command: argparse.ArgumentParser) -> None:
+    text = "where the file goes (default: beside your other files, or ./homework)"
+    command.add_argument("--into", type=Path, metavar="DIR", help=text)
+
+
+def _all(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--all", action="store_true", help="all hints at once")
+
+
+def _run(run: Callable[[Any], int], options: Any) -> int:
+    """Run a subcommand; a message for what cannot be done."""
+    try:
+        if options.tasks:
+            load_tasks(options.tasks)
+        return run(options)
+    except OSError as error:
+        file = f"{error.filename}: " if error.filename else ""
+        _say(f"minimha: {file}{error.strerror or error}", stream=sys.stderr)
+    except (ValueError, RuntimeError) as error:
+        _say(f"minimha: {error}", stream=sys.stderr)
+    return 2
+
+
+def _say(text: str = "", *, end: str = "\n", stream: Any = None) -> None:
+    """Print it; with plain signs on a console that has no stars."""
+    stream = stream or sys.stdout
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN)
+    print(text, end=end, file=stream)
+
+
+def _task(name: str) -> Task:
+    tasks = course()
+    if name in tasks:
+        return tasks[name]
+    stem = name.replace("\\", "/").split("/")[-1].removesuffix(".py")  # of a path, perhaps
+    near = difflib.get_close_matches(stem.lower().replace("-", "_"), tasks, 1)
+    advice = f"did you mean {near[0]}?" if near else "minimha homework list shows them all"
+    raise ValueError(f"no task is called {name!r}: {advice}")
+
+
+def _command(what: str, name: str, options: Any, place: Path | None = None) -> str:
+    """What to type next, with the options that were given now."""
+    text = f"minimha homework {what} {name}"
+    for option, path in (("--from", place), ("--tasks", options.tasks)):
+        if path not in (None, Path()):
+            text += f' {option} "{path}"' if " " in str(path) else f" {option} {path}"
+    return text
+
+
+def _next(files: dict[str, Path], standing: dict[str, str], options: Any) -> str:
+    """How to go on with the first task that is not done; nothing, if all are."""
+    for name, stands in standing.items():
+        if stands == NOT_STARTED:
+            return _command("start", name, options)
+        if stands == TO_DO:
+            return f"fill in {files[name]}"
+        if stands != PASSED:
+            return _command("check", name, options, options.place)
+    return ""
+
+
+def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
+    done, total = sum(standing[name] == PASSED for name in names), len(names)
+    filled = done * width // total
+    return f"{'█' * filled}{'░' * (width - filled)}  {done} of {total} task{'s' * (total > 1)}"
+
+
+def _chapters() -> Iterator[tuple[str, list[Task]]]:
+    tasks = sorted(course().values(), key=lambda task: task.chapter)
+    for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
+        yield workbook.chapter(number), list(found)
+
+
+def _list(options: Any) -> int:
+    standing = workbook.states(workbook.find(options.place))
+    width = max(map(len, standing))
+    for chapter, tasks in _chapters():
+        _say(chapter)
+        for task in tasks:
+            stands = standing[task.name].replace(NOT_STARTED, "–")
+            facts = f"{workbook.stars(task)}  {task.minutes:>2} min"
+            _say(f"  {task.name:<{width}}  {facts}  {stands}")
+    return 0
+
+
+def _progress(options: Any) -> int:
+    files = workbook.find(options.place)
+    standing = workbook.states(files)
+    for chapter, tasks in _chapters():
+        names = [task.name for task in tasks]
+        _say(f"{chapter:<18}  {_bar(names, standing, 12)}")
+        for state in (PASSED, CHANGED, FAILED, TO_DO, NOT_STARTED):
+            if these := ", ".join(name for name in names if standing[name] == state):
+                first = f"  {state:<16}  "
+                _say(textwrap.fill(these, WIDTH, initial_indent=first, subsequent_indent=" " * 20))
+    _end(files, standing, options)
+    return 0
+
+
+def _end(files: dict[str, Path], standing: dict[str, str], options: Any) -> None:
+    """The bar of the whole course, and how to go on."""
+    _say(f"\nhomework  {_bar(list(standing), standing, 24)}")
+    following = _next(files, standing, options)
+    _say(f"next      {following}" if following else "That was all of it.")
+
+
+def _start(options: Any) -> int:
+    begun = workbook.find(Path())
+    name = options.name or next((name for name in course() if name not in begun), None)
+    if name is None:
+        _say("all tasks are begun: minimha homework progress")
+        return 0
+    task = _task(name)
+    folder = options.into or next((path.parent for path in begun.values()), Path("homework"))
+    there = begun if options.into is None else workbook.find(folder) if folder.is_dir() else {}
+    path = there.get(name, folder / f"{name}.py")
+    if path.exists():
+        _say(f"{path} is there already, and is left as it is", stream=sys.stderr)
+        if name in there:
+            _say(f"  check it    {_for_file('check', path, name, options)}", stream=sys.stderr)
+        _say(f"  begin anew  {_command('start', name, options)} --into DIR", stream=sys.stderr)
+        return 1
+    workbook.start(task, folder)
+    _say(f"{path} is yours to fill in")
+    about = f"about {task.minutes} minutes, chapter {workbook.chapter(task.chapter)}"
+    _say(f"  {workbook.stars(task)}, {about}")
+    _say(f"  check it  {_for_file('check', path, name, options)}")
+    _say(f"  a hint    {_for_file('hint', path, name, options)}")
+    return 0
+
+
+def _for_file(what: str, path: Path, name: str, options: Any) -> str:
+    """The command for a file, which says where it is if it would not be found from here."""
+    with contextlib.suppress(ValueError):
+        found = workbook.find(Path()).get(name)
+        if found is not None and found.absolute() == path.absolute():
+            return _command(what, name, options)
+    return _command(what, name, options, path.parent)
+
+
+def _check(options: Any) -> int:
+    from . import running  # pytest, which the other subcommands do without
+
+    files = workbook.find(options.place)
+    name = _task(options.name).name if options.name else None
+    if not files or (name and name not in files):
+        begin = _command("start", name or next(iter(course())), options)
+        found = f"{name} is not begun" if name else "no task is begun"
+        raise ValueError(f"{found} here; begin with\n  {begin}")
+
+    def tell(verdict: Verdict, printed: str) -> None:
+        _tell(verdict, printed, files[verdict.task], options)
+
+    outcomes = running.run(files[name] if name else options.place, tell)
+    kept = [workbook.record(files[name], name, outcome=o) for name, o in outcomes.items()]
+    failed = FAILED in outcomes.values()
+    standing = workbook.states(files) | outcomes
+    if failed:
+        _say(f"\nhomework  {_bar(list(standing), standing, 24)}")
+    else:
+        _end(files, standing, options)
+    if not all(kept):
+        _say(f"(not remembered: {workbook.RECORD} cannot be written)")
+    return 1 if failed else 0
+
+
+def _tell(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
+    """Print what came of a check; where all tasks are checked, one line for one that passes."""
+    last = verdict.check is course()[verdict.task].checks[-1]
+    if options.name or verdict.outcome == FAILED:
+        for line in show.lines([verdict]):
+            _say(line)
+    elif last or verdict.outcome == TO_DO:
+        _say(f"{verdict.outcome:<6} {verdict.task}")
+    if verdict.outcome != FAILED:
+        return
+    if printed:
+        lines = printed.splitlines()
+        _say(f"\n       it printed{', at the end' if len(lines) > SHOWN else ''}")
+        for line in lines[-SHOWN:]:
+            _say(f"         {line[: WIDTH - 9]}")
+    _say(f"\n       in {path}; for a hint:")
+    _say(f"       {_command('hint', verdict.task, options, options.place)}")
+
+
+def _hint(options: Any) -> int:
+    files = workbook.find(options.place)
+    standing = workbook.states(files)
+    begun = (name for name in files if standing[name] != PASSED)
+    name = options.name or next(begun, None)
+    if name is None:
+        raise ValueError("a hint on which task? minimha homework list shows them all")
+    hints = _task(name).hints
+    known = workbook.recorded(files[name].parent).get(name, {}) if name in files else {}
+    before = known.get("hints")
+    last = min(before + 1, len(hints)) if isinstance(before, int) and before >= 0 else 1
+    for number in range(1, len(hints) + 1) if options.all else [last]:
+        _say(f"{name}, hint {number} of {len(hints)}")
+        text = textwrap.fill(hints[number - 1], WIDTH - 2, break_on_hyphens=False)
+        _say(textwrap.indent(text, "  "))
+    if options.all:
+        return 0
+    if name in files and not workbook.record(files[name], name, hints=last):
+        _say(f"(not remembered: {workbook.RECORD} cannot be written)")
+    if last < len(hints):
+        more = _command("hint", name, options, options.place)
+        _say(f"one more: {more}{'' if name in files else ' --all'}")
+    return 0
+
+
+def _key(options: Any) -> int:
+    tasks = [_task(options.name)] if options.name else list(course().values())
+    _say("\n\n".join(workbook.stub(task, solved=True) for task in tasks), end="")
+    return 0

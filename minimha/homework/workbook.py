@@ -1,0 +1,238 @@
+"""A student's files: where they are, how one is begun and loaded, and what is known of it.
+
+The file of a task says so in its first lines, `# minimha homework: softmax · …`, or goes by the
+task's name and defines it. Beside the files a record keeps how the last check of each went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+import linecache
+import re
+import sys
+import threading
+import types
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import minimha_autograd
+
+from ..course import CHAPTERS
+from . import course
+from .task import FAILED, PASSED, TO_DO, Task, with_line
+
+RECORD = ".minimha-homework.json"
+NOT_STARTED, CHANGED = "not started", "changed"
+SECONDS = 10
+"""How long a file may take to load, or a check of it, before it is stopped."""
+
+_MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
+_PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
+
+
+class LoadError(Exception):
+    """A file that cannot be loaded, or holds no function of the task's name."""
+
+
+def stars(task: Task) -> str:
+    """The difficulty of a task: ★★☆."""
+    return "★" * task.difficulty + "☆" * (3 - task.difficulty)
+
+
+def chapter(number: int) -> str:
+    """How a chapter is called: "05 attention"; a teacher's own may have a number only."""
+    return f"{number:02} {CHAPTERS[number].name}" if number in CHAPTERS else f"{number:02}"
+
+
+def find(place: Path) -> dict[str, Path]:
+    """The file of each task that is begun, by name and in the order of the course.
+
+    place  a folder, in which and one folder further down files are looked for; or one file
+
+    Raises ValueError for two files of one task, and FileNotFoundError where there is no place.
+    """
+    if not place.exists():
+        raise FileNotFoundError(f"there is no {place}")
+    marked: dict[str, list[Path]] = {}
+    named: dict[str, list[Path]] = {}
+    for path in [place] if place.is_file() else _python_files(place):
+        name, by_mark = _task_of(path)
+        (marked if by_mark else named).setdefault(name, []).append(path)
+    files = {}
+    for name in course():
+        found = marked.get(name) or named.get(name) or []
+        if len(found) > 1:
+            raise ValueError(
+                f"two files are homework of {name}:\n  {found[0]}\n  {found[1]}\n"
+                "move one elsewhere, or take its first line out and give it another name"
+            )
+        if found:
+            files[name] = found[0]
+    return files
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """The .py files here and one folder down, without ours and those of environments."""
+    below = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for inner in [folder, *below]:
+        installed = inner / "pyvenv.cfg", inner / "site-packages"
+        ours = any(inner.resolve().is_relative_to(package) for package in _PACKAGES)
+        with contextlib.suppress(OSError):  # a folder that may not be looked into
+            if inner.is_dir() and not ours and not any(path.exists() for path in installed):
+                yield from sorted(path for path in inner.glob("*.py") if path.is_file())
+
+
+def _task_of(path: Path) -> tuple[str, bool]:
+    """The task that a file is homework of, "" for none, and whether its first lines say so."""
+    try:
+        with path.open("rb") as file:
+            head = _decoded(file.read(1000))
+            if found := _MARK.search(head):
+                return found[1], True
+            text = head + _decoded(file.read()) if path.stem in course() else ""
+    except OSError:
+        return "", False
+    return (path.stem if re.search(rf"^def {path.stem}\b", text, re.MULTILINE) else ""), False
+
+
+def _decoded(data: bytes) -> str:
+    """Text enough to find a mark in, however an editor has saved it."""
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\r", "\n")
+
+
+def start(task: Task, folder: Path) -> Path:
+    """Write the stub of a task to folder/NAME.py.
+
+    Raises FileExistsError where that file is there already, and OSError where none can be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{task.name}.py"
+    with path.open("x", encoding="utf-8") as file:
+        file.write(stub(task))
+    record(path, task.name, outcome=TO_DO)
+    return path
+
+
+def stub(task: Task, *, solved: bool = False) -> str:
+    """The text of a student's file, or of the file that solves it."""
+    return (
+        f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
+        f"about {task.minutes} minutes\n"
+        f"#   minimha homework check {task.name}    says what holds and what does not\n"
+        f"#   minimha homework hint {task.name}     gives a hint, one more each time\n\n"
+        f"import numpy as np\n\n\n{task.code(solved=solved)}"
+    )
+
+
+def load(path: Path, name: str) -> Callable[..., Any]:
+    """The function of this name in a file, which runs as a module that nobody else imports.
+
+    Raises LoadError, with a message for the student; NotImplementedError as the file raises it.
+    """
+    module = types.ModuleType(f"_minimha_homework_{name}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where a dataclass of theirs looks for itself
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for files of theirs beside it
+    linecache.checkcache(str(path))
+    try:
+        with in_time():
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except NotImplementedError:
+        raise
+    except SyntaxError as error:
+        raise LoadError(_syntax(error)) from None
+    except (Exception, SystemExit) as error:
+        raise LoadError(f"{path.name} cannot be loaded\n{with_line(error, str(path))}") from None
+    function = vars(module).get(name)
+    if callable(function):
+        return function
+    functions = [key for key, value in vars(module).items() if isinstance(value, type(load))]
+    near = "".join(f": is it {other}?" for other in difflib.get_close_matches(name, functions, 1))
+    raise LoadError(f"{path.name} defines no function {name}{near}")
+
+
+def _syntax(error: SyntaxError) -> str:
+    where = f"\n  in {Path(error.filename or '').name}, line {error.lineno}" if error.lineno else ""
+    line = f": {error.text.strip()}" if where and error.text else ""
+    return f"{type(error).__name__}: {error.msg}{where}{line}"
+
+
+@contextlib.contextmanager
+def in_time() -> Iterator[None]:
+    """Interrupt what takes more than SECONDS, by a TimeoutError. In the main thread only."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        interrupt_main()
+
+    timer = threading.Timer(SECONDS, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not late.is_set():
+            raise
+        told = TimeoutError(f"not done after {SECONDS:g} seconds: does a loop never end?")
+        raise told.with_traceback(error.__traceback__) from None
+    finally:
+        timer.cancel()
+
+
+def record(path: Path, name: str, **facts: Any) -> bool:
+    """Keep facts about the file of a task, as it is now: outcome, hints. Whether that was possible.
+
+    An outcome is kept with the hash of the file's text, by which a later change is seen.
+    """
+    known = recorded(path.parent)
+    if "outcome" in facts:
+        facts["hash"] = _hash(path)
+    known[name] = known.get(name, {}) | facts
+    try:
+        text = json.dumps(known, indent=1, sort_keys=True)
+        (path.parent / RECORD).write_text(f"{text}\n", encoding="utf-8")
+    except OSError:
+        return False
+    return True
+
+
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """What is kept in a folder, by task; nothing, where the record is absent or damaged."""
+    try:
+        known = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {name: facts for name, facts in known.items() if isinstance(facts, dict)}
+
+
+def states(files: dict[str, Path]) -> dict[str, str]:
+    """How each task stands: the outcome of its last check, CHANGED since then, or NOT_STARTED."""
+    records = {folder: recorded(folder) for folder in {path.parent for path in files.values()}}
+
+    def state(name: str) -> str:
+        if name not in files:
+            return NOT_STARTED
+        facts = records[files[name].parent].get(name, {})
+        known = facts.get("outcome") in (PASSED, FAILED, TO_DO)
+        return facts["outcome"] if known and facts.get("hash") == _hash(files[name]) else CHANGED
+
+    return {name: state(name) for name in course()}
+
+
+def _hash(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,456 @@
+"""The command `minimha homework`, as a student would use it, or misuse it."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minimha import homework
+from minimha.__main__ import main
+from minimha.homework import workbook
+from minimha.homework.task import TASKS
+
+ROOT = Path(__file__).parents[3]
+TEACHER = '''
+import numpy as np
+import minimha as mh
+from minimha.homework import same
+
+
+@mh.homework.task(chapter=99, difficulty=1, minutes=5, hints=("first", "second", "third"))
+def twice(x):
+    """Twice x. Returns an array."""
+    # BEGIN SOLUTION
+    return 2 * x
+    # END SOLUTION
+
+
+@twice.check
+def of_ones(yours, rng):
+    same(yours(np.ones(3)), np.full(3, 2.0), "twice one")
+
+
+@twice.check
+def of_any(yours, rng):
+    x = rng.standard_normal(4)
+    same(yours(x), 2 * x)
+
+
+@mh.homework.task(chapter=99, difficulty=3, minutes=7, hints=("first", "second", "third"))
+def thrice(x):
+    """Three times x. Returns an array."""
+    # BEGIN SOLUTION
+    return 3 * x
+    # END SOLUTION
+
+
+@thrice.check
+def of_ones(yours, rng):
+    same(yours(np.ones(3)), np.full(3, 3.0), "three times one")
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A student's folder, in a course of two tasks of a teacher's own."""
+    before = dict(homework.course())
+    file = tmp_path / "teacher" / "mine" / "teacher.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(TEACHER, encoding="utf-8")
+    TASKS.clear()
+    homework.load_tasks(file)
+    path = tmp_path / "student"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    yield path
+    TASKS.clear()
+    TASKS.update(before)
+
+
+@pytest.fixture
+def student(folder, capsys):
+    """Type `minimha homework …`: the exit code, and all that is shown."""
+
+    def types(line):
+        try:
+            code = main(["homework", *line.split()])
+        except SystemExit as left:
+            code = left.code
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    return types
+
+
+def write(path, body, name="twice"):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"# minimha homework: {name}\nimport numpy as np\n{body}\n", encoding="utf-8")
+
+
+RIGHT = "def twice(x):\n    return x + x"
+WRONG = "def twice(x):\n    return x ** 2 + 1"
+
+
+def test_a_task_from_start_to_done(student, folder):
+    code, shown = student("start twice")
+    file = folder / "homework" / "twice.py"
+    assert code == 0
+    assert f"{Path('homework/twice.py')} is yours to fill in" in shown
+    assert file.read_text(encoding="utf-8").startswith(
+        "# minimha homework: twice · chapter 99 · ★☆☆ · about 5 minutes\n"
+    )
+    for command in re.findall(r"minimha homework (.*)", shown):
+        assert student(command)[0] == 0
+    code, shown = student("check twice")
+    assert code == 0
+    assert "to do  twice: of ones" in shown
+    assert "0 of 2 tasks" in shown
+    file.write_text(
+        file.read_text("utf-8").replace("raise NotImplementedError", "return x + x"), "utf-8"
+    )
+    code, shown = student("check twice")
+    assert code == 0
+    assert shown.splitlines()[:2] == ["ok     twice: of ones", "ok     twice: of any"]
+    assert f"{'█' * 12}{'░' * 12}  1 of 2 tasks" in shown
+    assert shown.endswith("next      minimha homework start thrice\n")
+
+
+def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
+    write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
+    code, shown = student("check")
+    assert code == 1
+    assert "ok     twice: of ones" not in shown
+    assert shown.startswith("wrong  twice: of any\n       the result is wrong\n")
+    assert "it printed\n         x is " in shown
+    assert "minimha homework hint twice" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "pytest" not in shown
+
+
+def test_check_stops_at_the_first_task_that_is_wrong_and_not_at_one_to_do(student, folder):
+    write(folder / "twice.py", WRONG)
+    write(folder / "thrice.py", WRONG.replace("twice", "thrice"), "thrice")
+    code, shown = student("check")
+    assert (code, "thrice" in shown) == (1, False)
+    write(
+        folder / "twice.py", "def twice(x):\n    if len(x) == 3:\n        raise NotImplementedError"
+    )
+    code, shown = student("check")
+    assert code == 1
+    assert shown.startswith("to do  twice\nwrong  thrice: of ones\n")
+
+
+def test_start_never_overwrites(student, folder):
+    student("start twice")
+    file = folder / "homework" / "twice.py"
+    file.write_text("mine")
+    code, shown = student("start twice")
+    assert (code, file.read_text()) == (1, "mine")
+    assert "left as it is" in shown
+    write(folder / "elsewhere.py", RIGHT)
+    code, shown = student("start twice")
+    assert (code, file.read_text()) == (1, "mine")
+    assert "elsewhere.py is there already" in shown
+
+
+def test_start_goes_on_with_the_next_task_beside_the_others(student, folder):
+    assert student("start --into mine")[0] == 0
+    assert student("start")[0] == 0
+    assert sorted(path.name for path in (folder / "mine").glob("*.py")) == ["thrice.py", "twice.py"]
+    assert "all tasks are begun" in student("start")[1]
+
+
+def test_what_start_says_to_type_finds_the_file_far_away(student, folder):
+    _, shown = student("start twice --into a/b")
+    assert "check twice --from " in shown
+    assert student(re.search("homework (check .*)", shown)[1])[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["../twice", "homework/twice.py", "Twice", "twic", "twice.py", "thwice"]
+)
+@pytest.mark.parametrize("command", ["start", "check", "hint", "key"])
+def test_a_name_that_is_none_is_told_the_nearest(command, name, student, folder):
+    code, shown = student(f"{command} {name}")
+    assert code == 2
+    assert "did you mean" in shown
+    assert not list(folder.rglob("*.py"))
+
+
+def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
+    (folder / "file").write_text("")
+    for command, says in (
+        ("start twice --into file", "file is a file, not a folder"),
+        ("start twice --into file/x", "Not a directory" if os.name != "nt" else "file"),
+        ("check --from absent", "there is no absent"),
+        ("check", "no task is begun here; begin with\n  minimha homework start twice"),
+        ("check thrice", "thrice is not begun here"),
+        ("hint", "on which task?"),
+        ("list --tasks absent.py", "absent.py: No such file"),
+        ("list --tasks file", "file makes no task"),
+        ("nonsense", "invalid choice: 'nonsense'"),
+    ):
+        code, shown = student(command)
+        assert code == 2
+        assert says in shown, shown
+        assert "Traceback" not in shown
+
+    def denied(path, *arguments, **settings):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    assert student("start twice") == (2, "minimha: homework: Permission denied\n")
+
+
+def test_two_files_of_one_task_are_both_named(student, folder):
+    write(folder / "twice.py", RIGHT)
+    write(folder / "homework" / "twice (copy).py", RIGHT)
+    for command in ("check twice", "check", "list", "start"):
+        code, shown = student(command)
+        assert code == 2
+        assert "twice.py" in shown
+        assert "twice (copy).py" in shown
+    assert student("check --from homework")[0] == 0
+
+
+def test_only_homework_is_taken_for_homework(student, folder):
+    text = f"# minimha homework: twice\n{RIGHT}\n"
+    for place in (".hidden", "venv", "lib/site-packages", "a/b"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "twice.py").write_text(text)
+    (folder / "venv" / "pyvenv.cfg").write_text("")
+    (folder / "lib" / "twice.py").write_text(text)
+    (folder / "twice.py").write_text("raise SystemExit('another program')")
+    (folder / "notes.py").write_text(f"text = '''\n  {text}'''")
+    assert workbook.find(Path()) == {}
+    (folder / "twice.py").write_text(RIGHT)
+    assert workbook.find(Path()) == {"twice": Path("twice.py")}
+    write(folder / "marked.py", RIGHT)
+    assert workbook.find(Path()) == {"twice": Path("marked.py")}
+
+
+@pytest.mark.parametrize(
+    "below", [".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"]
+)
+def test_a_clone_holds_no_homework(below, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT / below)
+    assert workbook.find(Path()) == {}
+    assert main(["homework", "check"]) == 2
+    assert "no task is begun here" in capsys.readouterr().err
+
+
+DEEP = "def twice(x):\n    return twice(x)"
+BAD = {
+    "exits when loaded": ("import sys; sys.exit(0)", "SystemExit: 0\n         in <module>, line 3: import sys; sys.exit(0)"),
+    "exits when called": ("def twice(x):\n    raise SystemExit", "SystemExit\n         in twice, line 4: raise SystemExit"),
+    "does not parse": ("def twice(x:\n    return x", "SyntaxError: "),
+    "is indented badly": ("def twice(x):\n  y = x\n   return y", "IndentationError: unexpected indent\n         in twice.py, line 5: return y"),
+    "fails when loaded": ("1 / 0", "ZeroDivisionError: division by zero\n         in <module>, line 3: 1 / 0"),
+    "imports what is not there": ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+    "recurses for ever": (DEEP, "RecursionError: maximum recursion depth exceeded"),
+    "asks": ("def twice(x):\n    return input('x?')", "line 4: return input('x?')"),
+    "redefines np": ("np = None\ndef twice(x):\n    return np.add(x, x)", "'NoneType' object has no attribute 'add'"),
+    "has another name": ("def twcie(x):\n    return x", "twice.py defines no function twice: is it twcie?"),
+    "defines no function": ("twice = 3", "twice.py defines no function twice"),
+    "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
+    "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments"),
+    "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n         in twice, line 4: assert x.ndim == 2"),
+    "prints much": ("def twice(x):\n    print('x' * 50, 'y\\n' * 100_000)", "it printed, at the end\n         y\n"),
+    "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n         in <module>, line 3: while True: pass"),
+    "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "says"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch):
+    monkeypatch.setattr(workbook, "SECONDS", 0.3)
+    write(folder / "twice.py", body)
+    code, shown = student("check")
+    assert code == 1
+    assert shown.startswith("wrong  twice: of ones\n")
+    assert says in shown
+    assert "Traceback" not in shown
+    assert len(shown) < 2000
+    assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "says"),
+    [
+        (f"# minimha homework: twice\n{RIGHT}\n".replace("\n", "\r\n").encode(), 0, "ok     twice: of any"),
+        (b"\xef\xbb\xbf" + f"# minimha homework: twice\n{RIGHT}\n".encode(), 0, "ok     twice: of any"),
+        (f"# minimha homework: twice\n# coding: latin-1\n# é\n{RIGHT}\n".encode("latin-1"), 0, "ok     twice: of any"),
+        (f"# minimha homework: twice\nx = 'é'\n{RIGHT}\n".encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
+        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16"), 1, "null bytes"),
+        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16-le"), 2, "twice is not begun here"),
+    ],
+    ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, unsaid", "utf-16", "utf-16, unsaid"],
+)  # fmt: skip
+def test_a_file_may_be_saved_in_many_ways(data, code, says, student, folder):
+    (folder / "twice.py").write_bytes(data)
+    found, shown = student("check twice")
+    assert says in shown
+    assert found == code
+
+
+def test_a_file_may_use_what_lies_beside_it(student, folder):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "factors_of_mine.py").write_text("factor = 2")
+    write(
+        folder / "mine" / "twice.py",
+        "from dataclasses import dataclass\nfrom factors_of_mine import factor\n@dataclass\nclass C:\n    x: 'int' = 3\ndef twice(x):\n    return factor * x",
+    )
+    assert student("check twice")[0] == 0
+    assert not (folder / "mine" / "__pycache__" / "twice.cpython-311.pyc").exists()
+
+
+def test_a_change_is_seen_at_once(student, folder):
+    write(folder / "twice.py", "def twice(x):\n    return 3 * x")
+    assert student("check")[0] == 1
+    write(folder / "twice.py", "def twice(x):\n    return 2 * x")  # as long, in the same second
+    assert student("check")[0] == 0
+
+
+def test_progress_knows_what_changed_since(student, folder):
+    for body, code, state in ((RIGHT, 0, "ok"), (WRONG, 1, "wrong")):
+        write(folder / "twice.py", body)
+        assert "  changed           twice" in student("progress")[1]
+        assert student("check")[0] == code
+        lines = student("progress")[1].splitlines()
+        assert lines[1].split() == [state, "twice"]
+        assert lines[2].split() == ["not", "started", "thrice"]
+        assert re.search(rf"twice +★☆☆   5 min  {state}\n", student("list")[1])
+    assert "next      minimha homework check twice" in student("progress")[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "[1]",
+        '{"twice": 3}',
+        '{"twice": {"hints": "x", "outcome": []}}',
+        "\0",
+        '{"twice": {"hints": -5}}',
+    ],
+)
+def test_a_damaged_record_counts_for_nothing(text, student, folder):
+    write(folder / "twice.py", RIGHT)
+    (folder / workbook.RECORD).write_text(text)
+    assert "changed" in student("progress")[1]
+    assert "hint 1 of 3" in student("hint twice")[1]
+    assert student("check")[0] == 0
+    assert "ok                twice" in student("progress")[1]
+    json.loads((folder / workbook.RECORD).read_text())
+
+
+def test_a_record_that_cannot_be_written_is_told(student, folder):
+    write(folder / "twice.py", RIGHT)
+    (folder / workbook.RECORD).mkdir()
+    code, shown = student("check")
+    assert code == 0
+    assert "not remembered" in shown
+    assert "1 of 2 tasks" in shown
+    assert student("progress")[0] == student("hint twice")[0] == 0
+
+
+def test_hints_come_one_by_one(student, folder):
+    assert "hint 1 of 3" in student("hint twice")[1]
+    assert not list(folder.iterdir())
+    student("start twice")
+    for number, hint in enumerate(["first", "second", "third", "third"], start=1):
+        assert student("hint")[1].startswith(f"twice, hint {min(number, 3)} of 3\n  {hint}\n")
+    assert [hint in student("hint twice --all")[1] for hint in ("first", "second", "third")] == [
+        True
+    ] * 3
+
+
+def test_the_key_is_a_file_that_passes(student, folder):
+    for name in ("twice", "thrice"):
+        (folder / f"{name}.py").write_text(student(f"key {name}")[1], encoding="utf-8")
+    assert student("check")[0] == 0
+    assert "SOLUTION" not in student("key")[1]
+    assert student("key")[1].count("# minimha homework: ") == 2
+
+
+def test_ones_own_pytest_settings_have_no_say(student, folder, monkeypatch):
+    (folder / "pytest.ini").write_text(
+        "[pytest]\naddopts = --nonsense --strict-markers\npython_files = no.py\n"
+    )
+    (folder / "conftest.py").write_text("raise RuntimeError")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--more-nonsense")
+    monkeypatch.setenv("PYTEST_PLUGINS", "nonesuch")
+    write(folder / "twice.py", RIGHT)
+    assert student("check")[0] == 0
+    assert os.environ["PYTEST_ADDOPTS"] == "--more-nonsense"
+    assert "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in os.environ
+
+
+def test_a_console_without_stars_gets_plain_signs(student, folder, monkeypatch):
+    write(folder / "twice.py", RIGHT)
+    student("check")
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", console)
+    main(["homework", "progress"])
+    main(["homework", "list"])
+    shown = console.buffer.getvalue().decode("ascii")
+    assert "############............  1 of 2 tasks" in shown
+    assert "*..   5 min  ok" in shown
+    assert "?" not in shown
+
+
+@pytest.fixture
+def in_pytest(tmp_path, capsys):
+    """Run `pytest --pyargs minimha.homework …` in this process: the exit code, and what it says."""
+
+    def runs(*options):
+        command = ["--pyargs", "minimha.homework", "--rootdir", str(tmp_path), "-c", os.devnull]
+        code = pytest.main([*command, "-p", "no:cacheprovider", "-p", "no:xdist", *options])
+        return code, capsys.readouterr().out
+
+    return runs
+
+
+def test_pytest_runs_it_by_itself(tmp_path):
+    workbook.start(homework.course()["softmax"], tmp_path / "homework")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "--pyargs", "minimha.homework", "-rs"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert run.returncode == 0, run.stdout
+    assert "1 passed, 1 skipped" in run.stdout
+    assert "to do: softmax" in run.stdout
+
+
+def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
+    file = tmp_path / "softmax.py"
+    solved = workbook.stub(homework.course()["softmax"], solved=True)
+    file.write_text(solved.replace("(dy - ", "(dy + "), encoding="utf-8")
+    code, shown = in_pytest("--homework", str(file), "--import-mode=importlib")
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert re.search(
+        r"_ test_homework\[softmax: gradients\] _+\nsoftmax: the gradient of x is wrong\n", shown
+    )
+    assert "def test_homework" not in shown
+
+
+def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
+    for options, code, says in (
+        (["--homework", str(tmp_path / "absent")], pytest.ExitCode.INTERRUPTED, "there is no "),
+        (["--homework", str(tmp_path), "-rs"], pytest.ExitCode.OK, "no task is begun here"),
+    ):
+        found, shown = in_pytest(*options)
+        assert says in shown
+        assert found == code
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}.py", "", "softmax")
+    code, shown = in_pytest("--homework", str(tmp_path))
+    assert code == pytest.ExitCode.INTERRUPTED
+    assert "two files are homework of softmax" in shown
+    assert "Traceback" not in shown
