@@ -13,10 +13,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .workbook import MARK, decoded
+
 MOST = 1 << 20
 """Bytes of a file: longer ones are not read."""
 
-_MARK = re.compile(rb"^# minimha homework: (\w+)", re.MULTILINE)
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": what browsers add
 
 Found = dict[str, dict[str, Path]]
@@ -56,12 +57,11 @@ def task_of(path: Path, tasks: Iterable[str]) -> str | None:
     """The task that a file is homework of."""
     try:
         with path.open("rb") as file:
-            marked = _MARK.search(file.read(1000).replace(b"\r", b"\n"))
+            marked = MARK.search(decoded(file.read(1000)))
     except OSError:
         return None
     if marked:
-        name = marked[1].decode(errors="replace")
-        return name if name in tasks else None
+        return marked[1] if marked[1] in tasks else None
     stem = _AFTER.sub("", path.stem)
     fitting = [task for task in tasks if re.search(rf"(^|[\W_]){task}$", stem)]
     return max(fitting, key=len, default=None)

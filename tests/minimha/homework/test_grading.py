@@ -103,6 +103,7 @@ FORBIDDEN = {
             frame.f_globals.update(str=None, type=None, PermissionError=None)
         open({str(ANSWERS)!r})
     """,
+    "changes NumPy's files": "import numpy as np; open(np.__file__, 'r+')",
     "writes a file": "open('mine.txt', 'w')",
     "writes a file by os.open": "import os; os.open('mine.txt', os.O_CREAT | os.O_WRONLY)",
     "opens relative to a folder": "import os; os.open('../os.py', os.O_RDONLY)",
