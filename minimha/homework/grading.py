@@ -106,7 +106,7 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
         shown = plain(name)
         students.append({"student": shown, "points": points, "out_of": out_of, "tasks": results})
         taken = time.monotonic() - start
-        sys.stderr.write(f"{shown}: {len(files)} of {len(tasks)} tasks, {taken:.1f} s\n")
+        sys.stderr.write(f"{shown}: {len(files)} of {len(tasks)} handed in, {taken:.1f} s\n")
     return {
         "minimha": minimha.__version__,
         "seed": seed,
@@ -224,7 +224,7 @@ def as_table(report: dict[str, Any]) -> str:
         for result in student["tasks"]:
             if lacking := _lacking(result):
                 points = f"{result['points']:6.2f} of {result['out_of']}"
-                lines.append(f"{'':<{width}}  {points}  {result['task']}: {lacking}")
+                lines.append(f"{'':<{width}}  {points}  {result['task']}  {lacking}")
     lines += [f"not graded: {note}" for note in report["notes"]]
     return "\n".join([*lines, f"seed {report['seed']}"]) + "\n"
 

@@ -54,8 +54,7 @@ class Submission:
         self._deadline, self._left = time.monotonic() + self.limits.seconds, _MOST
         if self._unusable:
             raise self._unusable
-        if self._process is None or self._process.poll() is not None:
-            self.end()
+        if self._process is None:
             try:
                 self._start()
                 self._function = self.peer.call(0, [np.frombuffer(self.source, np.uint8)], {})

@@ -17,7 +17,7 @@ from wrong_answers import all_wrong, answered
 
 import minimha
 from minimha import homework
-from minimha.homework import grading, submissions
+from minimha.homework import grading, remote, submissions
 from minimha.homework.peer import MOST, LostError, Peer
 from minimha.homework.remote import Limits, Submission
 from minimha.homework.task import FAILED, PASSED, TO_DO, Task
@@ -77,7 +77,7 @@ FORBIDDEN = {
     "reads minimha by np.fromfile": f"import numpy as np; np.fromfile({str(ANSWERS)!r}, 'u1')",
     "reads minimha by np.memmap": f"import numpy as np; np.memmap({str(ANSWERS)!r}, mode='r')",
     "reads minimha by np.load": f"import numpy as np; np.load({str(ANSWERS)!r}, allow_pickle=True)",
-    "reads minimha by a way round": f"open('{ENCODINGS}/../../../..{ANSWERS}')",
+    "reads minimha by a way round": f"open('{ENCODINGS}{'/..' * 20}{ANSWERS}')",
     "reads minimha by a loader": f"import importlib.machinery as m; m.SourceFileLoader('a', {str(ANSWERS)!r}).load_module()",
     "shows a path that is another": f"""
         class Path(str):
@@ -209,6 +209,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "aborts": ("import os; os.abort()", "Abort"),
     "recurses": ("pullback(dy)", "RecursionError"),
     "eats memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
+    "eats all of it": ("a = []\n        while True: a.append(bytearray(2000))", "MemoryError"),
     "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
     "returns what is no array": ("return ({1, 2},)", "not a set"),
@@ -309,9 +310,37 @@ def test_what_does_no_harm_costs_nothing(line):
     assert [verdict.outcome for verdict in verdicts] == [PASSED, PASSED], verdicts
 
 
+def test_what_cannot_be_imported_is_told():
+    (verdict, _) = judged(f"import minimha\n{RIGHT}")
+    assert verdict.message == (
+        "ImportError: minimha cannot be imported here, where homework is graded\n"
+        "  in <module>, line 1: import minimha"
+    )
+
+
 def test_a_stub_is_to_do():
     source = f"import numpy as np\n{TASK.code()}"
     assert [verdict.outcome for verdict in judged(source)] == [PASSED, TO_DO]
+
+
+def test_a_file_that_is_to_do_is_to_do():
+    assert {verdict.outcome for verdict in judged("raise NotImplementedError")} == {TO_DO}
+
+
+def test_an_argument_changed_in_place_is_told_as_it_is_here():
+    softmax = homework.course()["softmax"]
+    source = "import numpy as np\n" + softmax.code(solved=True).replace(
+        "    e = np.exp(x - x", "    x -= x"
+    ).replace("True))  #", "True)\n    e = np.exp(x)  #")
+    values, gradients = judged(source, task=softmax)
+    assert values.outcome == PASSED, values.message
+    assert "x was changed in place" in gradients.message
+
+
+def test_too_much_from_many_calls_is_too_much(monkeypatch):
+    monkeypatch.setattr(remote, "_MOST", 1 << 22)
+    source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
+    assert judged(source)[1].message == "too much came back"
 
 
 def test_a_loop_at_the_start_costs_the_time_of_one_check():
@@ -475,7 +504,7 @@ def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkey
     assert half[3:6] == ["1.0", "3", "to do: gradients"]
     table = capsys.readouterr().out
     assert "\nanna             3.00 of 3\na" in table
-    assert "0.00 of 3  scaled: missing" in table
+    assert "0.00 of 3  scaled  missing" in table
     assert "seed 7" in table
 
 
@@ -559,3 +588,16 @@ def test_a_task_or_a_chapter_is_chosen():
     assert "softmax" in names
     assert [task.name for task in grading.chosen(["softmax"])] == ["softmax"]
     assert len(grading.chosen(None)) == len(homework.course())
+
+
+def test_the_task_in_the_guide_can_be_given_as_it_is():
+    homework.load_tasks(ROOT / "docs" / "own_tasks.py")
+    task = homework.TASKS.pop("sigmoid")
+    solved = f"import numpy as np\n{task.code(solved=True)}"
+    for text, outcomes in (
+        (solved, [PASSED, PASSED]),
+        (solved.replace("dy * y * (1 - y)", "dy * y"), [PASSED, FAILED]),
+        (solved.replace("np.exp(-x)", "np.exp(x)"), [FAILED, FAILED]),
+        (f"import numpy as np\n{task.code()}", [TO_DO, TO_DO]),
+    ):
+        assert [verdict.outcome for verdict in judged(text, task=task)] == outcomes
