@@ -67,8 +67,11 @@ class Peer:
     A message is two lengths, JSON, and the bytes of the arrays in it:
 
         ["call", number of the function, arguments, settings, numbers no longer needed]
-        ["return", value, [[k, the k-th array of the call, if that was changed in place], …]]
+        ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
+
+    Lent to a call are the arrays in its arguments, and in what the functions return that it calls
+    meanwhile.
     """
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
@@ -78,7 +81,9 @@ class Peer:
         self.dropped: list[int] = []
         self.caught: type[BaseException] = Exception
         self.file: str | None = None  # whose lines an error tells
-        self.changed = self.restores = False  # arguments in place; and is that done here as well?
+        self.changed = self.restores = False  # arrays in place; and is that done here as well?
+        self._lent: list[list[np.ndarray]] = []  # by the calls under way
+        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with how they were
 
     def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
         """Call a function of the other end; meanwhile answer the calls that it makes.
@@ -86,19 +91,23 @@ class Peer:
         Raises what the function raised, as the nearest built-in error, and LostError.
         """
         dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
-        sent = self._send(["call", number, tuple(arguments), dict(settings), dropped])
-        while True:
-            (kind, *content), arrays = self._receive()
-            match kind, content:
-                case "call", [int(), tuple(), dict(), list()]:
-                    self._answer(content, arrays)
-                case "return", [value, list(changed)]:
-                    self._restore(sent, changed)
-                    return value
-                case "raise", [list(names), str(text)]:
-                    raise _error(names, text)
-                case _:
-                    raise LostError("what came back is no answer")
+        self._lent.append(self._send(["call", number, tuple(arguments), dict(settings), dropped]))
+        try:
+            while True:
+                (kind, *content), arrays = self._receive()
+                match kind, content:
+                    case "call", [int(), tuple(), dict(), list()]:
+                        self._answer(content, arrays)
+                    case "return", [value, list(changed)]:
+                        self._borrow(arrays)
+                        self._restore(changed)
+                        return value
+                    case "raise", [list(names), str(text)]:
+                        raise _error(names, text)
+                    case _:
+                        raise LostError("what came back is no answer")
+        finally:
+            self._lent.pop()
 
     def serve(self) -> None:
         """Answer calls for ever."""
@@ -116,29 +125,38 @@ class Peer:
         number, arguments, settings, dropped = content
         for old in dropped:
             self.functions.pop(old, None)
-        before = [array.tobytes() for array in arrays]
+        self._borrowed.append([])
+        self._borrow(arrays)
         try:
             value = self.functions[number](*arguments, **settings)
-            pairs = zip(arrays, before, strict=True)
-            changed = [[k, a] for k, (a, old) in enumerate(pairs) if a.tobytes() != old]
-            self._send(["return", value, changed])
+            borrowed = enumerate(self._borrowed[-1])
+            changed = [[k, a] for k, (a, before) in borrowed if a.tobytes() != before]
+            sent = self._send(["return", value, changed])
+            if self._lent:
+                self._lent[-1] += sent
         except self.caught as error:  # of the function, or because its value cannot be sent
             traceback.clear_frames(error.__traceback__)  # which may hold all of the memory
             names = [kind.__name__ for kind in type(error).__mro__]
             self._send(["raise", names, _text(error, self.file)])
+        finally:
+            self._borrowed.pop()
 
-    def _restore(self, sent: list[np.ndarray], changed: list[Any]) -> None:
+    def _borrow(self, arrays: list[np.ndarray]) -> None:
+        if self._borrowed:
+            self._borrowed[-1] += [(array, array.tobytes()) for array in arrays]
+
+    def _restore(self, changed: list[Any]) -> None:
         self.changed = self.changed or bool(changed)
         if not self.restores:
             return
+        lent = self._lent[-1]
         for pair in changed:
             match pair:
-                case [int(k), np.ndarray() as new] if 0 <= k < len(sent) and (
-                    new.shape,
-                    new.dtype,
-                ) == (sent[k].shape, sent[k].dtype):
-                    if sent[k].flags.writeable:
-                        sent[k][...] = new
+                case [int(k), np.ndarray() as new] if 0 <= k < len(lent):
+                    if (new.shape, new.dtype) != (lent[k].shape, lent[k].dtype):
+                        raise LostError("what came back is no answer")
+                    if lent[k].flags.writeable:
+                        lent[k][...] = new
                 case _:
                     raise LostError("what came back is no answer")
 
@@ -192,8 +210,8 @@ class Peer:
             name = str(getattr(value, "__name__", type(value).__name__))
             return ["function", self.give(value), name, _parameters(value)]
         raise TypeError(
-            "only arrays, numbers, text, None, functions, and tuples, lists and dictionaries of "
-            f"these can be passed on, not a {type(value).__name__}"
+            f"a {type(value).__name__} cannot be passed on, only arrays, numbers, text, None, "
+            "functions, and tuples, lists and dictionaries of these"
         )
 
     def _unpacked(  # noqa: PLR0911
@@ -251,7 +269,7 @@ def _text(error: BaseException, file: str | None) -> str:
     """What the error says, with the last line of the file that it came through."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        text = str(text)[:2000]
+        text = str(text)[:2000].strip()
     except Exception:  # it may be a class of theirs
         text = ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

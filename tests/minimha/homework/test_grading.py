@@ -212,7 +212,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "eats all of it": ("a = []\n        while True: a.append(bytearray(2000))", "MemoryError"),
     "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
-    "returns what is no array": ("return ({1, 2},)", "not a set"),
+    "returns what is no array": ("return ({1, 2},)", "a set cannot be passed on"),
     "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
     "returns NaN": ("return (factor * dy * np.nan,)", "dx is wrong"),
     "raises what cannot be told": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
@@ -335,6 +335,26 @@ def test_an_argument_changed_in_place_is_told_as_it_is_here():
     values, gradients = judged(source, task=softmax)
     assert values.outcome == PASSED, values.message
     assert "x was changed in place" in gradients.message
+
+
+def test_an_array_of_another_function_changed_in_place_is_seen():
+    kept = np.ones(3)
+    source = b"""
+def f(g, x):
+    y = g()
+    y += x
+    x *= 2
+    return y
+"""
+    for restores, seen in ((True, 2), (False, 1)):
+        x = np.ones(3)
+        with Submission(source, "f", LIMITS) as submission:
+            f = submission.function()
+            submission.peer.restores = restores
+            np.testing.assert_array_equal(f(lambda: kept, x), kept if restores else kept + 1)
+        assert submission.peer.changed
+        np.testing.assert_array_equal(x, np.full(3, seen))
+        np.testing.assert_array_equal(kept, [2.0, 2.0, 2.0])
 
 
 def test_too_much_from_many_calls_is_too_much(monkeypatch):
