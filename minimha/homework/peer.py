@@ -71,7 +71,7 @@ class Peer:
         ["raise", names of the error's classes, text]
 
     Lent to a call are the arrays in its arguments, and in what the functions return that it calls
-    meanwhile.
+    meanwhile. One that comes back unchanged is the array that was lent.
     """
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
@@ -129,21 +129,30 @@ class Peer:
         self._borrow(arrays)
         try:
             value = self.functions[number](*arguments, **settings)
-            borrowed = enumerate(self._borrowed[-1])
-            changed = [[k, a] for k, (a, before) in borrowed if a.tobytes() != before]
+            here = enumerate(self._here())
+            changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]
             sent = self._send(["return", value, changed])
             if self._lent:
                 self._lent[-1] += sent
         except self.caught as error:  # of the function, or because its value cannot be sent
-            traceback.clear_frames(error.__traceback__)  # which may hold all of the memory
             names = [kind.__name__ for kind in type(error).__mro__]
             self._send(["raise", names, _text(error, self.file)])
         finally:
             self._borrowed.pop()
 
+    def _here(self) -> list[tuple[np.ndarray, bytes]]:
+        """The arrays that are lent to the call that is answered now."""
+        return self._borrowed[-1] if self._borrowed else []
+
+    def _number_here(self, array: np.ndarray) -> int | None:
+        """Which of the arrays that are lent this is, as it was when it was lent."""
+        for k, (lent, before) in enumerate(self._here()):
+            if lent is array and lent.tobytes() == before:
+                return k
+        return None
+
     def _borrow(self, arrays: list[np.ndarray]) -> None:
-        if self._borrowed:
-            self._borrowed[-1] += [(array, array.tobytes()) for array in arrays]
+        self._here().extend((array, array.tobytes()) for array in arrays)
 
     def _restore(self, changed: list[Any]) -> None:
         self.changed = self.changed or bool(changed)
@@ -189,6 +198,8 @@ class Peer:
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
         """The value in terms of JSON: lists with a first word that says what they are."""
         match value:
+            case np.ndarray() if (k := self._number_here(value)) is not None:
+                return ["lent", k]
             case np.ndarray() | np.generic():
                 array = np.asarray(value)
                 if array.dtype.kind not in "biufc":
@@ -232,6 +243,8 @@ class Peer:
                 return complex(real, imag)
             case ["function", int(number), str(name), parameters]:
                 return Remote(self, number, name[:80], parameters)
+            case ["lent", int(k)] if k >= 0:
+                return self._lent[-1][k]
             case ["yours", int(number)]:
                 return self.functions[number]
             case list():

@@ -98,33 +98,24 @@ class Submission:
             raise self._lost("too much came back")
         data = bytearray()
         while len(data) < size:
-            self._watch()
-            try:
-                chunk = self._socket.recv(min(size - len(data), 1 << 16))
-            except TimeoutError:
-                continue
-            except OSError:
-                chunk = b""
+            chunk = self._on_time(self._socket.recv, min(size - len(data), 1 << 16))
             if not chunk:
                 raise self._lost()
             data += chunk
         return bytes(data)
 
     def _write(self, data: bytes) -> None:
-        self._watch()
+        self._on_time(self._socket.sendall, data)
+
+    def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """Take a step on the line, which may not take longer than there is time."""
         try:
-            self._socket.sendall(data)
+            self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-6))
+            return step(argument)
         except TimeoutError:
-            self._watch()
+            raise self._lost(f"not done after {self.limits.seconds:g} seconds") from None
         except OSError:
             raise self._lost() from None
-
-    def _watch(self) -> None:
-        """Let the next step on the line take no longer than there is time."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise self._lost(f"not done after {self.limits.seconds:g} seconds")
-        self._socket.settimeout(left)
 
     def _lost(self, why: str = "") -> LostError:
         """End the process. The error says why, or else how it ended."""

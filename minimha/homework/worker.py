@@ -28,6 +28,10 @@ _ALLOWED = (
     "sys.unraisablehook", "time.sleep",
 )  # fmt: skip
 """Events that Python reports to hooks and that do no harm."""
+_UNREPORTED = """
+    killpg mkfifo mknod pidfd_open pidfd_send_signal sched_setaffinity setpriority
+"""
+"""What reaches beyond the process, and is not reported."""
 
 
 def lock(readable: Sequence[str]) -> None:
@@ -38,9 +42,9 @@ def lock(readable: Sequence[str]) -> None:
     for what is listed here.
     """
     for module in ("os", "posix", "_signal"):
-        for name in ("killpg", "pidfd_open", "pidfd_send_signal"):  # which Python does not report
+        for name in _UNREPORTED.split():
             vars(importlib.import_module(module)).pop(name, None)
-    del vars(importlib.import_module("_imp"))["create_builtin"]  # nor this
+    del vars(importlib.import_module("_imp"))["create_builtin"]  # nor is this
 
     # what it names is bound here, as its globals and the built-in names can be changed by others
     def hook(

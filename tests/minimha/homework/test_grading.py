@@ -118,6 +118,8 @@ FORBIDDEN = {
     "looks around more": "import os; list(os.scandir('..'))",
     "goes elsewhere": "import os; os.chdir('/tmp')",
     "forks": "import os; os.fork() or os._exit(0)",
+    "makes a pipe": "import os; os.mkfifo('/tmp/minimha-mine')",
+    "slows its parent": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
     "has a shell": "import os; os.system('true')",
     "spawns": "import os; os.posix_spawn('/bin/true', ['true'], {})",
     "becomes another": "import os; os.execv('/bin/true', ['true'])",
@@ -189,7 +191,7 @@ class Point:
     x: float = math.pi
 np.linalg.svd(np.random.default_rng(0).standard_normal((5, 4)))
 np.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4)), optimize=True)
-np.fft.fft(np.ones(4)); np.random.rand(3); copy.deepcopy(Point()); print(np.ones(3))
+np.random.default_rng().random(); random.random(); np.fft.fft(np.ones(4)); np.random.rand(3); copy.deepcopy(Point()); print(np.ones(3))
 import warnings; warnings.warn("careful")
 np.ones(2) / 0
 """)
@@ -199,6 +201,11 @@ np.ones(2) / 0
 
 WRONG = RIGHT.replace("3", "4").replace("factor *", "2 *")
 LOST = "    if dy.size: {}\n        return (factor * dy,)"
+GREEDY = """a, n = [], 1 << 24
+        while n:
+            try: a.append(bytearray(n))
+            except MemoryError: n //= 2
+        raise MemoryError"""
 FATAL = {  # only when the pullback is called: what was right before counts
     "ends itself": ("import os; os._exit(0)", "exit code 0"),
     "leaves": ("import sys; sys.exit(0)", "SystemExit"),
@@ -209,7 +216,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "aborts": ("import os; os.abort()", "Abort"),
     "recurses": ("pullback(dy)", "RecursionError"),
     "eats memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
-    "eats all of it": ("a = []\n        while True: a.append(bytearray(2000))", "MemoryError"),
+    "eats all of it": (GREEDY, "MemoryError"),
     "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
     "returns what is no array": ("return ({1, 2},)", "a set cannot be passed on"),
@@ -357,6 +364,25 @@ def f(g, x):
         np.testing.assert_array_equal(kept, [2.0, 2.0, 2.0])
 
 
+def test_an_array_that_comes_back_is_itself():
+    source = b"""
+def f(g, x):
+    y = x + 1
+    same, z = g(y) is y, x
+    x[0] = 7
+    return y, same, z, g(x)
+"""
+    x, w = np.ones(3), np.ones(2)
+    with Submission(source, "f", LIMITS) as submission:
+        _, same, z, gx = submission.function()(lambda x: x, x)
+    assert same
+    assert x.tolist() == [1, 1, 1]  # as they are not to be restored
+    assert z.tolist() == gx.tolist() == [7, 1, 1]
+    with Submission(b"def f(x, w): return w, x, w", "f", LIMITS) as submission:
+        back = submission.function()(x, w)
+    assert [id(array) for array in back] == [id(w), id(x), id(w)]
+
+
 def test_too_much_from_many_calls_is_too_much(monkeypatch):
     monkeypatch.setattr(remote, "_MOST", 1 << 22)
     source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
@@ -448,15 +474,16 @@ def outer(f, x, *, tap):
                 b'["list", ["array", "<f8", [4611686018427387904, 4], false]]',
                 b'["list", ["array", "<f8", [2], false]]', b'["list", ["array", "<f7", [1], false]]',
                 b'["list", ["yours", 5], ["array", "<f8", [1], false]]', b'["pickle", ["array", "<f8", [1], false]]',
-                b'["list", "jump", ["array", "<f8", [1], false]]', b'["list", "raise", [], 3]', b"9" * 9999,
+                b'["list", "return", ["lent", 0], ["list"], ["array", "<f8", [1], false]]', b'["list", "jump", ["array", "<f8", [1], false]]', b'["list", "raise", [], 3]', b"9" * 9999,
             )
         ),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_is_refused(data):
-    line = io.BytesIO(data)
+    line, asked = io.BytesIO(data), []
     with pytest.raises(LostError):
-        Peer(line.read, lambda data: None).call(0, (), {})
+        Peer(lambda n: asked.append(n) or line.read(n), lambda data: None).call(0, (), {})
+    assert max(asked) <= MOST
 
 
 def test_a_byte_of_2_is_no_bool():
