@@ -25,6 +25,8 @@ assert importlib.metadata.version("numpy") == numpy.__version__
 import autograd
 assert autograd.__file__ and "minimha" not in autograd.__file__
 print("numpy", numpy.__version__)
+from minimha import course
+print(*[path.name for path in course.notebooks()])
 """
 
 
@@ -60,4 +62,6 @@ def test_a_chapter_installs_what_is_missing(bare, tmp_path):
     code = [cell for cell in chapter.cells if cell.cell_type == "code"]
     for cell in code[:2]:
         print(cell.outputs)
-    assert code[-1].outputs[0].text.startswith("numpy 2.0.")
+    version, carried = code[-1].outputs[0].text.splitlines()
+    assert version.startswith("numpy 2.0.")
+    assert carried.split() == sorted(path.name for path in FOLDER.glob("*.ipynb"))

@@ -1,4 +1,4 @@
-"""The transcripts in docs/gradient-checks.md are what happens."""
+"""The transcripts in docs/gradient-checks.md and docs/homework.md are what happens."""
 
 import os
 import re
@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import minimha as mh
+from minimha.__main__ import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "gradient-checks.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "gradient-checks.md"
 
 
 def transcripts(text):
@@ -44,3 +46,28 @@ def test_transcripts_are_real(capsys, tmp_path):
     assert len(found) == 4
     for code, text in found:
         assert steady(happens(code, names, capsys, tmp_path)) == steady(text)
+
+
+def typed(command, capsys):
+    """What a student sees who types it, without what differs as the course grows."""
+    main(command.split()[1:])
+    return without_counts(capsys.readouterr().out)
+
+
+def without_counts(text):
+    return re.sub(r"^(homework  |next  |That was ).*\n", "", text, flags=re.MULTILINE)
+
+
+def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file, commands = tmp_path / "homework" / "softmax.py", []
+    text = (DOCS / "homework.md").read_text(encoding="utf-8")
+    for console, code in re.findall(r"```console\n(.*?)```|```python\n(.*?)```", text, re.DOTALL):
+        if code:
+            before, _, after = file.read_text(encoding="utf-8").rpartition("        r")
+            file.write_text(f"{before}{code}\n{after.partition(chr(10))[2]}", encoding="utf-8")
+            continue
+        command, _, shown = console.removeprefix("$ ").partition("\n")
+        commands.append(command)
+        assert typed(command, capsys) == without_counts(shown)
+    assert [command.split()[2] for command in commands] == ["start", "check", "hint", "check"]

@@ -49,7 +49,7 @@ def load_tasks(path: Path) -> None:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except OSError:
         raise
     except Exception as error:

@@ -69,6 +69,8 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
         if options.tasks:
             load_tasks(options.tasks)
         return run(options)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
         _say(f"minimha: {file}{error.strerror or error}", stream=sys.stderr)
@@ -91,7 +93,7 @@ def _task(name: str) -> Task:
     tasks = course()
     if name in tasks:
         return tasks[name]
-    stem = name.replace("\\", "/").split("/")[-1].removesuffix(".py")  # of a path, perhaps
+    stem = name.replace("\\", "/").split("/")[-1]  # of a path, perhaps
     near = difflib.get_close_matches(stem.lower().replace("-", "_"), tasks, 1)
     advice = f"did you mean {near[0]}?" if near else "minimha homework list shows them all"
     raise ValueError(f"no task is called {name!r}: {advice}")
@@ -107,8 +109,8 @@ def _command(what: str, name: str, options: Any, place: Path | None = None) -> s
 
 
 def _next(files: dict[str, Path], standing: dict[str, str], options: Any) -> str:
-    """How to go on with the first task that is not done; nothing, if all are."""
-    for name, stands in standing.items():
+    """How to go on: with what is begun, or else the first task that is not; or nothing."""
+    for name, stands in sorted(standing.items(), key=lambda item: item[1] == NOT_STARTED):
         if stands == NOT_STARTED:
             return _command("start", name, options)
         if stands == TO_DO:

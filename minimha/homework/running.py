@@ -37,7 +37,8 @@ class Listener:
             return
         task = course()[told["task"]]
         check = next(check for check in task.checks if check.name == told["check"])
-        message = report.longreprtext if report.failed else ""
+        crash = getattr(report.longrepr, "reprcrash", None)
+        message = crash.message.removeprefix("Failed: ") if crash else ""
         verdict = Verdict(task.name, check, OUTCOMES[report.outcome], message)
         self.outcomes[task.name] = verdict.outcome
         self.tell(verdict, report.capstdout)

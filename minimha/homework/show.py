@@ -13,6 +13,13 @@ def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
     for verdict in verdicts:
         yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
         if verdict.outcome == FAILED:
-            yield textwrap.indent(verdict.message, "       ")
+            yield from (f"       {line}" for line in _fitted(verdict.message))
         if verdict.outcome != PASSED:
             return
+
+
+def _fitted(message: str) -> Iterator[str]:
+    """Its lines, 80 columns wide: an error of a student's own may be of any size."""
+    for line in message.splitlines()[:40]:
+        indent = " " * (len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(line[:320], 80, subsequent_indent=f"{indent}  ")

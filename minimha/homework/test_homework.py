@@ -58,5 +58,7 @@ def _verdict(task: Task, check: Check, path: Path, load: Callable[..., Any]) -> 
         return Verdict(task.name, check, TO_DO)
     except workbook.LoadError as error:
         return Verdict(task.name, check, FAILED, str(error))
-    except TimeoutError as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # out of time, or of the student's making
         return Verdict(task.name, check, FAILED, with_line(error, str(path)))

@@ -1,9 +1,11 @@
 """The command `minimha homework`, as a student would use it, or misuse it."""
 
+import hashlib
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +122,15 @@ def test_a_task_from_start_to_done(student, folder):
     assert shown.endswith("next      minimha homework start thrice\n")
 
 
+def test_next_is_what_is_begun(student, folder):
+    write(folder / "thrice.py", "def thrice(x):\n    return 3 * x", "thrice")
+    assert "next      minimha homework check thrice" in student("progress")[1]
+    student("check")
+    assert "next      minimha homework start twice" in student("progress")[1]
+    student("start twice")
+    assert "next      fill in twice.py" in student("progress")[1]
+
+
 def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
     write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
     code, shown = student("check")
@@ -184,6 +195,8 @@ def test_a_name_that_is_none_is_told_the_nearest(command, name, student, folder)
 
 def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
     (folder / "file").write_text("")
+    (folder / "again.py").write_text(TEACHER, encoding="utf-8")
+    (folder / "broken.py").write_text("1 +")
     for command, says in (
         ("start twice --into file", "file is a file, not a folder"),
         ("start twice --into file/x", "Not a directory" if os.name != "nt" else "file"),
@@ -193,6 +206,11 @@ def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
         ("hint", "on which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file makes no task"),
+        (
+            "list --tasks again.py",
+            "again.py cannot be used\nValueError: there is a task twice already",
+        ),
+        ("list --tasks broken.py", "broken.py cannot be used\nSyntaxError: "),
         ("nonsense", "invalid choice: 'nonsense'"),
     ):
         code, shown = student(command)
@@ -260,14 +278,24 @@ BAD = {
     "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
     "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments"),
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n         in twice, line 4: assert x.ndim == 2"),
+    "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n         in twice, line 4: raise GeneratorExit"),
+    "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
     "prints much": ("def twice(x):\n    print('x' * 50, 'y\\n' * 100_000)", "it printed, at the end\n         y\n"),
     "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n         in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
 }  # fmt: skip
 
 
+@pytest.fixture
+def in_background():
+    """As a job in the background is: deaf to Ctrl-C."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.parametrize(("body", "says"), BAD.values(), ids=BAD)
-def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch):
+def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch, in_background):
     monkeypatch.setattr(workbook, "SECONDS", 0.3)
     write(folder / "twice.py", body)
     code, shown = student("check")
@@ -276,7 +304,9 @@ def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypat
     assert says in shown
     assert "Traceback" not in shown
     assert len(shown) < 2000
+    assert max(map(len, shown.splitlines())) <= 87
     assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize(
@@ -336,12 +366,14 @@ def test_progress_knows_what_changed_since(student, folder):
         '{"twice": 3}',
         '{"twice": {"hints": "x", "outcome": []}}',
         "\0",
+        '{"twice": {"hash": "DIGEST", "outcome": ["ok"]}}',
         '{"twice": {"hints": -5}}',
     ],
 )
 def test_a_damaged_record_counts_for_nothing(text, student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / workbook.RECORD).write_text(text)
+    digest = hashlib.sha256((folder / "twice.py").read_bytes()).hexdigest()
+    (folder / workbook.RECORD).write_text(text.replace("DIGEST", digest))
     assert "changed" in student("progress")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     assert student("check")[0] == 0
