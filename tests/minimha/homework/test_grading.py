@@ -197,6 +197,22 @@ np.ones(2) / 0
 """)
 
 
+def test_a_submission_has_limits_and_is_told_nothing(monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    source = """
+import os, resource
+def told():
+    names = "AS", "CPU", "FSIZE", "NPROC", "CORE"
+    limits = [resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names]
+    return limits, "SECRET" in os.environ, os.getcwd()
+"""
+    with Submission(source.encode(), "told", Limits(5, 250)) as submission:
+        limits, secret, folder = submission.function()()
+    assert limits == [(most, most) for most in (250 << 20, 16, 0, 0, 0)]
+    assert not secret
+    assert folder == "/"
+
+
 # --- submissions that end badly, or lie: (source, outcomes of the two checks, what is said)
 
 WRONG = RIGHT.replace("3", "4").replace("factor *", "2 *")
@@ -303,7 +319,11 @@ def test_what_is_worth_nothing_gets_nothing(source):
 HARMLESS = {
     "prints much": "[print('x' * 10**6) for _ in range(100)]",
     "prints errors": "import sys; sys.stderr.write('x' * 10**7); sys.stdout.close()",
-    "leaves threads": "import _thread; _thread.start_new_thread(lambda: [0 for _ in iter(int, 1)], ())",
+    "leaves threads": """
+import _thread
+try: _thread.start_new_thread(lambda: [0 for _ in iter(int, 1)], ())
+except RuntimeError: pass  # only root may, as none of the limits on processes holds for it
+""",
     "is not UTF-8": "# coding: latin-1\n# \xe4",
     "imports what is there": "import os, sys, math, random, typing, numpy.linalg",
     "is not run as a program": "if __name__ == '__main__': import minimha",
@@ -394,6 +414,18 @@ def test_a_loop_at_the_start_costs_the_time_of_one_check():
     first, second = judged("while True: pass")
     assert first.message == second.message == "not done after 1.5 seconds"
     assert time.monotonic() - start < 2
+
+
+def test_a_task_takes_no_more_than_twice_the_time_of_a_check():
+    task = Task(scaled, 1, 3, 5, HINTS, ())
+    task.checks = [*TASK.checks, *TASK.checks]
+    start = time.monotonic()
+    verdicts = judged("def scaled(*_, **__):\n    while True: pass\n", Limits(0.7, 250), task)
+    assert [verdict.message for verdict in verdicts] == [
+        *["not done after 0.7 seconds"] * 2,
+        *["no time is left for this check"] * 2,
+    ]
+    assert time.monotonic() - start < 2.5
 
 
 # --- the line
@@ -612,6 +644,8 @@ def test_strange_files_are_survived(tmp_path, capsys):
     assert rows[1] == ["binary", "0.0", "binary_scaled.py"]
     assert rows[-1] == ["��", "0.0", ""]
     (tmp_path / "secret_scaled.py").chmod(stat.S_IRWXU)
+    with pytest.raises(ValueError, match="longer than 1 MB"):
+        submissions.source(tmp_path / "big_scaled.py")
 
 
 @pytest.mark.usefixtures("tasks")
