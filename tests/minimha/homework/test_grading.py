@@ -227,7 +227,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "leaves": ("import sys; sys.exit(0)", "SystemExit"),
     "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "loops": ("while True: pass", "not done after 1.5 seconds"),
-    "sleeps": ("import time; time.sleep(1000)", "not done after 1.5 seconds"),
+    "calls back for ever": ("while True: tap('y', dy)", "not done after 1.5 seconds"),
     "crashes": ("np.lib.stride_tricks.as_strided(np.ones(1), (1 << 30,), (4096,)).sum()", "Segmentation"),
     "aborts": ("import os; os.abort()", "Abort"),
     "recurses": ("pullback(dy)", "RecursionError"),
