@@ -76,9 +76,8 @@ FORBIDDEN = {
     "reads minimha by open_code": f"import io; io.open_code({str(ANSWERS)!r})",
     "reads minimha by np.fromfile": f"import numpy as np; np.fromfile({str(ANSWERS)!r}, 'u1')",
     "reads minimha by np.memmap": f"import numpy as np; np.memmap({str(ANSWERS)!r}, mode='r')",
-    "reads minimha by np.load": f"import numpy as np; np.load({str(ANSWERS)!r}, allow_pickle=True)",
     "reads minimha by a way round": f"open('{ENCODINGS}{'/..' * 20}{ANSWERS}')",
-    "reads minimha by a loader": f"import importlib.machinery as m; m.SourceFileLoader('a', {str(ANSWERS)!r}).load_module()",
+    "reads minimha by a loader": f"import importlib.machinery as m; m.SourceFileLoader('a', {str(ANSWERS)!r}).get_data({str(ANSWERS)!r})",
     "shows a path that is another": f"""
         class Path(str):
             def startswith(self, *_): return True
@@ -106,19 +105,19 @@ FORBIDDEN = {
     "changes NumPy's files": "import numpy as np; open(np.__file__, 'r+')",
     "writes a file": "open('mine.txt', 'w')",
     "writes a file by os.open": "import os; os.open('mine.txt', os.O_CREAT | os.O_WRONLY)",
-    "opens relative to a folder": "import os; os.open('../os.py', os.O_RDONLY)",
-    "saves an array": "import numpy as np; np.save('/tmp/mine.npy', np.ones(3))",
-    "removes": "import os; os.remove('VICTIM')",
-    "renames": "import os; os.rename('VICTIM', 'VICTIM2')",
-    "changes modes": "import os; os.chmod('VICTIM', 0)",
-    "cuts off": "import os; os.truncate('VICTIM', 0)",
-    "makes a folder": "import os; os.mkdir('/tmp/minimha-mine')",
-    "links": "import os; os.symlink('/etc', '/tmp/minimha-mine')",
+    "opens relative to a folder": f"import os; d = os.open('{ENCODINGS}/', 0); os.open('../os.py', 0, dir_fd=d)",
+    "saves an array": "import numpy as np; np.save('HERE/mine.npy', np.ones(3))",
+    "removes": "import os; os.remove('HERE/victim')",
+    "renames": "import os; os.rename('HERE/victim', 'HERE/other')",
+    "changes modes": "import os; os.chmod('HERE/victim', 0)",
+    "cuts off": "import os; os.truncate('HERE/victim', 0)",
+    "makes a folder": "import os; os.mkdir('HERE/mine')",
+    "links": "import os; os.symlink('/etc', 'HERE/mine')",
     "looks around": "import os; os.listdir('/')",
     "looks around more": "import os; list(os.scandir('..'))",
-    "goes elsewhere": "import os; os.chdir('/tmp')",
+    "goes elsewhere": "import os; os.chdir('HERE')",
     "forks": "import os; os.fork() or os._exit(0)",
-    "makes a pipe": "import os; os.mkfifo('/tmp/minimha-mine')",
+    "makes a pipe": "import os; os.mkfifo('HERE/mine')",
     "slows its parent": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
     "has a shell": "import os; os.system('true')",
     "spawns": "import os; os.posix_spawn('/bin/true', ['true'], {})",
@@ -170,12 +169,14 @@ def acting():
 
 
 @pytest.mark.parametrize("act", FORBIDDEN.values(), ids=FORBIDDEN)
-def test_a_submission_is_refused_what_it_needs_not(act, acting):
+def test_a_submission_is_refused_what_it_needs_not(act, acting, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("of another")
     with pytest.raises(Exception) as error:  # noqa: PT011  whatever refuses it
-        acting()(textwrap.dedent(act))
+        acting()(textwrap.dedent(act).replace("HERE", str(tmp_path)))
     assert not isinstance(error.value, AssertionError)
-    assert not Path("/tmp/minimha-mine").exists()
-    assert not Path("/tmp/mine.npy").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["victim"]
+    assert victim.read_text() == "of another"
     acting()("pass")  # and goes on
 
 
