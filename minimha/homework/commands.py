@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import course, load_tasks, show, workbook
+from . import course, grading, load_tasks, show, workbook
 from .task import FAILED, PASSED, TO_DO, Task, Verdict
 from .workbook import CHANGED, NOT_STARTED
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("hint", _hint, [_name, _place, _all], "a hint on a task, one more each time"),
         ("progress", _progress, [_place], "what is done, chapter by chapter; runs nothing"),
         ("key", _key, [_name], "the solution of a task, or of all"),
+        ("grade", grading.run, [grading.add_arguments], "for teachers: the scores of submissions"),
     ):
         command = commands.add_parser(name, parents=[tasks], help=text, description=text)
         for add in arguments:

@@ -31,7 +31,8 @@ NOT_STARTED, CHANGED = "not started", "changed"
 SECONDS = 10
 """How long a file may take to load, or a check of it, before it is stopped."""
 
-_MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
+MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
+"""The line that says of which task a file is homework, among its first 1000 bytes."""
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
 
 
@@ -91,16 +92,16 @@ def _task_of(path: Path) -> tuple[str, bool]:
     """The task that a file is homework of, "" for none, and whether its first lines say so."""
     try:
         with path.open("rb") as file:
-            head = _decoded(file.read(1000))
-            if found := _MARK.search(head):
+            head = decoded(file.read(1000))
+            if found := MARK.search(head):
                 return found[1], True
-            text = head + _decoded(file.read()) if path.stem in course() else ""
+            text = head + decoded(file.read()) if path.stem in course() else ""
     except OSError:
         return "", False
     return (path.stem if re.search(rf"^def {path.stem}\b", text, re.MULTILINE) else ""), False
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
     """Text enough to find a mark in, however an editor has saved it."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\r", "\n")

@@ -1,0 +1,44 @@
+"""A task of a teacher's own, as docs/teaching.md explains it."""
+
+import numpy as np
+
+from minimha import gradcheck
+from minimha.homework import same, task, value_of
+
+
+@task(
+    chapter=2,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "Write dy/dx with the rule for 1 / u. Which part of the result is y, and which 1 − y?",
+        "dy/dx = exp(−x) / (1 + exp(−x))², and exp(−x) / (1 + exp(−x)) = 1 − y.",
+        "return (dy * y * (1 - y),)",
+    ),
+)
+def sigmoid(x):
+    """The logistic function, and its pullback.
+
+    x  (T, M)
+    Returns y (T, M) with y = 1 / (1 + exp(−x)), and the function that takes dy (T, M) to a tuple
+    with one gradient, (dx,).
+    """
+    # BEGIN SOLUTION: return y, and a function pullback(dy)
+    y = 1 / (1 + np.exp(-x))
+
+    def pullback(dy):
+        return (dy * y * (1 - y),)
+
+    return y, pullback
+    # END SOLUTION
+
+
+@sigmoid.check
+def values(yours, rng):
+    x = rng.standard_normal((3, 4))
+    same(value_of(yours(x), "sigmoid"), 1 / (1 + np.exp(-x)), "y", axes="T M")
+
+
+@sigmoid.check(weight=2)
+def gradients(yours, rng):
+    gradcheck(yours, rng.standard_normal((3, 4)), axes=["T M"])

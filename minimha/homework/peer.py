@@ -1,0 +1,298 @@
+"""A line between two processes, along which each calls functions of the other.
+
+It needs NumPy and the standard library: worker.py, at the far end, has nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+import json
+import math
+import re
+import struct
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+MOST = 1 << 24
+"""Bytes of arrays in one message."""
+_MOST_TEXT = 1 << 20
+
+_ERRORS = {
+    error.__name__: error
+    for error in (
+        ArithmeticError, AssertionError, AttributeError, FloatingPointError, ImportError,
+        IndexError, KeyError, LookupError, MemoryError, NameError, NotImplementedError, OSError,
+        OverflowError, RecursionError, RuntimeError, TypeError, ValueError, ZeroDivisionError,
+    )
+}  # fmt: skip
+
+
+class LostError(BaseException):
+    """There is no one at the other end any more, or what came is no answer.
+
+    Not an Exception, so that no check takes it for something that the function raised.
+    """
+
+
+class Remote:
+    """A function at the other end, called as if it were here."""
+
+    def __init__(self, peer: Peer, number: int, name: str, parameters: Any) -> None:
+        self.__name__ = self.__qualname__ = name
+        self._peer, self._number = peer, number
+        if parameters is not None:
+            self.__signature__ = inspect.Signature(
+                [_parameter(name, kind, optional) for name, kind, optional in parameters]
+            )
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self._peer.call(self._number, arguments, settings)
+
+    def __del__(self) -> None:
+        self._peer.dropped.append(self._number)
+
+
+class Peer:
+    """One end of a line, along which both ends call each other's functions.
+
+    read(n) and write(data) move bytes. Arguments and results are arrays, numbers, text, None,
+    tuples, lists and dictionaries of these, and functions, which stay where they are: the other
+    end gets a Remote. Nothing that comes along the line is ever run.
+
+    A message is two lengths, JSON, and the bytes of the arrays in it:
+
+        ["call", number of the function, arguments, settings, numbers no longer needed]
+        ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
+        ["raise", names of the error's classes, text]
+
+    Lent to a call are the arrays in its arguments, and in what the functions return that it calls
+    meanwhile. One that comes back unchanged is the array that was lent.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
+        self._read, self._write = read, write
+        self.functions: dict[int, Callable[..., Any]] = {}
+        self._numbers = itertools.count()
+        self.dropped: list[int] = []
+        self.caught: type[BaseException] = Exception
+        self.file: str | None = None  # whose lines an error tells
+        self.changed = self.restores = False  # arrays in place; and is that done here as well?
+        self._lent: list[list[np.ndarray]] = []  # by the calls under way
+        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with how they were
+
+    def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """Call a function of the other end; meanwhile answer the calls that it makes.
+
+        Raises what the function raised, as the nearest built-in error, and LostError.
+        """
+        dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
+        self._lent.append(self._send(["call", number, tuple(arguments), dict(settings), dropped]))
+        try:
+            while True:
+                (kind, *content), arrays = self._receive()
+                match kind, content:
+                    case "call", [int(), tuple(), dict(), list()]:
+                        self._answer(content, arrays)
+                    case "return", [value, list(changed)]:
+                        self._borrow(arrays)
+                        self._restore(changed)
+                        return value
+                    case "raise", [list(names), str(text)]:
+                        raise _error(names, text)
+                    case _:
+                        raise LostError("what came back is no answer")
+        finally:
+            self._lent.pop()
+
+    def serve(self) -> None:
+        """Answer calls for ever."""
+        while True:
+            (_, *content), arrays = self._receive()
+            self._answer(content, arrays)
+
+    def give(self, function: Callable[..., Any]) -> int:
+        """A number by which the other end can call the function."""
+        number = next(self._numbers)
+        self.functions[number] = function
+        return number
+
+    def _answer(self, content: list[Any], arrays: list[np.ndarray]) -> None:
+        number, arguments, settings, dropped = content
+        for old in dropped:
+            self.functions.pop(old, None)
+        self._borrowed.append([])
+        self._borrow(arrays)
+        try:
+            value = self.functions[number](*arguments, **settings)
+            here = enumerate(self._here())
+            changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]
+            sent = self._send(["return", value, changed])
+            if self._lent:
+                self._lent[-1] += sent
+        except self.caught as error:  # of the function, or because its value cannot be sent
+            names = [kind.__name__ for kind in type(error).__mro__]
+            self._send(["raise", names, _text(error, self.file)])
+        finally:
+            self._borrowed.pop()
+
+    def _here(self) -> list[tuple[np.ndarray, bytes]]:
+        """The arrays that are lent to the call that is answered now."""
+        return self._borrowed[-1] if self._borrowed else []
+
+    def _number_here(self, array: np.ndarray) -> int | None:
+        """Which of the arrays that are lent this is, as it was when it was lent."""
+        for k, (lent, before) in enumerate(self._here()):
+            if lent is array and lent.tobytes() == before:
+                return k
+        return None
+
+    def _borrow(self, arrays: list[np.ndarray]) -> None:
+        self._here().extend((array, array.tobytes()) for array in arrays)
+
+    def _restore(self, changed: list[Any]) -> None:
+        self.changed = self.changed or bool(changed)
+        if not self.restores:
+            return
+        lent = self._lent[-1]
+        for pair in changed:
+            match pair:
+                case [int(k), np.ndarray() as new] if 0 <= k < len(lent):
+                    if (new.shape, new.dtype) != (lent[k].shape, lent[k].dtype):
+                        raise LostError("what came back is no answer")
+                    if lent[k].flags.writeable:
+                        lent[k][...] = new
+                case _:
+                    raise LostError("what came back is no answer")
+
+    def _send(self, message: list[Any]) -> list[np.ndarray]:
+        """Send a message. Returns the arrays in it, in order."""
+        arrays: list[np.ndarray] = []
+        text = json.dumps(self._packed(message, arrays)).encode()
+        size = sum(array.nbytes for array in arrays)
+        if size > MOST or len(text) > _MOST_TEXT:
+            raise ValueError(f"{(size + len(text)) / 1e6:.3g} MB are too much to be passed on")
+        data = [struct.pack(">II", len(text), size), text, *(a.tobytes() for a in arrays)]
+        self._write(b"".join(data))
+        return arrays
+
+    def _receive(self) -> tuple[list[Any], list[np.ndarray]]:
+        """A message, and the arrays in it, in order."""
+        length, size = struct.unpack(">II", self._read(8))
+        if length > _MOST_TEXT or size > MOST:
+            raise LostError("what came back is no answer")
+        text, body = self._read(length), io.BytesIO(self._read(size))
+        arrays: list[np.ndarray] = []
+        try:
+            message = self._unpacked(json.loads(text), body, arrays)
+            if not isinstance(message, list) or body.read():
+                raise ValueError("a message is a list, and all bytes are of its arrays")
+            return message, arrays
+        except Exception:  # whatever is wrong with it
+            raise LostError("what came back is no answer") from None
+
+    def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
+        """The value in terms of JSON: lists with a first word that says what they are."""
+        match value:
+            case np.ndarray() if (k := self._number_here(value)) is not None:
+                return ["lent", k]
+            case np.ndarray() | np.generic():
+                array = np.asarray(value)
+                if array.dtype.kind not in "biufc":
+                    raise TypeError(f"an array of dtype {array.dtype} cannot be passed on")
+                arrays.append(array)
+                return ["array", array.dtype.str, array.shape, isinstance(value, np.generic)]
+            case None | bool() | int() | float() | str():
+                return value
+            case complex():
+                return ["complex", value.real, value.imag]
+            case tuple() | list():
+                kind = "tuple" if isinstance(value, tuple) else "list"
+                return [kind, *(self._packed(x, arrays) for x in value)]
+            case dict() if all(isinstance(key, str) for key in value):
+                return {key: self._packed(x, arrays) for key, x in value.items()}
+            case Remote() if value._peer is self:
+                return ["yours", value._number]
+        if callable(value) and not isinstance(value, type):
+            name = str(getattr(value, "__name__", type(value).__name__))
+            return ["function", self.give(value), name, _parameters(value)]
+        raise TypeError(
+            f"a {type(value).__name__} cannot be passed on, only arrays, numbers, text, None, "
+            "functions, and tuples, lists and dictionaries of these"
+        )
+
+    def _unpacked(  # noqa: PLR0911
+        self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]
+    ) -> Any:
+        """The value that was packed. Raises whatever it likes for what was not packed by us."""
+        match item:
+            case dict():
+                return {key: self._unpacked(x, body, arrays) for key, x in item.items()}
+            case ["array", str(dtype), list(shape), bool(scalar)]:
+                array = _array(dtype, shape, body)
+                arrays.append(array)
+                return array[()] if scalar else array
+            case ["tuple" | "list" as kind, *items]:
+                values = (self._unpacked(x, body, arrays) for x in items)
+                return tuple(values) if kind == "tuple" else list(values)
+            case ["complex", float(real), float(imag)]:
+                return complex(real, imag)
+            case ["function", int(number), str(name), parameters]:
+                return Remote(self, number, name[:80], parameters)
+            case ["lent", int(k)] if k >= 0:
+                return self._lent[-1][k]
+            case ["yours", int(number)]:
+                return self.functions[number]
+            case list():
+                raise ValueError(f"what is {item[:1]}?")
+        return item
+
+
+def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:
+    if not re.fullmatch(r"[<>|][biufc]\d{1,2}", dtype):
+        raise ValueError(f"dtype {dtype}")
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"shape {shape}")
+    kind = np.dtype("u1" if dtype[1] == "b" else dtype)
+    data = bytearray(body.read(min(MOST, math.prod(shape) * kind.itemsize)))
+    array = np.frombuffer(data, kind) if data else np.empty(0, kind)
+    array = array.reshape(shape)
+    return array != 0 if dtype[1] == "b" else array  # a byte of 2 is no bool
+
+
+def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
+    default = None if optional else inspect.Parameter.empty
+    return inspect.Parameter(name, inspect._ParameterKind(kind), default=default)
+
+
+def _parameters(function: Callable[..., Any]) -> Any:
+    """What a signature is, as far as it may matter to who calls it."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
+
+
+def _text(error: BaseException, file: str | None) -> str:
+    """What the error says, with the last line of the file that it came through."""
+    try:
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        text = str(text)[:2000].strip()
+    except Exception:  # it may be a class of theirs
+        text = ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == file:
+            return f"{text}\n  in {frame.name}, line {frame.lineno}: {frame.line}"
+    return text
+
+
+def _error(names: list[Any], text: str) -> Exception:
+    """An error of the nearest class that is built in, which goes by the name of its own."""
+    base = next((_ERRORS[name] for name in names if name in _ERRORS), Exception)
+    name = str(names[0])[:80] if names else base.__name__
+    return type(name, (base,), {"__str__": lambda self: text})(text)

@@ -1,0 +1,685 @@
+"""Submissions that do harm, cheat or end badly get what they deserve, and touch nothing else."""
+
+import argparse
+import csv
+import io
+import json
+import os
+import stat
+import struct
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wrong_answers import all_wrong, answered
+
+import minimha
+from minimha import homework
+from minimha.homework import grading, remote, submissions
+from minimha.homework.peer import MOST, LostError, Peer
+from minimha.homework.remote import Limits, Submission
+from minimha.homework.task import FAILED, PASSED, TO_DO, Task
+
+LIMITS = Limits(seconds=1.5, megabytes=250)
+HINTS = ("look", "do", "write")
+
+
+def scaled(x, factor, *, tap=lambda name, x: x):
+    """Return factor · x, and its pullback, which takes dy to (dx,)."""
+    y = tap("y", factor * x)
+
+    def pullback(dy):
+        # BEGIN SOLUTION: return a tuple
+        return (factor * dy,)
+        # END SOLUTION
+
+    return y, pullback
+
+
+TASK = Task(scaled, 1, 3, 5, HINTS, ())
+
+
+@TASK.check
+def values(yours, rng):
+    x = rng.standard_normal((2, 3))
+    y, _ = yours(x, 3)
+    homework.same(y, 3 * x, "y")
+
+
+@TASK.check(weight=2)
+def gradients(yours, rng):
+    x, dy = rng.standard_normal((2, 2, 3))
+    _, pullback = yours(x, 3, tap=lambda name, y: y)
+    (dx,) = pullback(dy)
+    homework.same(dx, 3 * dy, "dx")
+
+
+RIGHT = f"import numpy as np\n\n{TASK.code(solved=True)}"
+
+
+def judged(source, limits=LIMITS, task=TASK):
+    return grading.judged(task, textwrap.dedent(source).encode(), 0, limits)
+
+
+# --- what a submission may not do
+
+ROOT = Path(minimha.__file__).parents[1]
+ANSWERS = Path(minimha.__file__).with_name("homework") / "tasks" / "ch05_attention.py"
+ENCODINGS = Path(os.__file__).with_name("encodings")
+FORBIDDEN = {
+    "opens another file": "open('/etc/passwd')",
+    "reads minimha": f"open({str(ANSWERS)!r})",
+    "reads minimha by os.open": f"import os; os.open({str(ANSWERS)!r}, os.O_RDONLY)",
+    "reads minimha by FileIO": f"import io; io.FileIO({str(ANSWERS)!r})",
+    "reads minimha by open_code": f"import io; io.open_code({str(ANSWERS)!r})",
+    "reads minimha by np.fromfile": f"import numpy as np; np.fromfile({str(ANSWERS)!r}, 'u1')",
+    "reads minimha by np.memmap": f"import numpy as np; np.memmap({str(ANSWERS)!r}, mode='r')",
+    "reads minimha by a way round": f"open('{ENCODINGS}{'/..' * 20}{ANSWERS}')",
+    "reads minimha by a loader": f"import importlib.machinery as m; m.SourceFileLoader('a', {str(ANSWERS)!r}).get_data({str(ANSWERS)!r})",
+    "shows a path that is another": f"""
+        class Path(str):
+            def startswith(self, *_): return True
+            def __contains__(self, _): return False
+        open(Path({str(ANSWERS)!r}))
+    """,
+    "has its own built-in functions": f"""
+        import builtins
+        before = dict(vars(builtins))
+        builtins.str = builtins.type = lambda *a: True
+        try:
+            open({str(ANSWERS)!r})
+        finally:
+            vars(builtins).update(before)
+    """,
+    "changes what refuses": f"""
+        try:
+            open({str(ANSWERS)!r})
+        except PermissionError as error:
+            frame = error.__traceback__.tb_next.tb_frame
+            frame.f_locals["readable"] = ("/",)
+            frame.f_globals.update(str=None, type=None, PermissionError=None)
+        open({str(ANSWERS)!r})
+    """,
+    "changes NumPy's files": "import numpy as np; open(np.__file__, 'r+')",
+    "writes a file": "open('mine.txt', 'w')",
+    "writes a file by os.open": "import os; os.open('mine.txt', os.O_CREAT | os.O_WRONLY)",
+    "opens relative to a folder": f"import os; d = os.open('{ENCODINGS}/', 0); os.open('../os.py', 0, dir_fd=d)",
+    "saves an array": "import numpy as np; np.save('HERE/mine.npy', np.ones(3))",
+    "removes": "import os; os.remove('HERE/victim')",
+    "renames": "import os; os.rename('HERE/victim', 'HERE/other')",
+    "changes modes": "import os; os.chmod('HERE/victim', 0)",
+    "cuts off": "import os; os.truncate('HERE/victim', 0)",
+    "makes a folder": "import os; os.mkdir('HERE/mine')",
+    "links": "import os; os.symlink('/etc', 'HERE/mine')",
+    "looks around": "import os; os.listdir('/')",
+    "looks around more": "import os; list(os.scandir('..'))",
+    "goes elsewhere": "import os; os.chdir('HERE')",
+    "forks": "import os; os.fork() or os._exit(0)",
+    "makes a pipe": "import os; os.mkfifo('HERE/mine')",
+    "slows its parent": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "has a shell": "import os; os.system('true')",
+    "spawns": "import os; os.posix_spawn('/bin/true', ['true'], {})",
+    "becomes another": "import os; os.execv('/bin/true', ['true'])",
+    "kills its parent": "import os; os.kill(os.getppid(), 0)",
+    "kills its parent's group": "import os; os.killpg(os.getpgid(os.getppid()), 0)",
+    "kills by a descriptor": "import os, _signal; _signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)",
+    "raises its limits": "import resource; resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))",
+    "starts processes": "import subprocess",
+    "starts processes in other words": "import _posixsubprocess",
+    "starts Python": "import multiprocessing",
+    "has sockets": "import socket",
+    "has C": "import ctypes; ctypes.CDLL(None)",
+    "has C in other words": "import _ctypes",
+    "has another interpreter": "import importlib; importlib.import_module('_xxsubinterpreters').create()",
+    "has what is built in": "import importlib.machinery as m; m.BuiltinImporter.load_module('faulthandler')",
+    "runs at exit": "import atexit; atexit.register(print)",
+    "has signals": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "has a database": "import sqlite3",
+    "has a window": "import tkinter",
+    "imports minimha": "import minimha",
+    "imports minimha_autograd": "from minimha_autograd import gradcheck",
+    "imports torch": "import torch",
+    "imports jax": "import jax",
+    "imports HIPS autograd": "import autograd",
+    "imports by name": "import importlib; importlib.import_module('minimha')",
+    "imports from a path": f"import sys; sys.path.insert(0, {str(ROOT)!r}); import minimha",
+    "imports by file": f"""
+        import importlib.util as u
+        spec = u.spec_from_file_location("answers", {str(ANSWERS)!r})
+        spec.loader.exec_module(u.module_from_spec(spec))
+    """,
+    "takes what is imported": "import sys; sys.modules['minimha']",
+    "takes what others imported": "import numpy.testing as t; t._private.utils.os",
+    "looks for objects": "import gc; gc.get_objects()",
+    "looks for referrers": "import gc; gc.get_referrers(int)",
+    "hears events": "import sys; heard = []; sys.addaudithook(lambda *a: heard.append(a)); exec('1'); heard[0]",
+    "traces": "import sys; sys.settrace(print)",
+    "waits for input": "breakpoint()",
+}
+CLEAN = "def act(code):\n    exec(code, {})\n"
+
+
+@pytest.fixture(scope="module")
+def acting():
+    """A function in the process of a submission that runs a text there."""
+    with Submission(CLEAN.encode(), "act", Limits(20, 250)) as submission:
+        yield submission.function
+
+
+@pytest.mark.parametrize("act", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_submission_is_refused_what_it_needs_not(act, acting, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("of another")
+    with pytest.raises(Exception) as error:  # noqa: PT011  whatever refuses it
+        acting()(textwrap.dedent(act).replace("HERE", str(tmp_path)))
+    assert not isinstance(error.value, AssertionError)
+    assert [path.name for path in tmp_path.iterdir()] == ["victim"]
+    assert victim.read_text() == "of another"
+    acting()("pass")  # and goes on
+
+
+def test_a_submission_may_do_what_it_needs(acting):
+    acting()("""
+import os, sys, math, random, re, json, inspect, copy, itertools, functools, typing, dataclasses
+import numpy as np, numpy.linalg
+from collections import namedtuple
+from dataclasses import dataclass
+Pair = namedtuple("Pair", "a b")
+@dataclass
+class Point:
+    x: float = math.pi
+np.linalg.svd(np.random.default_rng(0).standard_normal((5, 4)))
+np.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4)), optimize=True)
+np.random.default_rng().random(); random.random(); np.fft.fft(np.ones(4)); np.random.rand(3); copy.deepcopy(Point()); print(np.ones(3))
+import warnings; warnings.warn("careful")
+np.ones(2) / 0
+""")
+
+
+def test_a_submission_has_limits_and_is_told_nothing(monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    source = """
+import os, resource
+def told():
+    names = "AS", "CPU", "FSIZE", "NPROC", "CORE"
+    limits = [resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names]
+    return limits, "SECRET" in os.environ, os.getcwd()
+"""
+    with Submission(source.encode(), "told", Limits(5, 250)) as submission:
+        limits, secret, folder = submission.function()()
+    assert limits == [(most, most) for most in (250 << 20, 16, 0, 0, 0)]
+    assert not secret
+    assert folder == "/"
+
+
+# --- submissions that end badly, or lie: (source, outcomes of the two checks, what is said)
+
+WRONG = RIGHT.replace("3", "4").replace("factor *", "2 *")
+LOST = "    if dy.size: {}\n        return (factor * dy,)"
+GREEDY = """a, n = [], 1 << 24
+        while n:
+            try: a.append(bytearray(n))
+            except MemoryError: n //= 2
+        raise MemoryError"""
+FATAL = {  # only when the pullback is called: what was right before counts
+    "ends itself": ("import os; os._exit(0)", "exit code 0"),
+    "leaves": ("import sys; sys.exit(0)", "SystemExit"),
+    "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "loops": ("while True: pass", "not done after 1.5 seconds"),
+    "calls back for ever": ("while True: tap('y', dy)", "not done after 1.5 seconds"),
+    "crashes": ("np.lib.stride_tricks.as_strided(np.ones(1), (1 << 30,), (4096,)).sum()", "Segmentation"),
+    "aborts": ("import os; os.abort()", "Abort"),
+    "recurses": ("pullback(dy)", "RecursionError"),
+    "eats memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
+    "eats all of it": (GREEDY, "MemoryError"),
+    "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
+    "returns objects": ("return (np.array([object()]),)", "dtype object"),
+    "returns what is no array": ("return ({1, 2},)", "a set cannot be passed on"),
+    "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
+    "returns NaN": ("return (factor * dy * np.nan,)", "dx is wrong"),
+    "raises what cannot be told": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
+    "raises what looks like orders": ("raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;')", "]0;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "says"), FATAL.values(), ids=FATAL)
+def test_what_ends_one_check_leaves_the_others(end, says):
+    source = RIGHT.replace("        return (factor", f"        {end}\n        return (factor")
+    start = time.monotonic()
+    first, second = judged(source)
+    assert (first.outcome, second.outcome) == (PASSED, FAILED)
+    assert says in second.message
+    assert time.monotonic() - start < 2 * LIMITS.seconds
+    assert grading.score([first, second]) == pytest.approx(1 / 3)
+
+
+LIAR = """
+    import numpy as np
+    class Liar(np.ndarray):
+        def _true(self, *_, **__): return np.True_
+        __eq__ = __le__ = __lt__ = all = any = _true
+        dtype = property(lambda self: np.dtype(float))
+        def __array_function__(self, *_): return True
+        def __array_ufunc__(self, *_, **__): return np.zeros((2, 3))
+    def scaled(x, factor, *, tap=None):
+        wrong = np.zeros((2, 3)).view(Liar)
+        return wrong, lambda dy: (wrong,)
+"""
+FORGED = """
+    import os, struct, numpy as np
+    {}
+    def scaled(x, factor, *, tap=None):
+        return np.zeros((2, 3)), lambda dy: (np.zeros((2, 3)),)
+"""
+WORTHLESS = {
+    "prints what a passing run prints": FORGED.format(
+        "print('ok     scaled: values\\nok     scaled: gradients\\n2 passed in 0.01s')"
+    ),
+    "ends when it is loaded": "import os; os._exit(0)",
+    "lies about equality": LIAR,
+    "changes NumPy": FORGED.format("np.allclose = np.array_equal = lambda *a, **k: True; np.ndarray = list"),
+    "changes its arguments to fit": """
+        def scaled(x, factor, *, tap=None):
+            x[...] = 0
+            def pullback(dy):
+                dy[...] = 0
+                return (dy,)
+            return 1 * x, pullback
+    """,
+    "writes along the line": FORGED.format("[os.write(n, bytes(99)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
+    "writes half a message": FORGED.format("[os.write(n, struct.pack('>II', 99, 0)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
+    "answers for the line": FORGED.format("""
+    import sys
+    frame = sys._getframe()
+    while "peer" not in frame.f_locals: frame = frame.f_back
+    peer = frame.f_locals["peer"]
+    for _ in range(9): peer._send(["return", True, []])
+    """.strip()),
+    "asks the other end": FORGED.format("""
+    import sys
+    frame = sys._getframe()
+    while "peer" not in frame.f_locals: frame = frame.f_back
+    frame.f_locals["peer"].call(0, (), {})
+    """.strip()),
+    "changes the line": FORGED.format("import json; json.dumps = lambda *a: '[' * 10**5"),
+    "names no task": "def scale(x): return x",
+    "is not Python": "def scaled(:",
+    "is no text": "\0\1\2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", WORTHLESS.values(), ids=WORTHLESS)
+def test_what_is_worth_nothing_gets_nothing(source):
+    verdicts = judged(source)
+    assert [verdict.outcome for verdict in verdicts] == [FAILED, FAILED]
+    assert all(verdict.message for verdict in verdicts)
+
+
+HARMLESS = {
+    "prints much": "[print('x' * 10**6) for _ in range(100)]",
+    "prints errors": "import sys; sys.stderr.write('x' * 10**7); sys.stdout.close()",
+    "leaves threads": """
+import _thread
+try: _thread.start_new_thread(lambda: [0 for _ in iter(int, 1)], ())
+except RuntimeError: pass  # only root may, as none of the limits on processes holds for it
+""",
+    "is not UTF-8": "# coding: latin-1\n# \xe4",
+    "imports what is there": "import os, sys, math, random, typing, numpy.linalg",
+    "is not run as a program": "if __name__ == '__main__': import minimha",
+}
+
+
+@pytest.mark.parametrize("line", HARMLESS.values(), ids=HARMLESS)
+def test_what_does_no_harm_costs_nothing(line):
+    source = f"{line}\n{RIGHT}".encode("latin-1" if "latin" in line else "utf-8")
+    verdicts = grading.judged(TASK, source, 0, Limits(10, 250))
+    assert [verdict.outcome for verdict in verdicts] == [PASSED, PASSED], verdicts
+
+
+def test_what_cannot_be_imported_is_told():
+    (verdict, _) = judged(f"import minimha\n{RIGHT}")
+    assert verdict.message == (
+        "ImportError: minimha cannot be imported here, where homework is graded\n"
+        "  in <module>, line 1: import minimha"
+    )
+
+
+def test_a_stub_is_to_do():
+    source = f"import numpy as np\n{TASK.code()}"
+    assert [verdict.outcome for verdict in judged(source)] == [PASSED, TO_DO]
+
+
+def test_a_file_that_is_to_do_is_to_do():
+    assert {verdict.outcome for verdict in judged("raise NotImplementedError")} == {TO_DO}
+
+
+def test_an_argument_changed_in_place_is_told_as_it_is_here():
+    softmax = homework.course()["softmax"]
+    source = "import numpy as np\n" + softmax.code(solved=True).replace(
+        "    e = np.exp(x - x", "    x -= x"
+    ).replace("True))  #", "True)\n    e = np.exp(x)  #")
+    values, gradients = judged(source, task=softmax)
+    assert values.outcome == PASSED, values.message
+    assert "x was changed in place" in gradients.message
+
+
+def test_an_array_of_another_function_changed_in_place_is_seen():
+    kept = np.ones(3)
+    source = b"""
+def f(g, x):
+    y = g()
+    y += x
+    x *= 2
+    return y
+"""
+    for restores, seen in ((True, 2), (False, 1)):
+        x = np.ones(3)
+        with Submission(source, "f", LIMITS) as submission:
+            f = submission.function()
+            submission.peer.restores = restores
+            np.testing.assert_array_equal(f(lambda: kept, x), kept if restores else kept + 1)
+        assert submission.peer.changed
+        np.testing.assert_array_equal(x, np.full(3, seen))
+        np.testing.assert_array_equal(kept, [2.0, 2.0, 2.0])
+
+
+def test_an_array_that_comes_back_is_itself():
+    source = b"""
+def f(g, x):
+    y = x + 1
+    same, z = g(y) is y, x
+    x[0] = 7
+    return y, same, z, g(x)
+"""
+    x, w = np.ones(3), np.ones(2)
+    with Submission(source, "f", LIMITS) as submission:
+        _, same, z, gx = submission.function()(lambda x: x, x)
+    assert same
+    assert x.tolist() == [1, 1, 1]  # as they are not to be restored
+    assert z.tolist() == gx.tolist() == [7, 1, 1]
+    with Submission(b"def f(x, w): return w, x, w", "f", LIMITS) as submission:
+        back = submission.function()(x, w)
+    assert [id(array) for array in back] == [id(w), id(x), id(w)]
+
+
+def test_too_much_from_many_calls_is_too_much(monkeypatch):
+    monkeypatch.setattr(remote, "_MOST", 1 << 22)
+    source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
+    assert judged(source)[1].message == "too much came back"
+
+
+def test_a_loop_at_the_start_costs_the_time_of_one_check():
+    start = time.monotonic()
+    first, second = judged("while True: pass")
+    assert first.message == second.message == "not done after 1.5 seconds"
+    assert time.monotonic() - start < 2
+
+
+def test_a_task_takes_no_more_than_twice_the_time_of_a_check():
+    task = Task(scaled, 1, 3, 5, HINTS, ())
+    task.checks = [*TASK.checks, *TASK.checks]
+    start = time.monotonic()
+    verdicts = judged("def scaled(*_, **__):\n    while True: pass\n", Limits(0.7, 250), task)
+    assert [verdict.message for verdict in verdicts] == [
+        *["not done after 0.7 seconds"] * 2,
+        *["no time is left for this check"] * 2,
+    ]
+    assert time.monotonic() - start < 2.5
+
+
+# --- the line
+
+
+@pytest.mark.parametrize(
+    ("task", "wrong"),
+    {task.name: (task, wrong) for task, wrong in all_wrong()}.values(),
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_a_wrong_answer_is_told_as_it_is_here(task, wrong):
+    source = task.code(solved=True).replace(wrong.old, wrong.new)
+    there = grading.judged(task, f"import numpy as np\n{source}".encode(), 0, Limits())
+    here = list(task.verdicts(answered(task, wrong)))
+    assert [v.outcome for v in there] == [v.outcome for v in here]
+    assert FAILED in {v.outcome for v in there}
+    for a, b in zip(there, here, strict=True):
+        assert a.message.splitlines()[:1] == b.message.splitlines()[:1]
+
+
+def echo(*arguments, **settings):
+    return arguments, settings
+
+
+def test_values_arrive_as_they_were():
+    values = [
+        None, True, 3, -1.5, float("nan"), 1 + 2j, "ä\n", (), [1, (2, [])], {"a": {"b": ()}},
+        np.float32(2.5), np.int8(-3), np.True_, np.zeros((0, 3)), np.zeros(()), np.arange(6).reshape(2, 3).T,
+        np.array([True, False]), np.array([1 + 1j]), np.arange(3, dtype=">i4"), np.ones(2, np.longdouble),
+    ]  # fmt: skip
+    source = b"def echo(*arguments, **settings):\n    return arguments, settings\n"
+    with Submission(source, "echo", LIMITS) as submission:
+        (*back,), settings = submission.function()(*values, tuple=(1,), list="array")
+    assert settings == {"tuple": (1,), "list": "array"}
+    for x, y in zip(values, back, strict=True):
+        assert type(x) is type(y)
+        if isinstance(x, np.ndarray | np.generic):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            np.testing.assert_array_equal(x, y)
+        else:
+            assert repr(x) == repr(y)
+
+
+def test_functions_are_called_across_and_keep_their_errors():
+    source = b"""
+def outer(f, x, *, tap):
+    try:
+        f(-1)
+    except ValueError as error:
+        refused = str(error)
+    return tap("y", f(x)), refused, f, lambda g: g(outer)
+"""
+
+    def root(x):
+        if x < 0:
+            raise ValueError(f"no root of {x}")
+        return x**0.5
+
+    with Submission(source, "outer", LIMITS) as submission:
+        outer = submission.function()
+        y, refused, same_f, apply = outer(root, 16.0, tap=lambda name, x: (name, x))
+        assert (y, refused, same_f) == (("y", 4.0), "no root of -1", root)
+        assert apply(lambda g: g.__name__) == "outer"
+        with pytest.raises(ValueError, match=r"no root of -4\.0\n  in outer, line 7: return tap"):
+            outer(root, -4.0, tap=None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">II", 1 << 31, 0),
+        struct.pack(">II", 2, MOST + 1),
+        *(
+            struct.pack(">II", len(text), 8) + text + bytes(8)
+            for text in (
+                b"{}", b"[" * 10**5, b"\xff", b'["array"]', b'["list", "return", 1, ["list"]]',
+                b'["list", ["array", "|O", [1], false]]', b'["list", ["array", "<f8", [-1], false]]',
+                b'["list", ["array", "<f8", [4611686018427387904, 4], false]]',
+                b'["list", ["array", "<f8", [2], false]]', b'["list", ["array", "<f7", [1], false]]',
+                b'["list", ["yours", 5], ["array", "<f8", [1], false]]', b'["pickle", ["array", "<f8", [1], false]]',
+                b'["list", "return", ["lent", 0], ["list"], ["array", "<f8", [1], false]]', b'["list", "jump", ["array", "<f8", [1], false]]', b'["list", "raise", [], 3]', b"9" * 9999,
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(data):
+    line, asked = io.BytesIO(data), []
+    with pytest.raises(LostError):
+        Peer(lambda n: asked.append(n) or line.read(n), lambda data: None).call(0, (), {})
+    assert max(asked) <= MOST
+
+
+def test_a_byte_of_2_is_no_bool():
+    text = b'["list", "return", ["array", "|b1", [2], false], ["list"]]'
+    line = io.BytesIO(struct.pack(">II", len(text), 2) + text + b"\2\0")
+    answer = Peer(line.read, lambda data: None).call(0, (), {})
+    assert answer.tobytes() == b"\1\0"
+
+
+# --- a folder of submissions
+
+
+def options(*arguments):
+    parser = argparse.ArgumentParser()
+    grading.add_arguments(parser)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """The course is this one task."""
+    monkeypatch.setattr(grading, "course", lambda: {TASK.name: TASK})
+
+
+def snapshot(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+HOSTILE = """
+import os
+{}
+for path in {!r}:
+    try: os.remove(path)
+    except OSError: pass
+    open(path, "w")
+"""
+
+
+@pytest.mark.usefixtures("tasks")
+def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "in"
+    names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "half", "none", "a\nb")
+    for name in names:
+        (folder / name / "week 1").mkdir(parents=True)
+        (folder / name / "week 1" / "scaled.py").write_text(RIGHT)
+    theirs = [str(folder / name / "week 1" / "scaled.py") for name in names]
+    (folder / "loop" / "week 1" / "scaled.py").write_text("while True: pass")
+    (folder / "attack" / "week 1" / "scaled.py").write_text(HOSTILE.format(RIGHT, theirs))
+    (folder / "half" / "week 1" / "scaled.py").write_text(f"import numpy as np\n{TASK.code()}")
+    (folder / "none" / "week 1" / "scaled.py").unlink()
+    before = snapshot(folder)
+    start = time.monotonic()
+    assert grading.run(options(folder, "--json", "--csv", "--time", 1.5, "--seed", 7)) == 0
+    assert time.monotonic() - start < 8
+    assert snapshot(folder) == before
+    report = json.loads(Path("grades.json").read_text(encoding="utf-8"))
+    assert (report["seed"], report["minimha"]) == (7, minimha.__version__)
+    points = {student["student"]: student["points"] for student in report["students"]}
+    full = {"anna", "zoë", "=HYPERLINK(1)", "a�b"}
+    assert points == dict.fromkeys(full, 3.0) | {"half": 1.0, "loop": 0, "attack": 0, "none": 0}
+    rows = list(csv.reader(Path("grades.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row[0] for row in rows] == ["student", "'=HYPERLINK(1)", *list(points)[1:]]
+    (half,) = (row for row in rows if row[0] == "half")
+    assert half[3:6] == ["1.0", "3", "to do: gradients"]
+    table = capsys.readouterr().out
+    assert "\nanna             3.00 of 3\na" in table
+    assert "0.00 of 3  scaled  missing" in table
+    assert "seed 7" in table
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_run_can_be_repeated_and_is_otherwise_new(tmp_path, capsys):
+    (tmp_path / "anna_scaled.py").write_text(RIGHT.replace("factor * x", "2 * x"))
+
+    def printed(*more):
+        grading.run(options(tmp_path, "--json", "-", *more))
+        return capsys.readouterr().out
+
+    first = printed()
+    assert printed("--seed", json.loads(first)["seed"]) == first
+    assert printed() != first
+
+
+def test_whose_file_is_homework_of_what(tmp_path):
+    marked = "# minimha homework: scores · chapter 05\n"
+    for name, text in {
+        "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
+        "dora/old/scores.py": "", "dora/scores.py": "", "dora/scores (1).py": "", "eve/masked_scores.py": "",
+        "eve/underscores.py": "", "eve/attention.py": marked, "eve/.ipynb_checkpoints/scores.py": "",
+        "eve/b.txt": "", "scores.py": "", "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    os.symlink("/etc", tmp_path / "anna" / "etc")
+    os.symlink(tmp_path / "ben_12_scores-1.py", tmp_path / "ida_scores.py")
+    os.mkfifo(tmp_path / "joe_scores.py")
+    found, notes = submissions.find(tmp_path, ["scores", "attention", "masked_scores"])
+    inside = {s: {t: str(p.relative_to(tmp_path)) for t, p in f.items()} for s, f in found.items()}
+    assert inside == {
+        "anna": {"scores": "anna/scores.py", "attention": "anna/more/attention.py"},
+        "ben_12": {"scores": "ben_12_scores-1.py"},
+        "carl_x": {"scores": "carl_x.py"},
+        "dora": {"scores": "dora/scores (1).py"},
+        "eve": {"masked_scores": "eve/masked_scores.py", "scores": "eve/attention.py"},
+        "fred": {},
+        "gil": {},
+        tmp_path.name: {"scores": "scores.py"},
+    }
+    assert [note.split(":")[0] for note in notes] == [
+        "anna/etc", "dora/old/scores.py", "dora/scores.py", "eve/underscores.py", "fred/notes.py", "ida_scores.py", "joe_scores.py",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("tasks")
+def test_strange_files_are_survived(tmp_path, capsys):
+    with (tmp_path / "big_scaled.py").open("wb") as file:
+        file.truncate(100 << 20)
+    (tmp_path / "binary_scaled.py").write_bytes(bytes(range(256)))
+    (tmp_path / "secret_scaled.py").write_text(RIGHT)
+    (tmp_path / "secret_scaled.py").chmod(0)
+    os.makedirs(os.fsencode(tmp_path) + b"/\xff\xfe")
+    assert grading.run(options(tmp_path, "--csv", "-", "--time", 1.5)) == 0
+    rows = [row[::3] for row in csv.reader(capsys.readouterr().out.splitlines()[1:])]
+    assert rows[0] == ["big", "0.0", "big_scaled.py"]
+    assert rows[1] == ["binary", "0.0", "binary_scaled.py"]
+    assert rows[-1] == ["��", "0.0", ""]
+    (tmp_path / "secret_scaled.py").chmod(stat.S_IRWXU)
+    with pytest.raises(ValueError, match="longer than 1 MB"):
+        submissions.source(tmp_path / "big_scaled.py")
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "holds no submissions"),
+        (["--only", "nothing"], "no task or chapter is called nothing"),
+        (["--seed", "-1"], "--seed -1 is negative"),
+        (["--time", "nan"], "more than 0"),
+        (["--memory", "0"], "more than 0"),
+    ],
+)
+def test_what_cannot_be_graded_is_said(tmp_path, arguments, says):
+    with pytest.raises(ValueError, match=says):
+        grading.run(options(tmp_path, *arguments))
+
+
+def test_a_task_or_a_chapter_is_chosen():
+    names = [task.name for task in grading.chosen(["05"])]
+    assert "softmax" in names
+    assert [task.name for task in grading.chosen(["softmax"])] == ["softmax"]
+    assert len(grading.chosen(None)) == len(homework.course())
+
+
+def test_the_task_in_the_guide_can_be_given_as_it_is():
+    homework.load_tasks(ROOT / "docs" / "own_tasks.py")
+    task = homework.TASKS.pop("sigmoid")
+    solved = f"import numpy as np\n{task.code(solved=True)}"
+    for text, outcomes in (
+        (solved, [PASSED, PASSED]),
+        (solved.replace("dy * y * (1 - y)", "dy * y"), [PASSED, FAILED]),
+        (solved.replace("np.exp(-x)", "np.exp(x)"), [FAILED, FAILED]),
+        (f"import numpy as np\n{task.code()}", [TO_DO, TO_DO]),
+    ):
+        assert [verdict.outcome for verdict in judged(text, task=task)] == outcomes
