@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import io
 import json
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from . import course, submissions
 from .peer import LostError
@@ -119,6 +122,7 @@ def _result(
     task: Task, path: Path | None, folder: Path, seed: int, limits: Limits
 ) -> dict[str, Any]:
     """The result of one student in one task."""
+    given = passed_by_stub(task)
     if path is None:
         verdicts = [Verdict(task.name, check, MISSING) for check in task.checks]
     else:
@@ -130,12 +134,12 @@ def _result(
         "task": task.name,
         "chapter": task.chapter,
         "file": None if path is None else plain(str(path.relative_to(folder))),
-        "points": round(task.difficulty * score(verdicts), _PLACES),
+        "points": round(task.difficulty * score(verdicts, given), _PLACES),
         "out_of": task.difficulty,
         "checks": [
             {
                 "check": verdict.check.name,
-                "weight": verdict.check.weight,
+                "weight": 0 if verdict.check.name in given else verdict.check.weight,
                 "outcome": verdict.outcome,
                 "message": plain(verdict.message, keep="\n"),
             }
@@ -144,9 +148,19 @@ def _result(
     }
 
 
-def score(verdicts: Iterable[Verdict]) -> float:
-    """The weight of the checks that passed, as a share of that of all."""
-    pairs = [(verdict.check.weight, verdict.outcome == PASSED) for verdict in verdicts]
+@functools.cache
+def passed_by_stub(task: Task) -> frozenset[str]:
+    """The checks that pass before anything is written: nobody earns points by these."""
+    names: dict[str, Any] = {"np": np}
+    exec(task.code(), names)
+    found = task.verdicts(names[task.name])
+    return frozenset(verdict.check.name for verdict in found if verdict.outcome == PASSED)
+
+
+def score(verdicts: Iterable[Verdict], given: Collection[str] = ()) -> float:
+    """The weight of the checks that passed, as a share of that of all but those given."""
+    counted = [verdict for verdict in verdicts if verdict.check.name not in given]
+    pairs = [(verdict.check.weight, verdict.outcome == PASSED) for verdict in counted]
     total = sum(weight for weight, _ in pairs)
     return sum(weight for weight, passed in pairs if passed) / total if total else 0.0
 

@@ -351,6 +351,13 @@ def test_a_stub_is_to_do():
     assert [verdict.outcome for verdict in judged(source)] == [PASSED, TO_DO]
 
 
+def test_what_a_stub_passes_earns_nothing():
+    verdicts = judged(f"import numpy as np\n{TASK.code()}")
+    assert grading.passed_by_stub(TASK) == {"values"}
+    assert grading.score(verdicts, grading.passed_by_stub(TASK)) == 0
+    assert grading.score(judged(RIGHT), grading.passed_by_stub(TASK)) == 1
+
+
 def test_a_file_that_is_to_do_is_to_do():
     assert {verdict.outcome for verdict in judged("raise NotImplementedError")} == {TO_DO}
 
@@ -360,7 +367,7 @@ def test_an_argument_changed_in_place_is_told_as_it_is_here():
     source = "import numpy as np\n" + softmax.code(solved=True).replace(
         "    e = np.exp(x - x", "    x -= x"
     ).replace("True))  #", "True)\n    e = np.exp(x)  #")
-    values, gradients = judged(source, task=softmax)
+    values, gradients, *_ = judged(source, task=softmax)
     assert values.outcome == PASSED, values.message
     assert "x was changed in place" in gradients.message
 
@@ -559,14 +566,14 @@ for path in {!r}:
 def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
-    names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "half", "none", "a\nb")
+    names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "stub", "none", "a\nb")
     for name in names:
         (folder / name / "week 1").mkdir(parents=True)
         (folder / name / "week 1" / "scaled.py").write_text(RIGHT)
     theirs = [str(folder / name / "week 1" / "scaled.py") for name in names]
     (folder / "loop" / "week 1" / "scaled.py").write_text("while True: pass")
     (folder / "attack" / "week 1" / "scaled.py").write_text(HOSTILE.format(RIGHT, theirs))
-    (folder / "half" / "week 1" / "scaled.py").write_text(f"import numpy as np\n{TASK.code()}")
+    (folder / "stub" / "week 1" / "scaled.py").write_text(f"import numpy as np\n{TASK.code()}")
     (folder / "none" / "week 1" / "scaled.py").unlink()
     before = snapshot(folder)
     start = time.monotonic()
@@ -577,11 +584,11 @@ def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkey
     assert (report["seed"], report["minimha"]) == (7, minimha.__version__)
     points = {student["student"]: student["points"] for student in report["students"]}
     full = {"anna", "zoë", "=HYPERLINK(1)", "a�b"}
-    assert points == dict.fromkeys(full, 3.0) | {"half": 1.0, "loop": 0, "attack": 0, "none": 0}
+    assert points == dict.fromkeys(full, 3.0) | {"stub": 0, "loop": 0, "attack": 0, "none": 0}
     rows = list(csv.reader(Path("grades.csv").read_text(encoding="utf-8").splitlines()))
     assert [row[0] for row in rows] == ["student", "'=HYPERLINK(1)", *list(points)[1:]]
-    (half,) = (row for row in rows if row[0] == "half")
-    assert half[3:6] == ["1.0", "3", "to do: gradients"]
+    (stub,) = (row for row in rows if row[0] == "stub")
+    assert stub[3:6] == ["0.0", "3", "to do: gradients"]
     table = capsys.readouterr().out
     assert "\nanna             3.00 of 3\na" in table
     assert "0.00 of 3  scaled  missing" in table
