@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .expect import recorded, same, same_steps, value_of
+from .expect import recorded, same, same_gradients, same_steps, tap_is_used, value_of
 from .show import lines
 from .task import TASKS, Check, Task, Verdict, task
 
@@ -22,7 +22,9 @@ __all__ = [
     "course",
     "recorded",
     "same",
+    "same_gradients",
     "same_steps",
+    "tap_is_used",
     "task",
     "value_of",
 ]
