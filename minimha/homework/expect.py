@@ -53,8 +53,8 @@ def _facts(
         return []
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
-    facts = [("worst entry", place(worst, labels)), ("yours", _entry(yours[worst]))]
-    facts += [("expected", _entry(expected[worst]))]
+    facts = [("worst entry", place(worst, labels))]
+    facts += zip(("yours", "expected"), _entries(yours[worst], expected[worst]), strict=True)
     if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
         facts.append(("ratio", ratio(a, b, worst)))
     wrong = int((~fine).sum())
@@ -62,8 +62,13 @@ def _facts(
     return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]
 
 
-def _entry(x: Any) -> str:
-    return str(x) if x.dtype == bool else f"{x:.9g}"
+def _entries(*entries: Any) -> list[str]:
+    """The entries as text, with as many digits as tell them apart."""
+    for digits in (9, 17):
+        texts = [str(x) if x.dtype == bool else f"{x:.{digits}g}" for x in entries]
+        if len(set(texts)) > 1:
+            break
+    return texts
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:

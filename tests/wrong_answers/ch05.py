@@ -13,6 +13,7 @@ WRONG = {
         Wrong("the gradients exchanged", "return dy @ key / root, dy.mT @ query / root", "return dy.mT @ query / root, dy @ key / root", "both gradients", "query"),
         Wrong("dy not transposed", "dy.mT @ query", "dy @ query", "both gradients", "mismatch"),
         Wrong("a root of NumPy's", "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])", "float32 stays float32", "float64"),
+        Wrong("always the same width", "query.shape[-1] ** 0.5", "7**0.5", "float32 stays float32", "scores is wrong"),
     ],
     "softmax": [
         Wrong("the sum over all rows", "sum(axis=-1, keepdims=True)\n\n", "sum()\n\n", "exp over its row sum", "ratio"),

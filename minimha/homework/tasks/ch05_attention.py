@@ -62,6 +62,7 @@ def float32_stays_float32(yours, rng):
     query, key = rng.standard_normal((2, 3, 8)), rng.standard_normal((2, 5, 8))
     query, key, dy = (x.astype("float32") for x in (query, key, rng.standard_normal((2, 3, 5))))
     y, pullback = yours(query, key)
+    same(y, scores(query, key)[0], "scores", "batch query key", tolerance=1e-5)
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
 
 
