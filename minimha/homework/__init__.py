@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .expect import recorded, same, same_steps, value_of
+from .expect import recorded, same, same_gradients, same_steps, tap_is_used, value_of
 from .show import lines
 from .task import TASKS, Check, Task, Verdict, task, with_line
 
@@ -26,7 +26,9 @@ __all__ = [
     "load_tasks",
     "recorded",
     "same",
+    "same_gradients",
     "same_steps",
+    "tap_is_used",
     "task",
     "value_of",
 ]

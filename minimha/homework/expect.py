@@ -53,8 +53,8 @@ def _facts(
         return []
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
-    facts = [("worst entry", place(worst, labels)), ("yours", _entry(yours[worst]))]
-    facts += [("expected", _entry(expected[worst]))]
+    facts = [("worst entry", place(worst, labels))]
+    facts += zip(("yours", "expected"), _entries(yours[worst], expected[worst]), strict=True)
     if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
         facts.append(("ratio", ratio(a, b, worst)))
     wrong = int((~fine).sum())
@@ -62,8 +62,13 @@ def _facts(
     return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]
 
 
-def _entry(x: Any) -> str:
-    return str(x) if x.dtype == bool else f"{x:.9g}"
+def _entries(*entries: Any) -> list[str]:
+    """The entries as text, with as many digits as tell them apart."""
+    for digits in (9, 17):
+        texts = [str(x) if x.dtype == bool else f"{x:.{digits}g}" for x in entries]
+        if len(set(texts)) > 1:
+            break
+    return texts
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
@@ -97,6 +102,31 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
     same(value, expected, "the result", advice=f"{', '.join(right)}: right; look at what follows")
 
 
+def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
+    """Double each intermediate in turn by way of `tap`: the value must follow."""
+    for step in recorded(reference, *inputs)[1]:
+
+        def doubled(name: str, x: Any, step: str = step) -> Any:
+            return 2 * x if name == step else x
+
+        value, expected = (_value(f(*inputs, tap=doubled)) for f in (yours, reference))
+        advice = f'{step} = tap("{step}", …): go on with what tap gives back'
+        same(value, expected, f"the result, where tap doubles {step},", advice=advice)
+
+
+def same_gradients(told: Any, expected: dict[str, Any]) -> None:
+    """Compare the gradients of the intermediates, which a pullback returns last, by name."""
+    names = ", ".join(expected)
+    if not isinstance(told, dict) or not set(expected) <= set(told):
+        found = ", ".join(map(str, told)) if isinstance(told, dict) else _described(told)
+        wanted = "the last thing that the pullback returns should be a dictionary of"
+        text = f"{wanted} {names}, not {found or 'nothing'}"
+        raise AssertionError(textwrap.fill(text, 80))
+    for name, gradient in expected.items():
+        axes = " ".join(AXES.get((name, gradient.ndim), ())) or None
+        same(told[name], gradient, f"the gradient of {name} in the dictionary", axes)
+
+
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
     """The value of f and what it passed through its keyword `tap`, by name."""
     seen: dict[str, Any] = {}
@@ -105,8 +135,13 @@ def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
         seen[name] = np.array(x) if isinstance(x, np.ndarray) else x
         return x
 
-    returned = f(*inputs, tap=tap)
-    return value_of(returned) if isinstance(returned, tuple) else returned, seen
+    return _value(f(*inputs, tap=tap)), seen
+
+
+def _value(returned: Any) -> Any:
+    """The value of (value, pullback); anything else as it is."""
+    pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
+    return returned[0] if pair else returned
 
 
 def _described(x: Any) -> str:

@@ -34,6 +34,8 @@ WRONG = {
         Wrong("no mask", "np.where(mask, x, -np.inf)", "x + 0", "hidden entries have no weight", "worst entry"),
         Wrong("True = hidden", "x = np.where(mask, x, -np.inf)", "mask = ~mask\n    x = np.where(mask, x, -np.inf)", "hidden entries have no weight", "worst entry"),
         Wrong("0 instead of −∞", "np.where(mask, x, -np.inf)", "x * mask", "hidden entries have no weight", "worst entry"),
+        Wrong("the largest entry of all", "x.real.max(axis=-1, keepdims=True)", "x.real.max()", "hidden entries have no weight", "±1000"),
+        Wrong("a little more than the sum", "np.where(total == 0, 1.0, total)", "(total + 1e-12)", "hidden entries have no weight", "yours 0.99999999999"),
         Wrong("overflow", "np.where(peak == -np.inf, 0.0, peak)", "0.0", "hidden entries have no weight", "nan"),
         Wrong("a finite −∞", "-np.inf)\n    peak", "-1e9)\n    peak", "rows with nothing to see are zeros", "sees nothing"),
         Wrong("−∞ − (−∞)", "np.where(peak == -np.inf, 0.0, peak)", "peak", "rows with nothing to see are zeros", "nan"),

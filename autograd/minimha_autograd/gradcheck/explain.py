@@ -53,8 +53,8 @@ def explain(
 def _between(trace: Trace, finding: Finding) -> str:
     """Where the fault stands, in words."""
     name, after = finding.node, listed(finding.after)
-    verb = "is" if len(finding.after) == 1 else "are"
-    text = f"between {name} and {after}: the gradient of {after} {verb} right, that of {name} not"
+    told = "gradient of {} is" if len(finding.after) == 1 else "gradients of {} are"
+    text = f"between {name} and {after}: the {told.format(after)} right, that of {name} not"
     between = trace.untold(name)
     return text + (f"; what is between is not told: {listed(between)}" if between else "")
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from .. import same, same_steps, task, value_of
+from .. import recorded, same, same_gradients, same_steps, tap_is_used, task, value_of
 
 
 @task(
@@ -41,10 +41,10 @@ def scores(query, key):
 
 @scores.check
 def the_scaled_product(yours, rng):
-    query, key = rng.standard_normal((2, 3, 7)), rng.standard_normal((2, 5, 7))
+    query, key = rng.standard_normal((2, 4, 3, 7)), rng.standard_normal((2, 4, 5, 7))
     expected, _ = scores(query, key)
     same(
-        value_of(yours(query, key), "scores"), expected, "scores", "batch query key",
+        value_of(yours(query, key), "scores"), expected, "scores", "batch head query key",
         advice="the width is 7 here, and √7 = 2.646",
     )  # fmt: skip
 
@@ -52,8 +52,8 @@ def the_scaled_product(yours, rng):
 @scores.check(weight=2)
 def both_gradients(yours, rng):
     gradcheck(
-        yours, rng.standard_normal((2, 3, 7)), rng.standard_normal((2, 5, 7)), names=_NAMES[:2],
-        axes=["batch query width", "batch key width"],
+        yours, *_random_inputs(rng, 2, 1)[:2], names=_NAMES[:2],
+        axes=["batch head query width", "batch head key width"],
     )  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def float32_stays_float32(yours, rng):
     query, key = rng.standard_normal((2, 3, 8)), rng.standard_normal((2, 5, 8))
     query, key, dy = (x.astype("float32") for x in (query, key, rng.standard_normal((2, 3, 5))))
     y, pullback = yours(query, key)
+    same(y, scores(query, key)[0], "scores", "batch query key", tolerance=1e-5)
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
 
 
@@ -105,7 +106,7 @@ def exp_over_its_row_sum(yours, rng):
 
 @softmax.check(weight=2)
 def dx_matches_numeric_ones(yours, rng):
-    gradcheck(yours, rng.standard_normal((3, 5)), names=["x"], axes=["row column"])
+    gradcheck(yours, rng.standard_normal((2, 3, 5)), names=["x"], axes=["batch row column"])
 
 
 @softmax.check
@@ -155,7 +156,10 @@ def attention_forward(query, key, value, *, tap=lambda name, x: x):
 def two_tokens_as_by_hand(yours, rng):
     query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
     advice = "for Q = (ln 3, 0), K = (1, 0), V = (8, 4) the chapter finds it by hand"
-    same(yours(query, key, value), [[7.0], [6.0]], "out", "query width", advice=advice)
+    (out, found), (_, steps) = (recorded(f, query, key, value) for f in (yours, attention_forward))
+    for name in steps.keys() & found.keys():
+        same(found[name], steps[name], name, "query key", advice=advice)
+    same(out, [[7.0], [6.0]], "out", "query width", advice=advice)
 
 
 @attention_forward.check(weight=2)
@@ -165,14 +169,7 @@ def every_step(yours, rng):
 
 @attention_forward.check
 def what_tap_returns_is_used(yours, rng):
-    inputs = _random_inputs(rng, 2)
-
-    def doubled(name, x):
-        return 2 * x if name == "scores" else x + 1
-
-    advice = 'scores = tap("scores", …): the result comes from what tap gave back'
-    expected = attention_forward(*inputs, tap=doubled)
-    same(yours(*inputs, tap=doubled), expected, "out", "batch query width", advice=advice)
+    tap_is_used(yours, attention_forward, *_random_inputs(rng, 2))
 
 
 @attention_forward.check
@@ -237,10 +234,10 @@ def attention(query, key, value, *, tap=lambda name, x: x):
 
 @attention.check(weight=3)
 def each_gradient_matches_numeric_ones(yours, rng):
-    axes = {"query": "batch query width"}
-    axes |= dict.fromkeys(["key", "value"], "batch key width")
-    axes |= dict.fromkeys(["scores", "weights"], "batch query key")
-    gradcheck(yours, *_random_inputs(rng, 2), names=_NAMES, axes=axes)
+    axes = {"query": "batch head query width"}
+    axes |= dict.fromkeys(["key", "value"], "batch head key width")
+    axes |= dict.fromkeys(["scores", "weights"], "batch head query key")
+    gradcheck(yours, *_random_inputs(rng, 2, 1), names=_NAMES, axes=axes)
 
 
 @attention.check
@@ -248,14 +245,7 @@ def the_steps_are_told_by_name(yours, rng):
     inputs, dout = _random_inputs(rng, 2), rng.standard_normal((2, 3, 4))
     *_, expected = attention(*inputs)[1](dout)
     *_, steps = yours(*inputs)[1](dout)
-    if not isinstance(steps, dict) or set(steps) != set(expected):
-        told = ", ".join(steps) if isinstance(steps, dict) else f"a {type(steps).__name__}"
-        raise AssertionError(
-            f"the last thing that the pullback returns should be a dictionary of\n"
-            f"weights and scores, not {told or 'nothing'}"
-        )
-    for name in ("weights", "scores"):
-        same(steps[name], expected[name], f"the gradient of {name}", "batch query key")
+    same_gradients(steps, expected)
 
 
 @attention.check

@@ -4,7 +4,7 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from .. import same, same_steps, task, value_of
+from .. import same, same_gradients, same_steps, tap_is_used, task, value_of
 
 
 @task(
@@ -56,6 +56,7 @@ def any_axes_may_stand_before_the_heads(yours, rng):
 @merge_heads.check(weight=2)
 def the_gradient_goes_the_way_back(yours, rng):
     gradcheck(yours, rng.standard_normal((2, 3, 5, 2)), axes=["batch head position width"])
+    gradcheck(yours, rng.standard_normal((3, 5, 2)), axes=["head position width"])
 
 
 @task(
@@ -109,6 +110,7 @@ def gradients_add_up_over_the_group(yours, rng):
         return yours(x, 3)
 
     gradcheck(repeat_heads, rng.standard_normal((2, 2, 5, 4)), axes=["batch head key width"])
+    gradcheck(repeat_heads, rng.standard_normal((2, 5, 4)), axes=["head key width"])
 
 
 @task(
@@ -172,7 +174,7 @@ def merge(x):
 
 def attention(query, key, value):
     """(…, T, D), (…, S, D), (…, S, Dv) -> (…, T, Dv), and the pullback to all (chapter 05)."""
-    scale = 1 / np.sqrt(query.shape[-1])
+    scale = query.shape[-1] ** -0.5
     scores = scale * query @ key.mT
     e = np.exp(scores - scores.real.max(axis=-1, keepdims=True))
     weights = e / e.sum(axis=-1, keepdims=True)
@@ -252,6 +254,11 @@ def every_step_of_the_forward(yours, rng):
     value_of(yours(*inputs, 3), "multi_head_attention")
 
 
+@multi_head_attention.check
+def what_tap_returns_is_used(yours, rng):
+    tap_is_used(yours, multi_head_attention, *_layer(rng, (2,), 5, 7, 3, 4, 6), 3)
+
+
 @multi_head_attention.check(weight=3)
 def gradients_of_all_five(yours, rng):
     def multi_head_attention(x, w_q, w_k, w_v, w_o, *, tap=lambda name, x: x):
@@ -260,3 +267,11 @@ def gradients_of_all_five(yours, rng):
     weights = ["width feature"] * 3 + ["feature width"]
     inputs = _layer(rng, (2,), 4, 5, 2, 3, 1)
     gradcheck(multi_head_attention, *inputs, axes=["batch position width", *weights])
+
+
+@multi_head_attention.check
+def the_steps_are_told_by_name(yours, rng):
+    inputs, dy = _layer(rng, (2,), 5, 7, 3, 4, 6), rng.standard_normal((2, 5, 7))
+    *_, expected = multi_head_attention(*inputs, 3)[1](dy)
+    *_, steps = yours(*inputs, 3)[1](dy)
+    same_gradients(steps, expected)
