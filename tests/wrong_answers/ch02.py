@@ -48,6 +48,7 @@ WRONG = {
         Wrong("a sign", "unbroadcast(a.mT @ dy", "unbroadcast(-a.mT @ dy", "two matrices", "ratio -1"),
         Wrong("all axes turned around", "dy @ b.mT", "dy @ b.T", "two stacks of matrices", "matmul"),
         Wrong("broadcasting not undone", "unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape)", "dy @ b.mT, a.mT @ dy", "one matrix and a stack", "shape"),
+        Wrong("undone at the front only", "unbroadcast(dy @ b.mT, a.shape)", "(dy @ b.mT).sum(axis=tuple(range(dy.ndim - a.ndim)))", "one matrix and a stack", "a was broadcast"),
     ],
     "topological_order": [
         Wrong("nothing is marked as done", _KAHN, _UNMARKED, "every name once", "'a' is in the list 7 times"),

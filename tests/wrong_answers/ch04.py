@@ -12,6 +12,7 @@ WRONG = {
         Wrong("the mean over the rows", "rows.T @ drows", "rows.T @ drows / len(rows)", "gradients of two matrices", "ratio"),
         Wrong("reshaped in place of transposed", "dy @ weight.T", "dy @ weight.reshape(weight.shape[::-1])", "gradients of two matrices", "the gradient of x is wrong; weight: right"),
         Wrong("no sum over the batch", "rows.T @ drows", "np.swapaxes(x, -1, -2) @ dy", "gradients with axes in front", "shape"),
+        Wrong("one axis in front and no more", "rows.T @ drows", "np.swapaxes(x, -1, -2) @ dy if x.ndim < 3 else (np.swapaxes(x, -1, -2) @ dy).sum(0)", "gradients with axes in front", "the gradient of weight is wrong; x: right"),
         Wrong("the first sequence only", "rows.T @ drows", "x.reshape(-1, *x.shape[-2:])[0].T @ dy.reshape(-1, *dy.shape[-2:])[0]", "gradients with axes in front", "the gradient of weight is wrong; x: right"),
     ],
     "split_heads": [

@@ -22,7 +22,7 @@ def standardise(x):
 
     x  (…, M), any number of axes: a row is what runs along the last one
     Returns (x − mean) / deviation, of the shape and dtype of x, with the mean and the standard
-    deviation √(mean of (x − mean)²) of each row. No two entries of a row need be equal.
+    deviation √(mean of (x − mean)²) of each row. No row is constant.
     """
     # BEGIN SOLUTION
     mean = x.mean(axis=-1, keepdims=True)
@@ -56,8 +56,8 @@ def float32_stays_float32(yours, rng):
     x = rng.standard_normal((3, 5)).astype("float32")
     dtype = getattr(yours(x), "dtype", None)
     assert dtype == x.dtype, (
-        f"x is float32, the result {dtype}: which NumPy number came in?\n"
-        "np.sqrt(8) is a float64, math.sqrt(8) and 8**0.5 are plain and change no dtype"
+        f"x is float32, the result {dtype}: was it cast, or made without its dtype, or\n"
+        "did a NumPy number come in? np.sqrt(8) is a float64; 8**0.5 changes no dtype"
     )
 
 

@@ -108,7 +108,7 @@ def two_stacks_of_matrices(yours, rng):
 
 @matmul.check
 def one_matrix_and_a_stack(yours, rng):
-    _products(yours, rng, ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 2)))
+    _products(yours, rng, ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((1, 2, 3, 4), (3, 2, 4, 2)))
 
 
 @task(

@@ -48,7 +48,7 @@ def each_entry_moves_alone(yours, rng):
     x, a = rng.standard_normal((2, 3)), rng.uniform(1, 2, (2, 3))
     gradient = yours(lambda x: float(np.exp(np.sum(a * x))), x.copy(), 0.1)
     expected = np.exp(np.sum(a * x)) * np.sinh(0.1 * a) / 0.1
-    advice = "one entry moves at a time, and is back in its place before the next one moves"
+    advice = "one entry moves at a time, by h, and is back in its place before the next moves"
     same(gradient, expected, "the gradient", "row column", tolerance=1e-10, advice=advice)
 
 

@@ -24,9 +24,9 @@ from .. import same, task, value_of
 def linear(x, weight):
     """A linear map along the last axis, and its pullback.
 
-    x       (…, M), with any number of axes in front of the last
+    x       (…, T, M), with any number of axes in front of these two
     weight  (M, N)
-    Returns y (…, N) with y = x W, and the function that takes dy (…, N) to a tuple with two
+    Returns y (…, T, N) with y = x W, and the function that takes dy (…, T, N) to a tuple with two
     gradients, (dx, dweight), of the shapes of x and of weight.
     """
     # BEGIN SOLUTION: return y and the pullback
@@ -53,8 +53,10 @@ def gradients_of_two_matrices(yours, rng):
 
 @linear.check
 def gradients_with_axes_in_front(yours, rng):
-    x, weight = rng.standard_normal((2, 3, 5)), rng.standard_normal((5, 4))
-    gradcheck(yours, x, weight, axes=["batch row in", "in out"])
+    for axes, shape in (("batch row", (2, 3)), ("outer batch row", (3, 2, 4))):
+        x, weight = rng.standard_normal((*shape, 5)), rng.standard_normal((5, 6))
+        same(value_of(yours(x, weight), "linear"), x @ weight, f"y for x of shape {x.shape}")
+        gradcheck(yours, x, weight, axes=[f"{axes} in", "in out"])
 
 
 @task(
