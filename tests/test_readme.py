@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import minimha as mh
+from minimha import course
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -28,3 +29,9 @@ def test_its_error_is_the_one_that_a_forgotten_sum_gives():
     with pytest.raises(mh.GradcheckError) as failure:
         exec(SECOND.replace(row_sum, "dy"), names)
     assert TRANSCRIPT.strip() == f"GradcheckError: {failure.value}"
+
+
+def test_its_chapters_are_those_of_the_course():
+    rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
+    chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
+    assert rows == chapters
