@@ -58,7 +58,7 @@ def test_every_chapter_has_the_same_parts(source, chapter):
     assert f"{told.minutes} minutes" in first.source
     assert setup.source.startswith("try:\n    import minimha as mh")
     text = "\n".join(cell.source for cell in rest)
-    for part in ("by hand", "Wrong on purpose", "What to read next"):
+    for part in ("by hand", "inspect.getsource", "Wrong on purpose", "What to read next"):
         assert part in text, part
     assert 2 <= text.count("mh.homework.check(") <= 4
 

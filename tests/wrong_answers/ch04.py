@@ -48,6 +48,11 @@ WRONG = {
         Wrong("every third column", "parts = np.split(x @ weight, 3, axis=-1)", "parts = [(x @ weight)[..., r::3] for r in range(3)]", "roles come before heads", "q is wrong"),
         Wrong("keys and values in each other's place", "parts = np.split(x @ weight, 3, axis=-1)", "parts = [np.split(x @ weight, 3, axis=-1)[r] for r in (0, 2, 1)]", "roles come before heads", "k is wrong"),
     ],
+    "double": [
+        Wrong("the second matrix first", "first @ weights", "weights.mT @ first.mT", "each head has one matrix", "not (3, 2, 4)"),
+        Wrong("the sum over the heads", "first @ weights", 'np.einsum("mn,hnd->md", first, weights)', "each head has one matrix", "not (4, 2)"),
+        Wrong("the first transposed", "first @ weights", "(first.T if len(first) == first.shape[1] else first) @ weights", "one does what two in a row do", "x times yours is wrong"),
+    ],
     "bilinear": [
         Wrong("the sum over the heads", "w_q @ w_k.swapaxes(-1, -2)", 'np.einsum("hmd,hnd->mn", w_q, w_k)', "each head has a square matrix", "not (5, 5)"),
         Wrong("the other way round", "w_q @ w_k.swapaxes(-1, -2)", "w_q.swapaxes(-1, -2) @ w_k", "each head has a square matrix", "not (3, 2, 2)"),

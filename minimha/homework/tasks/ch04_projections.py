@@ -280,6 +280,45 @@ def roles_come_before_heads(yours, rng):
 
 @task(
     chapter=4,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "(x W) Wᵢ: where may the brackets stand as well?",
+        "(x W) Wᵢ = x (W Wᵢ), so the one matrix of head i is W Wᵢ. For all heads it takes no loop: "
+        "what does @ do with an array of matrices?",
+        "first @ weights; @ goes over the heads by itself",
+    ),
+)
+def double(first, weights):
+    """The one matrix of each head that does what two in a row do: x → (x W) Wᵢ.
+
+    first    W (M, N), which all heads share
+    weights  Wᵢ (H, N, D), a second matrix for each head
+    Returns (H, M, D): x times the matrix of head i is (x W) Wᵢ, for any x.
+    """
+    # BEGIN SOLUTION: return a matrix for each head
+    return first @ weights
+    # END SOLUTION
+
+
+@double.check
+def each_head_has_one_matrix(yours, rng):
+    one = yours(rng.standard_normal((4, 5)), rng.standard_normal((3, 5, 2)))
+    assert np.shape(one) == (3, 4, 2), (
+        "for W (M, N) = (4, 5) and H = 3 matrices (N, D) = (5, 2) the result should be\n"
+        f"(H, M, D) = (3, 4, 2), not {np.shape(one)}"
+    )
+
+
+@double.check
+def one_does_what_two_in_a_row_do(yours, rng):
+    x, first, weights = (rng.standard_normal(s) for s in [(6, 4), (4, 4), (3, 4, 4)])
+    two_in_a_row = np.stack([x @ first @ w for w in weights])
+    same(x @ yours(first, weights), two_in_a_row, "x times yours", "head query width")
+
+
+@task(
+    chapter=4,
     difficulty=2,
     minutes=7,
     hints=(
