@@ -265,9 +265,10 @@ def _constant_ratio(e: Edge) -> Cause | None:
             )
     known = next((product for n, product in lengths(e) if abs(ratio / n - 1) < 1e-6), "")
     what = f"what comes through {e.consumer}" if e.consumer and len(e.consumers) > 1 else "it"
+    digits = 6 if abs(ratio - 1) > 1e-4 else 12
     return Cause(
         "factor",
-        f"{what} is {ratio:.6g}{known} times the right one in every entry: is a factor of {e.step} "
+        f"{what} is {ratio:.{digits}g}{known} times the right one in every entry: is a factor of {e.step} "
         "missing in the backward, or there twice?",
     )
 
