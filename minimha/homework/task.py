@@ -128,9 +128,8 @@ class Task:
         try:
             inspect.signature(yours).bind(*[x.name for x in taken if x.name not in words], **words)
         except TypeError:
-            beginning = re.search(rf"^def {self.name}\(.*?\):$", self.code(), re.M | re.S)
-            assert beginning is not None
-            return f"\n  it should begin  {' '.join(beginning[0].split())}"
+            beginning = re.search(rf"^def {self.name}\(.*?\)[^\n]*:$", self.code(), re.M | re.S)
+            return f"\n  it should begin  {' '.join(beginning[0].split())}" if beginning else ""
         except ValueError:  # it has no signature
             pass
         return ""

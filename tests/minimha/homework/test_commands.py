@@ -1,5 +1,6 @@
 """The command `minimha homework`, as a student would use it, or misuse it."""
 
+import bdb
 import hashlib
 import io
 import json
@@ -8,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +175,14 @@ def test_too_much_is_told_with_the_usage_of_the_command(student):
     code, shown = student("")
     assert code == 2
     assert "a hint on a task" in shown
+
+
+def test_nobody_is_interrupted_in_a_debugger(monkeypatch):
+    monkeypatch.setattr(workbook, "SECONDS", 0.1)
+    with workbook.in_time():
+        bdb.Bdb().runcall(time.sleep, 0.3)
+    with pytest.raises(TimeoutError), workbook.in_time():
+        time.sleep(0.3)
 
 
 def test_nested_changes_are_seen():
