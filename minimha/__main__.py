@@ -16,7 +16,10 @@ from .homework import commands
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run what it names. Returns the exit code: 2 for unusable input."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # told with the usage of the command, not that of the tour
+        vars(options).get("command", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a console may lack a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where they go (default: minimha-notebooks); what is there already stays as it is",
     )  # fmt: skip
     parser.add_argument("--no-open", action="store_true", help="copy them only")
-    parser.set_defaults(run=_hand_out)
+    parser.set_defaults(run=_hand_out, command=parser)
 
 
 def _hand_out(options: Any) -> int:

@@ -31,7 +31,8 @@ print(*[path.name for path in course.notebooks()])
 
 
 def pip(*arguments):
-    subprocess.run([sys.executable, "-m", "pip", *map(str, arguments)], check=True)
+    """The pip that this environment was made with: it need not have one of its own."""
+    subprocess.run([sys._base_executable, "-m", "pip", *map(str, arguments)], check=True)
 
 
 @pytest.fixture

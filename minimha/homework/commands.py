@@ -18,7 +18,7 @@ from .task import FAILED, PASSED, TO_DO, Task, Verdict
 from .workbook import CHANGED, NOT_STARTED
 
 WIDTH = 78
-SHOWN = 12
+SHOWN = 30
 """The lines shown of what a student's code printed, the last ones."""
 _PLAIN = str.maketrans({"★": "*", "☆": ".", "█": "#", "░": ".", "·": "-", "–": "-", "…": "..."})
 
@@ -27,11 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands; each leaves what is to be called, with the options, in `run`."""
     tasks = argparse.ArgumentParser(add_help=False)
     tasks.add_argument("--tasks", type=Path, metavar="FILE", help="a teacher's own tasks as well")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    parser.set_defaults(run=functools.partial(_explain, parser), command=parser)
     for name, run, arguments, text in (
         ("list", _list, [_place], "all tasks, how difficult they are and how they stand"),
         ("start", _start, [_name, _into], "write the file of a task, for you to fill in"),
-        ("check", _check, [_name, _place], "check a task, or all begun until one is wrong"),
+        ("check", _check, [_name, _place], "check a task or file, or all begun until one is wrong"),
         ("hint", _hint, [_name, _place, _all], "a hint on a task, one more each time"),
         ("progress", _progress, [_place], "what is done, chapter by chapter; runs nothing"),
         ("key", _key, [_name], "the solution of a task, or of all"),
@@ -40,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command = commands.add_parser(name, parents=[tasks], help=text, description=text)
         for add in arguments:
             add(command)
-        command.set_defaults(run=functools.partial(_run, run))
+        command.set_defaults(run=functools.partial(_run, run), command=command)
+
+
+def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
+    parser.print_help()
+    return 2
 
 
 def _name(command: argparse.ArgumentParser) -> None:
@@ -108,9 +114,13 @@ def _command(what: str, name: str, options: Any, place: Path | None = None) -> s
     return text
 
 
-def _next(files: dict[str, Path], standing: dict[str, str], options: Any) -> str:
-    """How to go on: with what is begun, or else the first task that is not; or nothing."""
-    for name, stands in sorted(standing.items(), key=lambda item: item[1] == NOT_STARTED):
+def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None) -> str:
+    """How to go on: with the task asked about, what else is begun, those after it; or nothing."""
+    names = list(standing)
+    here = names.index(asked) if asked else 0
+    begun = [name for name in names if standing[name] != NOT_STARTED]
+    for name in [*([asked] if asked else []), *begun, *names[here:], *names[:here]]:
+        stands = standing[name]
         if stands == NOT_STARTED:
             return _command("start", name, options)
         if stands == TO_DO:
@@ -158,10 +168,12 @@ def _progress(options: Any) -> int:
     return 0
 
 
-def _end(files: dict[str, Path], standing: dict[str, str], options: Any) -> None:
+def _end(
+    files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None = None
+) -> None:
     """The bar of the whole course, and how to go on."""
     _say(f"\nhomework  {_bar(list(standing), standing, 24)}")
-    following = _next(files, standing, options)
+    following = _next(files, standing, options, asked)
     _say(f"next      {following}" if following else "That was all of it.")
 
 
@@ -202,6 +214,8 @@ def _for_file(what: str, path: Path, name: str, options: Any) -> str:
 def _check(options: Any) -> int:
     from . import running  # pytest, which the other subcommands do without
 
+    if options.name and Path(options.name).is_file():
+        options.place, options.name = _file(Path(options.name))
     files = workbook.find(options.place)
     name = _task(options.name).name if options.name else None
     if not files or (name and name not in files):
@@ -219,10 +233,21 @@ def _check(options: Any) -> int:
     if failed:
         _say(f"\nhomework  {_bar(list(standing), standing, 24)}")
     else:
-        _end(files, standing, options)
+        _end(files, standing, options, name)
     if not all(kept):
         _say(f"(not remembered: {workbook.RECORD} cannot be written)")
     return 1 if failed else 0
+
+
+def _file(path: Path) -> tuple[Path, str]:
+    """Where to look, and for which task, if a file is named instead of one."""
+    name = next(iter(workbook.find(path)), None)
+    if name is None:
+        raise ValueError(f"{path} is not homework: minimha homework list shows the tasks")
+    with contextlib.suppress(ValueError):
+        if workbook.find(Path()).get(name, Path()).absolute() == path.absolute():
+            return Path(), name
+    return path, name
 
 
 def _tell(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
@@ -233,15 +258,14 @@ def _tell(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
             _say(line)
     elif last or verdict.outcome == TO_DO:
         _say(f"{verdict.outcome:<6} {verdict.task}")
-    if verdict.outcome != FAILED:
-        return
-    if printed:
+    if printed and verdict.outcome != PASSED and (options.name or verdict.outcome == FAILED):
         lines = printed.splitlines()
         _say(f"\nit printed{', at the end' if len(lines) > SHOWN else ''}")
         for line in lines[-SHOWN:]:
             _say(f"  {line[: WIDTH - 2]}")
-    _say(f"\nin {path}; for a hint:")
-    _say(f"  {_command('hint', verdict.task, options, options.place)}")
+    if verdict.outcome == FAILED:
+        _say(f"\nin {path}; for a hint:")
+        _say(f"  {_command('hint', verdict.task, options, options.place)}")
 
 
 def _hint(options: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class Listener:
         task = course()[told["task"]]
         check = next(check for check in task.checks if check.name == told["check"])
         crash = getattr(report.longrepr, "reprcrash", None)
-        message = crash.message.removeprefix("Failed: ") if crash else ""
+        message = crash.message.removeprefix("Failed: ") if crash else told.get("message", "")
         verdict = Verdict(task.name, check, OUTCOMES[report.outcome], message)
         self.outcomes[task.name] = verdict.outcome
         self.tell(verdict, report.capstdout)
@@ -75,10 +76,16 @@ def run(place: Path, tell: Callable[[Verdict, str], None]) -> dict[str, str]:
 def _alone() -> Iterator[None]:
     """No plugins but ours, and no options from the environment."""
     before = {name: os.environ.pop(name, None) for name in SETTINGS}
+    sys.breakpointhook, hook = _no_debugger, sys.breakpointhook
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
         yield
     finally:
+        sys.breakpointhook = hook
         for name, value in before.items():
             os.environ.pop(name, None)
             os.environ.update({name: value} if value is not None else {})
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    raise RuntimeError("for a debugger, run: pytest --pyargs minimha.homework -k NAME")

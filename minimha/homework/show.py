@@ -14,6 +14,8 @@ def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
         yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
         if verdict.outcome == FAILED:
             yield from _fitted(verdict.message)
+        elif verdict.message:
+            yield from _fitted(f"       {verdict.message}")
         if verdict.outcome != PASSED:
             return
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from .marks import stubbed, unmarked
+from .told import file_of, line_of, told, watched
 
 TASKS: dict[str, Task] = {}
 """All tasks by name, in the order of the course."""
@@ -105,13 +106,33 @@ class Task:
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
         """Whether this check holds of a function; what it raises becomes a message."""
         rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
+        file, changed = file_of(yours), set[str]()
         try:
-            check.holds(yours, rng)
-        except NotImplementedError:
-            return Verdict(self.name, check, TO_DO)
+            check.holds(watched(yours, changed), rng)
+            return Verdict(self.name, check, PASSED)
+        except NotImplementedError as error:
+            return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # whatever a student's code does
-            return Verdict(self.name, check, FAILED, told(error, yours))
-        return Verdict(self.name, check, PASSED)
+            message = told(error, file)
+            if isinstance(error, TypeError) and not line_of(error, file):
+                message += self._misfit(yours)
+        if changed and "in place" not in message:
+            given = " and ".join(sorted(changed))
+            message = f"{self.name} changes {given} in place: work on a copy\n{message}"
+        return Verdict(self.name, check, FAILED, message)
+
+    def _misfit(self, yours: Callable[..., Any]) -> str:
+        """How the function should begin, if it does not take the arguments of the task."""
+        taken = inspect.signature(self.solution).parameters.values()
+        words = {x.name: None for x in taken if x.kind is x.KEYWORD_ONLY}
+        try:
+            inspect.signature(yours).bind(*[x.name for x in taken if x.name not in words], **words)
+        except TypeError:
+            beginning = re.search(rf"^def {self.name}\(.*?\)[^\n]*:$", self.code(), re.M | re.S)
+            return f"\n  it should begin  {' '.join(beginning[0].split())}" if beginning else ""
+        except ValueError:  # it has no signature
+            pass
+        return ""
 
 
 def task(
@@ -141,25 +162,6 @@ def task(
         return new
 
     return made
-
-
-def told(error: BaseException, function: Callable[..., Any]) -> str:
-    """What a student is told of an error: of a check, what it says; of theirs, the line as well."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    file = code and code.co_filename
-    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-    if isinstance(error, AssertionError) and innermost != file:
-        return str(error)
-    return with_line(error, file)
-
-
-def with_line(error: BaseException, file: str | None) -> str:
-    """The error, and the last line of this file on the way to it."""
-    text = f"{type(error).__name__}: {error}".rstrip(": ")
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == file:
-            return f"{text}\n  in {frame.name}, line {frame.lineno}: {frame.line}"
-    return text
 
 
 def _source(function: Callable[..., Any]) -> str:

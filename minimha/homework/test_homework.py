@@ -12,7 +12,8 @@ import pytest
 
 from minimha import homework
 from minimha.homework import workbook
-from minimha.homework.task import FAILED, PASSED, TO_DO, Check, Task, Verdict, with_line
+from minimha.homework.task import FAILED, PASSED, TO_DO, Check, Task, Verdict
+from minimha.homework.told import with_line
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,6 +45,7 @@ def test_homework(
     record_property("check", check.name)
     verdict = _verdict(task, check, path, load)
     if verdict.outcome == TO_DO:
+        record_property("message", verdict.message)
         pytest.skip(f"to do: {task.name}")
     if verdict.outcome != PASSED:
         pytest.fail(verdict.message, pytrace=False)

@@ -6,6 +6,7 @@ task's name and defines it. Beside the files a record keeps how the last check o
 
 from __future__ import annotations
 
+import bdb
 import contextlib
 import difflib
 import hashlib
@@ -24,7 +25,8 @@ import minimha_autograd
 
 from ..course import CHAPTERS
 from . import course
-from .task import FAILED, PASSED, TO_DO, Task, with_line
+from .task import FAILED, PASSED, TO_DO, Task
+from .told import with_line
 
 RECORD = ".minimha-homework.json"
 NOT_STARTED, CHANGED = "not started", "changed"
@@ -166,17 +168,29 @@ def _syntax(error: SyntaxError) -> str:
     return f"{type(error).__name__}: {error.msg}{where}{line}"
 
 
+def _debugged() -> bool:
+    """Whether the main thread is in pdb, at a prompt."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_filename != bdb.__file__:
+        frame = frame.f_back
+    return frame is not None
+
+
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Interrupt what takes more than SECONDS, by a TimeoutError. In the main thread only."""
+    """Interrupt what takes more than SECONDS, by a TimeoutError. In the main thread only.
+
+    Not while someone looks at it in a debugger.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     late = threading.Event()
 
     def stop() -> None:
-        late.set()
-        interrupt_main()
+        if not _debugged():
+            late.set()
+            interrupt_main()
 
     timer = threading.Timer(SECONDS, stop)
     timer.daemon = True

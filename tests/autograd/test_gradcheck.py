@@ -152,8 +152,9 @@ def test_several_values_each_get_a_cotangent(rng):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda dy: dy, "must return a tuple"),
-        (lambda dy: (dy, dy), "2 gradients for 1 inputs"),
+        (lambda dy: dy, r"a tuple of gradients, not a ndarray; \(dx,\), with a comma"),
+        (lambda dy: None, "not None: is a return missing"),
+        (lambda dy: (dy, dy), "2 gradients for 1 input that"),
         (lambda dy: (dy.sum(),), r"has shape \(\), the input \(3,\)"),
         (lambda dy: (dy.astype("float32"),), "has dtype float32, the input float64"),
         (lambda dy: (mh.Tensor(dy),), "is a Tensor"),
@@ -167,8 +168,22 @@ def test_gradients_of_the_wrong_kind_are_named(returned, message, rng):
 
 
 def test_a_function_of_arrays_without_a_pullback_is_told_what_to_return():
-    with pytest.raises(mh.GradcheckError, match=r"\(value, pullback\)"):
-        mh.gradcheck(np.sin, np.ones(3))
+    for function, got in (
+        (np.sin, "a ndarray; to check a function of Tensors"),
+        (lambda x: None, "None: is a return missing"),
+        (lambda x: (x, x), "a tuple of ndarray, ndarray$"),
+    ):
+        with pytest.raises(mh.GradcheckError, match=rf"\(value, pullback\), not {got}"):
+            mh.gradcheck(function, np.ones(3))
+
+
+def test_gradients_in_the_wrong_order_are_told_by_their_shapes(rng):
+    def product(a, b):
+        return a @ b, lambda dy: (a.T @ dy, dy @ b.T)
+
+    with pytest.raises(mh.GradcheckError, match="gradient of b: are two gradients") as told:
+        mh.gradcheck(product, rng.standard_normal((3, 4)), rng.standard_normal((4, 5)))
+    assert told.value.diagnosis.cause == "another-input"
 
 
 def changes_x(x):

@@ -117,7 +117,8 @@ def _before_any_guess(trace: Trace, name: str) -> Cause | None:
             "no known mistake was looked for among so many entries: try smaller arrays",
         )
     elif target.gradient.shape != target.x.shape:
-        cause = _wrong_shape(target.gradient, trace.right[name], name)
+        cause = _of_another(target.gradient, trace, name)
+        cause = cause or _wrong_shape(target.gradient, trace.right[name], name)
     elif not np.isfinite(target.gradient).all():
         cause = _not_a_number(target.gradient)
     elif not consumers:
@@ -194,6 +195,23 @@ def lengths(e: Edge) -> Iterator[tuple[int, str]]:
                 yield n, f" = {' · '.join(map(str, axes))}" if count > 1 else ""
 
 
+def _of_another(yours: np.ndarray, trace: Trace, name: str) -> Cause | None:
+    """A gradient of another shape may be the right one of an input that is wrong as well."""
+    for other in trace.wrong:
+        right = trace.right.get(other) if other != name else None
+        if right is not None and right.shape == yours.shape and _close(yours, right):
+            return _swapped(other)
+    return None
+
+
+def _swapped(name: str) -> Cause:
+    return Cause(
+        "another-input",
+        f"it is the gradient of {name}: are two gradients returned in the wrong order?",
+        "02 autograd",
+    )
+
+
 def _wrong_shape(yours: np.ndarray, right: np.ndarray, name: str) -> Cause:
     if yours.shape == right.shape[::-1] and _close(yours.T, right):
         return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
@@ -268,8 +286,8 @@ def _constant_ratio(e: Edge) -> Cause | None:
     digits = 6 if abs(ratio - 1) > 1e-4 else 12
     return Cause(
         "factor",
-        f"{what} is {ratio:.{digits}g}{known} times the right one in every entry: is a factor of {e.step} "
-        "missing in the backward, or there twice?",
+        f"{what} is {ratio:.{digits}g}{known} times the right one in every entry: is a factor of "
+        f"{e.step} missing in the backward, or there twice?",
     )
 
 
@@ -308,11 +326,7 @@ def _reordered(e: Edge) -> Cause | None:
 def _another_input(e: Edge) -> Cause | None:
     for name, gradient in e.gradients.items():
         if name in set(e.trace.wrong) - {e.name, *e.downstream} and e.is_yours(gradient):
-            return Cause(
-                "another-input",
-                f"it is the gradient of {name}: are two gradients returned in the wrong order?",
-                "02 autograd",
-            )
+            return _swapped(name)
     return None
 
 

@@ -276,15 +276,17 @@ class Subject:
                 if dx is not None
             }
         if not isinstance(gradients, tuple):
+            one = "; (dx,), with a comma, is a tuple of one" if len(self.checked) == 1 else ""
             raise self._error(
-                f"the pullback must return a tuple of gradients, not {type(gradients).__name__}"
+                f"the pullback must return a tuple of gradients, not {_kind(gradients)}"
+                f"{one if gradients is not None else ''}"
             )
         if len(gradients) == len(self.inputs):
             gradients = tuple(gradients[k] for k in self.checked)
         if len(gradients) != len(self.checked):
             raise self._error(
-                f"the pullback returned {len(gradients)} gradients for {len(self.checked)} inputs "
-                "that can have one"
+                f"the pullback returned {len(gradients)} gradient{'s' * (len(gradients) != 1)} for "
+                f"{len(self.checked)} input{'s' * (len(self.checked) != 1)} that can have one"
             )
         pairs = zip(self.checked, gradients, strict=True)
         return {k: self._as_gradient(dx, hosts[k], k) for k, dx in pairs}, inner
@@ -342,9 +344,10 @@ class Subject:
         call = getattr(self.f, "with_pullback", self.f)
         result = call(*inputs, **settings)
         if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+            tensors = "; to check a function of Tensors, pass Tensors"
             raise self._error(
-                "a function of arrays must return (value, pullback); "
-                "to check a function of Tensors, pass Tensors"
+                f"a function of arrays must return (value, pullback), not {_kind(result)}"
+                f"{'' if result is None or isinstance(result, tuple) else tensors}"
             )
         if isinstance(result[0], list):
             raise self._error("several values are returned as a tuple, not a list")
@@ -532,6 +535,14 @@ def _parameters(f: Callable[..., Any], count: int) -> list[str]:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
+
+
+def _kind(x: Any) -> str:
+    """What was returned in place of what should have been."""
+    if x is None:
+        return "None: is a return missing?"
+    kind = f"a {type(x).__name__}"
+    return f"{kind} of {', '.join(type(y).__name__ for y in x)}" if isinstance(x, tuple) else kind
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:

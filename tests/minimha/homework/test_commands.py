@@ -1,5 +1,6 @@
 """The command `minimha homework`, as a student would use it, or misuse it."""
 
+import bdb
 import hashlib
 import io
 import json
@@ -8,14 +9,17 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minimha import homework
 from minimha.__main__ import main
 from minimha.homework import workbook
 from minimha.homework.task import TASKS
+from minimha.homework.told import watched
 
 ROOT = Path(__file__).parents[3]
 TEACHER = '''
@@ -110,7 +114,7 @@ def test_a_task_from_start_to_done(student, folder):
         assert student(command)[0] == 0
     code, shown = student("check twice")
     assert code == 0
-    assert "to do  twice: of ones" in shown
+    assert "to do  twice: of ones\n       line 10: raise NotImplementedError\n" in shown
     assert "0 of 2 tasks" in shown
     file.write_text(
         file.read_text("utf-8").replace("raise NotImplementedError", "return x + x"), "utf-8"
@@ -129,6 +133,66 @@ def test_next_is_what_is_begun(student, folder):
     assert "next      minimha homework start twice" in student("progress")[1]
     student("start twice")
     assert "next      fill in twice.py" in student("progress")[1]
+
+
+def test_next_is_what_was_asked_about(student, folder):
+    student("start thrice")
+    student("start twice")
+    assert f"next      fill in {Path('homework/thrice.py')}" in student("check thrice")[1]
+    (folder / "homework" / "twice.py").unlink()
+    (folder / "homework" / "thrice.py").write_text("def thrice(x):\n    return 3 * x")
+    assert student("check thrice")[1].endswith("next      minimha homework start twice\n")
+
+
+def test_what_is_printed_before_it_is_done_is_shown(student, folder):
+    write(
+        folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    raise NotImplementedError"
+    )
+    assert (
+        "line 5: raise NotImplementedError\n\nit printed\n  x is 1.0\n" in student("check twice")[1]
+    )
+
+
+def test_a_file_may_stand_for_its_task(student, folder):
+    write(folder / "twice.py", WRONG)
+    (folder / "a").mkdir()
+    write(folder / "a" / "b" / "mine.py", RIGHT)
+    (folder / "notes.py").write_text("")
+    assert "minimha homework hint twice\n" in student("check twice.py")[1]
+    code, shown = student(f"check {Path('a/b/mine.py').as_posix()}")
+    assert (code, shown.splitlines()[1]) == (0, "ok     twice: of any")
+    assert student("check notes.py") == (
+        2,
+        "minimha: notes.py is not homework: minimha homework list shows the tasks\n",
+    )
+
+
+def test_too_much_is_told_with_the_usage_of_the_command(student):
+    code, shown = student("check twice thrice")
+    assert code == 2
+    assert shown.startswith("usage: minimha homework check ")
+    assert "unrecognized arguments: thrice" in shown
+    code, shown = student("")
+    assert code == 2
+    assert "a hint on a task" in shown
+
+
+def test_nobody_is_interrupted_in_a_debugger(monkeypatch):
+    monkeypatch.setattr(workbook, "SECONDS", 0.1)
+    with workbook.in_time():
+        bdb.Bdb().runcall(time.sleep, 0.3)
+    with pytest.raises(TimeoutError), workbook.in_time():
+        time.sleep(0.3)
+
+
+def test_nested_changes_are_seen():
+    def changing(parents, x):
+        parents["b"].remove("a")
+        x += 0
+
+    changed = set()
+    watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
+    assert changed == {"parents"}
 
 
 def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
@@ -276,7 +340,14 @@ BAD = {
     "has another name": ("def twcie(x):\n    return x", "twice.py defines no function twice: is it twcie?"),
     "defines no function": ("twice = 3", "twice.py defines no function twice"),
     "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
-    "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments"),
+    "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments but 1 was given\n  it should begin  def twice(x):\n"),
+    "takes too much": ("def twice(x, y):\n    return 2", "it should begin  def twice(x):\n"),
+    "raises a TypeError": ("def twice(x):\n    return 'a' + 1", "in twice, line 4: return 'a' + 1\n\nin twice.py"),
+    "is told the values": ("def twice(x):\n    y, n = None, (1, 2)\n    return x.dot(y, n)", "  where x has shape (3,), y is None, n is (1, 2)\n\n"),
+    "has values of many kinds": ("def twice(x):\n    a, b, c, d, e = 10 ** 9999, 's' * 99, 's', [], x > 0\n    return a.f(b, c, d, e)", "  where a is an int, b is a str, c is 's', d is [], e has shape (3,), bool\n"),
+    "fails in a helper": ("def half(y):\n    return y.nonesuch\ndef twice(x):\n    return half(x)", "in half, line 4: return y.nonesuch\n  where y has shape (3,)\n  called in twice, line 6: return half(x)\n"),
+    "changes what it is given": ("def twice(x):\n    x *= 3\n    return x", "of ones\ntwice changes x in place: work on a copy\ntwice one is wrong\n"),
+    "asks for a debugger": ("def twice(x):\n    breakpoint()", "run: pytest --pyargs minimha.homework -k NAME\n  in twice, line 4: breakpoint()"),
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n  in twice, line 4: assert x.ndim == 2"),
     "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
     "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
