@@ -124,7 +124,8 @@ def same_gradients(told: Any, expected: dict[str, Any]) -> None:
         raise AssertionError(textwrap.fill(text, 80))
     for name, gradient in expected.items():
         axes = " ".join(AXES.get((name, gradient.ndim), ())) or None
-        same(told[name], gradient, f"the gradient of {name} in the dictionary", axes)
+        label = f"the gradient of {name} in the dictionary"
+        same(told[name], gradient, label, axes, advice=f"is d{name} changed after it was computed?")
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:

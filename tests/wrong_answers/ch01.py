@@ -18,7 +18,7 @@ WRONG = {
         Wrong("nothing returned", "    return tuple(shape)\n", "", "an axis of length 1 is stretched", "not None"),
         Wrong("aligned at the left", "b = (1,) * (ndim - len(b)) + b", "b = b + (1,) * (ndim - len(b))", "shapes are aligned at the right", "ValueError"),
         Wrong("no ones in front", "    a = (1,) * (ndim - len(a)) + a\n", "", "shapes are aligned at the right", "in broadcast_shape, line"),
-        Wrong("never refused", "1 not in (n, m)", "False", "shapes that do not fit are refused", "do not fit: raise ValueError"),
+        Wrong("never refused", "1 not in (n, m)", "False", "shapes that do not fit are refused", "do not fit: raise a ValueError, where"),
         Wrong("refused in another way", "raise ValueError(", "raise TypeError(", "shapes that do not fit are refused", "should raise a ValueError, not TypeError"),
         Wrong("the larger one", "m if n == 1 else n", "max(n, m)", "a length of 0 is a length", "(0, 3) and (1, 3) make (0, 3), not (1, 3)"),
     ],

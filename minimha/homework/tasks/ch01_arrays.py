@@ -96,7 +96,8 @@ def _broadcasts(yours, *pairs):
     for a, b in pairs:
         expected, found = np.broadcast_shapes(a, b), yours(a, b)
         if not isinstance(found, tuple) or found != expected:
-            raise AssertionError(f"shapes {a} and {b} make {expected}, not {found!r:.40}")
+            advice = ": a tuple, not a list" if found == list(expected) else ""
+            raise AssertionError(f"shapes {a} and {b} make {expected}, not {found!r:.40}{advice}")
 
 
 @broadcast_shape.check
@@ -122,7 +123,9 @@ def shapes_that_do_not_fit_are_refused(yours, rng):
             found = f"{type(error).__name__}: {error}"
             assert "ValueError" in found, f"{a} and {b} should raise a ValueError, not\n{found:.80}"
         else:
-            raise AssertionError(f"{a} and {b} do not fit: raise ValueError, not {shape!r:.30}")
+            raise AssertionError(
+                f"{a} and {b} do not fit: raise a ValueError, where yours returned {shape!r:.20}"
+            )
 
 
 @broadcast_shape.check
