@@ -104,22 +104,24 @@ class Task:
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
-        """Whether this check holds of a function; what it raises becomes a message."""
+        """Whether this check holds of a function, which leaves its arguments as they are; what it
+        raises becomes a message."""
         rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
         file, changed = file_of(yours), set[str]()
+        outcome, message = PASSED, ""
         try:
             check.holds(watched(yours, changed), rng)
-            return Verdict(self.name, check, PASSED)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # whatever a student's code does
-            message = told(error, file)
+            outcome, message = FAILED, told(error, file)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._misfit(yours)
         if changed and "in place" not in message:
             given = " and ".join(sorted(changed))
-            message = f"{self.name} changes {given} in place: work on a copy\n{message}"
-        return Verdict(self.name, check, FAILED, message)
+            message = f"{self.name} changes {given} in place: work on a copy\n{message}".rstrip()
+            outcome = FAILED
+        return Verdict(self.name, check, outcome, message)
 
     def _misfit(self, yours: Callable[..., Any]) -> str:
         """How the function should begin, if it does not take the arguments of the task."""

@@ -9,7 +9,7 @@ WRONG = {
         Wrong("nothing returned", "    return gradient\n", "", "a parabola is exact", "None: is a return missing?"),
         Wrong("along the first axis only", "np.ndindex(x.shape)", "range(len(x))", "each entry moves alone", "ratio"),
         Wrong("steps that stay", "    for k in np.ndindex(x.shape):\n        step = np.zeros(x.shape)\n", "    step = np.zeros(x.shape)\n    for k in np.ndindex(x.shape):\n", "each entry moves alone", "back in its place"),
-        Wrong("x moved and not put back", "step = np.zeros(x.shape)\n        step[k] = h\n        gradient[k] = (f(x + step) - f(x - step)) / (2 * h)", "x[k] += h\n        up = f(x)\n        x[k] -= 2 * h\n        gradient[k] = (up - f(x)) / (2 * h)", "each entry moves alone", "back in its place"),
+        Wrong("x moved and not put back", "step = np.zeros(x.shape)\n        step[k] = h\n        gradient[k] = (f(x + step) - f(x - step)) / (2 * h)", "x[k] += h\n        up = f(x)\n        x[k] -= 2 * h\n        gradient[k] = (up - f(x)) / (2 * h)", "a parabola is exact", "changes x in place: work on a copy"),
         Wrong("a step of integers", "step = np.zeros(x.shape)", "step = np.zeros_like(x)", "integers can be moved too", "floats"),
         Wrong("a gradient of integers", "gradient = np.empty(x.shape)", "gradient = np.empty_like(x)", "integers can be moved too", "floats"),
     ],

@@ -368,7 +368,7 @@ def test_an_argument_changed_in_place_is_told_as_it_is_here():
         "    e = np.exp(x - x", "    x -= x"
     ).replace("True))  #", "True)\n    e = np.exp(x)  #")
     values, gradients, *_ = judged(source, task=softmax)
-    assert values.outcome == PASSED, values.message
+    assert values.message == "softmax changes x in place: work on a copy"
     assert "x was changed in place" in gradients.message
 
 
