@@ -17,6 +17,8 @@ from .workbook import MARK, decoded
 
 MOST = 1 << 20
 """Bytes of a file: longer ones are not read."""
+DEEPEST = 20
+"""Folders in one another: what lies deeper is not looked at."""
 
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": what browsers add
 
@@ -81,16 +83,24 @@ def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
     for top, folders, names in os.walk(
         folder, onerror=lambda e: notes.append(f"{e.filename}: {e.strerror}")
     ):
-        links = [name for name in folders if Path(top, name).is_symlink()]
+        inside = Path(top).relative_to(folder)
+        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
         folders[:] = [name for name in folders if not _hidden(name) and name not in links]
+        if folders and len(inside.parts) == DEEPEST:
+            notes.append(f"{inside}: what lies deeper is not looked at")
+            folders.clear()
         for name in [*links, *names]:
-            path = Path(top, name)
-            if name in links or (name.endswith(".py") and not stat.S_ISREG(path.lstat().st_mode)):
-                notes.append(
-                    f"{path.relative_to(folder)}: a link or no file, which is not followed"
-                )
+            if name in links or (name.endswith(".py") and not _is_file(Path(top, name))):
+                notes.append(f"{inside / name}: a link or no file, which is not followed")
             elif name.endswith(".py") and not _hidden(name):
-                yield path
+                yield Path(top, name)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is gone, or its name is too long
+        return False
 
 
 def _hidden(name: str) -> bool:

@@ -29,9 +29,11 @@ _ALLOWED = (
 )  # fmt: skip
 """Events that Python reports to hooks and that do no harm."""
 _UNREPORTED = """
-    killpg mkfifo mknod pidfd_open pidfd_send_signal sched_setaffinity setpriority
+    chroot create_builtin create_dynamic killpg mkfifo mknod openpty pidfd_open
+    pidfd_send_signal sched_setaffinity sched_setparam sched_setscheduler setns setpriority
+    supports_dir_fd unshare
 """
-"""What reaches beyond the process, and is not reported."""
+"""What reaches beyond the process and is not reported; a list with such functions."""
 
 
 def lock(readable: Sequence[str]) -> None:
@@ -41,10 +43,9 @@ def lock(readable: Sequence[str]) -> None:
     imported already or lies there. All else that Python reports before it is done is refused, but
     for what is listed here.
     """
-    for module in ("os", "posix", "_signal"):
+    for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
             vars(importlib.import_module(module)).pop(name, None)
-    del vars(importlib.import_module("_imp"))["create_builtin"]  # nor is this
 
     # what it names is bound here, as its globals and the built-in names can be changed by others
     def hook(
@@ -72,11 +73,12 @@ def lock(readable: Sequence[str]) -> None:
 
 
 def limit(megabytes: int, seconds: int) -> None:
-    """Limit this process: memory, processor time, no files written, no processes, no core."""
+    """Limit this process: memory, time, open files, no files written, no processes, no core."""
     import resource
 
     for name, most in (
-        ("AS", megabytes << 20), ("CPU", seconds), ("FSIZE", 0), ("NPROC", 0), ("CORE", 0),
+        ("AS", megabytes << 20), ("CPU", seconds), ("NOFILE", 32), ("FSIZE", 0), ("NPROC", 0),
+        ("CORE", 0),
     ):  # fmt: skip
         with suppress(AttributeError, OSError, ValueError):  # a system may not have it
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
