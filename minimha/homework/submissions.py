@@ -1,8 +1,8 @@
 """Which file of a folder is whose homework, and of which task.
 
-A folder in it is a student, with files at any depth. A file in it is of the student whose name
-stands before that of the task: anna_softmax.py. The task is what the file's first lines say,
-`# minimha homework: softmax`, or else what its name ends with.
+A folder in it is a student, with files in folders of their own. A file in it is of the student
+whose name stands before that of the task, anna_softmax.py, or else after it. The task is what the
+file's first lines say, `# minimha homework: softmax`, or else what its name ends with.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
         if len(inside.parts) > 1:
             student = inside.parts[0]
         else:
-            student = path.stem[: path.stem.rfind(name)] if name in path.stem else path.stem
-            student = student.rstrip(" _.-") or folder.resolve().name
+            before, named, after = path.stem.rpartition(name)  # anna_softmax, softmax_anna
+            student = before or (_AFTER.sub("", after) if named else path.stem)
+            student = student.strip(" _.-") or folder.resolve().name
         theirs = found.setdefault(student, {})
         if name in theirs:
             old = theirs[name].relative_to(folder)

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import ctypes
 import io
 import json
 import os
@@ -206,6 +207,42 @@ np.random.default_rng().random(); random.random(); np.fft.fft(np.ones(4)); np.ra
 import warnings; warnings.warn("careful")
 np.ones(2) / 0
 """)
+
+
+UNLOCKED = """
+import os, sys
+import numpy as np
+def tried(victim):
+    allowed = sys.modules["__main__"]._ALLOWED
+    names = "open", "os.kill", "os.listdir", "os.posix_spawn", "os.remove"
+    class Memory:
+        __array_interface__ = dict(data=(id(allowed) + 24, False), shape=(5,), typestr="<u8", version=3)
+    memory = np.asarray(Memory())
+    memory[:] = [id(name) for name in names]
+    for what in (
+        lambda: open(victim),
+        lambda: os.remove(victim),
+        lambda: os.listdir("/"),
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        lambda: os.kill(os.getppid(), 0),
+    ):
+        try:
+            what()
+            yield "done"
+        except OSError as error:
+            yield error.strerror
+def listed(victim):
+    return list(tried(victim))
+"""
+
+
+@pytest.mark.skipif(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6, reason="needs Landlock 6")
+def test_who_writes_into_memory_is_refused_by_linux(tmp_path):
+    (tmp_path / "victim").touch()
+    with Submission(UNLOCKED.encode(), "listed", LIMITS) as submission:
+        tried = submission.function()(str(tmp_path / "victim"))
+    assert tried == [*["Permission denied"] * 4, "Operation not permitted"]
+    assert (tmp_path / "victim").exists()
 
 
 def test_a_submission_has_limits_and_is_told_nothing(monkeypatch):
@@ -711,7 +748,7 @@ def test_whose_file_is_homework_of_what(tmp_path):
         "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
         "dora/old/scores.py": "", "dora/scores.py": "", "dora/scores (1).py": "", "eve/masked_scores.py": "",
         "eve/underscores.py": "", "eve/attention.py": marked, "eve/.ipynb_checkpoints/scores.py": "",
-        "eve/b.txt": "", "scores.py": "", "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
+        "eve/b.txt": "", "scores.py": "", "scores_hal (1).py": marked, "group_1.py": marked, "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -728,6 +765,8 @@ def test_whose_file_is_homework_of_what(tmp_path):
         "eve": {"masked_scores": "eve/masked_scores.py", "scores": "eve/attention.py"},
         "fred": {},
         "gil": {},
+        "group_1": {"scores": "group_1.py"},
+        "hal": {"scores": "scores_hal (1).py"},
         tmp_path.name: {"scores": "scores.py"},
     }
     assert [note.split(":")[0] for note in notes] == [
