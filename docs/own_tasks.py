@@ -41,4 +41,6 @@ def values(yours, rng):
 
 @sigmoid.check(weight=2)
 def gradients(yours, rng):
-    gradcheck(yours, rng.standard_normal((3, 4)), axes=["T M"])
+    x = rng.standard_normal((3, 4))
+    gradcheck(yours, x, axes=["T M"])
+    same(yours(x)[0], sigmoid(x)[0], "y")  # or the right gradient of any function would do

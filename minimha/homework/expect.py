@@ -28,6 +28,7 @@ def same(
         raise AssertionError("\n".join([*lines, *([aligned("try", advice)] if advice else [])]))
 
 
+@np.errstate(invalid="ignore")  # ∞ − ∞
 def _facts(
     yours: Any, expected: np.ndarray, name: str, axes: str | None, tolerance: float
 ) -> list[str]:
@@ -47,7 +48,8 @@ def _facts(
     if (yours.dtype == bool) != (expected.dtype == bool):
         return [f"{name} should hold {expected.dtype}, not {yours.dtype}"]
     a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
-    fine = abs(a - b) <= tolerance * np.max(abs(b), initial=0.0)
+    largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # or all is close to infinity
+    fine = abs(a - b) <= tolerance * largest
     fine |= (a == b) | (np.isnan(a) & np.isnan(b))
     if fine.all():
         return []
@@ -57,6 +59,8 @@ def _facts(
     facts += zip(("yours", "expected"), _entries(yours[worst], expected[worst]), strict=True)
     if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
         facts.append(("ratio", ratio(a, b, worst)))
+    if yours.dtype.kind in "fc" and yours.dtype.itemsize < expected.dtype.itemsize:
+        facts.append(("dtype", f"{yours.dtype}, where {expected.dtype} is expected"))
     wrong = int((~fine).sum())
     facts.append(("wrong", f"{wrong} of {fine.size} entries"))
     return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]

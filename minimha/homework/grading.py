@@ -23,6 +23,7 @@ from .task import FAILED, PASSED, TO_DO, Check, Task, Verdict
 
 MISSING = "missing"
 _PLACES = 4
+_NOTES = 20  # of files that are not graded, in the table: somebody may hand in thousands
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,12 +69,18 @@ def run(options: Any) -> int:
     report = grade(options.folder, chosen(options.only), seed, limits)
     for path, text in ((options.json, as_json), (options.csv, as_csv)):
         if path == "-":
-            sys.stdout.write(text(report))
+            _print(text(report))
         elif path:
             Path(path).write_text(text(report), encoding="utf-8", newline="")
     if "-" not in (options.json, options.csv):
-        sys.stdout.write(as_table(report))
+        _print(as_table(report))
     return 0
+
+
+def _print(text: str) -> None:
+    """Print it on a console that may lack the letters of a name."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def chosen(only: Sequence[str] | None) -> list[Task]:
@@ -211,9 +218,12 @@ def as_json(report: dict[str, Any]) -> str:
 
 
 def as_csv(report: dict[str, Any]) -> str:
-    """A row a student and task. No cell is one that a spreadsheet takes for a formula."""
+    """A row a student and task. No cell is one that a spreadsheet takes for a formula.
+
+    Text is quoted, as in some countries a semicolon begins the next cell.
+    """
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["student", "chapter", "task", "points", "out_of", "not_passed", "file"])
     for student in report["students"]:
         for result in student["tasks"]:
@@ -239,12 +249,20 @@ def as_table(report: dict[str, Any]) -> str:
             if lacking := _lacking(result):
                 points = f"{result['points']:6.2f} of {result['out_of']}"
                 lines.append(f"{'':<{width}}  {points}  {result['task']}  {lacking}")
-    lines += [f"not graded: {note}" for note in report["notes"]]
+    notes = report["notes"]
+    lines += [f"not graded: {note}" for note in notes[:_NOTES]]
+    lines += [f"… and {len(notes) - _NOTES} more, which the JSON has"] * (len(notes) > _NOTES)
     return "\n".join([*lines, f"seed {report['seed']}"]) + "\n"
 
 
 def _lacking(result: dict[str, Any]) -> str:
-    """The checks that did not pass, by outcome: "wrong gradients · to do values"."""
+    """The checks that did not pass, by outcome: "wrong: gradients · to do: values".
+
+    Where all fail for one reason, such as an import at the top of the file, the reason.
+    """
+    reasons = {check["message"] for check in result["checks"]}
+    if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):
+        return f"{FAILED}: all, {reason.splitlines()[0][:120]}"
     by_outcome: dict[str, list[str]] = {}
     for check in result["checks"]:
         by_outcome.setdefault(check["outcome"], []).append(check["check"])

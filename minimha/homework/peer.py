@@ -57,6 +57,9 @@ class Remote:
         self._peer.dropped.append(self._number)
 
 
+Remote.__name__ = "function"  # as messages call it
+
+
 class Peer:
     """One end of a line, along which both ends call each other's functions.
 
@@ -258,6 +261,8 @@ def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:
     if not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"shape {shape}")
     kind = np.dtype("u1" if dtype[1] == "b" else dtype)
+    if math.prod(n or 1 for n in shape) * kind.itemsize > MOST:
+        raise ValueError(f"shape {shape}: a sum over the axis of 0 would be too large")
     data = bytearray(body.read(min(MOST, math.prod(shape) * kind.itemsize)))
     array = np.frombuffer(data, kind) if data else np.empty(0, kind)
     array = array.reshape(shape)

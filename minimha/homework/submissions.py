@@ -1,8 +1,8 @@
 """Which file of a folder is whose homework, and of which task.
 
-A folder in it is a student, with files at any depth. A file in it is of the student whose name
-stands before that of the task: anna_softmax.py. The task is what the file's first lines say,
-`# minimha homework: softmax`, or else what its name ends with.
+A folder in it is a student, with files in folders of their own. A file in it is of the student
+whose name stands before that of the task, anna_softmax.py, or else after it. The task is what the
+file's first lines say, `# minimha homework: softmax`, or else what its name ends with.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .workbook import MARK, decoded
 
 MOST = 1 << 20
 """Bytes of a file: longer ones are not read."""
+DEEPEST = 20
+"""Folders in one another: what lies deeper is not looked at."""
 
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": what browsers add
 
@@ -43,8 +45,9 @@ def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
         if len(inside.parts) > 1:
             student = inside.parts[0]
         else:
-            student = path.stem[: path.stem.rfind(name)] if name in path.stem else path.stem
-            student = student.rstrip(" _.-") or folder.resolve().name
+            before, named, after = path.stem.rpartition(name)  # anna_softmax, softmax_anna
+            student = before or (_AFTER.sub("", after) if named else path.stem)
+            student = student.strip(" _.-") or folder.resolve().name
         theirs = found.setdefault(student, {})
         if name in theirs:
             old = theirs[name].relative_to(folder)
@@ -81,16 +84,24 @@ def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
     for top, folders, names in os.walk(
         folder, onerror=lambda e: notes.append(f"{e.filename}: {e.strerror}")
     ):
-        links = [name for name in folders if Path(top, name).is_symlink()]
+        inside = Path(top).relative_to(folder)
+        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
         folders[:] = [name for name in folders if not _hidden(name) and name not in links]
+        if folders and len(inside.parts) == DEEPEST:
+            notes.append(f"{inside}: what lies deeper is not looked at")
+            folders.clear()
         for name in [*links, *names]:
-            path = Path(top, name)
-            if name in links or (name.endswith(".py") and not stat.S_ISREG(path.lstat().st_mode)):
-                notes.append(
-                    f"{path.relative_to(folder)}: a link or no file, which is not followed"
-                )
+            if name in links or (name.endswith(".py") and not _is_file(Path(top, name))):
+                notes.append(f"{inside / name}: a link or no file, which is not followed")
             elif name.endswith(".py") and not _hidden(name):
-                yield path
+                yield Path(top, name)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is gone, or its name is too long
+        return False
 
 
 def _hidden(name: str) -> bool:

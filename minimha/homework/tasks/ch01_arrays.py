@@ -54,9 +54,10 @@ def any_number_of_axes(yours, rng):
 @standardise.check
 def float32_stays_float32(yours, rng):
     x = rng.standard_normal((3, 5)).astype("float32")
-    dtype = getattr(yours(x), "dtype", None)
-    assert dtype == x.dtype, (
-        f"x is float32, the result {dtype}: was it cast, or made without its dtype, or\n"
+    found = yours(x)
+    same(found, standardise(x), axes="row column", tolerance=1e-5)
+    assert found.dtype == x.dtype, (
+        f"x is float32, the result {found.dtype}: was it cast, or made without its dtype, or\n"
         "did a NumPy number come in? np.sqrt(8) is a float64; 8**0.5 changes no dtype"
     )
 
@@ -114,6 +115,7 @@ def shapes_are_aligned_at_the_right(yours, rng):
 
 @broadcast_shape.check
 def shapes_that_do_not_fit_are_refused(yours, rng):
+    _broadcasts(yours, ((3, 4), (3, 4)))  # or all are
     for a, b in (((3, 4), (3, 5)), ((2, 3), (2,)), ((4, 2), (2, 4)), ((0,), (2,))):
         try:
             shape = yours(a, b)

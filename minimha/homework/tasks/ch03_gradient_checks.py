@@ -185,6 +185,8 @@ def the_cotangent_counts(yours, rng):
 def not_a_number_is_not_right(yours, rng):
     x = rng.standard_normal(3)
     holes = np.array([1.0, np.nan, 1.0])
+    error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * 2,)), x, np.ones(3))
+    same(error, 1.0, "the error of a gradient that is twice too large", tolerance=1e-6)
     error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * holes,)), x, np.ones(3))
     advice = "np.max hands a NaN on; Python's max, np.nanmax and comparisons lose it"
     same(error, np.nan, "the error of a gradient with a NaN", advice=advice)

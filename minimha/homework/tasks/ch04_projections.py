@@ -49,6 +49,7 @@ def values(yours, rng):
 def gradients_of_two_matrices(yours, rng):
     x, weight = rng.standard_normal((3, 5)), rng.standard_normal((5, 4))
     gradcheck(yours, x, weight, axes=["row in", "in out"])
+    same(value_of(yours(x, weight), "linear"), x @ weight, axes="row column")
 
 
 @linear.check

@@ -51,10 +51,12 @@ def the_scaled_product(yours, rng):
 
 @scores.check(weight=2)
 def both_gradients(yours, rng):
+    query, key, _ = _random_inputs(rng, 2, 1)
     gradcheck(
-        yours, *_random_inputs(rng, 2, 1)[:2], names=_NAMES[:2],
+        yours, query, key, names=_NAMES[:2],
         axes=["batch head query width", "batch head key width"],
     )  # fmt: skip
+    same(value_of(yours(query, key), "scores"), scores(query, key)[0], "scores")
 
 
 @scores.check
@@ -106,7 +108,9 @@ def exp_over_its_row_sum(yours, rng):
 
 @softmax.check(weight=2)
 def dx_matches_numeric_ones(yours, rng):
-    gradcheck(yours, rng.standard_normal((2, 3, 5)), names=["x"], axes=["batch row column"])
+    x = rng.standard_normal((2, 3, 5))
+    gradcheck(yours, x, names=["x"], axes=["batch row column"])
+    same(value_of(yours(x), "softmax"), softmax(x)[0], axes="batch row column")
 
 
 @softmax.check
@@ -237,7 +241,9 @@ def each_gradient_matches_numeric_ones(yours, rng):
     axes = {"query": "batch head query width"}
     axes |= dict.fromkeys(["key", "value"], "batch head key width")
     axes |= dict.fromkeys(["scores", "weights"], "batch head query key")
-    gradcheck(yours, *_random_inputs(rng, 2, 1), names=_NAMES, axes=axes)
+    inputs = _random_inputs(rng, 2, 1)
+    gradcheck(yours, *inputs, names=_NAMES, axes=axes)
+    same(value_of(yours(*inputs), "attention"), attention(*inputs)[0], "out")
 
 
 @attention.check
@@ -252,6 +258,7 @@ def the_steps_are_told_by_name(yours, rng):
 def float32_gives_float32(yours, rng):
     inputs = [x.astype("float32") for x in _random_inputs(rng, 2)]
     out, pullback = yours(*inputs)
+    same(out, attention(*inputs)[0], "out", tolerance=1e-5)
     *gradients, _ = pullback(rng.standard_normal(out.shape).astype("float32"))
     _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
 

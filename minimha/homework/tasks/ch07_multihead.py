@@ -55,8 +55,10 @@ def any_axes_may_stand_before_the_heads(yours, rng):
 
 @merge_heads.check(weight=2)
 def the_gradient_goes_the_way_back(yours, rng):
-    gradcheck(yours, rng.standard_normal((2, 3, 5, 2)), axes=["batch head position width"])
-    gradcheck(yours, rng.standard_normal((3, 5, 2)), axes=["head position width"])
+    for axes, lead in (("batch head position width", (2,)), ("head position width", ())):
+        x = rng.standard_normal((*lead, 3, 5, 2))
+        gradcheck(yours, x, axes=[axes])
+        same(value_of(yours(x), "merge_heads"), merge_heads(x)[0], "y")
 
 
 @task(
@@ -109,8 +111,10 @@ def gradients_add_up_over_the_group(yours, rng):
     def repeat_heads(x):
         return yours(x, 3)
 
-    gradcheck(repeat_heads, rng.standard_normal((2, 2, 5, 4)), axes=["batch head key width"])
-    gradcheck(repeat_heads, rng.standard_normal((2, 5, 4)), axes=["head key width"])
+    for axes, lead in (("batch head key width", (2,)), ("head key width", ())):
+        x = rng.standard_normal((*lead, 2, 5, 4))
+        gradcheck(repeat_heads, x, axes=[axes])
+        same(value_of(repeat_heads(x), "repeat_heads"), np.repeat(x, 3, axis=-3), "y")
 
 
 @task(
@@ -260,13 +264,15 @@ def what_tap_returns_is_used(yours, rng):
 
 
 @multi_head_attention.check(weight=3)
-def gradients_of_all_five(yours, rng):
+def gradients_of_all_five(yours, rng, right=multi_head_attention):
     def multi_head_attention(x, w_q, w_k, w_v, w_o, *, tap=lambda name, x: x):
         return yours(x, w_q, w_k, w_v, w_o, 2, tap=tap)
 
     weights = ["width feature"] * 3 + ["feature width"]
     inputs = _layer(rng, (2,), 4, 5, 2, 3, 1)
     gradcheck(multi_head_attention, *inputs, axes=["batch position width", *weights])
+    expected = right(*inputs, 2)[0]
+    same(value_of(yours(*inputs, 2), "multi_head_attention"), expected, "out")
 
 
 @multi_head_attention.check

@@ -2,11 +2,13 @@
 
 import argparse
 import csv
+import ctypes
 import io
 import json
 import os
 import stat
 import struct
+import subprocess
 import textwrap
 import time
 from pathlib import Path
@@ -118,7 +120,11 @@ FORBIDDEN = {
     "goes elsewhere": "import os; os.chdir('HERE')",
     "forks": "import os; os.fork() or os._exit(0)",
     "makes a pipe": "import os; os.mkfifo('HERE/mine')",
+    "makes a pipe in other words": "import os; [f('HERE/mine') for f in os.supports_dir_fd if f.__name__ == 'mkfifo']",
+    "has a terminal": "import os; os.openpty()",
+    "has a root of its own": "import os; os.chroot('/')",
     "slows its parent": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "slows its parent in other words": "import os; p = os.getppid(); os.sched_setscheduler(p, os.sched_getscheduler(p), os.sched_getparam(p))",
     "has a shell": "import os; os.system('true')",
     "spawns": "import os; os.posix_spawn('/bin/true', ['true'], {})",
     "becomes another": "import os; os.execv('/bin/true', ['true'])",
@@ -132,6 +138,11 @@ FORBIDDEN = {
     "has sockets": "import socket",
     "has C": "import ctypes; ctypes.CDLL(None)",
     "has C in other words": "import _ctypes",
+    "has C that goes by NumPy's name": """
+        import importlib.machinery as m
+        import numpy.linalg._umath_linalg as any
+        m.ExtensionFileLoader(any.__name__, any.__file__).create_module(any.__spec__)
+    """,
     "has another interpreter": "import importlib; importlib.import_module('_xxsubinterpreters').create()",
     "has what is built in": "import importlib.machinery as m; m.BuiltinImporter.load_module('faulthandler')",
     "runs at exit": "import atexit; atexit.register(print)",
@@ -198,18 +209,54 @@ np.ones(2) / 0
 """)
 
 
+UNLOCKED = """
+import os, sys
+import numpy as np
+def tried(victim):
+    allowed = sys.modules["__main__"]._ALLOWED
+    names = "open", "os.kill", "os.listdir", "os.posix_spawn", "os.remove"
+    class Memory:
+        __array_interface__ = dict(data=(id(allowed) + 24, False), shape=(5,), typestr="<u8", version=3)
+    memory = np.asarray(Memory())
+    memory[:] = [id(name) for name in names]
+    for what in (
+        lambda: open(victim),
+        lambda: os.remove(victim),
+        lambda: os.listdir("/"),
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        lambda: os.kill(os.getppid(), 0),
+    ):
+        try:
+            what()
+            yield "done"
+        except OSError as error:
+            yield error.strerror
+def listed(victim):
+    return list(tried(victim))
+"""
+
+
+@pytest.mark.skipif(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6, reason="needs Landlock 6")
+def test_who_writes_into_memory_is_refused_by_linux(tmp_path):
+    (tmp_path / "victim").touch()
+    with Submission(UNLOCKED.encode(), "listed", LIMITS) as submission:
+        tried = submission.function()(str(tmp_path / "victim"))
+    assert tried == [*["Permission denied"] * 4, "Operation not permitted"]
+    assert (tmp_path / "victim").exists()
+
+
 def test_a_submission_has_limits_and_is_told_nothing(monkeypatch):
     monkeypatch.setenv("SECRET", "1")
     source = """
 import os, resource
 def told():
-    names = "AS", "CPU", "FSIZE", "NPROC", "CORE"
+    names = "AS", "CPU", "NOFILE", "FSIZE", "NPROC", "CORE"
     limits = [resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names]
     return limits, "SECRET" in os.environ, os.getcwd()
 """
     with Submission(source.encode(), "told", Limits(5, 250)) as submission:
         limits, secret, folder = submission.function()()
-    assert limits == [(most, most) for most in (250 << 20, 16, 0, 0, 0)]
+    assert limits == [(most, most) for most in (250 << 20, 16, 32, 0, 0, 0)]
     assert not secret
     assert folder == "/"
 
@@ -336,6 +383,86 @@ def test_what_does_no_harm_costs_nothing(line):
     source = f"{line}\n{RIGHT}".encode("latin-1" if "latin" in line else "utf-8")
     verdicts = grading.judged(TASK, source, 0, Limits(10, 250))
     assert [verdict.outcome for verdict in verdicts] == [PASSED, PASSED], verdicts
+
+
+def zeros(*arguments, **_):
+    return np.zeros(3), lambda dy: _nothing(arguments)
+
+
+def zeros_and_steps(*arguments, **_):
+    return np.zeros(3), lambda dy: (*_nothing(arguments), {})
+
+
+def the_first(x, *others, **_):
+    return 1 * x, lambda dy: (dy, *_nothing(others))
+
+
+def the_first_and_steps(x, *others, **_):
+    return 1 * x, lambda dy: (dy, *_nothing(others), {})
+
+
+def float32(*_, **__):
+    return np.zeros(3, "f4"), lambda dy: (*[np.zeros(3, "f4")] * 3, {})
+
+
+def refuse(*_, **__):
+    raise ValueError
+
+
+def nan(*_, **__):
+    return np.nan
+
+
+def _nothing(arguments):
+    return tuple(
+        np.zeros(x.shape) for x in arguments if isinstance(x, np.ndarray) and x.dtype != bool
+    )
+
+
+LAZY = (zeros, zeros_and_steps, the_first, the_first_and_steps, float32, refuse, nan)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("lazy", LAZY, ids=lambda lazy: lazy.__name__)
+def test_a_right_gradient_of_another_function_earns_nothing(lazy):
+    homework.load_tasks(ROOT / "docs" / "own_tasks.py")
+    tasks = [*homework.course().values()]
+    del homework.TASKS["sigmoid"]
+    for task in tasks:
+        given = grading.passed_by_stub(task)
+        assert grading.score(task.verdicts(lazy), given) == 0, task.name
+
+
+def test_what_is_infinite_is_compared_entry_by_entry():
+    expected = np.array([1.0, -np.inf, np.nan, 2.0])
+    homework.same(expected + 1e-13, expected)
+    for k in range(4):
+        wrong = expected.copy()
+        wrong[k] = np.inf
+        with pytest.raises(AssertionError):
+            homework.same(wrong, expected)
+
+
+def test_an_answer_in_float32_is_told_to_be_that():
+    with pytest.raises(AssertionError, match="float32, where float64 is expected"):
+        homework.same(np.float32([0.1]), np.array([0.1]))
+
+
+def test_a_function_is_called_a_function():
+    source = RIGHT.replace("return y, pullback", "return [y, pullback]")
+    task = Task(scaled, 1, 3, 5, HINTS, ())
+    task.check(lambda yours, rng: homework.value_of(yours(np.ones(3), 3)))
+    assert "not a list of ndarray, function" in " ".join(
+        judged(source, task=task)[0].message.split()
+    )
+
+
+def test_what_one_check_lends_is_gone_in_the_next():
+    source = b"kept = []\ndef f(g):\n    kept.append(g)\n    return kept[0]()\n"
+    with Submission(source, "f", LIMITS) as submission:
+        assert submission.function()(lambda: 1) == 1
+        with pytest.raises(KeyError):
+            submission.function()(lambda: 2)
 
 
 def test_what_cannot_be_imported_is_told():
@@ -526,6 +653,13 @@ def test_what_is_no_answer_is_refused(data):
     assert max(asked) <= MOST
 
 
+def test_nothing_has_no_size():
+    text = b'["list", "return", ["array", "<f8", [100000000000, 0], false], ["list"]]'
+    line = io.BytesIO(struct.pack(">II", len(text), 0) + text)
+    with pytest.raises(LostError):  # its sum over axis 1 would have 800 GB
+        Peer(line.read, lambda data: None).call(0, (), {})
+
+
 def test_a_byte_of_2_is_no_bool():
     text = b'["list", "return", ["array", "|b1", [2], false], ["list"]]'
     line = io.BytesIO(struct.pack(">II", len(text), 2) + text + b"\2\0")
@@ -614,7 +748,7 @@ def test_whose_file_is_homework_of_what(tmp_path):
         "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
         "dora/old/scores.py": "", "dora/scores.py": "", "dora/scores (1).py": "", "eve/masked_scores.py": "",
         "eve/underscores.py": "", "eve/attention.py": marked, "eve/.ipynb_checkpoints/scores.py": "",
-        "eve/b.txt": "", "scores.py": "", "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
+        "eve/b.txt": "", "scores.py": "", "scores_hal (1).py": marked, "group_1.py": marked, "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -631,6 +765,8 @@ def test_whose_file_is_homework_of_what(tmp_path):
         "eve": {"masked_scores": "eve/masked_scores.py", "scores": "eve/attention.py"},
         "fred": {},
         "gil": {},
+        "group_1": {"scores": "group_1.py"},
+        "hal": {"scores": "scores_hal (1).py"},
         tmp_path.name: {"scores": "scores.py"},
     }
     assert [note.split(":")[0] for note in notes] == [
@@ -654,6 +790,49 @@ def test_strange_files_are_survived(tmp_path, capsys):
     (tmp_path / "secret_scaled.py").chmod(stat.S_IRWXU)
     with pytest.raises(ValueError, match="longer than 1 MB"):
         submissions.source(tmp_path / "big_scaled.py")
+
+
+def test_folders_may_be_deep_and_their_names_long(tmp_path):
+    (tmp_path / "anna_scores.py").touch()
+    for student, name, depth in (("ben", "b", 1020), ("carl", "c" * 250, 18)):
+        inside = os.open(tmp_path, os.O_RDONLY)
+        for part in (student, *[name] * depth):
+            os.mkdir(part, dir_fd=inside)
+            outside, inside = inside, os.open(part, os.O_RDONLY, dir_fd=inside)
+            os.close(outside)
+        os.close(os.open("scores.py", os.O_CREAT, dir_fd=inside))
+        os.close(inside)
+    try:
+        found, notes = submissions.find(tmp_path, ["scores"])
+    finally:
+        subprocess.run(["rm", "-r", "ben", "carl"], cwd=tmp_path, check=True)
+    assert {student: len(files) for student, files in found.items()} == {
+        "anna": 1,
+        "ben": 0,
+        "carl": 0,
+    }
+    assert ["deeper" in note or "too long" in note for note in notes] == [True, True]
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_table_can_be_read_whatever_was_handed_in(tmp_path, capsys, monkeypatch):
+    for k in range(50):
+        (tmp_path / f"{k}.py").touch()
+    (tmp_path / "zoë_scaled.py").write_text(f"import minimha\n{RIGHT}")
+    (tmp_path / "a;=1+1_scaled.py").write_text(RIGHT)
+    assert grading.run(options(tmp_path, "--csv", "-")) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith('"a;=1+1",1,"scaled",3.0')
+    console = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr("sys.stdout", console)
+    assert grading.run(options(tmp_path)) == 0
+    console.seek(0)
+    lines = console.read().splitlines()
+    assert lines[1:3] == [
+        f"{'zo?':6}    0.00 of 3",
+        f"{'':6}    0.00 of 3  scaled  wrong: all, ImportError: minimha cannot be imported here, where homework is graded",
+    ]
+    assert len(lines) == 3 + 20 + 2
+    assert lines[-2] == "? and 30 more, which the JSON has"
 
 
 @pytest.mark.usefixtures("tasks")
