@@ -102,6 +102,8 @@ def test_importing_loads_nothing_heavy():
         "safetensors",
         "pytest",
         "array_api_compat.numpy",
+        "minimha.cost",
+        "minimha.homework",
     )
     loaded = run(f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])")
     assert loaded == "[]\n"

@@ -11,11 +11,15 @@ Others belong to what they show: `Tensor.graph` draws the tape, `report.plot()` 
 gradient check, `mh.cost.compare(…).plot()` the times over three sizes at once.
 """
 
-from .forms import costs
+from typing import TYPE_CHECKING, Any
+
 from .heat import attention_heads, heat_map
 from .hover import Attention, attention_html
 from .masks import mask
 from .saved import FORMATS, check_path, save, svg
+
+if TYPE_CHECKING:
+    from .forms import costs
 
 __all__ = [
     "FORMATS",
@@ -29,3 +33,12 @@ __all__ = [
     "save",
     "svg",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`costs` is loaded when it is asked for, and with it what counts them."""
+    if name == "costs":
+        from .forms import costs
+
+        return costs
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
