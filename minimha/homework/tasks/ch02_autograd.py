@@ -5,13 +5,7 @@ import numpy as np
 from minimha_autograd import gradcheck
 
 from .. import same, task, value_of
-
-
-def unbroadcast(dy, shape):
-    """The sum of dy over the axes along which broadcasting repeated an array of this shape."""
-    extra = dy.ndim - len(shape)
-    axes = [k for k, n in enumerate(dy.shape) if k < extra or shape[k - extra] != n]
-    return dy.sum(axis=tuple(axes), keepdims=True).reshape(shape)
+from .ch01_arrays import unbroadcast
 
 
 @task(
