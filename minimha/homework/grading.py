@@ -195,7 +195,8 @@ def _judged(task: Task, check: Check, submission: Submission, seed: int) -> Verd
         submission.peer.restores, submission.peer.changed = True, False
         verdict = task.verdict(check, yours, seed)
         if verdict.outcome == PASSED and submission.peer.changed:
-            # it changed its arguments, perhaps into what makes a wrong answer look right
+            # what it was lent, a cotangent perhaps, is not what it was: into what makes a wrong
+            # answer look right? (Arguments of the function itself are watched by the task.)
             submission.peer.restores = False
             verdict = task.verdict(check, yours, seed)
     except NotImplementedError:

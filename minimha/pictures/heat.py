@@ -124,7 +124,7 @@ def attention_heads(
     figure.supylabel("query: attends", fontsize=9)
     figure.colorbar(image, ax=grid, shrink=0.6, label="attention weight")
     if title:
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(title, fontsize=10, parse_math=False)
     return figure
 
 

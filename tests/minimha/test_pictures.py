@@ -33,7 +33,8 @@ def test_words_label_one_layer_and_other_keys(weights):
 
 
 def test_any_character_may_be_a_label(weights, tmp_path):
-    pictures.save(pictures.attention_heads(weights, "$x^漢"), tmp_path / "heads.png")
+    figure = pictures.attention_heads(weights, "$x^漢", title="$x^$")
+    pictures.save(figure, tmp_path / "heads.png")
 
 
 def test_labels_that_do_not_match_are_refused(weights):
