@@ -1,0 +1,1 @@
+"""Fast paths on the host, compiled by Numba."""
