@@ -1,4 +1,4 @@
-"""Fast paths: the functions of `functional` once more, compiled, with the same values and pullbacks.
+"""Fast paths: functions of `functional` once more, compiled, with the same values and pullbacks.
 
 Nothing here is needed for an answer, and nothing is loaded before it is used.
 """
