@@ -899,6 +899,7 @@ RECORDS = [
         functional.gelu,
         lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
+    entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
     Record(
         functional.embedding,
         lambda table, k: table[k],

@@ -12,6 +12,7 @@ from .layer_norm import layer_norm
 from .rms_norm import rms_norm
 from .rope import rope
 from .scaled_dot_product import scaled_dot_product_attention
+from .silu import silu
 from .softmax import sink_softmax, softmax
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "scaled_dot_product_attention",
+    "silu",
     "sink_softmax",
     "softmax",
     "weighted_sum",

@@ -11,16 +11,15 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
 from typing import Any
 
+from ..kernels.choice import COMPILED, in_force
 from .attention import attention
 from .attention_loop import attention_loop
 
 IMPLEMENTATIONS: dict[str, Any] = {"reference": attention, "loop": attention_loop}
 _FASTEST = "reference"
-_in_force = contextvars.ContextVar("implementation", default=_FASTEST)
 
 
 @contextlib.contextmanager
@@ -30,20 +29,22 @@ def implementation(name: str) -> Iterator[None]:
     Raises ValueError for a name that is not among `IMPLEMENTATIONS`, or "auto".
     """
     _check(name)
-    token = _in_force.set(_FASTEST if name == "auto" else name)
+    token = in_force.set(name)
     try:
         yield
     finally:
-        _in_force.reset(token)
+        in_force.reset(token)
 
 
 def choose(name: str) -> Any:
     """The operation of this name: takes the arguments of `attention`. Raises as above."""
     _check(name)
-    return IMPLEMENTATIONS[_in_force.get() if name == "auto" else name]
+    name = in_force.get() if name == "auto" else name
+    return IMPLEMENTATIONS.get(name, IMPLEMENTATIONS[_FASTEST])
 
 
 def _check(name: str) -> None:
-    if name != "auto" and name not in IMPLEMENTATIONS:
-        known = ", ".join(map(repr, ["auto", *IMPLEMENTATIONS]))
+    names = ["auto", *IMPLEMENTATIONS, *sorted(COMPILED - IMPLEMENTATIONS.keys())]
+    if name not in names:
+        known = ", ".join(map(repr, names))
         raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")

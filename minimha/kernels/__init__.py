@@ -2,3 +2,7 @@
 
 Nothing here is needed for an answer, and nothing is loaded before it is used.
 """
+
+from .choice import accelerated
+
+__all__ = ["accelerated"]
