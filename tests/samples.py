@@ -899,6 +899,21 @@ RECORDS = [
         functional.gelu,
         lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
+    Record(
+        functional.linear,
+        lambda x, w, b: np.einsum("...m,mn->...n", x, w) + b,
+        [
+            Case(normal(B, T, M), normal(M, D), normal(D)),
+            Case(normal(T, M), normal(M, 1), normal(1)),
+            Case(normal(M), normal(M, D), normal(D)),
+            Case(normal(0, T, M), normal(M, D), normal(D)),
+        ],
+        [
+            Refused(ValueError, "same M and N", normal(T, M), normal(D, M), normal(M)),
+            Refused(ValueError, "same M and N", normal(T, M), normal(M, D), normal(M)),
+            Refused(ValueError, "same M and N", normal(), normal(M, D), normal(D)),
+        ],
+    ),
     entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
     Record(
         functional.embedding,

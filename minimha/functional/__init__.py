@@ -9,6 +9,7 @@ from .embedding import embedding
 from .gelu import gelu
 from .implementations import IMPLEMENTATIONS, implementation
 from .layer_norm import layer_norm
+from .linear import linear
 from .rms_norm import rms_norm
 from .rope import rope
 from .scaled_dot_product import scaled_dot_product_attention
@@ -27,6 +28,7 @@ __all__ = [
     "gelu",
     "implementation",
     "layer_norm",
+    "linear",
     "pair_scores",
     "rms_norm",
     "rope",

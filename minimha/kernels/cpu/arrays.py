@@ -19,13 +19,11 @@ off an integer by adding a large number."""
 _LARGE = 2**20  # bytes from which on threads pay
 
 
-def floats(x: Array, *others: Any) -> bool:
+def floats(x: Any, *others: Any) -> bool:
     """Whether all are arrays of one of the `FLOATS`, x with entries."""
-    return (
-        bool(x.size)
-        and x.dtype in FLOATS
-        and all(type(a) is Array and a.dtype == x.dtype for a in others)
-    )
+    if not all(type(a) is Array for a in (x, *others)):
+        return False
+    return bool(x.size) and x.dtype in FLOATS and all(a.dtype == x.dtype for a in others)
 
 
 def plain(x: Array) -> Array:

@@ -16,26 +16,25 @@ _C, _A = math.sqrt(2 / math.pi), 0.044715
 
 def gelu(x: Array) -> Any:
     """As `functional.gelu`; only x is saved."""
-    return _gate(x, _gelu, _through_gelu)
+    return _gate(x, "gelu")
 
 
 def silu(x: Array) -> Any:
     """As `functional.silu`; only x is saved."""
-    return _gate(x, _silu, _through_silu)
+    return _gate(x, "silu")
 
 
-def _gate(x: Array, forward: Any, backward: Any) -> Any:
+def _gate(x: Array, name: str) -> Any:
     if not floats(x):
         return None
-    x = plain(x)
-    y, flat = np.empty(x.shape, x.dtype), x.reshape(-1)
-    into = y.reshape(-1)
-    shared(lambda a, b: forward(flat[a:b], into[a:b]), flat.size, x.nbytes)
+    x, y = plain(x), np.empty(x.shape, x.dtype)
+    flat, into = x.reshape(-1), y.reshape(-1)
+    shared(lambda a, b: _FORWARD[name](flat[a:b], into[a:b]), x.size, x.nbytes)
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = np.empty(x.shape, x.dtype)
         flat, out, into = x.reshape(-1), plain(dy).reshape(-1), dx.reshape(-1)
-        shared(lambda a, b: backward(flat[a:b], out[a:b], into[a:b]), flat.size, x.nbytes)
+        shared(lambda a, b: _BACKWARD[name](flat[a:b], out[a:b], into[a:b]), x.size, x.nbytes)
         return (dx,)
 
     return y, pullback
@@ -82,6 +81,10 @@ def _through_silu(x, dy, dx):
         z = bound if z > bound else z
         gate = one / (one + exp(-z))
         dx[i] = dy[i] * gate * (one + z * (one - gate))
+
+
+_FORWARD = {"gelu": _gelu, "silu": _silu}
+_BACKWARD = {"gelu": _through_gelu, "silu": _through_silu}
 
 
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
