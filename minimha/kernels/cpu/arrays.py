@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import threads
-from .jit import FAST
+from .jit import kernel
 
 Array = np.ndarray
 FLOATS = np.dtype(np.float32), np.dtype(np.float64)
-ANY_ORDER: dict[str, Any] = {"fastmath": set(FAST | {"reassoc"}), "forceinline": True}
-"""Options of a kernel that takes a sum, whose order is then the compiler's. Not for what splits
-off an integer by adding a large number."""
+exact = functools.partial(kernel, fastmath={"contract", "nsz"})
+"""As `kernel`, with roots and quotients as they should be: 1/√∞ is 0, its estimate would be NaN."""
+
+in_any_order = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}, forceinline=True)
+"""Of a kernel that takes a sum, whose order is then the compiler's. Not for what splits off an
+integer by adding a large number."""
 
 _LARGE = 2**20  # bytes from which on threads pay
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...functional.rope import angles
-from .arrays import Array, as_rows, floats, shared
-from .jit import kernel
+from .arrays import Array, as_rows, exact, floats, shared
 
 
 def embedding(table: Array, indices: Array) -> Any:
@@ -29,7 +28,7 @@ def embedding(table: Array, indices: Array) -> Any:
     return table[flat].reshape(*indices.shape, shape[1]), pullback
 
 
-@kernel
+@exact
 def _add_rows(dy, indices, dtable):
     for i in range(indices.size):
         for j in range(dtable.shape[1]):
@@ -63,7 +62,7 @@ def rope(
     return turned(x, sin), lambda dy: (turned(dy, -sin),)
 
 
-@kernel
+@exact
 def _turn(x, cos, sin, interleaved, y, start, stop):
     half = cos.shape[1]
     for i in range(start, stop):

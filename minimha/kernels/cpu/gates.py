@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, floats, plain, shared
+from .arrays import Array, exact, floats, plain, shared
 from .exp2 import exp
-from .jit import kernel
 
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
@@ -40,7 +39,7 @@ def _gate(x: Array, name: str) -> Any:
     return y, pullback
 
 
-@kernel
+@exact
 def _gelu(x, y):
     one, bound = x.dtype.type(1), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
@@ -50,7 +49,7 @@ def _gelu(x, y):
         y[i] = a / (one + exp(z * (b1 + b3 * (z * z))))
 
 
-@kernel
+@exact
 def _through_gelu(x, dy, dx):
     one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
@@ -64,7 +63,7 @@ def _through_gelu(x, dy, dx):
         dx[i] = dy[i] * (gate + z * slope)
 
 
-@kernel
+@exact
 def _silu(x, y):
     one, bound = x.dtype.type(1), x.dtype.type(80)
     for i in range(x.size):
@@ -73,7 +72,7 @@ def _silu(x, y):
         y[i] = a / (one + exp(-z))
 
 
-@kernel
+@exact
 def _through_silu(x, dy, dx):
     one, bound = x.dtype.type(1), x.dtype.type(80)
     for i in range(x.size):
@@ -104,7 +103,7 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
     return kept(x), lambda dy: (kept(dy), None)
 
 
-@kernel
+@exact
 def _dropout(x, keep, share, y):
     zero, share = x.dtype.type(0), x.dtype.type(share)
     for i in range(x.size):

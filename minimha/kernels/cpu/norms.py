@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import ANY_ORDER, Array, as_rows, floats, plain, shared
-from .jit import kernel
+from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
 
 _BLOCK = 64  # rows whose gradients are summed before they join the others: rounding stays small
 
@@ -54,7 +53,7 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     return y, pullback
 
 
-@kernel
+@exact
 def _layer_norm(x, weight, bias, eps, y, rows, start, stop):
     width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
     for i in range(start, stop):
@@ -65,7 +64,7 @@ def _layer_norm(x, weight, bias, eps, y, rows, start, stop):
             y[i, j] = (x[i, j] - mean) * inverse * weight[j] + bias[j]
 
 
-@kernel
+@exact
 def _through_layer_norm(x, weight, rows, dy, dx, start, stop):
     count = x.shape[1]
     width = x.dtype.type(count)
@@ -85,7 +84,7 @@ def _through_layer_norm(x, weight, rows, dy, dx, start, stop):
     return dweight, dbias
 
 
-@kernel
+@exact
 def _rms_norm(x, weight, eps, y, inverses, start, stop):
     width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
     for i in range(start, stop):
@@ -95,7 +94,7 @@ def _rms_norm(x, weight, eps, y, inverses, start, stop):
             y[i, j] = x[i, j] * inverse * weight[j]
 
 
-@kernel
+@exact
 def _through_rms_norm(x, weight, inverses, dy, dx, start, stop):
     count, zero = x.shape[1], x.dtype.type(0)
     width = x.dtype.type(count)
@@ -112,7 +111,7 @@ def _through_rms_norm(x, weight, inverses, dy, dx, start, stop):
     return dweight
 
 
-@kernel(**ANY_ORDER)
+@in_any_order
 def _sum(x):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -120,7 +119,7 @@ def _sum(x):
     return total
 
 
-@kernel(**ANY_ORDER)
+@in_any_order
 def _squares(x, mean):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -128,7 +127,7 @@ def _squares(x, mean):
     return total
 
 
-@kernel(**ANY_ORDER)
+@in_any_order
 def _means(x, dy, weight, mean, inverse, width):
     """mean(g) and mean(g · x̂) of a row, with g = dy · weight."""
     g = gx = x.dtype.type(0)
@@ -138,7 +137,7 @@ def _means(x, dy, weight, mean, inverse, width):
     return g / width, gx / width
 
 
-@kernel(forceinline=True)
+@exact(forceinline=True)
 def _move(some, total):
     for j in range(total.size):
         total[j] += some[j]

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import ANY_ORDER, Array, as_rows, floats, plain, shared
+from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
 from .exp2 import exp
-from .jit import kernel
 
 _BITS = {4: np.int32, 8: np.int64}
 
@@ -82,7 +81,7 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
     return np.asarray(sum(losses) / count, x.dtype), pullback
 
 
-@kernel
+@exact
 def _softmax(x, visible, y, y_bits, peaks, peak_bits, start, stop):
     zero, one, lowest = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
     for i in range(start, stop):
@@ -104,7 +103,7 @@ def _softmax(x, visible, y, y_bits, peaks, peak_bits, start, stop):
                 y[i, j] = y[i, j] if visible[i, j] else zero
 
 
-@kernel
+@exact
 def _through_softmax(y, visible, dy, dx, start, stop):
     zero = y.dtype.type(0)
     for i in range(start, stop):
@@ -122,7 +121,7 @@ def _through_softmax(y, visible, dy, dx, start, stop):
                 dx[i, j] = dx[i, j] if visible[i, j] else zero
 
 
-@kernel
+@exact
 def _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, start, stop):
     loss = 0.0
     for i in range(start, stop):
@@ -137,7 +136,7 @@ def _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, start, stop):
     return loss
 
 
-@kernel
+@exact
 def _through_cross_entropy(odds, targets, each, dx, start, stop):
     each, one = odds.dtype.type(each), odds.dtype.type(1)
     for i in range(start, stop):
@@ -146,7 +145,7 @@ def _through_cross_entropy(odds, targets, each, dx, start, stop):
         dx[i, targets[i]] = (odds[i, targets[i]] - one) * each
 
 
-@kernel(forceinline=True)
+@exact(forceinline=True)
 def _largest(bits):
     """The bits of the largest float of a row: integers compare in vectors, floats do not.
 
@@ -160,7 +159,7 @@ def _largest(bits):
     return bits.dtype.type(largest ^ ((largest >> last) & low))
 
 
-@kernel(**ANY_ORDER)
+@in_any_order
 def _sum(x):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -168,7 +167,7 @@ def _sum(x):
     return total
 
 
-@kernel(**ANY_ORDER)
+@in_any_order
 def _product(x, y):
     total = x.dtype.type(0)
     for j in range(x.size):
