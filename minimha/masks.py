@@ -44,6 +44,7 @@ class _Scores(NamedTuple):
     offset: int | None  # where the first query stands among the keys
     like: Array
     growing: bool = False  # whether more keys are to come, which masks may know already
+    rows: slice = slice(None)  # the queries that the array is wanted of
 
     @classmethod
     def of(cls, shape: Sequence[int], offset: int | None, like: Any) -> _Scores:
@@ -103,6 +104,33 @@ class Mask:
         Raises ValueError if the mask does not fit the shape.
         """
         return self._array(_Scores.of(shape, offset, like))
+
+    def rows(
+        self,
+        shape: Sequence[int],
+        start: int,
+        stop: int,
+        *,
+        offset: int | None = None,
+        like: Any = None,
+    ) -> Array:
+        """The array of the queries start … stop − 1 alone; the others' is never made.
+
+        It broadcasts to (…, H, stop − start, S): array(shape)[..., start:stop, :] where the array
+        has an axis of queries, and the same array where all queries share it. shape, offset and
+        like as in `array`.
+
+        Raises ValueError as `array` does, and unless 0 ≤ start ≤ stop ≤ T; TypeError unless they
+        are integers.
+        """
+        scores = _Scores.of(shape, offset, like)
+        start, stop = integer(start, "rows: start", least=0), integer(stop, "rows: stop")
+        if not start <= stop <= scores.t:
+            raise ValueError(
+                f"rows: start = {start} and stop = {stop} must be in order and at most "
+                f"T = {scores.t}"
+            )
+        return self._array(scores._replace(rows=slice(start, stop)))
 
     def blocks(
         self,
@@ -302,7 +330,7 @@ class _Band(Mask):
 
     def _array(self, scores: _Scores) -> Array:
         least, largest = self._ends(scores)
-        i, j = scores.range(scores.t)[:, None], scores.range(scores.s)[None, :]
+        i, j = scores.range(scores.t)[scores.rows, None], scores.range(scores.s)[None, :]
         if self.left is None:
             return j <= i + largest
         seen = j >= i + least
@@ -433,7 +461,7 @@ class _Documents(Mask):
 
     def _array(self, scores: _Scores) -> Array:
         query, key = self._ids(scores)
-        return scores.queries(query) == scores.keys(key)
+        return scores.queries(query[..., scores.rows]) == scores.keys(key)
 
     def _bounds(self, scores: _Scores, rows: int, columns: int) -> tuple[Array, Array]:
         query, key = self._ids(scores, _numbered)
@@ -463,7 +491,10 @@ class _Dense(Mask):
                 f"(…, H, T, S) {scores.shape}; to hide keys of each sequence write "
                 "masks.padding(lengths) or masks.keys(valid)"
             )
-        return scores.bring(self.dense)
+        shared = self.dense.ndim < 2 or self.dense.shape[-2] != scores.t
+        if shared or scores.rows == slice(None):
+            return scores.bring(self.dense)
+        return scores.bring(self.dense[..., scores.rows, :])
 
     def _wants(self) -> tuple[int, ...]:
         return tuple(0 if n == 1 else n for n in self.dense.shape)
