@@ -12,7 +12,6 @@ written in.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -31,7 +30,9 @@ def registers() -> tuple[int, int]:
         return 64, 12  # 24 of 32 registers hold the result
     if features.get("avx2") and features.get("fma"):
         return 32, 6  # 12 of 16
-    return 16, 6
+    if features.get("neon"):
+        return 16, 12
+    return 0, 1
 
 
 BYTES, ROWS = registers()

@@ -56,3 +56,21 @@ def scale_by(row: Any, factor: Any) -> None:
     """row <- row · factor."""
     for j in range(len(row)):
         row[j] *= factor
+
+
+@kernel(fastmath={*FAST, "reassoc"})
+def is_finite(row: Any) -> bool:
+    """Whether no entry is NaN or infinite: then x − x is 0 for all of them."""
+    y = row.dtype.type(0)
+    for j in range(len(row)):
+        y += row[j] - row[j]
+    return y == 0
+
+
+@kernel(fastmath={*FAST, "reassoc"})
+def weighted(row: Any, other: Any) -> Any:
+    """Σ row · other."""
+    y = row.dtype.type(0)
+    for j in range(len(row)):
+        y += row[j] * other[j]
+    return y
