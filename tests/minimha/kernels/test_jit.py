@@ -1,0 +1,356 @@
+"""Kernels are compiled once for a machine, and nobody sees how: processes with a cache of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PARTS = """
+from numba.extending import intrinsic
+from minimha.kernels.cpu.jit import kernel
+
+@intrinsic
+def twice(typing, x):
+    def code(context, builder, signature, arguments):
+        return builder.fadd(arguments[0], arguments[0])
+    return x(x), code
+
+@kernel
+def one_more(x):
+    return twice(x) + 1
+"""
+TOY = """
+import ctypes
+from minimha.kernels.cpu.jit import kernel
+from minimha.kernels.cpu.parts import one_more
+
+@kernel
+def last(x):
+    y = one_more(x[0])
+    for i in range(1, x.size):
+        y = one_more(x[i])
+    return y
+
+@kernel
+def at(x, i):
+    return x[i]
+
+cosine = ctypes.CDLL(None).cos
+cosine.restype, cosine.argtypes = ctypes.c_double, [ctypes.c_double]
+
+@kernel
+def by_address(x):
+    return cosine(x)
+
+def adder(y):
+    @kernel
+    def add(x):
+        return x + y
+    return add
+"""
+CALL = """
+import numpy as np
+from minimha.kernels.cpu.toy import *
+x = np.array([2.0, 3.0])
+def compiled(*kernels):
+    return sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
+print(last(x), compiled(last, one_more))
+"""
+MADE, FOUND = "7.0 2\n", "7.0 0\n"
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory):
+    """A copy of the package with two modules of toy kernels."""
+    root = tmp_path_factory.mktemp("package")
+    shutil.copytree(ROOT / "minimha", root / "minimha", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "minimha/kernels/cpu/parts.py").write_text(PARTS)
+    (root / "minimha/kernels/cpu/toy.py").write_text(TOY)
+    return root
+
+
+@pytest.fixture
+def package(original, tmp_path):
+    """One to change."""
+    return shutil.copytree(original, tmp_path / "package", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+class Runs:
+    def __init__(self, package, cache):
+        self.package, self.cache = package, cache
+
+    def start(self, code=CALL, **environment):
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("NUMBA_", "MINIMHA_", "XDG_"))
+        }
+        path = os.pathsep.join(map(str, (self.package, ROOT / "autograd")))
+        environment = {"MINIMHA_CACHE_DIR": str(self.cache), **environment}
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**kept, "PYTHONPATH": path, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.package,
+        )
+
+    def result(self, process):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        # a busy machine may take a second to compile what is here: said, and another test's matter
+        return out, "".join(s for s in err.splitlines(True) if "compiling kernels for this" not in s)
+
+    def __call__(self, *code, **environment):
+        return self.result(self.start(*code, **environment))
+
+    @property
+    def files(self):
+        return sorted(path for path in self.cache.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def run(original, tmp_path):
+    return Runs(original, tmp_path / "cache")
+
+
+@pytest.fixture(scope="session")
+def filled(original, tmp_path_factory):
+    runs = Runs(original, tmp_path_factory.mktemp("filled") / "cache")
+    assert runs() == (MADE, "")
+    return runs.cache
+
+
+@pytest.fixture
+def refound(run, filled):
+    """As `run`, where a process has run before."""
+    shutil.copytree(filled, run.cache)
+    return run
+
+
+def test_a_kernel_and_those_it_calls_are_found_by_the_next_process(refound):
+    assert refound() == (FOUND, "")
+
+
+def test_what_is_found_needs_no_writing(refound):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    assert refound(limit + CALL.replace("print(", "import os; os.write(1, b'%f %d' % (").replace("one_more))", "one_more)))")) == ("7.000000 0", "")
+
+
+def test_a_change_in_any_source_of_kernels_is_met(package, filled, tmp_path):
+    run = Runs(package, tmp_path / "cache")
+    shutil.copytree(filled, run.cache)
+    parts = package / "minimha/kernels/cpu/parts.py"
+    parts.write_text(PARTS.replace("+ 1", "+ 2"))
+    assert run() == ("8.0 2\n", "")
+    parts.write_text(PARTS)
+    assert run() == (FOUND, "")
+
+
+def test_a_source_changed_under_a_running_process_leaves_nothing_behind(package, tmp_path):
+    run = Runs(package, tmp_path / "cache")
+    edit = "from pathlib import Path; import minimha.kernels.cpu.toy as t; Path(t.__file__).open('a').write('\\n')\n"
+    assert run(edit + CALL) == (MADE, "")
+    assert not run.files
+
+
+@pytest.mark.parametrize(
+    "setting", [{"NUMBA_OPT": "0"}, {"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_CPU_NAME": "generic"}]
+)
+def test_settings_and_cpu_have_kernels_of_their_own(refound, setting):
+    if setting == {"NUMBA_CPU_NAME": "generic"}:
+        setting["NUMBA_CPU_FEATURES"] = ""
+    assert refound(**setting) == (MADE, "")
+    assert refound(**setting) == (FOUND, "")
+    assert refound() == (FOUND, "")
+
+
+def test_types_have_kernels_of_their_own(refound):
+    code = CALL.replace("3.0])", "3.0], dtype=np.float32)")
+    assert refound(code) == (MADE, "")
+    assert refound(code) == (FOUND, "")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: bytes(len(content)),
+        lambda content: b"cposix\nsystem\n(S'echo run'\ntR." + content,
+        lambda content: content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:],
+    ],
+    ids=["empty", "truncated", "zeros", "garbage", "one bit"],
+)
+def test_a_damaged_file_is_replaced_in_silence(refound, damage):
+    for path in refound.files:
+        path.write_bytes(damage(path.read_bytes()))
+    assert refound() == (MADE, "")
+    assert refound() == (FOUND, "")
+
+
+ONE_WARNING = "each process compiles them anew; set MINIMHA_CACHE_DIR to a folder that can be written\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "environment"),
+    [
+        ("", {"MINIMHA_CACHE_DIR": "/dev/null/here"}),
+        ("", {"MINIMHA_CACHE_DIR": "", "HOME": "/dev/null"}),
+        ("from pathlib import Path; Path.home = lambda: Path.nowhere\n", {"MINIMHA_CACHE_DIR": ""}),
+        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))\n", {}),
+    ],
+    ids=["not a folder", "no such home", "no home", "full disk"],
+)
+def test_where_nothing_can_be_kept_kernels_work_and_one_line_says_so(run, code, environment):
+    out, err = run(code + CALL, **environment)
+    assert out == MADE
+    assert err.endswith(ONE_WARNING)
+    assert err.count("\n") == 1
+    assert not run.files
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="may write anywhere")
+def test_a_folder_that_is_read_only_is_read(refound):
+    folder = refound.files[0].parent
+    folder.chmod(0o500)
+    try:
+        assert refound() == (FOUND, "")
+    finally:
+        folder.chmod(0o700)
+
+
+def test_processes_that_start_at_once_find_all_they_made(run):
+    single = CALL.replace("3.0])", "3.0], dtype=np.float32)")
+    started = [run.start(code) for code in (CALL, single) * 2]
+    for process in started:
+        out, err = run.result(process)
+        assert out.startswith("7.0 ")
+        assert not err
+    assert run() == run(single) == (FOUND, "")
+
+
+def test_folders_unused_for_a_month_go_and_nothing_else(refound):
+    old = time.time() - 31 * 24 * 3600
+    ours = refound.files[0].parent
+    for name in ("kernels-0123456789abcdef", "kernels-of-mine", "kernels-fedcba9876543210"):
+        (ours.parent / name).mkdir()
+        os.utime(ours.parent / name, (old, old))
+    os.utime(ours.parent / "kernels-fedcba9876543210")
+    os.utime(ours, (old, old))
+    assert refound() == (FOUND, "")
+    assert {path.name for path in ours.parent.iterdir()} == {
+        ours.name,
+        "kernels-of-mine",
+        "kernels-fedcba9876543210",
+    }
+    assert ours.stat().st_mtime > old + 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/minimha"),
+        ({"XDG_CACHE_HOME": "relative"}, ".cache/minimha"),
+        ({"NUMBA_CACHE_DIR": "{}/numba"}, "numba/minimha"),
+        ({"NUMBA_CACHE_DIR": "{}/numba", "MINIMHA_CACHE_DIR": "~/ours"}, "ours"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="there it is LOCALAPPDATA")
+def test_where_kernels_are_kept(run, tmp_path, environment, folder):
+    environment = {name: value.format(tmp_path) for name, value in environment.items()}
+    where = "from minimha.kernels.cpu import cache; print(cache.folder().parent)"
+    out, _ = run(where, **{"HOME": str(tmp_path), "MINIMHA_CACHE_DIR": "", **environment})
+    assert out == f"{tmp_path / folder}\n"
+
+
+IMPATIENT = "from minimha.kernels.cpu import cache; cache._progress.patience = 0.01\n"
+
+
+def test_compiling_is_said_once_and_finding_is_not(run):
+    _, err = run.start(IMPATIENT + CALL).communicate()
+    folder = run.files[0].parent
+    assert err == f"minimha: compiling kernels for this machine, once (kept in {folder})\n"
+    assert run.start(IMPATIENT + CALL).communicate() == (FOUND, "")
+
+
+def test_where_nothing_can_be_kept_once_is_not_said(run):
+    _, err = run.start(IMPATIENT + CALL, MINIMHA_CACHE_DIR="/dev/null/here").communicate()
+    assert err.endswith(ONE_WARNING)
+    assert err.count("\n") == 1
+
+
+def test_the_logger_silences_it(run):
+    quiet = "import logging; logging.getLogger('minimha').setLevel('ERROR')\n"
+    process = run.start(quiet + IMPATIENT + CALL, MINIMHA_CACHE_DIR="/dev/null/here")
+    assert process.communicate() == (MADE, "")
+
+
+def test_what_our_sources_do_not_determine_is_not_kept(run):
+    code = """
+from minimha.kernels.cpu.toy import adder, by_address
+from minimha.kernels.cpu.jit import kernel
+print(adder(1)(2), adder(3)(2), by_address(0.0), kernel(lambda x: x)(5))
+"""
+    assert run(code) == ("3 5 1.0 5\n", "")
+    assert not run.files
+
+
+def test_a_numba_that_keeps_kernels_in_another_way_still_compiles(run):
+    future = "import numba.core.caching as c; del c.IndexDataCacheFile\n"
+    assert run(future + CALL) == (MADE, "")
+    assert not run.files
+    future = "import numba.core.caching as c; del c.IndexDataCacheFile._save_data, c.IndexDataCacheFile._load_data\n"
+    out, err = run(future + CALL)
+    assert out == MADE
+    assert err.endswith(ONE_WARNING)
+
+
+def test_a_kernel_that_cannot_be_compiled_says_why_and_no_more(run):
+    code = """
+import numba, pytest
+from minimha.kernels.cpu.toy import last
+with pytest.raises(numba.TypingError):
+    last("text")
+"""
+    assert run(IMPATIENT + code) == ("", "")
+
+
+def test_without_compilation_kernels_are_python_functions(run):
+    code = """
+from minimha.kernels import unavailable
+print(unavailable())
+import sys; print("numba" in sys.modules)
+from minimha.kernels.cpu.toy import at
+print(type(at).__name__, at([5], 0))
+unavailable.cache_clear(); print(unavailable())
+"""
+    said = "NUMBA_DISABLE_JIT is set\n"
+    assert run(code, NUMBA_DISABLE_JIT="1") == (f"{said}False\nfunction 5\n{said}", "")
+
+
+WHY = "from minimha.kernels import unavailable; print(unavailable())"
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("", "None"),
+        ("import sys; sys.modules['numba'] = None", "numba cannot be imported: import of numba halted"),
+        ("import sys; sys.modules['scipy'] = None", "scipy cannot be imported: import of scipy halted"),
+        ("import numpy; numpy.__version__ = '9.0.0'", "numba cannot be imported: Numba needs NumPy"),
+        ("import numba; numba.version_info = numba.version_info._replace(short=(0, 59)); numba.__version__ = '0.59.1'",
+         "Numba is 0.59.1, and 0.60 is the oldest that will do"),
+    ],
+    ids=["usable", "no Numba", "no SciPy", "a NumPy too new", "too old"],
+)  # fmt: skip
+def test_why_kernels_cannot_be_used_is_said(run, before, why):
+    out, err = run(f"{before}\n{WHY}")
+    assert out.startswith(why)
+    assert not err
