@@ -1,8 +1,8 @@
-"""Compiled kernels kept in files for the next process. What is private to Numba is used here alone.
+"""Compiled kernels, kept in files for the next process. This uses parts of Numba that may change.
 
 Numba's own cache asks whether the file that defines a function has changed, and raises where a file
 is damaged or a folder cannot be written. Here a folder belongs to one state of all sources of
-kernels and of the compiler; a file in it to one kernel, types and CPU, with its checksum at the end.
+kernels and of the compiler, and a file in it to one kernel, types and CPU; its checksum comes last.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
-from numba.core import event
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
@@ -74,7 +71,7 @@ class Cache(NullCache):
         self.function, self.options = function, options
 
     def load_overload(self, types: Any, target: Any) -> Any:
-        """The kernel, or None: where there is none, or a damaged one, or one that cannot be read."""
+        """The kernel, or None: there is none, it is damaged, it cannot be read."""
         target.refresh()
         with contextlib.suppress(Exception):
             if fingerprint() == LOADED:
@@ -90,8 +87,7 @@ class Cache(NullCache):
         if compiled.lifted or compiled.library.has_dynamic_globals:
             return
         try:
-            if fingerprint() == LOADED:
-                folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            if fingerprint() == LOADED and ready():
                 name, key = self._name_and_key(types, compiled.target_context)
                 _File(folder(), "", "")._save_data(name, (key, compiled._reduce()))
         except Exception as error:
@@ -130,6 +126,16 @@ def _use(ours: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
+def ready() -> bool:
+    """Whether the folder is there, made if need be."""
+    try:
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except Exception as error:
+        _cannot_keep(error)
+        return False
+    return True
+
+
 def _cannot_keep(error: Exception) -> None:
     if not _told:
         _told.append(error)
@@ -143,49 +149,9 @@ def _cannot_keep(error: Exception) -> None:
 _told: list[Exception] = []
 
 
-class _Progress(event.Listener):  # type: ignore[misc]
-    """Says that kernels are being compiled, once that has taken a second."""
-
-    def __init__(self) -> None:
-        self.kernels: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.depth, self.patience = 0, 1.0  # of kernels that kernels call; seconds
-        self.started, self.timer = 0.0, threading.Timer(0, self.say)
-
-    def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"] in self.kernels:
-            self.depth += 1
-            if self.depth == 1 and self.patience > 0:
-                self.started = time.perf_counter()
-                self.timer = threading.Timer(self.patience, self.say)
-                self.timer.daemon = True
-                with contextlib.suppress(RuntimeError):  # no more threads
-                    self.timer.start()
-
-    def on_end(self, event: Any) -> None:
-        if event.data["dispatcher"] in self.kernels:
-            self.depth -= 1
-            if not self.depth:
-                self.timer.cancel()
-                self.patience -= time.perf_counter() - self.started
-
-    def say(self) -> None:
-        self.patience = 0
-        try:
-            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        except Exception as error:
-            _cannot_keep(error)
-        else:
-            log.warning("minimha: compiling kernels for this machine, once (kept in %s)", folder())
-
-
-_progress = _Progress()
-event.register("numba:compile", _progress)
-
-
 def keep(kernel: Any, options: dict[str, Any]) -> None:
-    """Have a compiled function kept, if nothing but our sources makes it what it is."""
+    """Have a compiled function kept, if nothing but our sources and its options make it."""
     function = kernel.py_func
-    _progress.kernels.add(kernel)
-    ours = function.__module__.startswith("minimha.kernels.") and LOADED
+    ours = LOADED and function.__module__.startswith("minimha.kernels.")
     if ours and "<locals>" not in function.__qualname__:
         kernel._cache = Cache(function, options)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numba
 
-try:
-    from minimha.kernels.cpu.cache import keep
-except (ImportError, AttributeError):  # a Numba that is private in another way: nothing is kept
+_told: tuple[Callable[[Any, dict[str, Any]], None], ...] = ()
+with contextlib.suppress(ImportError, AttributeError):  # a Numba changed inside: nothing is kept
+    from minimha.kernels.cpu import cache, progress
 
-    def keep(kernel: Any, options: dict[str, Any]) -> None: ...
-
+    _told = cache.keep, progress.watch
 
 FAST = frozenset({"contract", "nsz", "afn", "arcp"})
 """What LLVM may do to floating-point numbers: nothing that touches NaN, infinities or rounding to
@@ -25,13 +25,13 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     ``@kernel`` or ``@kernel(**options of numba.njit)``. It runs without the interpreter's lock.
 
-    The next process finds it in a folder ``kernels-…`` in ``MINIMHA_CACHE_DIR``, or else in ``minimha``
-    in ``NUMBA_CACHE_DIR``, or else in ``minimha`` in the user's caches (``~/.cache``,
-    ``XDG_CACHE_HOME``, ``LOCALAPPDATA``). Its files are run, so nobody else should be able to write
-    there. It is compiled anew when any source in ``minimha.kernels`` has changed, or the compiler, its
-    settings or the CPU; what else it depends on, like a global that is taken from the environment,
-    must be among the options or arguments. A kernel that was defined in a function, or outside
-    ``minimha.kernels``, is not kept.
+    The next process finds it in ``kernels-…`` in the folder ``MINIMHA_CACHE_DIR``, or else in
+    ``minimha`` in ``NUMBA_CACHE_DIR``, or else in ``minimha`` where the user's caches are
+    (``XDG_CACHE_HOME``, ``LOCALAPPDATA``, ``~/.cache``). What is kept there is run: nobody else
+    should be able to write there. A kernel is compiled anew when a source in ``minimha.kernels``
+    changed, or the compiler, its settings or the CPU. What else it depends on, such as a global
+    taken from the environment, must be an option or an argument. A kernel defined in a function, or
+    outside ``minimha.kernels``, is not kept.
 
     The logger ``minimha`` says when kernels take more than a second to compile, and when they
     cannot be kept; ``logging.getLogger("minimha").setLevel("ERROR")`` silences it.
@@ -42,5 +42,6 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     options = {"nogil": True, "error_model": "numpy", "fastmath": set(FAST), **options}
     compiled = numba.njit(**options)(function)
     if compiled is not function:
-        keep(compiled, options)
+        for tell in _told:
+            tell(compiled, options)
     return compiled
