@@ -17,12 +17,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
-import numpy as np
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
@@ -33,14 +33,15 @@ SETTINGS = (  # of numba.config, those that change the code
 UNUSED = 30 * 24 * 3600
 """After so many seconds without use a folder goes."""
 
+VERSIONS = sys.version, metadata.version("numpy"), numba.__version__, llvmlite.__version__
+
 log = logging.getLogger("minimha")
 
 
 def fingerprint() -> str:
-    """Of all sources of kernels and of the compiler's version; empty where there are no sources."""
+    """Of all sources of kernels and of what compiles them; empty where there are no sources."""
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    versions = sys.version, np.__version__, numba.__version__, llvmlite.__version__
-    digest = hashlib.sha256(repr(versions).encode())
+    digest = hashlib.sha256(repr(VERSIONS).encode())
     for source in sources:
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()[:16] if sources else ""

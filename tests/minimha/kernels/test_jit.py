@@ -308,10 +308,25 @@ IMPATIENT = "from minimha.kernels.cpu.progress import progress; progress.patienc
 
 
 def test_compiling_is_said_once_and_finding_is_not(run):
-    _, err = run.start(IMPATIENT + CALL).communicate()
+    code = IMPATIENT + CALL + "last(np.float32(x))"
+    _, err = run.start(code).communicate()
     folder = run.files[0].parent
     assert err == f"minimha: compiling kernels for this machine, once (kept in {folder})\n"
-    assert run.start(IMPATIENT + CALL).communicate() == (FOUND, "")
+    assert run.start(code).communicate() == (FOUND, "")
+
+
+def test_what_takes_less_than_a_second_in_all_is_not_said(run):
+    code = """
+import threading, time
+from minimha.kernels.cpu.progress import progress
+print(progress.patience)
+progress.patience = 100
+from minimha.kernels.cpu.toy import at
+at((1, 2), 0)
+time.sleep(0.2)
+print(threading.active_count(), progress.patience < 99.99)
+"""
+    assert run(code) == ("1.0\n1 True\n", "")
 
 
 def test_where_nothing_can_be_kept_once_is_not_said(run):
@@ -353,7 +368,7 @@ from minimha.kernels.cpu.toy import last
 with pytest.raises(numba.TypingError):
     last("text")
 """
-    assert run(IMPATIENT + code) == ("", "")
+    assert run(code) == ("", "")
 
 
 def test_without_compilation_kernels_are_python_functions(run):

@@ -1,5 +1,6 @@
 """Work is shared between threads: each turn once, in order, whoever calls, and nothing hangs."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -102,18 +103,27 @@ def test_turns_run_at_the_same_time_again_and_again():
             threads.share(meet(4), 4)
 
 
-def test_inside_work_share_is_a_loop():
-    where = []
+@pytest.mark.parametrize("inside_helper", [False, True])
+def test_inside_work_share_is_a_loop(monkeypatch, inside_helper):
+    monkeypatch.setenv("MINIMHA_NUM_THREADS", "3")
+    threads.share(meet(3), 3)  # so that a helper is free
+    caller, both, where = threading.current_thread(), threading.Barrier(2), []
 
     def work(k):
+        both.wait(10)
         outer = threading.current_thread()
-        threads.share(lambda j: where.append(threading.current_thread() is outer), 5)
-        time.sleep(0.005)
 
-    with threads.limit(3):
-        threads.share(work, 6)
-        threads.share(meet(3), 3)  # and no longer after it
-    assert where == [True] * 30
+        def inner(j):
+            where.append(threading.current_thread() is outer)
+            time.sleep(0.005)
+
+        if (outer is not caller) is inside_helper:
+            threads.share(inner, 10)
+
+    with threads.limit(2):
+        threads.share(work, 2)
+    assert where == [True] * 10
+    threads.share(meet(3), 3)  # no longer after it
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -138,12 +148,16 @@ def test_an_exception_comes_when_all_have_stopped_and_no_turn_starts_after_it(ba
         threads.share(meet(2), 2)
 
 
-def test_an_exception_of_a_helper_holds_no_arrays_and_neither_does_a_helper():
-    class Array:
-        pass
+@pytest.mark.parametrize("fail", [False, True])
+def test_when_share_is_over_nothing_holds_the_arrays(monkeypatch, fail):
+    helped = threads._Job.help
 
-    def go(fail):
-        array = Array()
+    def help_and_linger(job):
+        helped(job)
+        time.sleep(0.2)
+
+    def go():
+        array = threading.Event()  # stands for one
 
         def work(k, array=array):
             both.wait(10)
@@ -151,22 +165,36 @@ def test_an_exception_of_a_helper_holds_no_arrays_and_neither_does_a_helper():
                 raise KeyError(k)
 
         both, caller = threading.Barrier(2), threading.current_thread()
-        with threads.limit(2):
-            if fail:
-                with pytest.raises(KeyError):
-                    threads.share(work, 2)
-            else:
-                threads.share(work, 2)
+        with threads.limit(2), contextlib.suppress(KeyError):
+            threads.share(work, 2)
         return weakref.ref(array)
 
+    monkeypatch.setattr(threads._Job, "help", help_and_linger)
     gc.disable()
     try:
-        assert go(False)() is None
-        held = go(True)
+        assert go()() is None
     finally:
         gc.enable()
-    gc.collect()  # pytest's own record of the exception is a cycle
-    assert held() is None
+
+
+def test_jobs_that_no_helper_came_to_are_forgotten():
+    done = threading.Event()
+    helpers = max(1, threads._pool.size)
+
+    def occupy():
+        with threads.limit(helpers + 1):
+            threads.share(lambda k: done.wait(10), helpers + 1)
+
+    caller = threading.Thread(target=occupy)
+    caller.start()
+    while threads._pool.size < helpers or threads._pool.jobs:
+        time.sleep(0.05)
+    with threads.limit(helpers + 1):
+        for _ in range(10):
+            threads.share(lambda k: None, 9)
+    assert not threads._pool.jobs
+    done.set()
+    caller.join(10)
 
 
 def test_many_callers_at_once_share_the_helpers():
