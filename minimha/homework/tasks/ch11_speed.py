@@ -4,8 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
+from ... import functional
 from .. import same, task
 
 
@@ -65,7 +64,8 @@ def what_is_hidden_adds_nothing(yours, rng):
     scores[0] = -np.inf  # sees nothing
     scores[1, :2] = scores[1, 4:] = -np.inf  # nothing in the first block, nor in the last
     with np.errstate(all="ignore"):
-        _feed(yours, scores, value, [2, 2, 2], "−∞ − (−∞) is not a number: measure against 0 there")
+        advice = "e^(−∞) is 0, but −∞ − (−∞) is not a number: measure against 0 there"
+        _feed(yours, scores, value, [2, 2, 2], advice)
 
 
 @online_softmax.check
@@ -96,13 +96,20 @@ def _same_state(yours, expected, when, advice):
 
 def _same_parts(yours, expected, names, when="", advice=""):
     """Compare the arrays of a tuple, one after the other."""
-    if not isinstance(yours, tuple) or len(yours) != len(names):
-        count = f"{len(yours)} things" if isinstance(yours, tuple) else type(yours).__name__
-        raise AssertionError(f"it should return {', '.join(names)}, not {count}")
+    _are(names, yours)
     for name, part, right in zip(names, yours, expected, strict=True):
         same(part, right, f"{name}{when}", _AXES.get(name), tolerance=1e-11, advice=advice)
 
 
+def _are(names, yours):
+    """Raise unless these are as many things."""
+    several = isinstance(yours, tuple | list)
+    if not several or len(yours) != len(names):
+        count = f"{len(yours)} things" if several else type(yours).__name__
+        raise AssertionError(f"it should return {', '.join(names)}, not {count}")
+
+
+_GRADIENTS = "dquery", "dkey", "dvalue"
 _AXES = {
     **dict.fromkeys(["m", "l", "lse"], "query"),
     **dict.fromkeys(["acc", "out", "dquery"], "query width"),
@@ -163,28 +170,33 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
 
 @tiled_forward.check
 def tiles_of_any_size(yours, rng):
-    inputs = _inputs(rng, 5, 7)
-    for block in (8, 3, 1):
+    inputs, everything = _inputs(rng, 5, 7), (np.zeros(5, int), np.full(5, 6))
+    begin = "a first and only tile, smaller than block: m, l, acc from −∞, 0, 0; at the end acc / l"
+    advice = {
+        8: f"{begin} and m + ln l",
+        3: "right in one tile. Do m, l, acc go on to the next? The last tile may be smaller",
+        1: "right in tiles of 3 × 3",
+    }
+    for block, tip in advice.items():
         when = f" in tiles of {block} × {block}, for T = 5 and S = 7,"
-        advice = "the last tile may be smaller" if block > 1 else ""
-        found = yours(*inputs, 0.3, np.zeros(5, int), np.full(5, 6), block)
-        _same_out(found, inputs, 0.3, np.zeros(5, int), np.full(5, 6), when, advice)
+        found = yours(*inputs, 0.3, *everything, block)
+        _same_out(found, inputs, 0.3, *everything, when, tip)
 
 
 @tiled_forward.check(weight=2)
 def each_query_sees_its_own_keys(yours, rng):
-    inputs = _inputs(rng, 5, 7)
-    at = np.arange(5)
+    inputs, at = _inputs(rng, 5, 7), np.arange(5)
+    places = "j counts from the first key of all, and a score that is hidden becomes −∞"
     rules = {
-        " where last[i] = i + 2": (0 * at, at + 2),
-        " where first[i] = i − 1 and last[i] = i + 1": (at - 1, at + 1),
+        " where last[i] = i + 2": (0 * at, at + 2, places),
+        " where first[i] = i − 1 and last[i] = i + 1": (at - 1, at + 1, places),
         " where first = (0, 9, 2, 4, 1), last = (0, 9, 1, 8, 6)": (
             np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]),
+            "queries 1 and 2 see nothing, l = 0: no division by it, and lse is −∞",
         ),
     }  # fmt: skip
-    advice = "who sees nothing has l = 0: no division by it, and lse is −∞"
     with np.errstate(all="ignore"):
-        for when, (first, last) in rules.items():
+        for when, (first, last, advice) in rules.items():
             found = yours(*inputs, 0.7, first, last, 3)
             _same_out(found, inputs, 0.7, first, last, when, advice)
 
@@ -270,23 +282,31 @@ def two_tokens_backward_as_by_hand(yours, rng):
     for name, tip in advice.items():
         if name in found:
             same(found[name][0], right[name][0], name, "query key", advice=tip)
-    _same_gradients(yours, *inputs, lse, dout, *settings)
+    by_hand = "by hand dQ = (¾, 0), dK = (¾ ln 3, −¾ ln 3), dV = (¾, ¼)"
+    _same_gradients(yours, *inputs, lse, dout, *settings, advice=by_hand)
 
 
 @tiled_backward.check(weight=2)
-def gradients_match_numeric_ones(yours, rng):
+def the_gradients_of_attention(yours, rng):
+    (query, key, value), dout = _inputs(rng, 4, 5), rng.standard_normal((4, 2))
     first, last = np.array([0, 0, 1, 0]), np.array([2, 3, 4, 0])
-
-    def tiled_backward(query, key, value):
-        out, lse = _attended(query, key, value, 0.6, first, last)
-
-        def pullback(dout):
-            return yours(query, key, value, out.real, lse.real, dout, 0.6, first, last, 2)
-
-        return out, pullback
-
-    axes = ["query width", "key width", "key width"]
-    gradcheck(tiled_backward, *_inputs(rng, 4, 5), names=["query", "key", "value"], axes=axes)
+    keys = np.arange(5)
+    mask = (first[:, None] <= keys) & (keys <= last[:, None])
+    _, pullback = functional.attention.with_pullback(query, key, value, scale=0.6, mask=mask)
+    expected = dict(zip(_GRADIENTS, pullback(dout, None), strict=False))
+    forward = _attended(query, key, value, 0.6, first, last)
+    found = yours(query, key, value, *forward, dout, 0.6, first, last, 2)
+    advice = {
+        "dvalue": "weights are e^(scores − lse), 0 where hidden, and need no division; a key's "
+        "gradient is a sum over all tiles of its column",
+        "dquery": "delta is that of the whole row; a query's gradient is a sum over all tiles of "
+        "its row, and the scores were scaled",
+        "dkey": "a key's gradient is a sum over all tiles of its column, and scores were scaled",
+    }
+    _are(_GRADIENTS, found)
+    for name, tip in advice.items():
+        part = found[_GRADIENTS.index(name)]
+        same(part, expected[name], name, _AXES[name], tolerance=1e-11, advice=tip)
 
 
 @tiled_backward.check
@@ -295,7 +315,7 @@ def what_sees_nothing_or_is_unseen_gets_zero(yours, rng):
     with np.errstate(all="ignore"):
         forward = _attended(*inputs, 0.6, first, last)
         dout = rng.standard_normal(forward[0].shape)
-        advice = "hide before exp: lse is −∞ for who sees nothing, and −∞ − (−∞) no number"
+        advice = "hide before exp: where lse is −∞, scores − lse is ∞, and ∞ · 0 not a number"
         _same_gradients(yours, *inputs, *forward, dout, 0.6, first, last, 3, advice=advice)
 
 
@@ -325,11 +345,11 @@ def _window(t):
 
 
 def _attended(query, key, value, scale, first, last):
-    """out and lse, all pairs at once; of complex numbers too."""
+    """out and lse, all pairs at once."""
     keys = np.arange(len(key))
     visible = (first[:, None] <= keys) & (keys <= last[:, None])
     scores = np.where(visible, scale * query @ key.T, -np.inf)
-    m = scores.real.max(axis=-1, keepdims=True)
+    m = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - np.where(m == -np.inf, 0, m))
     l = e.sum(axis=-1, keepdims=True)
     total = np.where(l == 0, 1, l)
@@ -341,8 +361,7 @@ def _same_out(found, inputs, scale, first, last, when, advice):
 
 
 def _same_gradients(yours, *arguments, advice=""):
-    names = "dquery", "dkey", "dvalue"
-    _same_parts(yours(*arguments), tiled_backward(*arguments), names, advice=advice)
+    _same_parts(yours(*arguments), tiled_backward(*arguments), _GRADIENTS, advice=advice)
 
 
 def _tiles(f, *arguments):
@@ -358,6 +377,8 @@ def _tiles(f, *arguments):
 
 def _only_seen(found, first, last, s, block, name="scores"):
     """Raise unless these are the tiles in which somebody sees something, and no others."""
+    if not found:
+        raise AssertionError(f'tap is not called: {name} = tap("{name}", …) in each tile')
     large = next((x.shape for x in found if max(x.shape, default=0) > block or x.ndim != 2), None)
     if large is not None:
         raise AssertionError(f"{name} of shape {large} in tap, where block is {block}")
