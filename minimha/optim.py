@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 
 from minimha_autograd import Tensor
-from minimha_autograd.backend import namespace
+from minimha_autograd.backend import Array, namespace
+
+from .kernels.choice import kernel
 
 
 class AdamW:
@@ -40,19 +42,41 @@ class AdamW:
     def step(self) -> None:
         """Move every parameter once, by its .grad."""
         beta1, beta2 = self.betas
+        fast = kernel("adamw", sum(math.prod(p.shape) for p in self.parameters))
         for k, p in enumerate(self.parameters):
             g = p.grad
             if g is None:
                 continue
             t, m, v = self._state[k]
-            t, m, v = t + 1, beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
-            self._state[k] = t, m, v
+            t += 1
             correction = math.sqrt(1 - beta2**t)  # of v̂, taken out of the division of arrays
-            rate = self.lr * correction / (1 - beta1**t)
-            root = namespace(v).sqrt(v) + self.eps * correction
-            p.data = (1 - self.lr * self.weight_decay) * p.data - rate * (m / root)
+            settings = (
+                self.betas,
+                1 - self.lr * self.weight_decay,
+                self.lr * correction / (1 - beta1**t),
+                self.eps * correction,
+            )
+            made = fast(p.data, g, m, v, *settings) if fast else None
+            p.data, m, v = made or _moved(p.data, g, m, v, *settings)
+            self._state[k] = t, m, v
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for p in self.parameters:
             p.grad = None
+
+
+def _moved(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    betas: tuple[float, float],
+    decay: float,
+    rate: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    """The new p, m and v."""
+    beta1, beta2 = betas
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
+    return decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v

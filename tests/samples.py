@@ -900,6 +900,22 @@ RECORDS = [
         lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
     Record(
+        functional.linear,
+        lambda x, w, b: np.einsum("...m,mn->...n", x, w) + b,
+        [
+            Case(normal(B, T, M), normal(M, D), normal(D)),
+            Case(normal(T, M), normal(M, 1), normal(1)),
+            Case(normal(M), normal(M, D), normal(D)),
+            Case(normal(0, T, M), normal(M, D), normal(D)),
+        ],
+        [
+            Refused(ValueError, "same M and N", normal(T, M), normal(D, M), normal(M)),
+            Refused(ValueError, "same M and N", normal(T, M), normal(M, D), normal(M)),
+            Refused(ValueError, "same M and N", normal(), normal(M, D), normal(D)),
+        ],
+    ),
+    entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
+    Record(
         functional.embedding,
         lambda table, k: table[k],
         [Case(normal(5, M), INDICES), Case(normal(5, 1), INDICES[:0])],

@@ -17,13 +17,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from . import backend
-from .backend import SMALL, HostArray
+from .backend import SMALL, HostArray, checksum
 from .pullback import Fitted
 
 _ATOMS = frozenset({bool, float, int, slice, str, type, type(None), type(...), ModuleType})
 
 
-def checksums(pull: Any, whole: bool = False) -> int:
+def checksums(pull: Any, whole: bool = False, depth: int = 0) -> int:
     """A number that changes when one of the arrays does that a plain pullback closes over."""
     total, cells = 0, pull.__closure__ or ()
     for cell in cells:
@@ -32,12 +32,20 @@ def checksums(pull: Any, whole: bool = False) -> int:
         except ValueError:  # named, and never assigned
             continue
         kind = type(x)
-        if kind is HostArray and x.nbytes <= SMALL:  # the most frequent case, without a call
-            if len(cells) == 1:
+        if kind is HostArray:
+            if x.nbytes > SMALL:
+                total = total * 31 + checksum(x, whole)
+            elif len(cells) == 1:  # the most frequent case, without a call
                 return hash(x.tobytes())
-            total = total * 31 + hash(x.tobytes())
+            else:
+                total = total * 31 + hash(x.tobytes())
         elif kind not in _ATOMS and not (kind is tuple and _ATOMS.issuperset(map(type, x))):
-            total = total * 31 + _combined(x, whole)
+            inner = x.pull if kind is Fitted else x
+            if type(inner) is not FunctionType or inner.__defaults__ or inner.__kwdefaults__:
+                total = total * 31 + _combined(x, whole)
+            elif inner.__closure__:  # deeper down it may close over itself
+                nested = checksums(inner, whole, depth + 1) if depth < 4 else _combined(x, whole)
+                total = total * 31 + nested
     return total
 
 

@@ -9,9 +9,11 @@ from .embedding import embedding
 from .gelu import gelu
 from .implementations import IMPLEMENTATIONS, implementation
 from .layer_norm import layer_norm
+from .linear import linear
 from .rms_norm import rms_norm
 from .rope import rope
 from .scaled_dot_product import scaled_dot_product_attention
+from .silu import silu
 from .softmax import sink_softmax, softmax
 
 __all__ = [
@@ -26,10 +28,12 @@ __all__ = [
     "gelu",
     "implementation",
     "layer_norm",
+    "linear",
     "pair_scores",
     "rms_norm",
     "rope",
     "scaled_dot_product_attention",
+    "silu",
     "sink_softmax",
     "softmax",
     "weighted_sum",

@@ -7,8 +7,11 @@ import math
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
 
+from ..kernels import accelerated
+
 
 @operation
+@accelerated
 def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     """y = mean of −log softmax(logits)[target], in nats.   dlogits = dy · (softmax − one-hot) / N.
 

@@ -8,6 +8,8 @@ from typing import Any
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
 
+from ..kernels import accelerated
+
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:
     """Drop each entry of x with probability p: `dropout` with keep drawn here, or a draw replayed.
@@ -53,6 +55,7 @@ def draw(
 
 
 @operation
+@accelerated
 def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """y = keep · x / (1 − p).   dx = keep · dy / (1 − p).   Both are 0 where p = 1.
 

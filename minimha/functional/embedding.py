@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array
 
+from ..kernels import accelerated
+
+
+def _entries(table: Array, indices: Array) -> int:
+    """How many entries the value has, 0 for arguments that cannot be."""
+    fits = table.ndim == 2 and backend.is_array(indices)
+    return math.prod(indices.shape) * table.shape[1] if fits else 0
+
 
 @operation
+@accelerated(size=_entries)
 def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.
 

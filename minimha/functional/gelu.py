@@ -7,8 +7,11 @@ import math
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
+from ..kernels import accelerated
+
 
 @operation
+@accelerated
 def gelu(x: Array) -> tuple[Array, Pullback]:
     """y = x · g with g = (1 + tanh u) / 2 = 1 / (1 + e^(−2u)), u = √(2/π) · (x + 0.044715 x³).
 

@@ -89,9 +89,9 @@ def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
         return Dispatch("reference", {"reference": why})
     if (why := kernels.obstacle(*arrays)) is not None:
         return Dispatch("reference", {name: why, "reference": "serves everything"})
-    if name == "fused" and (why := kernels.in_one_pass.obstacle(sink, softcap, keep)):
-        return Dispatch("reference", {name: why, "reference": "serves everything"})
     if name != "auto":
+        if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
+            return Dispatch("reference", {name: why, "reference": "serves everything"})
         return Dispatch(name, {name: "asked for"})
     best = "tiled" if (why := kernels.no_vectors()) else "microkernel"
     reasons = {

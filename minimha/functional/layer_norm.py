@@ -5,8 +5,11 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
+from ..kernels import accelerated
+
 
 @operation
+@accelerated
 def layer_norm(
     x: Array, weight: Array, bias: Array, *, eps: float = 1e-5
 ) -> tuple[Array, Pullback]:

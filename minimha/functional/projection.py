@@ -12,6 +12,8 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
+from .linear import plus
+
 
 def split_heads(x: Array, num_heads: int) -> Array:
     """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`.
@@ -58,7 +60,7 @@ def project_in(
         dy = merge_heads(dy)
         return *pull(dy), dy
 
-    return split_heads(y if b is None else y + b, num_heads), pullback
+    return split_heads(plus(y, b), num_heads), pullback
 
 
 @operation
@@ -80,7 +82,7 @@ def project_fused(
     V (…, G, T, Dv).
     """
     y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
-    y = y if b is None else y + b
+    y = plus(y, b)
     ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
     parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
     counts = num_heads, num_kv_heads, num_kv_heads
@@ -119,4 +121,4 @@ def project_out(
         dx = None if dmerged is None else split_heads(dmerged, num_heads)
         return dx, dw, dy
 
-    return y if b is None else y + b, pullback
+    return plus(y, b), pullback

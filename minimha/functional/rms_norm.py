@@ -5,8 +5,11 @@ from __future__ import annotations
 from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
+from ..kernels import accelerated
+
 
 @operation
+@accelerated
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> tuple[Array, Pullback]:
     """y = x̂ · weight with x̂ = x / σ, σ = √(mean(x²) + eps), over the last axis M.
 

@@ -9,9 +9,11 @@ from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from ..checks import integer
+from ..kernels import accelerated
 
 
 @operation
+@accelerated
 def rope(
     x: Array,
     *,
@@ -55,10 +57,10 @@ def rope(
             width=width,
             interleaved=interleaved,
         )
-    angles = turns(_positions(x, offset, positions), width, base)
+    theta = angles(x, offset, positions, base, width)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
-    cos, sin = xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)
+    cos, sin = xp.astype(xp.cos(theta), dtype), xp.astype(xp.sin(theta), dtype)
 
     def turned(x: Array, sin: Array) -> Array:
         a, b = _pairs(x[..., :width], interleaved)
@@ -66,6 +68,12 @@ def rope(
         return y if width == x.shape[-1] else xp.concat([y, x[..., width:]], axis=-1)
 
     return turned(x, sin), lambda dy: (turned(dy, -sin),)
+
+
+def angles(x: Array, offset: int, positions: Any, base: float, width: int | None) -> Array:
+    """The angles by which `rope` turns x, (…, T, width/2) in float64. Raises as it does."""
+    width = _check(x, width)
+    return turns(_positions(x, offset, positions), width, base)
 
 
 def turns(positions: Array, width: int, base: float) -> Array:

@@ -8,10 +8,12 @@ from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
 from minimha_autograd.ops.fits import axes
 
+from ..kernels import accelerated
 from .pairs import hide, is_finite
 
 
 @operation(fits=axes)
+@accelerated
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
     """y = exp(x) / Σ exp(x) over axis.   dx = y · (dy − Σ dy · y).
 

@@ -77,7 +77,7 @@ def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
             settings["return_weights"] = return_weights
             return attention.with_pullback(*inputs, mask=seen, **settings)
 
-        if obstacle(*inputs) or how.obstacle(sink, softcap, keep):
+        if obstacle(*inputs) or how.obstacle(sink, softcap, keep, panels):
             return reference(return_weights)
         given = Given.of(inputs, mask, keep, p, panels)
         made = how.forward(given)
@@ -118,6 +118,7 @@ def _total(x: Array | None, y: Array | None) -> Array | None:
     return x if y is None else y if x is None else unbroadcast(x, y.shape) + y
 
 
+WAYS = {"fused": in_one_pass, "tiled": in_tiles, "microkernel": in_tiles}
 fused = compiled(
     "fused", in_one_pass, False,
     "`attention` with scale, bias, mask and softmax in one pass over the scores.",

@@ -10,7 +10,7 @@ from . import threads
 from .given import Given, four_axes
 
 
-def obstacle(sink: Any, softcap: Any, keep: Any) -> str | None:
+def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
     """What the one pass does not do."""
     for name, x in {"sink": sink, "softcap": softcap, "dropout": keep}.items():
         if x is not None:

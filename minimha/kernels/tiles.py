@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from . import threads
+from . import threads, unavailable
 from .given import Given, four_axes
 
 FORWARD, BACKWARD = (96, 768), (96, 384)
@@ -17,9 +18,9 @@ _WORTH = 2**22
 """Products of two numbers for which a thread is worth to be woken."""
 
 
-def obstacle(sink: Any, softcap: Any, keep: Any) -> str | None:
-    """Nothing that attention may be asked for is one."""
-    return None
+def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
+    """Nothing that attention may be asked for is one; but Numba takes BLAS from SciPy."""
+    return None if panels else unavailable("scipy", "threadpoolctl")
 
 
 def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
@@ -105,5 +106,6 @@ def _shared(x: Given, work: Callable[[np.ndarray], bool], items: np.ndarray) -> 
     def do(n: int) -> None:
         finite[n] = work(some[n])
 
-    threads.share(do, count)
+    with contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas():
+        threads.share(do, count)
     return all(finite)

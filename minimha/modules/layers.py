@@ -10,6 +10,7 @@ from minimha_autograd.backend import Rng
 
 from ..functional.embedding import embedding
 from ..functional.layer_norm import layer_norm
+from ..functional.linear import linear
 from ..functional.rms_norm import rms_norm
 from ..module import Module
 
@@ -34,8 +35,7 @@ class Linear(Module):
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, N)"""
-        y = x @ self.weight
-        return y if self.bias is None else y + self.bias
+        return x @ self.weight if self.bias is None else linear(x, self.weight, self.bias)
 
 
 class LayerNorm(Module):

@@ -35,11 +35,20 @@ class Block(Module):
         self.widen = Linear(d_model, 4 * d_model, rng=rng, dtype=dtype)
         self.narrow = Linear(4 * d_model, d_model, rng=rng, dtype=dtype)
 
-    def __call__(self, x: Any, mask: masks.Mask | Array | None = None) -> tuple[Any, Any]:
-        """The output (B, T, M) for x (B, T, M), and the attention weights (B, H, T, T)."""
-        attended, weights = self.attention(self.norm_attention(x), mask=mask, return_weights=True)
+    def __call__(
+        self,
+        x: Any,
+        mask: masks.Mask | Array | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> Any:
+        """The output (B, T, M) for x (B, T, M); with return_weights also those of the attention,
+        (B, H, T, T)."""
+        attended = self.attention(self.norm_attention(x), mask=mask, return_weights=return_weights)
+        attended, *weights = attended if return_weights else (attended,)
         x = x + attended
-        return x + self.narrow(gelu(self.widen(self.norm_mlp(x)))), weights
+        x = x + self.narrow(gelu(self.widen(self.norm_mlp(x))))
+        return (x, *weights) if weights else x
 
 
 class GPT(Module):
@@ -87,7 +96,9 @@ class GPT(Module):
         x = self.tokens(tokens) + self.positions(positions)
         all_weights = []
         for block in self.blocks:
-            x, weights = block(x, masks.causal())
-            all_weights.append(weights)
+            x = block(x, masks.causal(), return_weights=return_weights)
+            if return_weights:
+                x, weights = x
+                all_weights.append(weights)
         logits = self.head(self.norm(x))
         return (logits, all_weights) if return_weights else logits

@@ -1,0 +1,282 @@
+"""One training step of a small GPT, beside the same model in PyTorch eager in the same run.
+
+python benchmarks/training_step.py [--quick] [--breakdown] [--save docs/measured/training_step.md]
+
+Both start from the same weights and see the same batches, and their losses must agree. Each has
+two threads, and its idle threads go on spinning for a while, in the way of the other's. So the
+libraries take turns of several steps, and the first steps of a turn, in which the threads of the
+other come to rest, do not count. --breakdown shows what each of our operations takes.
+"""
+
+from __future__ import annotations
+
+import os
+
+THREADS = 2
+for name in ("OPENBLAS", "MKL", "OMP"):  # before NumPy is there
+    os.environ.setdefault(f"{name}_NUM_THREADS", str(THREADS))
+
+import argparse
+import collections
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import minimha as mh
+from minimha.functional import cross_entropy
+from minimha_autograd.operation import registry
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+BATCH, CONTEXT, VOCABULARY = 12, 64, 65
+SIZES = {"d_model": 128, "num_heads": 4, "num_layers": 4}
+ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01}
+PASSED, COUNTED = 3, 10  # steps of a turn
+BOUND = 1.0
+TITLE = f"""# What a training step costs
+
+`python benchmarks/training_step.py`. Forward, loss, backward and fused AdamW of a GPT at nanoGPT's
+size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width \
+{SIZES["d_model"]}, {BATCH} sequences of {CONTEXT} characters of
+{VOCABULARY}, float32, {THREADS} threads. PyTorch runs eagerly, with its
+`scaled_dot_product_attention` and
+`AdamW(fused=True)`. The libraries take turns of {PASSED + COUNTED} steps, of which the last \
+{COUNTED} count; the median
+over them, in brackets the quarter and the three-quarter mark, of turns beside each other for the
+ratio. The aim is at most {BOUND} of PyTorch.
+
+"""
+
+
+def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and targets (B, T) without end, of a text in which the next character can be told."""
+    rng = np.random.default_rng(0)
+    while True:
+        start = rng.integers(VOCABULARY, size=(BATCH, 1))
+        text = (start + 3 * np.arange(CONTEXT + 1)) % VOCABULARY
+        yield text[:, :-1], text[:, 1:]
+
+
+def ours(model: mh.GPT) -> Callable[[], float]:
+    """A function that makes one step and gives the loss."""
+    optimiser, draws = mh.AdamW(model.parameters(), **ADAM), batches()
+
+    def step() -> float:
+        inputs, targets = next(draws)
+        optimiser.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    return step
+
+
+def torchs(model: mh.GPT) -> Callable[[], float]:
+    """The same of the same model in PyTorch."""
+    from torch import nn
+    from torch.nn import functional
+
+    heads = SIZES["num_heads"]
+    state = {k: torch.tensor(p.data.copy()) for k, p in model.named_parameters()}
+
+    def linear(weight: Any, bias: Any = None) -> Any:
+        layer = nn.Linear(*weight.shape, bias=bias is not None)
+        layer.weight.data = weight.T.contiguous()
+        if bias is not None:
+            layer.bias.data = bias
+        return layer
+
+    def norm(path: str) -> Any:
+        layer = nn.LayerNorm(SIZES["d_model"])
+        layer.weight.data, layer.bias.data = state[f"{path}.weight"], state[f"{path}.bias"]
+        return layer
+
+    class Block(nn.Module):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            a = f"{path}.attention"
+            self.norm_attention, self.norm_mlp = (
+                norm(f"{path}.norm_attention"),
+                norm(f"{path}.norm_mlp"),
+            )
+            columns = [torch.cat([state[f"{a}.{x}_{r}"] for r in "qkv"], -1) for x in "wb"]
+            self.project_in = linear(*columns)  # one matmul for all three, as nanoGPT has it
+            self.project_out = linear(state[f"{a}.w_o"], state[f"{a}.b_o"])
+            self.widen = linear(state[f"{path}.widen.weight"], state[f"{path}.widen.bias"])
+            self.narrow = linear(state[f"{path}.narrow.weight"], state[f"{path}.narrow.bias"])
+
+        def forward(self, x: Any) -> Any:
+            b, t, m = x.shape
+            qkv = self.project_in(self.norm_attention(x)).split(m, dim=2)
+            q, k, v = (a.view(b, t, heads, m // heads).transpose(1, 2) for a in qkv)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.project_out(y.transpose(1, 2).reshape(b, t, m))
+            widened = functional.gelu(self.widen(self.norm_mlp(x)), approximate="tanh")
+            return x + self.narrow(widened)
+
+    class GPT(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding.from_pretrained(state["tokens.table"], freeze=False)
+            self.positions = nn.Embedding.from_pretrained(state["positions.table"], freeze=False)
+            self.blocks = nn.ModuleList(Block(f"blocks.{k}") for k in range(SIZES["num_layers"]))
+            self.norm, self.head = norm("norm"), linear(state["head.weight"])
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    peer, draws = GPT(), batches()
+    optimiser = torch.optim.AdamW(peer.parameters(), fused=True, **ADAM)
+
+    def step() -> float:
+        inputs, targets = map(torch.from_numpy, next(draws))
+        optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(peer(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimiser.step()
+        return float(loss.item())
+
+    return step
+
+
+def turn(step: Callable[[], float]) -> float:
+    """The median time of a step, in seconds."""
+    times = []
+    for k in range(PASSED + COUNTED):
+        start = time.perf_counter()
+        step()
+        if k >= PASSED:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measured(steps: dict[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+    """The times of the libraries, turn by turn."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(turns):
+        for name, step in steps.items():
+            times[name].append(turn(step))
+    return times
+
+
+def spread(values: list[float], unit: float = 1.0) -> str:
+    low, middle, high = statistics.quantiles([v / unit for v in values], n=4)
+    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
+class Clock:
+    """What operations take, forward and backward, without those that they call.
+
+    It puts itself between an operation and its function, in the cell where the one keeps the other.
+    """
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
+        self._inner: list[float] = [0.0]
+        for operation in registry.values():
+            function: Any = operation.__wrapped__  # type: ignore[attr-defined]
+            for cell in operation.__closure__:  # type: ignore[attr-defined]
+                if cell.cell_contents is function:
+                    cell.cell_contents = self._forward(operation.__name__, function)
+
+    def _forward(self, name: str, function: Any) -> Any:
+        def timed(*arrays: Any, **settings: Any) -> Any:
+            self.spent[name][0] += 1
+            value, pull = self._timed(name, 1, function, *arrays, **settings)
+            return value, lambda *dy: self._timed(name, 2, pull, *dy)
+
+        return timed
+
+    def _timed(self, name: str, place: int, call: Any, *arrays: Any, **settings: Any) -> Any:
+        self._inner.append(0.0)
+        start = time.perf_counter()
+        result = call(*arrays, **settings)
+        whole = time.perf_counter() - start
+        self.spent[name][place] += whole - self._inner.pop()
+        self._inner[-1] += whole
+        return result
+
+
+def breakdown(step: Callable[[], float], count: int) -> str:
+    """Our operations by the time they take in a step, and what is left for the rest."""
+    step()
+    clock, start = Clock(), time.perf_counter()
+    optimising = 0.0
+    original = mh.AdamW.step
+
+    def timed(self: Any) -> None:
+        nonlocal optimising
+        began = time.perf_counter()
+        original(self)
+        optimising += time.perf_counter() - began
+
+    mh.AdamW.step = timed  # type: ignore[method-assign]
+    for _ in range(count):
+        step()
+    mh.AdamW.step = original  # type: ignore[method-assign]
+    whole = time.perf_counter() - start
+    rows = [
+        [name, f"{n / count:g}", f"{1e3 * f / count:.2f}", f"{1e3 * b / count:.2f}", ""]
+        for name, (n, f, b) in sorted(clock.spent.items(), key=lambda x: -sum(x[1][1:]))
+    ]
+    known = sum(f + b for _, f, b in clock.spent.values())
+    rows += [
+        ["AdamW", "1", f"{1e3 * optimising / count:.2f}", "", ""],
+        ["the tape and the rest", "", f"{1e3 * (whole - known - optimising) / count:.2f}", "", ""],
+        ["all", "", f"{1e3 * whole / count:.2f}", "", ""],
+    ]
+    return table(["operation", "calls", "forward, ms", "backward, ms"], [row[:4] for row in rows])
+
+
+def table(headers: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="3 turns")
+    parser.add_argument("--breakdown", action="store_true", help="our operations alone")
+    parser.add_argument("--save", type=pathlib.Path, help="write the tables to a file, too")
+    options = parser.parse_args()
+    model = mh.GPT(VOCABULARY, context=CONTEXT, **SIZES)
+    steps = {"minimha": ours(model)}
+    if torch and not options.breakdown:
+        torch.set_num_threads(THREADS)
+        steps["PyTorch"] = torchs(model)
+        losses = [[step() for step in steps.values()] for _ in range(5)]
+        np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-3)
+    text = TITLE
+    if not options.breakdown:
+        times = measured(steps, 3 if options.quick else 31)
+        rows = [[name, spread(seen, 1e-3)] for name, seen in times.items()]
+        text += table(["library", "a step, ms"], rows)
+        if torch:
+            ratios = [a / b for a, b in zip(times["minimha"], times["PyTorch"], strict=True)]
+            verdict = "" if statistics.median(ratios) <= BOUND else f", over {BOUND}"
+            text += f"\n\nOf PyTorch's time: {spread(ratios)}{verdict}."
+        text += "\n\nOur operations, timed one by one, which itself takes time:\n\n"
+    text += breakdown(steps["minimha"], 5 if options.quick else 50)
+    text += f"\n\nPython {platform.python_version()}, NumPy {np.__version__}, "
+    text += f"PyTorch {version('torch')}, " if torch else ""
+    text += f"{platform.system()} on {platform.machine()}.\n"
+    print(text)
+    if options.save:
+        options.save.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

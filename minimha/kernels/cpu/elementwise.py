@@ -1,0 +1,24 @@
+"""The operations that `accelerated` finds here by name: computed an entry or a row at a time.
+
+Forward and backward are a pass over memory each. Exponentials are vector code, sums of a row are
+taken while it is in the cache, and NaN and infinities go where the references let them go.
+"""
+
+from .adamw import adamw
+from .embeddings import embedding, rope
+from .gates import dropout, gelu, silu
+from .norms import layer_norm, rms_norm
+from .softmax import cross_entropy, softmax
+
+__all__ = [
+    "adamw",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "rms_norm",
+    "rope",
+    "silu",
+    "softmax",
+]

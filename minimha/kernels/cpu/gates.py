@@ -1,0 +1,110 @@
+"""GELU, SiLU and dropout: an entry at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, exact, floats, plain, shared
+from .exp2 import exp
+
+_C, _A = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu(x: Array) -> Any:
+    """As `functional.gelu`; only x is saved."""
+    return _gate(x, "gelu")
+
+
+def silu(x: Array) -> Any:
+    """As `functional.silu`; only x is saved."""
+    return _gate(x, "silu")
+
+
+def _gate(x: Array, name: str) -> Any:
+    if not floats(x):
+        return None
+    x, y = plain(x), np.empty(x.shape, x.dtype)
+    flat, into = x.reshape(-1), y.reshape(-1)
+    shared(lambda a, b: _FORWARD[name](flat[a:b], into[a:b]), x.size, x.nbytes)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = np.empty(x.shape, x.dtype)
+        flat, out, into = x.reshape(-1), plain(dy).reshape(-1), dx.reshape(-1)
+        shared(lambda a, b: _BACKWARD[name](flat[a:b], out[a:b], into[a:b]), x.size, x.nbytes)
+        return (dx,)
+
+    return y, pullback
+
+
+@exact
+def _gelu(x, y):
+    one, bound = x.dtype.type(1), x.dtype.type(10)
+    b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
+    for i in range(x.size):
+        a = -bound if x[i] < -bound else x[i]
+        z = bound if a > bound else a
+        y[i] = a / (one + exp(z * (b1 + b3 * (z * z))))
+
+
+@exact
+def _through_gelu(x, dy, dx):
+    one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
+    b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
+    c1, c3 = x.dtype.type(_C), x.dtype.type(3 * _C * _A)
+    for i in range(x.size):
+        z = -bound if x[i] < -bound else x[i]
+        z = bound if z > bound else z
+        square = z * z
+        gate = one / (one + exp(z * (b1 + b3 * square)))
+        slope = two * gate * (one - gate) * (c1 + c3 * square)
+        dx[i] = dy[i] * (gate + z * slope)
+
+
+@exact
+def _silu(x, y):
+    one, bound = x.dtype.type(1), x.dtype.type(80)
+    for i in range(x.size):
+        a = -bound if x[i] < -bound else x[i]
+        z = bound if a > bound else a
+        y[i] = a / (one + exp(-z))
+
+
+@exact
+def _through_silu(x, dy, dx):
+    one, bound = x.dtype.type(1), x.dtype.type(80)
+    for i in range(x.size):
+        z = -bound if x[i] < -bound else x[i]
+        z = bound if z > bound else z
+        gate = one / (one + exp(-z))
+        dx[i] = dy[i] * gate * (one + z * (one - gate))
+
+
+_FORWARD = {"gelu": _gelu, "silu": _silu}
+_BACKWARD = {"gelu": _through_gelu, "silu": _through_silu}
+
+
+def dropout(x: Array, keep: Array, *, p: float) -> Any:
+    """As `functional.dropout`, for a keep of the shape of x."""
+    fits = floats(x) and type(keep) is Array and keep.dtype == np.bool_ and keep.shape == x.shape
+    if not fits or type(p) is not float or not 0 <= p < 1:
+        return None
+    keep = plain(keep)
+
+    def kept(a: Array) -> Array:
+        a = plain(a)
+        y = np.empty(a.shape, a.dtype)
+        flat, kept, into = a.reshape(-1), keep.reshape(-1), y.reshape(-1)
+        shared(lambda a, b: _dropout(flat[a:b], kept[a:b], 1 - p, into[a:b]), a.size, a.nbytes)
+        return y
+
+    return kept(x), lambda dy: (kept(dy), None)
+
+
+@exact
+def _dropout(x, keep, share, y):
+    zero, share = x.dtype.type(0), x.dtype.type(share)
+    for i in range(x.size):
+        y[i] = x[i] / share if keep[i] else zero

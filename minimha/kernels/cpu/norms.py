@@ -1,0 +1,144 @@
+"""Layer normalisation, and that by the root mean square."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
+
+_BLOCK = 64  # rows whose gradients are summed before they join the others: rounding stays small
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
+    """As `functional.layer_norm`; x is saved, and two numbers a row."""
+    if not floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
+        return None
+    shape, x = x.shape, as_rows(x)
+    weight, bias = plain(weight), plain(bias)
+    y, rows = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # means, inverses of σ
+    out = y.reshape(x.shape)
+    shared(lambda a, b: _layer_norm(x, weight, bias, eps, out, rows, a, b), len(x), x.nbytes)
+
+    def pullback(dy: Array) -> tuple[Array, Array, Array]:
+        dx, dy = np.empty(shape, x.dtype), as_rows(dy)
+        into = dx.reshape(x.shape)
+        sums = shared(
+            lambda a, b: _through_layer_norm(x, weight, rows, dy, into, a, b), len(x), x.nbytes
+        )
+        return dx, sum(s[0] for s in sums), sum(s[1] for s in sums)
+
+    return y, pullback
+
+
+def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
+    """As `functional.rms_norm`; x is saved, and one number a row."""
+    if not floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
+        return None
+    shape, x, weight = x.shape, as_rows(x), plain(weight)
+    y, inverses = np.empty(shape, x.dtype), np.empty(len(x), x.dtype)
+    out = y.reshape(x.shape)
+    shared(lambda a, b: _rms_norm(x, weight, eps, out, inverses, a, b), len(x), x.nbytes)
+
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        dx, dy = np.empty(shape, x.dtype), as_rows(dy)
+        into = dx.reshape(x.shape)
+        sums = shared(
+            lambda a, b: _through_rms_norm(x, weight, inverses, dy, into, a, b), len(x), x.nbytes
+        )
+        return dx, sum(sums)
+
+    return y, pullback
+
+
+@exact
+def _layer_norm(x, weight, bias, eps, y, rows, start, stop):
+    width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
+    for i in range(start, stop):
+        mean = _sum(x[i]) / width
+        inverse = one / math.sqrt(_squares(x[i], mean) / width + eps)
+        rows[0, i], rows[1, i] = mean, inverse
+        for j in range(x.shape[1]):
+            y[i, j] = (x[i, j] - mean) * inverse * weight[j] + bias[j]
+
+
+@exact
+def _through_layer_norm(x, weight, rows, dy, dx, start, stop):
+    count = x.shape[1]
+    width = x.dtype.type(count)
+    dweight, dbias = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
+    some, more = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
+    for i in range(start, stop):
+        mean, inverse = rows[0, i], rows[1, i]
+        g, gx = _means(x[i], dy[i], weight, mean, inverse, width)
+        for j in range(count):
+            normed = (x[i, j] - mean) * inverse
+            dx[i, j] = (dy[i, j] * weight[j] - g - normed * gx) * inverse
+            some[j] += dy[i, j] * normed
+            more[j] += dy[i, j]
+        if (i - start) % _BLOCK == _BLOCK - 1 or i == stop - 1:
+            _move(some, dweight)
+            _move(more, dbias)
+    return dweight, dbias
+
+
+@exact
+def _rms_norm(x, weight, eps, y, inverses, start, stop):
+    width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
+    for i in range(start, stop):
+        inverse = one / math.sqrt(_squares(x[i], x.dtype.type(0)) / width + eps)
+        inverses[i] = inverse
+        for j in range(x.shape[1]):
+            y[i, j] = x[i, j] * inverse * weight[j]
+
+
+@exact
+def _through_rms_norm(x, weight, inverses, dy, dx, start, stop):
+    count, zero = x.shape[1], x.dtype.type(0)
+    width = x.dtype.type(count)
+    dweight, some = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
+    for i in range(start, stop):
+        inverse = inverses[i]
+        _, gx = _means(x[i], dy[i], weight, zero, inverse, width)
+        for j in range(count):
+            normed = x[i, j] * inverse
+            dx[i, j] = (dy[i, j] * weight[j] - normed * gx) * inverse
+            some[j] += dy[i, j] * normed
+        if (i - start) % _BLOCK == _BLOCK - 1 or i == stop - 1:
+            _move(some, dweight)
+    return dweight
+
+
+@in_any_order
+def _sum(x):
+    total = x.dtype.type(0)
+    for j in range(x.size):
+        total += x[j]
+    return total
+
+
+@in_any_order
+def _squares(x, mean):
+    total = x.dtype.type(0)
+    for j in range(x.size):
+        total += (x[j] - mean) * (x[j] - mean)
+    return total
+
+
+@in_any_order
+def _means(x, dy, weight, mean, inverse, width):
+    """mean(g) and mean(g · x̂) of a row, with g = dy · weight."""
+    g = gx = x.dtype.type(0)
+    for j in range(x.size):
+        g += dy[j] * weight[j]
+        gx += dy[j] * weight[j] * ((x[j] - mean) * inverse)
+    return g / width, gx / width
+
+
+@exact(forceinline=True)
+def _move(some, total):
+    for j in range(total.size):
+        total[j] += some[j]
+        some[j] = total.dtype.type(0)

@@ -1,0 +1,175 @@
+"""Softmax and cross entropy: a row at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
+from .exp2 import exp
+
+_BITS = {4: np.int32, 8: np.int64}
+
+
+def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
+    """As `functional.softmax`, over the last axis; y is saved, and the mask."""
+    if not floats(x) or not x.ndim or type(axis) is not int or axis not in (-1, x.ndim - 1):
+        return None
+    if mask is not None:
+        if type(mask) is not Array or mask.dtype != np.bool_ or not _reaches(mask, x):
+            return None
+        mask = as_rows(np.broadcast_to(mask, x.shape))
+    shape, x = x.shape, as_rows(x)
+    y, peaks = np.empty(shape, x.dtype), np.empty(len(x), x.dtype)
+    out, bits = y.reshape(x.shape), _BITS[x.itemsize]
+    visible = _EVERYTHING if mask is None else mask
+    shared(
+        lambda a, b: _softmax(x, visible, out, out.view(bits), peaks, peaks.view(bits), a, b),
+        len(x), x.nbytes,
+    )  # fmt: skip
+    return y, _pullback(y, mask)
+
+
+def _pullback(y: Array, mask: Array | None) -> Any:
+    def pullback(dy: Array) -> tuple[Array]:
+        dx, visible = np.empty(y.shape, y.dtype), _EVERYTHING if mask is None else mask
+        rows, dy, into = (a.reshape(-1, y.shape[-1]) for a in (y, plain(dy), dx))
+        shared(lambda a, b: _through_softmax(rows, visible, dy, into, a, b), len(rows), y.nbytes)
+        return (dx,)
+
+    return pullback
+
+
+_EVERYTHING = np.ones((0, 0), bool)
+"""What stands for no mask, so that there is one type of masks to compile for."""
+
+
+def _reaches(mask: Array, x: Array) -> bool:
+    """Whether the mask broadcasts to x."""
+    lengths = zip(reversed(mask.shape), reversed(x.shape), strict=False)
+    return mask.ndim <= x.ndim and all(n in (1, m) for n, m in lengths)
+
+
+def cross_entropy(logits: Array, targets: Array) -> Any:
+    """As `functional.cross_entropy`; the probabilities are saved."""
+    if not floats(logits) or type(targets) is not Array or targets.dtype.kind not in "iu":
+        return None
+    if logits.shape[:-1] != targets.shape or not logits.ndim:
+        return None
+    shape, x = logits.shape, as_rows(logits)
+    targets = targets.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
+    if targets.min() < 0 or targets.max() >= shape[-1]:
+        return None
+    count, peaks, odds = len(x), np.empty(len(x), x.dtype), np.empty(x.shape, x.dtype)
+    bits = _BITS[x.itemsize]
+    x_bits, peak_bits = x.view(bits), peaks.view(bits)
+    losses = shared(
+        lambda a, b: _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, a, b),
+        count, x.nbytes,
+    )  # fmt: skip
+
+    def pullback(dy: Array) -> tuple[Array, None]:
+        dx, each = np.empty(shape, odds.dtype), float(dy) / count
+        into = dx.reshape(odds.shape)
+        shared(
+            lambda a, b: _through_cross_entropy(odds, targets, each, into, a, b), count, dx.nbytes
+        )
+        return dx, None
+
+    return np.asarray(sum(losses) / count, x.dtype), pullback
+
+
+@exact
+def _softmax(x, visible, y, y_bits, peaks, peak_bits, start, stop):
+    zero, one, lowest = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
+    for i in range(start, stop):
+        for j in range(x.shape[1]):
+            y[i, j] = x[i, j]
+        if visible.size:
+            for j in range(x.shape[1]):
+                y[i, j] = y[i, j] if visible[i, j] else lowest
+        peak_bits[i] = _largest(y_bits[i])
+        peak = zero if peaks[i] == lowest else peaks[i]
+        for j in range(x.shape[1]):
+            y[i, j] = exp(y[i, j] - peak)
+        total = _sum(y[i])
+        total = one if total == zero else total
+        for j in range(x.shape[1]):
+            y[i, j] = y[i, j] / total
+        if visible.size and math.isnan(total):
+            for j in range(x.shape[1]):
+                y[i, j] = y[i, j] if visible[i, j] else zero
+
+
+@exact
+def _through_softmax(y, visible, dy, dx, start, stop):
+    zero = y.dtype.type(0)
+    for i in range(start, stop):
+        if visible.size:
+            for j in range(y.shape[1]):
+                dx[i, j] = dy[i, j] if visible[i, j] else zero
+        else:
+            for j in range(y.shape[1]):
+                dx[i, j] = dy[i, j]
+        mean = _product(dx[i], y[i])
+        for j in range(y.shape[1]):
+            dx[i, j] = y[i, j] * (dx[i, j] - mean)
+        if visible.size and not math.isfinite(mean):
+            for j in range(y.shape[1]):
+                dx[i, j] = dx[i, j] if visible[i, j] else zero
+
+
+@exact
+def _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, start, stop):
+    loss = 0.0
+    for i in range(start, stop):
+        peak_bits[i] = _largest(x_bits[i])
+        peak = peaks[i]
+        for j in range(x.shape[1]):
+            odds[i, j] = exp(x[i, j] - peak)
+        total = _sum(odds[i])
+        loss += math.log(total) - (x[i, targets[i]] - peak)
+        for j in range(x.shape[1]):
+            odds[i, j] = odds[i, j] / total
+    return loss
+
+
+@exact
+def _through_cross_entropy(odds, targets, each, dx, start, stop):
+    each, one = odds.dtype.type(each), odds.dtype.type(1)
+    for i in range(start, stop):
+        for j in range(odds.shape[1]):
+            dx[i, j] = odds[i, j] * each
+        dx[i, targets[i]] = (odds[i, targets[i]] - one) * each
+
+
+@exact(forceinline=True)
+def _largest(bits):
+    """The bits of the largest float of a row: integers compare in vectors, floats do not.
+
+    Those of negative floats fall where the floats rise, so all but the sign is turned over.
+    """
+    last, low = bits.dtype.type(8 * bits.itemsize - 1), bits.dtype.type(np.iinfo(bits.dtype).max)
+    largest = bits.dtype.type(np.iinfo(bits.dtype).min)
+    for j in range(bits.size):
+        turned = bits.dtype.type(bits[j] ^ ((bits[j] >> last) & low))
+        largest = max(largest, turned)
+    return bits.dtype.type(largest ^ ((largest >> last) & low))
+
+
+@in_any_order
+def _sum(x):
+    total = x.dtype.type(0)
+    for j in range(x.size):
+        total += x[j]
+    return total
+
+
+@in_any_order
+def _product(x, y):
+    total = x.dtype.type(0)
+    for j in range(x.size):
+        total += x[j] * y[j]
+    return total
