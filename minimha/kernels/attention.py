@@ -42,9 +42,9 @@ def obstacle(query: Array, *others: Any) -> str | None:
 
 def no_vectors() -> str | None:
     """Why products in the registers are not fast on this CPU, or None."""
-    from .cpu.lanes import BYTES
+    from .cpu.lanes import slow
 
-    return None if BYTES else "this CPU is not known to have vectors that multiply and add"
+    return slow()
 
 
 def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:

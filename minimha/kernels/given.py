@@ -48,7 +48,7 @@ class Given(NamedTuple):
         if panels:
             from .cpu.lanes import BYTES, VECTORS
 
-            width = (VECTORS * (BYTES or 16) // query.itemsize,)
+            width = (VECTORS * BYTES // query.itemsize,)
         rows = (np.require(four_axes(x), requirements=["C", "W"]) for x in (query, key, value))
         return cls(
             *rows,  # type: ignore[arg-type, call-arg]

@@ -23,6 +23,13 @@ from numba.extending import intrinsic
 VECTORS = 2
 
 
+def slow() -> str | None:
+    """Why blocks are not fast on this CPU, or None."""
+    has = llvm.get_host_cpu_features()
+    fast = has.get("avx512f") or (has.get("avx2") and has.get("fma")) or has.get("neon")
+    return None if fast else "this CPU is not known to multiply and add vectors in one step"
+
+
 def registers() -> tuple[int, int]:
     """The bytes in a vector of this CPU, and the rows for which it has enough registers."""
     features = llvm.get_host_cpu_features()
@@ -32,14 +39,14 @@ def registers() -> tuple[int, int]:
         return 32, 6  # 12 of 16
     if features.get("neon"):
         return 16, 12
-    return 0, 1
+    return 16, 6
 
 
 BYTES, ROWS = registers()
 
 
 @intrinsic
-def multiply_block(  # type: ignore[no-untyped-def]
+def multiply_block(
     typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add
 ):
     """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.

@@ -35,7 +35,8 @@ from .product import columns, matrix, multiply, right, right_of_transpose, some_
 from .rows import exp_less, is_finite, largest, scale_by, total
 
 GRAIN = 96
-"""Keys are left out in multiples of this, which is one of the columns of a block on every CPU."""
+"""Keys are left out in multiples of this, a multiple of the rows and of the columns of a block on
+every CPU. So is the width of a tile."""
 
 
 @kernel
@@ -128,8 +129,8 @@ def backward(  # noqa: PLR0912, PLR0915
     height, width = tile
     t, depth, depth_v = t1 - t0, q.shape[3], v.shape[3]
     group = q.shape[1] // k.shape[1]
-    p_memory = matrix(height, columns(width, like), like).reshape(-1)
-    ds_memory = matrix(height, columns(width, like), like).reshape(-1)
+    p_memory = matrix(height, width, like).reshape(-1)
+    ds_memory = matrix(height, width, like).reshape(-1)
     slope = np.empty(width, like.dtype)
     queries, douts = matrix(t, depth, like), matrix(t, depth_v, like)
     dqueries = matrix(t, columns(depth, like), like)
@@ -141,8 +142,8 @@ def backward(  # noqa: PLR0912, PLR0915
         keys_across = right_of_transpose(keys, like)
         values_across = right_of_transpose(values, like)
         keys_down = right(keys, like)
-        dkeys = matrix(s1 - s0, columns(depth, like), like)
-        dvalues = matrix(s1 - s0, columns(depth_v, like), like)
+        dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
+        dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
         dkeys[:], dvalues[:] = 0, 0
         for h in range(g * group, (g + 1) * group):
             for i in range(t):
@@ -165,7 +166,7 @@ def backward(  # noqa: PLR0912, PLR0915
                     n = min(j0 + width, s1 - s0, end.max()) - j
                     if n <= 0:
                         continue
-                    wide = columns(n, like)
+                    wide = n if like.ndim == 2 else -(-n // GRAIN) * GRAIN
                     p = p_memory[: m * wide].reshape(m, wide)
                     ds = ds_memory[: m * wide].reshape(m, wide)
                     query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
@@ -191,8 +192,8 @@ def backward(  # noqa: PLR0912, PLR0915
                                 drow[x] *= slope[x]
                         if keep.size:
                             drop(row, of_query(keep, b, h, at), s, enlarge)
-                    multiply(p.T, m, douts_down, i0, dvalues[j : j + n], True)
-                    multiply(ds.T, m, queries_down, i0, dkeys[j : j + n], True)
+                    multiply(p.T, m, douts_down, i0, dvalues[j : j + wide], True)
+                    multiply(ds.T, m, queries_down, i0, dkeys[j : j + wide], True)
                     multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
             for i in range(t):
                 finite &= is_finite(dqueries[i])
