@@ -12,7 +12,7 @@ import numpy as np
 from . import threads, unavailable
 from .given import Given, four_axes
 
-FORWARD, BACKWARD = (96, 768), (96, 384)
+FORWARD, BACKWARD = (48, 1536), (96, 384)
 """Queries and keys in a tile."""
 _WORTH = 2**22
 """Products of two numbers for which a thread is worth to be woken."""

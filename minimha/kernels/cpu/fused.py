@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .jit import kernel
-from .rows import exp_less, is_finite, largest, scale_by, total, weighted
+from .rows import exp_less, is_finite, largest, scale_by, weighted
 from .tiles import finish
 
 
@@ -30,8 +30,7 @@ def weigh(
         if peak == -math.inf:
             row[:] = 0
         else:
-            exp_less(row, peak)
-            scale_by(row, 1 / total(row))
+            scale_by(row, 1 / exp_less(row, peak))
 
 
 @kernel

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy import int32
 
-from .exp2 import exp2
+from .exp2 import exp
 from .jit import FAST, kernel
 
-_LOG2E = np.float32(1 / math.log(2))
 _SIGN, _DIGITS, _LEAST = int32(31), int32(2**31 - 1), int32(-(2**31))
 
 
@@ -32,23 +30,14 @@ def largest(row: Any) -> Any:
 
 
 @kernel(fastmath={*FAST, "reassoc"})
-def total(row: Any) -> Any:
-    """The sum, in whatever order is fast: always the same for a length."""
+def exp_less(row: Any, peak: Any) -> Any:
+    """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
     y = row.dtype.type(0)
-    for j in range(len(row)):  # an iterator would keep it from becoming vector code
-        y += row[j]
+    for j in range(len(row)):
+        x = exp(row[j] - peak)
+        row[j] = x
+        y += x
     return y
-
-
-@kernel
-def exp_less(row: Any, peak: Any) -> None:
-    """row <- exp(row - peak), for a peak that no entry exceeds."""
-    if row.itemsize == 4:
-        for j in range(len(row)):
-            row[j] = exp2((row[j] - peak) * _LOG2E)
-    else:
-        for j in range(len(row)):
-            row[j] = math.exp(row[j] - peak)
 
 
 @kernel
@@ -69,7 +58,7 @@ def is_finite(row: Any) -> bool:
 
 @kernel(fastmath={*FAST, "reassoc"})
 def weighted(row: Any, other: Any) -> Any:
-    """Σ row · other."""
+    """Σ row · other, in whatever order is fast: always the same for a length."""
     y = row.dtype.type(0)
     for j in range(len(row)):
         y += row[j] * other[j]

@@ -32,7 +32,7 @@ import numpy as np
 
 from .jit import kernel
 from .product import columns, matrix, multiply, right, right_of_transpose, some_columns
-from .rows import exp_less, is_finite, largest, scale_by, total
+from .rows import exp_less, is_finite, largest, scale_by
 
 GRAIN = 96
 """Keys are left out in multiples of this, a multiple of the rows and of the columns of a block on
@@ -95,13 +95,13 @@ def forward(  # noqa: PLR0912, PLR0915
                     if peak == -math.inf:
                         row[:] = 0
                         continue
-                    exp_less(row, peak)
+                    more = exp_less(row, peak)
                     if peak != peaks[i]:
                         shrink = math.exp(peaks[i] - peak)
                         peaks[i] = peak
                         sums[i] *= shrink
                         scale_by(acc[i], shrink)
-                    sums[i] += total(row)
+                    sums[i] += more
                     if keep.size:
                         drop(row, of_query(keep, b, h, t + i), s, enlarge)
                 multiply(scores, n, values, j0, acc, True)
