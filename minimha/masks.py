@@ -9,6 +9,7 @@ B batch, H heads, T query positions, S key positions.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,12 +19,14 @@ from minimha_autograd.backend import Array, namespace
 
 from .alignment import aligned, checked
 from .checks import integer
+from .spans import Spans, both, bounding, either, occurrences, outside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
     "Mask",
+    "Spans",
     "broadcasts",
     "causal",
     "dense",
@@ -34,6 +37,7 @@ __all__ = [
     "prefix",
     "resolve",
     "sliding_window",
+    "spans",
 ]
 
 
@@ -44,6 +48,7 @@ class _Scores(NamedTuple):
     offset: int | None  # where the first query stands among the keys
     like: Array
     growing: bool = False  # whether more keys are to come, which masks may know already
+    rows: slice = slice(None)  # the queries that the array is wanted of
 
     @classmethod
     def of(cls, shape: Sequence[int], offset: int | None, like: Any) -> _Scores:
@@ -75,13 +80,14 @@ class _Scores(NamedTuple):
 
     def queries(self, x: Array) -> Array:
         """(…, T) as (…, 1, T, 1): the same for all heads and keys."""
-        return self._over_heads(x)[..., :, None]
+        return self.over_heads(x)[..., :, None]
 
     def keys(self, x: Array) -> Array:
         """(…, S) as (…, 1, 1, S): the same for all heads and queries."""
-        return self._over_heads(x)[..., None, :]
+        return self.over_heads(x)[..., None, :]
 
-    def _over_heads(self, x: Array) -> Array:
+    def over_heads(self, x: Array) -> Array:
+        """(…, n) as (…, 1, n): the same for all heads."""
         heads = [1] * (len(self.shape) - 1 - x.ndim)
         return namespace(x).reshape(x, (*x.shape[:-1], *heads, x.shape[-1]))
 
@@ -89,7 +95,8 @@ class _Scores(NamedTuple):
 class Mask:
     """What may be attended to. Combine masks with & | ~; a notebook shows the picture of one.
 
-    Each kind says its array in `_array`, and in `_bounds` what it knows of blocks.
+    Each kind says its array in `_array`, and what it knows without one in `_bounds`, of blocks, and
+    in `_spans`, of queries.
     """
 
     def array(self, shape: Sequence[int], *, offset: int | None = None, like: Any = None) -> Array:
@@ -103,6 +110,33 @@ class Mask:
         Raises ValueError if the mask does not fit the shape.
         """
         return self._array(_Scores.of(shape, offset, like))
+
+    def rows(
+        self,
+        shape: Sequence[int],
+        start: int,
+        stop: int,
+        *,
+        offset: int | None = None,
+        like: Any = None,
+    ) -> Array:
+        """The array of the queries start … stop − 1 alone; the others' is never made.
+
+        It broadcasts to (…, H, stop − start, S): array(shape)[..., start:stop, :] where the array
+        has an axis of queries, and the same array where all queries share it. shape, offset and
+        like as in `array`.
+
+        Raises ValueError as `array` does, and unless 0 ≤ start ≤ stop ≤ T; TypeError unless they
+        are integers.
+        """
+        scores = _Scores.of(shape, offset, like)
+        start, stop = integer(start, "rows: start", least=0), integer(stop, "rows: stop")
+        if not start <= stop <= scores.t:
+            raise ValueError(
+                f"rows: start = {start} and stop = {stop} must be in order and at most "
+                f"T = {scores.t}"
+            )
+        return self._array(scores._replace(rows=slice(start, stop)))
 
     def blocks(
         self,
@@ -178,6 +212,13 @@ class Mask:
 
         return reduce(xp.any), reduce(xp.all)
 
+    def _spans(self, scores: _Scores) -> Spans:
+        """See `spans`: here found in the array, which is small or there already."""
+        return self._around(*bounding(self._array(scores), scores.s))
+
+    def _around(self, first: Array, last: Array, whole: bool) -> Spans:
+        return Spans(first, last, None if whole else self)
+
     def _wants(self) -> tuple[int, ...]:
         """The shape that its own arrays ask for, 0 where any length will do."""
         return ()
@@ -222,6 +263,15 @@ class _Combined(Mask):
         left, right = (m._bounds(scores, rows, columns) for m in (self.left, self.right))
         return self.how(left[0], right[0]), self.how(left[1], right[1])
 
+    def _spans(self, scores: _Scores) -> Spans:
+        left, right = self.left._spans(scores), self.right._spans(scores)
+        rests = [span.rest for span in (left, right) if span.rest is not None]
+        if self.how is operator.and_:
+            rest = functools.reduce(operator.and_, rests) if rests else None
+            return Spans(*both(left, right), rest)
+        first, last, whole = either(left, right)
+        return self._around(first, last, whole and not rests)
+
     def _wants(self) -> tuple[int, ...]:
         left, right = self.left._wants(), self.right._wants()
         n = max(len(left), len(right))
@@ -248,6 +298,13 @@ class _Inverted(Mask):
         some, every = self.mask._bounds(scores, rows, columns)
         return ~every, ~some
 
+    def _spans(self, scores: _Scores) -> Spans:
+        span = self.mask._spans(scores)
+        if span.rest is None:
+            return self._around(*outside(span, scores.s))
+        zero = namespace(span.first).zeros_like(span.first)
+        return Spans(zero, zero + scores.s, self)
+
     def _wants(self) -> tuple[int, ...]:
         return self.mask._wants()
 
@@ -264,6 +321,10 @@ class _Placed(Mask):
 
     def _bounds(self, scores: _Scores, rows: int, columns: int) -> tuple[Array, Array]:
         return self.mask._bounds(self._placed(scores), rows, columns)
+
+    def _spans(self, scores: _Scores) -> Spans:
+        first, last, rest = self.mask._spans(self._placed(scores))
+        return Spans(first, last, None if rest is None else _Placed(rest, self.offset))
 
     def _placed(self, scores: _Scores) -> _Scores:
         return scores._replace(offset=self.offset, growing=True)
@@ -302,7 +363,7 @@ class _Band(Mask):
 
     def _array(self, scores: _Scores) -> Array:
         least, largest = self._ends(scores)
-        i, j = scores.range(scores.t)[:, None], scores.range(scores.s)[None, :]
+        i, j = scores.range(scores.t)[scores.rows, None], scores.range(scores.s)[None, :]
         if self.left is None:
             return j <= i + largest
         seen = j >= i + least
@@ -315,6 +376,12 @@ class _Band(Mask):
         first = j - namespace(i).clip(i + (rows - 1), max=t - 1)  # least j − i of the block
         last = namespace(j).clip(j + (columns - 1), max=s - 1) - i
         return (first <= largest) & (last >= least), (first >= least) & (last <= largest)
+
+    def _spans(self, scores: _Scores) -> Spans:
+        least, largest = self._ends(scores)
+        i, s = scores.range(scores.t), scores.s
+        clip = namespace(i).clip
+        return Spans(clip(i + least, 0, s), clip(i + (largest + 1), 0, s), None)
 
     def __repr__(self) -> str:
         said = [f"offset={self.offset}"] if self.offset is not None else []
@@ -433,7 +500,7 @@ class _Documents(Mask):
 
     def _array(self, scores: _Scores) -> Array:
         query, key = self._ids(scores)
-        return scores.queries(query) == scores.keys(key)
+        return scores.queries(query[..., scores.rows]) == scores.keys(key)
 
     def _bounds(self, scores: _Scores, rows: int, columns: int) -> tuple[Array, Array]:
         query, key = self._ids(scores, _numbered)
@@ -442,6 +509,11 @@ class _Documents(Mask):
         least, largest = (scores.keys(how(key, axis=-1)) for how in (xp.min, xp.max))
         overlap = (first <= largest) & (least <= last)
         return overlap, (first == last) & (least == largest) & (first == least)
+
+    def _spans(self, scores: _Scores) -> Spans:
+        query, key = self._ids(scores)
+        first, last, whole = occurrences(query, key)
+        return self._around(scores.over_heads(first), scores.over_heads(last), whole)
 
     def _wants(self) -> tuple[int, ...]:
         t = 0 if self.query_ids is None else self.query_ids.shape[-1]
@@ -463,7 +535,10 @@ class _Dense(Mask):
                 f"(…, H, T, S) {scores.shape}; to hide keys of each sequence write "
                 "masks.padding(lengths) or masks.keys(valid)"
             )
-        return scores.bring(self.dense)
+        shared = self.dense.ndim < 2 or self.dense.shape[-2] != scores.t
+        if shared or scores.rows == slice(None):
+            return scores.bring(self.dense)
+        return scores.bring(self.dense[..., scores.rows, :])
 
     def _wants(self) -> tuple[int, ...]:
         return tuple(0 if n == 1 else n for n in self.dense.shape)
@@ -551,6 +626,27 @@ def resolve(
         return None
     shape = (*query.shape[:-1], key.shape[-2])
     return typed(mask, shape).array(shape, offset=offset, like=query)
+
+
+def spans(
+    mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
+) -> Spans | None:
+    """Where the keys that each query sees begin and end; None for no mask.
+
+    For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
+    by `Mask.rows` of the rest, only where an interval is not the whole truth. It needs O(T + S)
+    memory a sequence, beside the arrays that `dense` was given. query, key, offset, what a bare
+    array is taken for and the errors are those of `resolve`.
+
+    causal, sliding_window, padding and prefix have no rest, nor have keys, documents and dense if
+    each query sees one run of keys. a & b has the rests of its parts, within the interval that they
+    share. a | b and ~a have none if their parts have none and one run remains for each query, as
+    with causal() | prefix(n); sliding_window(…) | prefix(n) leaves a gap, and has one.
+    """
+    if mask is None:
+        return None
+    shape = (*query.shape[:-1], key.shape[-2])
+    return typed(mask, shape)._spans(_Scores.of(shape, offset, query))
 
 
 def empty_rows(

@@ -59,6 +59,13 @@ TWO_TOKENS = {  # worked by hand in the text
         "summed over the heads [1. 0.]",
         "two heads: left letter correct in 100%, right letter in 100%",
     ],
+    "11_speed": [
+        "score 1.0986   factor 0.3333   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
+        "score 0.0000   factor 1.0000   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
+        "query 0 key 1:  P 0.25   dS -0.75",
+        "all in order: True",
+        "zigzag, 0 1 1 0          tiles [68, 68]",
+    ],
 }
 
 

@@ -29,8 +29,9 @@ def attention(
     mask: Array | None = None,
     keep: Array | None = None,
     p: float = 0.0,
+    return_weights: bool = True,
     wanted: tuple[bool, ...],
-) -> tuple[tuple[Array, Array], Pullback]:
+) -> tuple[Any, Pullback]:
     """The values (out, weights) of attention and the pullback to all seven arguments.
 
         raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
@@ -46,11 +47,12 @@ def attention(
 
     Shapes as in `scaled_dot_product_attention`; mask is a boolean array, scale and softcap
     broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing anywhere, even if
-    it is NaN.
+    it is NaN. Without return_weights out is the only value.
     """
     inputs = query, key, value, bias, sink, scale, softcap
     if backend.is_half(query):
-        return in_float32(attention, *inputs, mask=mask, keep=keep, p=p, wanted=wanted)
+        settings: dict[str, Any] = {"keep": keep, "p": p, "return_weights": return_weights}
+        return in_float32(attention, *inputs, mask=mask, wanted=wanted, **settings)
     xp = namespace(query, key, value)
     visible = visible_pairs(mask, bias)
     factor: Any = 1 / math.sqrt(query.shape[-1]) if scale is None else harmless(scale, visible)
@@ -102,6 +104,8 @@ def attention(
             dsoftcap,
         )
 
+    if not return_weights:
+        return out, lambda dout: pullback(dout, None)
     return (out, weights), pullback
 
 

@@ -25,22 +25,23 @@ def attention_loop(
     mask: Array | None = None,
     keep: Array | None = None,
     p: float = 0.0,
+    return_weights: bool = True,
     wanted: tuple[bool, ...],
-) -> tuple[tuple[Array, Array], Pullback]:
+) -> tuple[Any, Pullback]:
     """`attention`, head by head: arguments, values and pullback are the same.
 
     The gradient of what heads share, such as the key of a group, is the sum over those heads.
     """
+    inputs = query, key, value, bias, sink, scale, softcap
+    settings: dict[str, Any] = {"keep": keep, "p": p, "return_weights": return_weights}
     if backend.is_half(query):
-        inputs = query, key, value, bias, sink, scale, softcap
-        return in_float32(attention_loop, *inputs, mask=mask, keep=keep, p=p, wanted=wanted)
+        return in_float32(attention_loop, *inputs, mask=mask, wanted=wanted, **settings)
     lead, t = tuple(query.shape[:-2]), query.shape[-2]
     s, dv = value.shape[-2:]
+    if not math.prod(lead):  # no head to loop over
+        return attention.with_pullback(*inputs, mask=mask, wanted=wanted, **settings)
     inputs = query, _per_head(key, query), _per_head(value, query), bias, sink, scale, softcap
     tails = *(tuple(x.shape[-2:]) for x in inputs[:3]), (t, s), (), (t, s), (t, s)
-    if not math.prod(lead):  # no head to loop over
-        inputs = query, key, value, bias, sink, scale, softcap
-        return attention.with_pullback(*inputs, mask=mask, keep=keep, p=p, wanted=wanted)
     of_key, of_value = tuple(key.shape), tuple(value.shape)
     columns = [_heads(x, lead, tail) for x, tail in zip(inputs, tails, strict=True)]
     visible, kept = _heads(mask, lead, (t, s)), _heads(keep, lead, (t, s))
@@ -59,6 +60,8 @@ def attention_loop(
         return dquery, _per_group(dkey, of_key), _per_group(dvalue, of_value), *rest
 
     outs, weights = (_joined(parts, lead) for parts in zip(*results, strict=True))
+    if not return_weights:
+        return outs, lambda dout: pullback(dout, None)
     return (outs, weights), pullback
 
 

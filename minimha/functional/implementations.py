@@ -3,23 +3,39 @@
     with mh.implementation("loop"):
         out = mha(x)
 
-"reference"  batched matmuls over all heads, `attention`
-"loop"       one head at a time in a Python loop, `attention_loop`
-"auto"       what an enclosing `implementation` says, else the fastest that there is
+"loop"         one head at a time in a Python loop, `attention_loop`
+"reference"    batched matmuls over all heads, `attention`
+"fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
+"tiled"        in compiled tiles, whose products are BLAS's: no array of T × S entries
+"microkernel"  in compiled tiles, whose products stay in the registers of the CPU
+"auto"         what an enclosing `implementation` says, or the environment variable
+               MINIMHA_IMPLEMENTATION, else the fastest that is right for the arguments
+
+Each means the counterpart for the library of the arrays; where there is none, or it does not serve,
+it is the reference. `explain_dispatch` tells.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..kernels.choice import COMPILED, in_force
+from minimha_autograd import array_of
+
+from ..kernels import attention as kernels
+from ..kernels.choice import in_force
 from .attention import attention
 from .attention_loop import attention_loop
 
-IMPLEMENTATIONS: dict[str, Any] = {"reference": attention, "loop": attention_loop}
-_FASTEST = "reference"
+IMPLEMENTATIONS: dict[str, Any] = {
+    "loop": attention_loop,
+    "reference": attention,
+    "fused": kernels.fused,
+    "tiled": kernels.tiled,
+    "microkernel": kernels.microkernel,
+}
 
 
 @contextlib.contextmanager
@@ -36,15 +52,68 @@ def implementation(name: str) -> Iterator[None]:
         in_force.reset(token)
 
 
-def choose(name: str) -> Any:
-    """The operation of this name: takes the arguments of `attention`. Raises as above."""
-    _check(name)
-    name = in_force.get() if name == "auto" else name
-    return IMPLEMENTATIONS.get(name, IMPLEMENTATIONS[_FASTEST])
-
-
 def _check(name: str) -> None:
-    names = ["auto", *IMPLEMENTATIONS, *sorted(COMPILED - IMPLEMENTATIONS.keys())]
-    if name not in names:
-        known = ", ".join(map(repr, names))
+    if name != "auto" and name not in IMPLEMENTATIONS:
+        known = ", ".join(map(repr, ["auto", *IMPLEMENTATIONS]))
         raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+
+
+class Dispatch(NamedTuple):
+    """Which implementation computes, and what speaks for or against each."""
+
+    implementation: str
+    reasons: dict[str, str]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.reasons))
+        lines = (f"  {name:<{width}}  {why}" for name, why in self.reasons.items())
+        return "\n".join([f"{self.implementation} computes it", *lines])
+
+
+def choose(name: str, *inputs: Any, keep: Any = None) -> Any:
+    """The operation that computes attention of these inputs, seven as `attention` takes them.
+
+    Raises ValueError as `implementation` does.
+    """
+    return IMPLEMENTATIONS[decide(name, *inputs, keep=keep).implementation]
+
+
+def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
+    """The same with the reasons."""
+    name = in_force.get() if name == "auto" else name
+    _check(name)
+    if name in ("loop", "reference"):
+        return Dispatch(name, {name: "asked for"})
+    query, key, value, _, sink, _, softcap = arrays = tuple(map(array_of, inputs))
+    if name == "auto" and (why := _too_small(query, key, value)):
+        return Dispatch("reference", {"reference": why})
+    if (why := kernels.obstacle(*arrays)) is not None:
+        return Dispatch("reference", {name: why, "reference": "serves everything"})
+    if name != "auto":
+        if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
+            return Dispatch("reference", {name: why, "reference": "serves everything"})
+        return Dispatch(name, {name: "asked for"})
+    best = "tiled" if (why := kernels.no_vectors()) else "microkernel"
+    reasons = {
+        "microkernel": why or "float32 and float64 of NumPy, any mask, on a CPU with wide vectors",
+        "tiled": "the same algorithm on BLAS: slower",
+        "fused": "holds all scores in memory: slower",
+        "reference": "passes over all scores several times: slower, and the answer where a result "
+        "is not finite",
+        "loop": "the same one head at a time: slower",
+    }
+    return Dispatch(best, reasons)
+
+
+_ENOUGH = 2**19
+_FEW = 8
+
+
+def _too_small(query: Any, key: Any, value: Any) -> str | None:
+    """Why a kernel would not pay, or None."""
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    if pairs * (query.shape[-1] + value.shape[-1]) < _ENOUGH:
+        return "so few numbers that a kernel would not pay"
+    if query.shape[-2] * (query.shape[-3] // key.shape[-3] if query.ndim > 2 else 1) < _FEW:
+        return "so few queries for each key head that a kernel would not pay"
+    return None

@@ -13,6 +13,8 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from .. import masks
+from .attention import attention
+from .attention_loop import attention_loop
 from .dropout import check_probability, draw
 from .dropout import dropout as drop
 from .implementations import choose
@@ -64,17 +66,19 @@ def scaled_dot_product_attention(
     """
     if return_weights not in (False, True, "dropped"):
         raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
-    attend = choose(implementation)
     check(query, key, value, bias, scale, softcap, sink)
     q, k = array_of(query), array_of(key)
     keep = drawn(dropout, rng, keep, q, k)
-    out, weights = attend(
-        query, key, value, bias, sink, scale, softcap,
-        mask=masks.resolve(mask, q, k), keep=keep, p=dropout,
-    )  # fmt: skip
+    inputs = query, key, value, bias, sink, scale, softcap
+    attend = choose(implementation, *inputs, keep=keep)
+    if attend in (attention, attention_loop):
+        mask = masks.resolve(mask, q, k)
+    else:
+        masks.spans(mask, q, k)
+    y = attend(*inputs, mask=mask, keep=keep, p=dropout, return_weights=bool(return_weights))
     if return_weights == "dropped" and keep is not None:
-        weights = drop(weights, keep, p=dropout)
-    return (out, weights) if return_weights else out
+        y = y[0], drop(y[1], keep, p=dropout)
+    return y
 
 
 def check(

@@ -3,6 +3,6 @@
 Nothing here is needed for an answer, and nothing is loaded before it is used.
 """
 
-from .choice import accelerated
+from .choice import accelerated, unavailable
 
-__all__ = ["accelerated"]
+__all__ = ["accelerated", "unavailable"]

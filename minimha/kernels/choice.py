@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from minimha_autograd.backend import HostArray
 
-in_force = contextvars.ContextVar("implementation", default="auto")
-"""The name that an enclosing `minimha.implementation` gave."""
+in_force = contextvars.ContextVar(
+    "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
+)
+"""The name that an enclosing `minimha.implementation` gave, or else the environment."""
 
 COMPILED = frozenset({"fused", "tiled", "microkernel"})
 """The implementations that ask for kernels whatever the size."""
@@ -56,8 +61,27 @@ def kernel(name: str, size: int) -> Callable[..., Any] | None:
 
 @functools.cache
 def _loaded(name: str) -> Callable[..., Any] | None:
-    try:
-        from .cpu import elementwise
-    except ImportError:
+    if unavailable():
         return None
+    from .cpu import elementwise
+
     return getattr(elementwise, name)
+
+
+@functools.cache
+def unavailable(*others: str) -> str | None:
+    """Why compiled kernels, with other packages that they need, cannot be used here; None if they
+    can. Imports them and Numba at its first call, unless it can tell before."""
+    if "numba" not in sys.modules and os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
+        return "NUMBA_DISABLE_JIT is set"
+    for name in ("numba", *others):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # ImportError and more: Numba refuses a NumPy newer than itself
+            return f"{name} cannot be imported: {error}"
+    numba = sys.modules["numba"]
+    if numba.version_info.short < (0, 60):
+        return f"Numba is {numba.__version__}, and 0.60 is the oldest that will do"
+    if numba.config.DISABLE_JIT:
+        return "NUMBA_DISABLE_JIT is set"
+    return None

@@ -375,7 +375,7 @@ def test_bad_input_is_named_with_what_is_required(change, error, message, qkv, p
 def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
     with pytest.raises(ValueError, match="return_weights is False, True or \"dropped\", not 'all'"):
         mh.scaled_dot_product_attention(*qkv, return_weights="all")
-    with pytest.raises(ValueError, match="called 'fast': there are 'auto', 'reference'"):
+    with pytest.raises(ValueError, match="called 'fast': there are 'auto', 'loop'"):
         mh.scaled_dot_product_attention(*qkv, implementation="fast")
     with pytest.raises(ValueError, match="called 'fast'"), mh.functional.implementation("fast"):
         pass

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from drawn_masks import KINDS_DRAWN, by_hand, drawn, fits, shapes, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,120 +119,6 @@ def test_masks_that_do_not_fit_say_why(make, error, message):
         make()
 
 
-# Each of these draws a mask for a shape, the rule (place, i, j) that it stands for, in which place is
-# (…, h), and whether its blocks are exact.
-
-
-def band(draw, rng, shape, offset):
-    t, s = shape[-2:]
-    left, right = (draw(st.none() | st.integers(0, 4)) for _ in "lr")
-    number = draw(st.integers(-9, 9))
-    ways = [
-        ({"offset": number}, number),
-        ({"align": "top-left"}, 0),
-        ({"align": "bottom-right"}, s - t),
-    ]
-    if t == s or offset is not None:
-        ways.append(({}, offset or 0))
-    told, by = draw(st.sampled_from(ways))
-    if draw(st.booleans()):
-        return mh.masks.causal(**told), lambda p, i, j: j <= i + by, True
-
-    def near(p, i, j):
-        return (left is None or i + by - left <= j) and (right is None or j <= i + by + right)
-
-    return mh.masks.sliding_window(left, right, **told), near, True
-
-
-def padding(draw, rng, shape, offset):
-    n = rng.integers(0, shape[-1] + 1, shape[:-3])
-    return mh.masks.padding(n), lambda p, i, j: j < n[p[:-1]], True
-
-
-def prefix(draw, rng, shape, offset):
-    n = rng.integers(0, shape[-1] + 3, draw(st.sampled_from([shape[:-3], ()])))
-    return mh.masks.prefix(n), lambda p, i, j: j < (n[p[:-1]] if n.ndim else n), True
-
-
-def keys(draw, rng, shape, offset):
-    valid = rng.random((*shape[:-3], shape[-1])) < 0.5
-    return mh.masks.keys(valid), lambda p, i, j: valid[p[:-1]][j], True
-
-
-def documents(draw, rng, shape, offset):
-    apart, places = draw(st.booleans()), rng.integers(0, 5, (*shape[:-3], shape[-1]))
-    ids = rng.permutation(5)[places if apart else np.sort(places, axis=-1)]
-    start = offset or 0
-    return (
-        mh.masks.documents(ids),
-        lambda p, i, j: ids[p[:-1]][i + start] == ids[p[:-1]][j],
-        not apart,
-    )
-
-
-def documents_of_two(draw, rng, shape, offset):
-    one, other = (rng.integers(-2, 3, (*shape[:-3], n)) for n in shape[-2:])
-    return mh.masks.documents(one, other), lambda p, i, j: one[p[:-1]][i] == other[p[:-1]][j], False
-
-
-def dense(draw, rng, shape, offset):
-    axes = shape[draw(st.integers(0, len(shape))) :]
-    seen = rng.random([n if draw(st.booleans()) else 1 for n in axes]) < 0.5
-    whole = np.broadcast_to(seen, shape)
-    return mh.masks.dense(seen), lambda p, i, j: whole[p][i, j], True
-
-
-KINDS_DRAWN = [band, padding, prefix, keys, documents, documents_of_two, dense]
-
-
-def shapes(leads):
-    """Shapes of scores and offsets; for documents the queries are among the keys."""
-    lengths = st.tuples(st.integers(0, 7), st.integers(0, 9))
-    lead_and_lengths = st.tuples(st.sampled_from(leads), lengths)
-    return st.tuples(lead_and_lengths.map(lambda x: x[0] + x[1]), st.none() | st.integers(-3, 9))
-
-
-def fits(kind, shape, offset):
-    t, s = shape[-2:]
-    among = t == s if offset is None else 0 <= offset <= s - t
-    return among or kind is not documents
-
-
-@st.composite
-def single(draw, shape, offset, kinds=KINDS_DRAWN):
-    rng = np.random.default_rng(draw(st.integers(0, 999)))
-    kind = draw(st.sampled_from([kind for kind in kinds if fits(kind, shape, offset)]))
-    return kind(draw, rng, shape, offset)
-
-
-@st.composite
-def drawn(draw):
-    """A shape, an offset, and a mask, alone or combined, with its rule."""
-    shape, offset = draw(shapes([(), (3,), (2, 3), (2, 1, 3)]))
-
-    def combine(parts):
-        def both(pair):
-            (a, f, _), (b, g, _) = pair
-            return a & b, lambda p, i, j: f(p, i, j) and g(p, i, j), False
-
-        def either(pair):
-            (a, f, _), (b, g, _) = pair
-            return a | b, lambda p, i, j: f(p, i, j) or g(p, i, j), False
-
-        pairs = st.tuples(parts, parts)
-        inverted = parts.map(lambda x: (~x[0], lambda p, i, j: not x[1](p, i, j), x[2]))
-        return pairs.map(both) | pairs.map(either) | inverted
-
-    return shape, offset, *draw(st.recursive(single(shape, offset), combine, max_leaves=4))
-
-
-def by_hand(shape, rule):
-    seen = np.zeros(shape, dtype=bool)
-    for *place, i, j in np.ndindex(*shape):
-        seen[*place, i, j] = rule(tuple(place), i, j)
-    return seen
-
-
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(drawn())
 def test_every_mask_and_combination_is_what_its_rule_says(case):
@@ -242,6 +129,55 @@ def test_every_mask_and_combination_is_what_its_rule_says(case):
     np.testing.assert_array_equal(np.broadcast_to(made, shape), expected)
     nothing = mh.masks.empty_rows(mask, shape, offset=offset)
     np.testing.assert_array_equal(nothing, ~expected.any(-1))
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(drawn(), st.data())
+def test_the_rows_of_some_queries_are_those_of_the_array(case, data):
+    shape, offset, mask, rule, _ = case
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, shape[-2])] * 2)))
+    made = mask.rows(shape, start, stop, offset=offset)
+    expected = by_hand(shape, rule)[..., start:stop, :]
+    np.testing.assert_array_equal(np.broadcast_to(made, expected.shape), expected)
+
+
+def test_rows_of_what_all_queries_share_are_one_row():
+    for name in ("padding", "keys", "prefixes"):
+        made = KINDS[name].rows((B, H, T, S), 1, 3)
+        np.testing.assert_array_equal(made, KINDS[name].array((B, H, T, S)))
+    assert mh.masks.dense(np.ones((1, S), dtype=bool)).rows((B, H, T, S), 1, 3).shape == (1, S)
+
+
+def test_rows_cost_no_more_memory_than_they_hold(rng):
+    n, m = 20_000, mh.masks
+    every = [
+        m.causal(),
+        m.sliding_window(500, 500),
+        m.keys(rng.random(n) < 0.5),
+        m.documents(rng.integers(0, 9, n)),
+        m.documents(np.arange(n), rng.integers(0, 9, n)),
+        m.dense(np.broadcast_to(rng.random((n, 1)) < 0.5, (n, n))),
+    ]
+    whole = every[0]
+    for mask in every[1:]:
+        whole = (whole & mask) | ~mask
+    tracemalloc.start()
+    for mask in [*every, whole, whole.at(0)]:
+        assert mask.rows((n, n), n - 32, n).shape in {(32, n), (1, n)}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8e6  # the array would be 400e6, the rows are 0.64e6
+
+
+def test_rows_are_made_where_the_query_lives(place):
+    for mask in KINDS.values():
+        made = mask.rows((B, H, T, S), 1, 3, offset=1, like=place(QUERY))
+        assert backend.namespace(made) is place.xp
+        assert made.device == place(QUERY).device
+        expected = np.broadcast_to(mask.array((B, H, T, S), offset=1), (B, H, T, S))[:, :, 1:3]
+        np.testing.assert_array_equal(
+            np.broadcast_to(backend.to_numpy(made), (B, H, 2, S)), expected
+        )
 
 
 def blocks_by_hand(seen, rows, columns):
@@ -470,6 +406,11 @@ def test_masks_are_not_combined_by_and_or_nor_with_arrays():
         (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
         (lambda: KINDS["causal"].array((T, S), offset=0.5), TypeError, "offset must be an integer"),
         (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
+        (lambda: KINDS["causal"].rows((T, S), -1, 2), ValueError, "rows: start = -1 must be at least 0"),
+        (lambda: KINDS["causal"].rows((T, S), 3, 2), ValueError, "start = 3 and stop = 2 must be in order"),
+        (lambda: KINDS["causal"].rows((T, S), 0, 5), ValueError, "at most T = 4"),
+        (lambda: KINDS["causal"].rows((T, S), 0.0, 2), TypeError, "rows: start must be an integer"),
+        (lambda: KINDS["keys"].rows((B, H, T, T), 0, 2), ValueError, r"\(2, 6\), not \(…, S\) \(2, 4\)"),
     ],
 )  # fmt: skip
 def test_what_a_mask_cannot_be_is_refused(make, error, message):

@@ -8,4 +8,5 @@ from . import (  # noqa: F401
     ch05_attention,
     ch06_masks,
     ch07_multihead,
+    ch11_speed,
 )

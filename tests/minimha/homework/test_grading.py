@@ -585,6 +585,20 @@ def echo(*arguments, **settings):
     return arguments, settings
 
 
+@pytest.mark.parametrize("name", ["tiled_forward", "tiled_backward"])
+def test_all_pairs_at_once_are_more_than_a_submission_may_have(name):
+    task, wrong = next(
+        (task, wrong)
+        for task, wrong in all_wrong()
+        if task.name == name and wrong.what == "all scores, cut into tiles"
+    )
+    source = task.code(solved=True).replace(wrong.old, wrong.new)
+    *others, last = grading.judged(task, f"import numpy as np\n{source}".encode(), 0, Limits(60))
+    assert {verdict.outcome for verdict in others} == {PASSED}
+    assert (last.outcome, last.check.name) == (FAILED, wrong.check)
+    assert "MemoryError" in last.message
+
+
 def test_values_arrive_as_they_were():
     values = [
         None, True, 3, -1.5, float("nan"), 1 + 2j, "ä\n", (), [1, (2, [])], {"a": {"b": ()}},

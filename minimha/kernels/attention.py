@@ -1,0 +1,133 @@
+"""Attention by compiled kernels, as operations: the ladder from one fused pass to the registers.
+
+Where a kernel cannot serve, and where a result is not finite, the reference answers: it leaves
+hidden pairs out by name, and kernels multiply them by 0, which is not enough for NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd.backend import Array
+from minimha_autograd.pullback import unbroadcast
+
+from .. import masks
+from ..functional.attention import attention
+from . import fused as in_one_pass
+from . import tiles as in_tiles
+from . import unavailable
+from .given import Given
+
+
+def obstacle(query: Array, *others: Any) -> str | None:
+    """Why kernels cannot serve these arguments of `attention`, or None if they can."""
+    key, value, bias, sink, scale, softcap = others
+    if type(query) is not np.ndarray:
+        return "the arrays are not NumPy's"
+    if query.dtype.type not in (np.float16, np.float32, np.float64):
+        return f"nothing is compiled for {query.dtype}"
+    if any(backend.is_array(x) or isinstance(x, complex) for x in (scale, softcap)):
+        return "scale or softcap is an array, or complex"
+    if any(backend.is_array(x) and backend.is_complex(x) for x in (key, value, bias, sink)):
+        return "there are complex numbers"
+    if not (math.prod(query.shape) and math.prod(value.shape)):
+        return "there is nothing to compute"
+    return unavailable()
+
+
+def no_vectors() -> str | None:
+    """Why products in the registers are not fast on this CPU, or None."""
+    from .cpu.lanes import slow
+
+    return slow()
+
+
+def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
+    """`attention` by kernels, as an operation of this name."""
+
+    def by_kernels(
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        sink: Array | None = None,
+        scale: Array | float | None = None,
+        softcap: Array | float | None = None,
+        *,
+        mask: masks.Mask | Array | None = None,
+        keep: Array | None = None,
+        p: float = 0.0,
+        return_weights: bool = True,
+        wanted: tuple[bool, ...],
+    ) -> tuple[Any, Pullback]:
+        inputs = query, key, value, bias, sink, scale, softcap
+        settings: dict[str, Any] = {"keep": keep, "p": p, "wanted": wanted}
+        if backend.is_half(query):
+            return in_float32(this, *inputs, mask=mask, return_weights=return_weights, **settings)
+
+        def reference(return_weights: bool) -> tuple[Any, Pullback]:
+            seen = mask
+            if isinstance(mask, masks.Mask):
+                seen = mask.array((*query.shape[:-1], key.shape[-2]), like=query)
+            settings["return_weights"] = return_weights
+            return attention.with_pullback(*inputs, mask=seen, **settings)
+
+        if obstacle(*inputs) or how.obstacle(sink, softcap, keep, panels):
+            return reference(return_weights)
+        given = Given.of(inputs, mask, keep, p, panels)
+        made = how.forward(given)
+        if made is None:
+            return reference(return_weights)
+        out, saved = made
+
+        def pullback(dout: Array) -> tuple[Array | None, ...]:
+            gradients = how.backward(given, out, saved, dout, wanted)
+            return reference(False)[1](dout) if gradients is None else gradients
+
+        if not return_weights:
+            return out, pullback
+        (_, weights), through_weights = reference(True)
+
+        def both(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
+            if dweights is None:
+                return pullback(dout)
+            others = through_weights(None, dweights)
+            if dout is None:
+                return others
+            return tuple(map(_total, pullback(dout), others))
+
+        return (out, weights), both
+
+    by_kernels.__name__ = by_kernels.__qualname__ = name
+    by_kernels.__doc__ = f"""{doc}
+
+    Arguments, values and pullback are those of `attention`, but mask may be one of `minimha.masks`:
+    then its array is not made. The weights are made by `attention` too, for those who ask.
+    """
+    this = operation(by_kernels)
+    return this
+
+
+def _total(x: Array | None, y: Array | None) -> Array | None:
+    """x + y, where y has the shape of an argument, and x may have that of what it broadcasts to."""
+    return x if y is None else y if x is None else unbroadcast(x, y.shape) + y
+
+
+WAYS = {"fused": in_one_pass, "tiled": in_tiles, "microkernel": in_tiles}
+fused = compiled(
+    "fused", in_one_pass, False,
+    "`attention` with scale, bias, mask and softmax in one pass over the scores.",
+)  # fmt: skip
+tiled = compiled(
+    "tiled", in_tiles, False,
+    "`attention` in tiles, whose products are BLAS's: see `kernels.cpu.tiles`.",
+)  # fmt: skip
+microkernel = compiled(
+    "microkernel", in_tiles, True,
+    "`attention` in tiles, whose products stay in the registers: see `kernels.cpu.lanes`.",
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""A product of matrices that stays in the registers: what it takes to be as fast as the machine.
+
+A core multiplies and adds two vectors of numbers in each tick, if they are in its registers. So a
+block of ROWS x VECTORS vectors of the result is held there while the whole depth passes by: each
+step loads VECTORS vectors of the right operand and ROWS single numbers of the left one, which is
+far less than it computes. Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication" (2008); the block is that of BLIS (2015).
+
+LLVM keeps vectors in registers if it is told so in its own language, which Numba's intrinsics are
+written in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+VECTORS = 2
+
+
+def slow() -> str | None:
+    """Why blocks are not fast on this CPU, or None."""
+    has = llvm.get_host_cpu_features()
+    fast = has.get("avx512f") or (has.get("avx2") and has.get("fma")) or has.get("neon")
+    return None if fast else "this CPU is not known to multiply and add vectors in one step"
+
+
+def registers() -> tuple[int, int]:
+    """The bytes in a vector of this CPU, and the rows for which it has enough registers."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 64, 12  # 24 of 32 registers hold the result
+    if features.get("avx2") and features.get("fma"):
+        return 32, 6  # 12 of 16
+    if features.get("neon"):
+        return 16, 12
+    return 16, 6
+
+
+BYTES, ROWS = registers()
+
+
+@intrinsic
+def multiply_block(
+    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add
+):
+    """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.
+
+    The arrays are taken as plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k
+    of b begins at start_b + k * step_b, row r of c at start_c + r * row_c.
+    """
+    number = types.intp
+    signature = types.void(
+        a, number, number, number, b, number, number, number, c, number, number, types.boolean
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add) = arguments
+        of_a, of_b, of_c = signature.args[0], signature.args[4], signature.args[8]
+        entry = context.get_value_type(of_c.dtype)
+        lanes = BYTES // context.get_abi_sizeof(entry)
+        vector = ir.VectorType(entry, lanes)
+        integer = start_a.type
+        kind = {4: "f32", 8: "f64"}[context.get_abi_sizeof(entry)]
+        multiply_add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}{kind}"
+        )
+        zeros, anything = ir.Constant(vector, None), ir.Constant(vector, ir.Undefined)
+        first_lane = ir.IntType(32)(0)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
+
+        def memory(of: Any, array: Any, start: Any) -> Any:
+            return builder.gep(context.make_array(of)(context, builder, array).data, [start])
+
+        def ahead(pointer: Any, steps: Any, length: Any) -> Any:
+            return builder.gep(pointer, [builder.mul(steps, length)])
+
+        def vectors(pointer: Any) -> list[Any]:
+            places = (builder.gep(pointer, [integer(v * lanes)]) for v in range(VECTORS))
+            return [builder.bitcast(place, vector.as_pointer()) for place in places]
+
+        def spread(pointer: Any) -> Any:
+            x = builder.insert_element(anything, builder.load(pointer), first_lane)
+            return builder.shuffle_vector(x, anything, everywhere)
+
+        a, b, c = memory(of_a, a, start_a), memory(of_b, b, start_b), memory(of_c, c, start_c)
+        cells = [vectors(ahead(c, integer(r), row_c)) for r in range(ROWS)]
+        sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in cells]
+        for row, held in zip(cells, sums, strict=True):
+            for cell, register in zip(row, held, strict=True):
+                builder.store(builder.select(add, builder.load(cell, align=4), zeros), register)
+        with cgutils.for_range(builder, depth, intp=integer) as loop:
+            right = [builder.load(p, align=4) for p in vectors(ahead(b, loop.index, step_b))]
+            column = ahead(a, loop.index, step_a)
+            for r, held in enumerate(sums):
+                left = spread(ahead(column, integer(r), row_a))
+                for x, register in zip(right, held, strict=True):
+                    grown = builder.call(multiply_add, [left, x, builder.load(register)])
+                    builder.store(grown, register)
+        for row, held in zip(cells, sums, strict=True):
+            for cell, register in zip(row, held, strict=True):
+                builder.store(builder.load(register), cell, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate

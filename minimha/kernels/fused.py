@@ -1,0 +1,77 @@
+"""Attention with all scores in memory and one pass over them, from the host's side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import threads
+from .given import Given, four_axes
+
+
+def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
+    """What the one pass does not do."""
+    for name, x in {"sink": sink, "softcap": softcap, "dropout": keep}.items():
+        if x is not None:
+            return f"it knows no {name}"
+    return None
+
+
+def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
+    """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
+    from .cpu import fused
+
+    (b, h, t, _), dv = x.query.shape, x.value.shape[-1]
+    weights = (_folded(x.query, x) @ x.key.mT).reshape(b, h, t, -1)
+    for t0, t1, rest in x.slabs():
+
+        def work(n: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> None:
+            i, j = divmod(n, h)
+            scores = weights[i, j, t0:t1]
+            fused.weigh(scores, x.first, x.last, rest, x.bias, x.scale, i, j, t0)
+
+        threads.share(work, b * h)
+    out = (_folded(weights, x) @ x.value).reshape(*x.shape[:-1], dv)
+    return (out, weights) if np.all(np.isfinite(out)) else None
+
+
+def backward(
+    x: Given, out: np.ndarray, weights: np.ndarray, dout: np.ndarray, wanted: tuple[bool, ...]
+) -> tuple[np.ndarray | None, ...] | None:
+    """The gradients of the seven inputs of attention; None unless they are finite."""
+    from .cpu import fused
+
+    b, h, _, _ = x.query.shape
+    dout = _folded(four_axes(dout), x)
+    dvalue = _folded(weights, x).mT @ dout
+    dscores = (dout @ x.value.mT).reshape(weights.shape)
+    finite = [bool(np.all(np.isfinite(dvalue)))] * (b * h + 1)
+
+    def work(n: int) -> None:
+        head = divmod(n, h)
+        finite[n] = fused.unweigh(weights[head], dscores[head])
+
+    threads.share(work, b * h)
+    if not all(finite):
+        return None
+    rows = _folded(dscores, x)
+    dq = x.scale * (rows @ x.key).reshape(x.query.shape)
+    dk = x.scale * (rows.mT @ _folded(x.query, x))
+    if not (np.all(np.isfinite(dq)) and np.all(np.isfinite(dk))):
+        return None
+    of_keys = x.shape[:-3] + dk.shape[1:2] if len(x.shape) > 2 else ()
+    return (
+        dq.reshape(*x.shape[:-1], -1),
+        dk.reshape(*of_keys, *dk.shape[2:]),
+        dvalue.reshape(*of_keys, *dvalue.shape[2:]),
+        dscores.reshape(x.shape) if wanted[3] else None,
+        None,
+        None,
+        None,
+    )
+
+
+def _folded(y: np.ndarray, x: Given) -> np.ndarray:
+    """(B, H, T, N) as (B, G, H/G · T, N): the queries that share a key head, one after another."""
+    return y.reshape(y.shape[0], x.key.shape[1], -1, y.shape[-1])

@@ -1,0 +1,117 @@
+"""What is given to attention, as kernels take it: four axes, contiguous, masks as spans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import masks
+
+_SLAB = 2**24
+"""Entries of a mask that are made at a time."""
+
+
+class Given(NamedTuple):
+    """Arrays whose first axes may be 1 where all sequences, heads or queries share them. Those that
+    were not given are empty."""
+
+    query: np.ndarray  # (B, H, T, D)
+    key: np.ndarray  # (B, G, S, D)
+    value: np.ndarray  # (B, G, S, Dv)
+    first: np.ndarray  # (B, H, T): a query sees keys from here
+    last: np.ndarray  # up to here
+    rest: masks.Mask | None  # less what this hides
+    bias: np.ndarray  # (B, H, T, S)
+    sink: np.ndarray  # (B, H)
+    keep: np.ndarray  # (B, H, T, S)
+    scale: Any
+    softcap: Any  # 0 for none
+    enlarge: Any  # what dropout keeps
+    like: np.ndarray  # how a right operand of a product looks
+    shape: tuple[int, ...]  # (…, H, T, S) as it was
+
+    @classmethod
+    def of(cls, inputs: tuple[Any, ...], mask: Any, keep: Any, p: float, panels: bool) -> Given:
+        """The seven inputs of attention, checked before; mask, keep and p as there."""
+        query, key, value, bias, sink, scale, softcap = inputs
+        shape = (*query.shape[:-1], key.shape[-2])
+        if mask is not None and not isinstance(mask, masks.Mask):
+            mask = masks.dense(mask)
+        spans, number = masks.spans(mask, query, key), query.dtype.type
+        first, last, rest = (np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None)
+        if spans is not None:
+            first, last, rest = spans
+        width: tuple[int, ...] = ()
+        if panels:
+            from .cpu.lanes import BYTES, VECTORS
+
+            width = (VECTORS * BYTES // query.itemsize,)
+        rows = (np.require(four_axes(x), requirements=["C", "W"]) for x in (query, key, value))
+        return cls(
+            *rows,  # type: ignore[arg-type, call-arg]
+            _of_queries(first, shape[:-1]),
+            _of_queries(last, shape[:-1]),
+            rest,
+            _of_pairs(bias, shape, query.dtype),
+            _of_heads(sink, shape[:-2], query.dtype),
+            _of_pairs(keep, shape, bool),
+            number(1 / math.sqrt(query.shape[-1]) if scale is None else scale),
+            number(softcap or 0),
+            number(0 if p == 1 else 1 / (1 - p)),
+            np.empty((0, 0, *width), query.dtype),
+            shape,
+        )
+
+    @property
+    def products(self) -> int:
+        """How many numbers are multiplied in Q Kᵀ and in weights · V, if nothing is hidden."""
+        return math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
+
+    def slabs(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Queries from … to …, and what of the rest of the mask is theirs: a part at a time, so
+        that a mask needs no array of all pairs."""
+        *lead, t, s = self.shape
+        if self.rest is None:
+            yield 0, t, _of_pairs(None, self.shape, bool)
+            return
+        shared = self.rest.rows(self.shape, 0, 1)
+        entries = math.prod(shared.shape[:-2]) * s
+        step = t if shared.shape[-2] == t == 1 else max(192, _SLAB // entries)
+        for t0 in range(0, t, step):
+            t1 = min(t, t0 + step)
+            some = self.rest.rows(self.shape, t0, t1)
+            yield t0, t1, _of_pairs(some, (*lead, t1 - t0, s), bool)
+
+
+def four_axes(x: np.ndarray) -> np.ndarray:
+    """(…, H, T, N) as (B, H, T, N)."""
+    x = x[None] if x.ndim == 2 else x
+    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+
+
+def _of_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What broadcasts to (…, H) as (B, H); empty for None."""
+    if x is None:
+        return np.empty((0, 0), dtype)
+    return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
+
+
+def _of_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What broadcasts to (…, H, T) as (B, H, T), B and H being 1 if shared."""
+    return _of_pairs(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
+
+
+def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What broadcasts to (…, H, T, S) as (B, H, T, S), all but S being 1 if shared. None is
+    empty."""
+    if x is None:
+        return np.empty((0, 0, 0, 0), dtype)
+    if x.shape[-1:] != shape[-1:]:
+        x = np.broadcast_to(x, (*x.shape[:-1], shape[-1]))
+    if x.ndim > 4 and math.prod(x.shape[:-3]) > 1:
+        x = np.broadcast_to(x, (*shape[:-3], *x.shape[-3:]))
+    shared = ((1,) * 3 + x.shape)[-3:]
+    return np.require(x.reshape(math.prod(x.shape[:-3]), *shared), requirements=["C", "W"])

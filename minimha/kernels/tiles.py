@@ -1,0 +1,111 @@
+"""Attention in tiles, from the host's side: what is cut into which parts for which thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+
+from . import threads, unavailable
+from .given import Given, four_axes
+
+FORWARD, BACKWARD = (48, 1536), (96, 384)
+"""Queries and keys in a tile."""
+_WORTH = 2**22
+"""Products of two numbers for which a thread is worth to be woken."""
+
+
+def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
+    """Nothing that attention may be asked for is one; but Numba takes BLAS from SciPy."""
+    return None if panels else unavailable("scipy", "threadpoolctl")
+
+
+def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
+    """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
+    from .cpu import tiles
+
+    (b, h, t, _), dv = x.query.shape, x.value.shape[-1]
+    out, lse = np.empty((b, h, t, dv), x.like.dtype), np.empty((b, h, t), x.like.dtype)
+    for t0, t1, rest in x.slabs():
+        edges = _edges(t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
+        parts = reversed(list(pairwise(edges)))  # the last queries of a causal mask see most
+        items = np.array([(*head, *part) for part, *head in product(parts, range(b), range(h))])
+
+        def work(some: np.ndarray, rest: Any = rest, origin: int = t0) -> bool:
+            return tiles.forward(
+                x.query, x.key, x.value, x.first, x.last, rest, x.bias, x.sink, x.keep,
+                x.scale, x.softcap, x.enlarge, origin, FORWARD, x.like, some, out, lse,
+            )  # fmt: skip
+
+        if not _shared(x, work, items):
+            return None
+    return out.reshape(*x.shape[:-1], dv), lse
+
+
+def backward(
+    x: Given, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, wanted: tuple[bool, ...]
+) -> tuple[np.ndarray | None, ...] | None:
+    """The gradients of the seven inputs of attention; None unless they are finite."""
+    from .cpu import tiles
+
+    (b, h, t, d), (_, g, s, dv) = x.query.shape, x.value.shape
+    edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
+    parts = list(enumerate(pairwise(edges)))
+    items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
+    dq = np.empty((len(parts), b, h, t, d), x.like.dtype)
+    dk, dvalue = np.zeros((b, g, s, d), x.like.dtype), np.zeros((b, g, s, dv), x.like.dtype)
+    dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
+    out, dout = four_axes(out), np.require(four_axes(dout), requirements=["C", "W"])
+    for t0, t1, rest in x.slabs():
+
+        def work(some: np.ndarray, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
+            return tiles.backward(
+                x.query, x.key, x.value, x.first, x.last, rest, x.bias, x.keep,
+                x.scale, x.softcap, x.enlarge, t0, BACKWARD, x.like, some,
+                out, lse, dout, t0, t1, dq, dk, dvalue, dbias,
+            )  # fmt: skip
+
+        if not _shared(x, work, items):
+            return None
+    dsink = None
+    if wanted[4]:
+        delta = np.sum(dout * out, axis=-1)  # (B, H, T)
+        dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1).reshape(x.shape[:-2])
+    of_keys = (*x.shape[:-3], g, s) if len(x.shape) > 2 else (s,)
+    return (
+        (dq[0] if len(dq) == 1 else dq.sum(axis=0)).reshape(*x.shape[:-1], d),
+        dk.reshape(*of_keys, d),
+        dvalue.reshape(*of_keys, dv),
+        dbias.reshape(x.shape) if wanted[3] else None,
+        dsink,
+        None,
+        None,
+    )
+
+
+def _parts(heads: int, most: int) -> int:
+    """Into how many parts to cut a head, so that all threads have something to do."""
+    enough = 4 * threads.number()
+    return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
+
+
+def _edges(start: int, stop: int, parts: int) -> list[int]:
+    """Where parts of about the same length begin, and the last one ends."""
+    return [start + (stop - start) * n // parts // 96 * 96 for n in range(parts)] + [stop]
+
+
+def _shared(x: Given, work: Callable[[np.ndarray], bool], items: np.ndarray) -> bool:
+    """Do the work of all items in several threads. Returns whether all of it is finite."""
+    count = min(len(items), max(1, x.products // _WORTH))
+    some = np.array_split(items, count)
+    finite = [True] * count
+
+    def do(n: int) -> None:
+        finite[n] = work(some[n])
+
+    with contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas():
+        threads.share(do, count)
+    return all(finite)
