@@ -45,14 +45,12 @@ BOUND = 1.0
 TITLE = f"""# What a training step costs
 
 `python benchmarks/training_step.py`. Forward, loss, backward and fused AdamW of a GPT at nanoGPT's
-size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width \
-{SIZES["d_model"]}, {BATCH} sequences of {CONTEXT} characters of
-{VOCABULARY}, float32, {THREADS} threads. PyTorch runs eagerly, with its
-`scaled_dot_product_attention` and
-`AdamW(fused=True)`. The libraries take turns of {PASSED + COUNTED} steps, of which the last \
-{COUNTED} count; the median
-over them, in brackets the quarter and the three-quarter mark, of turns beside each other for the
-ratio. The aim is at most {BOUND} of PyTorch.
+size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]},
+{BATCH} sequences of {CONTEXT} characters out of {VOCABULARY}, float32, {THREADS} threads. PyTorch
+runs eagerly, with its `scaled_dot_product_attention` and `AdamW(fused=True)`. The libraries take
+turns of {PASSED + COUNTED} steps, of which the last {COUNTED} count. Times are medians over the
+turns, in brackets the quarter and the three-quarter mark, and so is the ratio of two turns next to
+each other. The aim is at most {BOUND} of PyTorch.
 
 """
 
