@@ -46,3 +46,10 @@ def test_gradient_checks_are_compared(run):
     _, rows = run("gradcheck.py")
     ours = next(row for row in rows if row[0] == "mh.gradcheck")
     assert max(float(cell) for cell in ours[1:3]) <= 1e-9
+
+
+def test_a_training_step_is_compared(run):
+    text, rows = run("training_step.py")
+    assert rows[2][0] == "minimha"
+    assert {"matmul", "attention", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
+    assert "Of PyTorch's time:" in text or "PyTorch" not in rows[3][0]

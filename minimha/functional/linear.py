@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from minimha_autograd import Pullback, operation, ops
-from minimha_autograd.backend import Array
+from minimha_autograd.backend import Array, namespace
 
 
 @operation
@@ -16,7 +18,8 @@ def linear(x: Array, w: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[A
     if not x.ndim or w.ndim != 2 or x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
         raise ValueError("x (…, M), w (M, N) and b (N,) need the same M and N")
     y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
-    return plus(y, b), lambda dy: (*pull(dy), dy)
+    sums = wanted[2]
+    return plus(y, b), lambda dy: (*pull(dy), column_sums(dy) if sums else None)
 
 
 def plus(y: Array, b: Array | None) -> Array:
@@ -25,3 +28,11 @@ def plus(y: Array, b: Array | None) -> Array:
         y += b
         return y
     return y if b is None else y + b
+
+
+def column_sums(dy: Array) -> Array:
+    """Σ dy over all axes but the last, (N,): as a product with ones it takes half the time."""
+    xp, width = namespace(dy), dy.shape[-1]
+    rows = math.prod(dy.shape[:-1])
+    ones = xp.ones((rows,), dtype=dy.dtype, device=dy.device)
+    return ones @ xp.reshape(dy, (rows, width))

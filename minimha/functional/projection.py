@@ -12,7 +12,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
-from .linear import plus
+from .linear import column_sums, plus
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -55,10 +55,11 @@ def project_in(
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
     y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
+    sums = wanted[2]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = merge_heads(dy)
-        return *pull(dy), dy
+        return *pull(dy), column_sums(dy) if sums else None
 
     return split_heads(plus(y, b), num_heads), pullback
 
@@ -82,6 +83,7 @@ def project_fused(
     V (…, G, T, Dv).
     """
     y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
+    sums = wanted[2]
     y = plus(y, b)
     ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
     parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
@@ -100,7 +102,7 @@ def project_fused(
             ],
             axis=-1,
         )
-        return *pull(dy), dy
+        return *pull(dy), column_sums(dy) if sums else None
 
     return (q, k, v), pullback
 
@@ -114,11 +116,12 @@ def project_out(
     x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
     """
     y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
+    sums = wanted[2]
     num_heads = x.shape[-3]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dmerged, dw = pull(dy)
         dx = None if dmerged is None else split_heads(dmerged, num_heads)
-        return dx, dw, dy
+        return dx, dw, column_sums(dy) if sums else None
 
     return plus(y, b), pullback

@@ -15,13 +15,13 @@ def embedding(table: Array, indices: Array) -> Any:
     fits = floats(table) and table.ndim == 2 and type(indices) is Array
     if not fits or indices.dtype.kind not in "iu" or not indices.size:
         return None
-    shape, dtype = table.shape, table.dtype
+    shape = table.shape
     flat = indices.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
     if flat.min() < 0 or flat.max() >= shape[0]:
         return None
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        dtable = np.zeros(shape, dtype)
+        dtable = np.zeros(shape, dy.dtype)
         _add_rows(as_rows(dy), flat, dtable)
         return dtable, None
 
