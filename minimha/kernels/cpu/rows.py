@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy import int32
 
 from .exp2 import exp
 from .jit import FAST, kernel
-
-_SIGN, _DIGITS, _LEAST = int32(31), int32(2**31 - 1), int32(-(2**31))
 
 
 @kernel
@@ -18,15 +15,30 @@ def largest(row: Any) -> Any:
     """The largest entry; NaN if there is one.
 
     A maximum of floats does not become vector code, one of integers does: the bits of a float are
-    those of an integer in the same order, but for negative ones, whose other bits are to be turned.
+    an integer in the same order, but for negative ones, where all bits but the sign are turned.
     """
     if row.itemsize == 4:
-        best, bits = _LEAST, row.view(int32)
-        for j in range(len(row)):
-            x = bits[j]
-            best = max(best, int32(x ^ int32(int32(x >> _SIGN) & _DIGITS)))
-        return row.dtype.type(int32(best ^ int32(int32(best >> _SIGN) & _DIGITS)).view(np.float32))
-    return row.max()
+        return row.dtype.type(np.int32(_largest_bits(row.view(np.int32))).view(np.float32))
+    return row.dtype.type(np.int64(_largest_bits(row.view(np.int64))).view(np.float64))
+
+
+@kernel
+def _largest_bits(bits: Any) -> Any:
+    integer = bits.dtype.type
+    sign, others = integer(8 * bits.itemsize - 1), integer(np.iinfo(bits.dtype).max)
+    best = integer(np.iinfo(bits.dtype).min)
+    for j in range(len(bits)):
+        best = max(best, integer(bits[j] ^ integer(integer(bits[j] >> sign) & others)))
+    return integer(best ^ integer(integer(best >> sign) & others))
+
+
+@kernel
+def bounds(first: Any, last: Any) -> tuple[int, int]:
+    """The least of first and the largest of last; no less than that, where all rows are empty."""
+    low, high = first[0], last[0]
+    for i in range(len(first)):
+        low, high = min(low, first[i]), max(high, last[i])
+    return low, max(low, high)
 
 
 @kernel(fastmath={*FAST, "reassoc"})

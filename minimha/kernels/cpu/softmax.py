@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
-from .exp2 import exp
-
-_BITS = {4: np.int32, 8: np.int64}
+from .arrays import Array, as_rows, exact, floats, plain, shared
+from .rows import exp_less, largest, weighted
 
 
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
@@ -22,13 +20,9 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
             return None
         mask = as_rows(np.broadcast_to(mask, x.shape))
     shape, x = x.shape, as_rows(x)
-    y, peaks = np.empty(shape, x.dtype), np.empty(len(x), x.dtype)
-    out, bits = y.reshape(x.shape), _BITS[x.itemsize]
-    visible = _EVERYTHING if mask is None else mask
-    shared(
-        lambda a, b: _softmax(x, visible, out, out.view(bits), peaks, peaks.view(bits), a, b),
-        len(x), x.nbytes,
-    )  # fmt: skip
+    y = np.empty(shape, x.dtype)
+    out, visible = y.reshape(x.shape), _EVERYTHING if mask is None else mask
+    shared(lambda a, b: _softmax(x, visible, out, a, b), len(x), x.nbytes)
     return y, _pullback(y, mask)
 
 
@@ -62,13 +56,8 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
     targets = targets.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
     if targets.min() < 0 or targets.max() >= shape[-1]:
         return None
-    count, peaks, odds = len(x), np.empty(len(x), x.dtype), np.empty(x.shape, x.dtype)
-    bits = _BITS[x.itemsize]
-    x_bits, peak_bits = x.view(bits), peaks.view(bits)
-    losses = shared(
-        lambda a, b: _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, a, b),
-        count, x.nbytes,
-    )  # fmt: skip
+    count, odds = len(x), np.empty(x.shape, x.dtype)
+    losses = shared(lambda a, b: _cross_entropy(x, targets, odds, a, b), count, x.nbytes)
 
     def pullback(dy: Array) -> tuple[Array, None]:
         dx, each = np.empty(shape, odds.dtype), float(dy) / count
@@ -82,7 +71,7 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
 
 
 @exact
-def _softmax(x, visible, y, y_bits, peaks, peak_bits, start, stop):
+def _softmax(x, visible, y, start, stop):
     zero, one, lowest = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
     for i in range(start, stop):
         for j in range(x.shape[1]):
@@ -90,11 +79,8 @@ def _softmax(x, visible, y, y_bits, peaks, peak_bits, start, stop):
         if visible.size:
             for j in range(x.shape[1]):
                 y[i, j] = y[i, j] if visible[i, j] else lowest
-        peak_bits[i] = _largest(y_bits[i])
-        peak = zero if peaks[i] == lowest else peaks[i]
-        for j in range(x.shape[1]):
-            y[i, j] = exp(y[i, j] - peak)
-        total = _sum(y[i])
+        peak = largest(y[i])
+        total = exp_less(y[i], zero if peak == lowest else peak)
         total = one if total == zero else total
         for j in range(x.shape[1]):
             y[i, j] = y[i, j] / total
@@ -113,7 +99,7 @@ def _through_softmax(y, visible, dy, dx, start, stop):
         else:
             for j in range(y.shape[1]):
                 dx[i, j] = dy[i, j]
-        mean = _product(dx[i], y[i])
+        mean = weighted(y[i], dx[i])
         for j in range(y.shape[1]):
             dx[i, j] = y[i, j] * (dx[i, j] - mean)
         if visible.size and not math.isfinite(mean):
@@ -122,14 +108,13 @@ def _through_softmax(y, visible, dy, dx, start, stop):
 
 
 @exact
-def _cross_entropy(x, x_bits, targets, odds, peaks, peak_bits, start, stop):
+def _cross_entropy(x, targets, odds, start, stop):
     loss = 0.0
     for i in range(start, stop):
-        peak_bits[i] = _largest(x_bits[i])
-        peak = peaks[i]
         for j in range(x.shape[1]):
-            odds[i, j] = exp(x[i, j] - peak)
-        total = _sum(odds[i])
+            odds[i, j] = x[i, j]
+        peak = largest(x[i])
+        total = exp_less(odds[i], peak)
         loss += math.log(total) - (x[i, targets[i]] - peak)
         for j in range(x.shape[1]):
             odds[i, j] = odds[i, j] / total
@@ -143,33 +128,3 @@ def _through_cross_entropy(odds, targets, each, dx, start, stop):
         for j in range(odds.shape[1]):
             dx[i, j] = odds[i, j] * each
         dx[i, targets[i]] = (odds[i, targets[i]] - one) * each
-
-
-@exact(forceinline=True)
-def _largest(bits):
-    """The bits of the largest float of a row: integers compare in vectors, floats do not.
-
-    Those of negative floats fall where the floats rise, so all but the sign is turned over.
-    """
-    last, low = bits.dtype.type(8 * bits.itemsize - 1), bits.dtype.type(np.iinfo(bits.dtype).max)
-    largest = bits.dtype.type(np.iinfo(bits.dtype).min)
-    for j in range(bits.size):
-        turned = bits.dtype.type(bits[j] ^ ((bits[j] >> last) & low))
-        largest = max(largest, turned)
-    return bits.dtype.type(largest ^ ((largest >> last) & low))
-
-
-@in_any_order
-def _sum(x):
-    total = x.dtype.type(0)
-    for j in range(x.size):
-        total += x[j]
-    return total
-
-
-@in_any_order
-def _product(x, y):
-    total = x.dtype.type(0)
-    for j in range(x.size):
-        total += x[j] * y[j]
-    return total

@@ -32,7 +32,7 @@ import numpy as np
 
 from .jit import kernel
 from .product import columns, matrix, multiply, right, right_of_transpose, some_columns
-from .rows import exp_less, is_finite, largest, scale_by
+from .rows import bounds, exp_less, is_finite, largest, scale_by
 
 GRAIN = 96
 """Keys are left out in multiples of this, a multiple of the rows and of the columns of a block on
@@ -61,7 +61,7 @@ def forward(  # noqa: PLR0912, PLR0915
         b, h, t0, t1 = items[n_item]
         firsts = first[b % len(first), h % first.shape[1], t0:t1]
         lasts = last[b % len(last), h % last.shape[1], t0:t1]
-        low, high = firsts.min(), max(lasts.max(), firsts.min())
+        low, high = bounds(firsts, lasts)
         keys = right_of_transpose(k[b, h // group, low:high], like)
         values = right(v[b, h // group, low:high], like)
         for i0 in range(0, t1 - t0, height):
@@ -76,8 +76,8 @@ def forward(  # noqa: PLR0912, PLR0915
             if sink.size:
                 peaks[:] = sink[b % len(sink), h % sink.shape[1]]
                 sums[:] = 1 if peaks[0] > -math.inf else 0
-            stop = end.max()
-            for j0 in range(begin.min() // GRAIN * GRAIN, stop, width):
+            start, stop = bounds(begin, end)
+            for j0 in range(start // GRAIN * GRAIN, stop, width):
                 n = min(width, stop - j0)
                 wide = columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
@@ -162,8 +162,9 @@ def backward(  # noqa: PLR0912, PLR0915
                 for i0 in range(0, t, height):
                     m = min(height, t - i0)
                     begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
-                    j = max(j0, begin.min() // GRAIN * GRAIN)
-                    n = min(j0 + width, s1 - s0, end.max()) - j
+                    start, stop = bounds(begin, end)
+                    j = max(j0, start // GRAIN * GRAIN)
+                    n = min(j0 + width, s1 - s0, stop) - j
                     if n <= 0:
                         continue
                     wide = n if like.ndim == 2 else -(-n // GRAIN) * GRAIN
@@ -186,7 +187,8 @@ def backward(  # noqa: PLR0912, PLR0915
                         for x in range(len(row)):
                             drow[x] = row[x] * (drow[x] - mean)
                         if dbias.size:
-                            dbias[b, h, at, s : s + len(row)] = drow
+                            for x in range(len(row)):
+                                dbias[b, h, at, s + x] = drow[x]
                         if softcap > 0:
                             for x in range(len(row)):
                                 drow[x] *= slope[x]
