@@ -23,7 +23,12 @@ from minimha_autograd import (
 from minimha_autograd.gradcheck import SIGNATURES
 
 from . import functional, interchange, masks, pictures, positions, projections
-from .functional import attention_steps, implementation, scaled_dot_product_attention
+from .functional import (
+    attention_steps,
+    explain_dispatch,
+    implementation,
+    scaled_dot_product_attention,
+)
 from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
 from .optim import AdamW
@@ -53,6 +58,7 @@ __all__ = [
     "cost",
     "detect_anomaly",
     "diagnosis",
+    "explain_dispatch",
     "functional",
     "gradcheck",
     "homework",

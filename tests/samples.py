@@ -691,8 +691,7 @@ RECORDS = [
         ],
         [Refused(TypeError, "mask must be a boolean", normal(B, T), normal(1), mask=normal(T))],
     ),
-    attention_record(functional.attention),
-    attention_record(functional.attention_loop),
+    *map(attention_record, functional.IMPLEMENTATIONS.values()),
     Record(
         functional.pair_scores,
         lambda query, key, mask=True: (

@@ -12,7 +12,7 @@ from .layer_norm import layer_norm
 from .linear import linear
 from .rms_norm import rms_norm
 from .rope import rope
-from .scaled_dot_product import scaled_dot_product_attention
+from .scaled_dot_product import explain_dispatch, scaled_dot_product_attention
 from .silu import silu
 from .softmax import sink_softmax, softmax
 
@@ -25,6 +25,7 @@ __all__ = [
     "drop",
     "dropout",
     "embedding",
+    "explain_dispatch",
     "gelu",
     "implementation",
     "layer_norm",

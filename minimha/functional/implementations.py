@@ -88,7 +88,9 @@ def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
     if name == "auto" and (why := _too_small(query, key, value)):
         return Dispatch("reference", {"reference": why})
     if (why := kernels.obstacle(*arrays)) is not None:
-        return Dispatch("reference", {name: why, "reference": "serves everything"})
+        asked = ("microkernel", "tiled", "fused") if name == "auto" else (name,)
+        reasons = dict.fromkeys(asked, why) | {"reference": "serves everything"}
+        return Dispatch("reference", reasons)
     if name != "auto":
         if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
             return Dispatch("reference", {name: why, "reference": "serves everything"})

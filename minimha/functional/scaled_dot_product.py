@@ -13,11 +13,12 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from .. import masks
+from ..kernels.choice import COMPILED
 from .attention import attention
 from .attention_loop import attention_loop
 from .dropout import check_probability, draw
 from .dropout import dropout as drop
-from .implementations import choose
+from .implementations import Dispatch, choose, decide
 
 
 def scaled_dot_product_attention(
@@ -79,6 +80,43 @@ def scaled_dot_product_attention(
     if return_weights == "dropped" and keep is not None:
         y = y[0], drop(y[1], keep, p=dropout)
     return y
+
+
+def explain_dispatch(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    dropout: float = 0.0,
+    rng: backend.Generator | None = None,
+    keep: Array | None = None,
+    return_weights: bool | str = False,
+    implementation: str = "auto",
+) -> Dispatch:
+    """Which implementation answers this call of `scaled_dot_product_attention`, and why.
+
+    The arguments and errors are those of that function; nothing is computed, nor drawn from rng.
+    The result prints as a table: what computes, then what speaks for or against each
+    implementation that came into question, which `reasons` has by name.
+    """
+    check(query, key, value, bias, scale, softcap, sink)
+    q, k = array_of(query), array_of(key)
+    masks.spans(mask, q, k)
+    if keep is not None or not dropout:
+        keep = drawn(dropout, rng, keep, q, k)
+    else:
+        check_probability(dropout, "dropout")
+        keep = True  # instead of a draw
+    inputs = query, key, value, bias, sink, scale, softcap
+    told = decide(implementation, *inputs, keep=keep)
+    if return_weights and told.implementation in COMPILED:
+        told.reasons["reference"] = "makes the weights, which no kernel keeps"
+    return told
 
 
 def check(

@@ -23,21 +23,41 @@ from . import tiles as in_tiles
 from . import unavailable
 from .given import Given
 
+FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
 
-def obstacle(query: Array, *others: Any) -> str | None:
+
+def obstacle(query: Array, *others: Any) -> str | None:  # noqa: PLR0911  a reason each
     """Why kernels cannot serve these arguments of `attention`, or None if they can."""
     key, value, bias, sink, scale, softcap = others
-    if type(query) is not np.ndarray:
+    arrays = [x for x in (query, key, value, bias, sink) if x is not None]
+    if any(type(x) is not np.ndarray for x in arrays):
         return "the arrays are not NumPy's"
-    if query.dtype.type not in (np.float16, np.float32, np.float64):
+    if query.dtype not in FLOATS:
         return f"nothing is compiled for {query.dtype}"
     if any(backend.is_array(x) or isinstance(x, complex) for x in (scale, softcap)):
         return "scale or softcap is an array, or complex"
-    if any(backend.is_array(x) and backend.is_complex(x) for x in (key, value, bias, sink)):
-        return "there are complex numbers"
+    if softcap is not None and not query.dtype.type(softcap):
+        return f"softcap is 0 in {query.dtype}"
+    if any(x.dtype != query.dtype for x in arrays):
+        return "the arrays are of different types"
     if not (math.prod(query.shape) and math.prod(value.shape)):
         return "there is nothing to compute"
     return unavailable()
+
+
+def fit(query: Array, *others: Any, keep: Array | None) -> bool:
+    """Whether the shapes are those of attention: kernels would read what stands behind an array."""
+    key, value, bias, sink, _, _ = others
+    q, k, v = query.shape, key.shape, value.shape
+    if not (1 < len(q) == len(k) and k[:-1] == v[:-1] and q[:-3] == k[:-3] and q[-1] == k[-1]):
+        return False
+    heads, scores = q[:-2], (*q[:-1], k[-2])
+    extras = (bias, scores), (keep, scores), (sink, heads)
+    if keep is not None and keep.dtype != bool:
+        return False
+    return (heads == k[:-2] or q[-3] % k[-3] == 0) and all(
+        x is None or masks.broadcasts(x.shape, shape) for x, shape in extras
+    )
 
 
 def no_vectors() -> str | None:
@@ -77,16 +97,21 @@ def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
             settings["return_weights"] = return_weights
             return attention.with_pullback(*inputs, mask=seen, **settings)
 
-        if obstacle(*inputs) or how.obstacle(sink, softcap, keep, panels):
+        impossible = obstacle(*inputs) or how.obstacle(sink, softcap, keep, panels)
+        if impossible or not fit(*inputs, keep=keep):
             return reference(return_weights)
         given = Given.of(inputs, mask, keep, p, panels)
-        made = how.forward(given)
+        with np.errstate(all="ignore"):  # the reference warns, of what is not hidden
+            made = how.forward(given)
         if made is None:
             return reference(return_weights)
         out, saved = made
 
         def pullback(dout: Array) -> tuple[Array | None, ...]:
-            gradients = how.backward(given, out, saved, dout, wanted)
+            gradients = None
+            if type(dout) is np.ndarray and (dout.shape, dout.dtype) == (out.shape, out.dtype):
+                with np.errstate(all="ignore"):
+                    gradients = how.backward(given, out, saved, dout, wanted)
             return reference(False)[1](dout) if gradients is None else gradients
 
         if not return_weights:

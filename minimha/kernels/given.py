@@ -11,7 +11,9 @@ import numpy as np
 from .. import masks
 
 _SLAB = 2**24
-"""Entries of a mask that are made at a time."""
+"""Entries of a mask that are made at a time,"""
+_LEAST = 192
+"""if those are so many queries."""
 
 
 class Given(NamedTuple):
@@ -49,7 +51,7 @@ class Given(NamedTuple):
             from .cpu.lanes import BYTES, VECTORS
 
             width = (VECTORS * BYTES // query.itemsize,)
-        rows = (np.require(four_axes(x), requirements=["C", "W"]) for x in (query, key, value))
+        rows = (contiguous(four_axes(x)) for x in (query, key, value))
         return cls(
             *rows,  # type: ignore[arg-type, call-arg]
             _of_queries(first, shape[:-1]),
@@ -77,9 +79,8 @@ class Given(NamedTuple):
         if self.rest is None:
             yield 0, t, _of_pairs(None, self.shape, bool)
             return
-        shared = self.rest.rows(self.shape, 0, 1)
-        entries = math.prod(shared.shape[:-2]) * s
-        step = t if shared.shape[-2] == t == 1 else max(192, _SLAB // entries)
+        entries = math.prod(self.rest.rows(self.shape, 0, 1).shape[:-2]) * s
+        step = max(_LEAST, _SLAB // entries)
         for t0 in range(0, t, step):
             t1 = min(t, t0 + step)
             some = self.rest.rows(self.shape, t0, t1)
@@ -90,6 +91,11 @@ def four_axes(x: np.ndarray) -> np.ndarray:
     """(…, H, T, N) as (B, H, T, N)."""
     x = x[None] if x.ndim == 2 else x
     return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+
+
+def contiguous(x: np.ndarray) -> np.ndarray:
+    """x, or a copy: kernels are compiled for one layout."""
+    return x if x.flags.carray else x.copy()
 
 
 def _of_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -114,4 +120,4 @@ def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if x.ndim > 4 and math.prod(x.shape[:-3]) > 1:
         x = np.broadcast_to(x, (*shape[:-3], *x.shape[-3:]))
     shared = ((1,) * 3 + x.shape)[-3:]
-    return np.require(x.reshape(math.prod(x.shape[:-3]), *shared), requirements=["C", "W"])
+    return contiguous(x.reshape(math.prod(x.shape[:-3]), *shared))

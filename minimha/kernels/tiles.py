@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import threads, unavailable
-from .given import Given, four_axes
+from .given import Given, contiguous, four_axes
 
 FORWARD, BACKWARD = (48, 1536), (96, 384)
 """Queries and keys in a tile."""
@@ -58,7 +58,7 @@ def backward(
     dq = np.empty((len(parts), b, h, t, d), x.like.dtype)
     dk, dvalue = np.zeros((b, g, s, d), x.like.dtype), np.zeros((b, g, s, dv), x.like.dtype)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
-    out, dout = four_axes(out), np.require(four_axes(dout), requirements=["C", "W"])
+    out, dout = four_axes(out), contiguous(four_axes(dout))
     for t0, t1, rest in x.slabs():
 
         def work(some: np.ndarray, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
@@ -74,6 +74,8 @@ def backward(
     if wanted[4]:
         delta = np.sum(dout * out, axis=-1)  # (B, H, T)
         dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1).reshape(x.shape[:-2])
+        if not np.all(np.isfinite(dsink)):
+            return None
     of_keys = (*x.shape[:-3], g, s) if len(x.shape) > 2 else (s,)
     return (
         (dq[0] if len(dq) == 1 else dq.sum(axis=0)).reshape(*x.shape[:-1], d),

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from attention_paths import PATHS, Case
+from attention_paths import BARS, PATHS, Case
 
 import minimha as mh
+from minimha.kernels.choice import COMPILED
 
 B, H, G, T, S, D, DV = 2, 4, 2, 5, 7, 3, 6
 READS = np.arange(H) // (H // G)
@@ -204,4 +205,7 @@ def test_padding_of_a_causal_batch_may_hold_anything(implementation, place):
         )
     for other in results[1:]:
         for x, y in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(x, y)
+            if implementation in COMPILED:  # where there is NaN, the reference answers
+                assert abs(x - y).max() <= BARS["float64"] * abs(x).max()
+            else:
+                np.testing.assert_array_equal(x, y)

@@ -291,7 +291,11 @@ def a_bias_of_minus_infinity_counts_as_masked(attend, case):
     bias = np.where(visible, case.every_bias, 0).astype(case.dtype)
     by_mask = attend(case.masked(visible).but(bias=bias))
     hidden = np.where(visible, bias, -np.inf).astype(case.dtype)
-    equal(by_mask, attend(case.but(bias=hidden, mask=None, allowed=True)))
+    by_bias = attend(case.but(bias=hidden, mask=None, allowed=True))
+    if attend.family in ("tiled", "microkernel"):  # a mask shifts where tiles begin
+        close(by_mask, by_bias, case)
+    else:
+        equal(by_mask, by_bias)
 
 
 @invariant(without=("dropout",), require=("sink",))

@@ -4,7 +4,8 @@
     b = right_of_transpose(x, like)        its transpose
     multiply(a, depth, b, start, c, add)   c (+)= a @ b[start : start + depth]
 
-like, of `operand`, has two axes for BLAS and three for blocks: the compiler sees which is meant.
+like has two axes for BLAS and three for blocks: the compiler sees which is meant. BLAS takes a
+transpose as it is, if it is told: that operand has four axes, of which two are 1. It is not added.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ def right(x: Any, like: Any) -> Any:
 def right_of_transpose(x: Any, like: Any) -> Any:
     """The transpose of x (n, depth) as a right operand."""
     if like.ndim == 2:
-        return x.copy().T
+        return x.copy().reshape(1, 1, *x.shape)  # to be turned when its columns are chosen
     return right(x.T, like)
 
 
 @kernel
 def some_columns(b: Any, start: int, stop: int) -> Any:
-    """These columns of a right operand; start is a multiple of those of a block."""
-    if b.ndim == 2:
-        return b[:, start:stop]
+    """These columns of a `right_of_transpose`; start is a multiple of those of a block."""
+    if b.ndim == 4:
+        return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
     width = b.shape[2]
     return b[start // width : -(-stop // width)]
 
@@ -76,7 +77,9 @@ def multiply(a: Any, depth: int, b: Any, start: int, c: Any, add: bool) -> None:
 
     a (m or more, depth or more), b a right operand, c (m, n); for BLAS the shapes are to be exact.
     """
-    if b.ndim == 2:
+    if b.ndim == 4:
+        np.dot(a, b[0, 0].T, c)
+    elif b.ndim == 2:
         if add:
             c += np.dot(a, b[start : start + depth])
         else:

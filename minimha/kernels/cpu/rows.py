@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,27 @@ import numpy as np
 from .exp2 import exp
 from .jit import FAST, kernel
 
+_INFINITE_32 = int(np.float32(np.inf).view(np.int32))
+_INFINITE_64 = int(np.float64(np.inf).view(np.int64))
+
 
 @kernel
 def largest(row: Any) -> Any:
-    """The largest entry; NaN if there is one.
+    """The largest entry; NaN if there is one, but for one with a sign where more than −∞ stands
+    beside it: what is taken off each entry then leaves it NaN.
 
     A maximum of floats does not become vector code, one of integers does: the bits of a float are
     an integer in the same order, but for negative ones, where all bits but the sign are turned.
     """
     if row.itemsize == 4:
-        return row.dtype.type(np.int32(_largest_bits(row.view(np.int32))).view(np.float32))
-    return row.dtype.type(np.int64(_largest_bits(row.view(np.int64))).view(np.float64))
+        y = row.dtype.type(np.int32(_largest_bits(row.view(np.int32))).view(np.float32))
+    else:
+        y = row.dtype.type(np.int64(_largest_bits(row.view(np.int64))).view(np.float64))
+    if y == -math.inf:  # in that order NaN with a sign is less
+        for j in range(len(row)):
+            if row[j] != -math.inf:
+                return row[j]
+    return y
 
 
 @kernel
@@ -59,13 +70,22 @@ def scale_by(row: Any, factor: Any) -> None:
         row[j] *= factor
 
 
-@kernel(fastmath={*FAST, "reassoc"})
+@kernel
 def is_finite(row: Any) -> bool:
-    """Whether no entry is NaN or infinite: then x − x is 0 for all of them."""
-    y = row.dtype.type(0)
-    for j in range(len(row)):
-        y += row[j] - row[j]
-    return y == 0
+    """Whether no entry is NaN or infinite: those have all bits of the exponent set. A sum of x − x,
+    in any order, would be 0 to the compiler."""
+    if row.itemsize == 4:
+        return _largest_size(row.view(np.int32)) < _INFINITE_32
+    return _largest_size(row.view(np.int64)) < _INFINITE_64
+
+
+@kernel
+def _largest_size(bits: Any) -> Any:
+    integer = bits.dtype.type
+    others, best = integer(np.iinfo(bits.dtype).max), integer(0)
+    for j in range(len(bits)):
+        best = max(best, integer(bits[j] & others))
+    return best
 
 
 @kernel(fastmath={*FAST, "reassoc"})
