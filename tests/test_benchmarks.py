@@ -1,5 +1,6 @@
 """The benchmarks run, with whatever peers are installed."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,16 @@ def test_gradient_checks_are_compared(run):
     _, rows = run("gradcheck.py")
     ours = next(row for row in rows if row[0] == "mh.gradcheck")
     assert max(float(cell) for cell in ours[1:3]) <= 1e-9
+
+
+def test_attention_is_compared_with_its_peers(run, tmp_path):
+    _, rows = run("attention.py")
+    torch = importlib.util.find_spec("torch") is not None
+    header = next(k for k, row in enumerate(rows) if "loop" in row)
+    rungs = dict(zip(rows[header], rows[header + 2], strict=True))
+    wanted = {"loop", "reference", "fused", "tiled", "microkernel"} | ({"auto"} if torch else set())
+    assert wanted <= {name for name, cell in rungs.items() if "(" in cell}
+    windows = [row for row in rows if row[:2] == ["forward", "window"]]
+    assert [row[2] for row in windows] == ["128", "512"] * 2  # on two threads, and on one
+    assert all(("(" in row[3]) == torch for row in windows)
+    assert tmp_path.joinpath("table.png").exists() == torch
