@@ -6,30 +6,19 @@ python benchmarks/engine.py [--quick] [--save docs/measured/engine.md] [CASE …
 from __future__ import annotations
 
 import argparse
-import importlib
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from common import growth, optional, show, spread, table, versions
 
 import minimha as mh
 from minimha import functional, ops
-
-
-def optional(name: str) -> Any:
-    """A module, or None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
 
 torch, hips = map(optional, ("torch", "autograd.numpy"))
 autograd = hips and optional("autograd")  # our folder of that name is no package of theirs
@@ -204,11 +193,6 @@ def seconds(library: str, step: Callable[[Any], Any]) -> float:
     return (time.perf_counter() - start) / STEPS
 
 
-def spread(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
-
-
 def measured(wanted: list[str], turns: int) -> list[list[str]]:
     """A row for each case: name, times, ratios, and which bounds do not hold."""
     rows = []
@@ -239,14 +223,10 @@ def measured(wanted: list[str], turns: int) -> list[list[str]]:
 
 def peak(library: str, name: str) -> None:
     """Print the memory, in MB, that a long chain takes at its peak."""
-    import resource  # not on Windows
-
     step = CASES[name][1][LIBRARIES.index(library)]
     with np.errstate(all="ignore"):
         forward_and_backward(library, step, 10)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        forward_and_backward(library, step, LONG)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print(growth(lambda: forward_and_backward(library, step, LONG)))
 
 
 def peaks() -> list[list[str]]:
@@ -262,11 +242,6 @@ def peaks() -> list[list[str]]:
             row.append(f"{float(done.stdout):.0f}")
         rows.append(row)
     return rows
-
-
-def table(headers: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def main() -> None:
@@ -290,12 +265,8 @@ def main() -> None:
         )
         text += "what the process took before:\n\n"
         text += table(["step", *LIBRARIES], peaks())
-    text += f"\n\nPython {platform.python_version()}, NumPy {np.__version__}, "
-    text += "".join(f"{k} {version(m.__name__)}, " for k, m in PEERS.items() if m)
-    text += f"{platform.system()} on {platform.machine()}.\n"
-    print(text)
-    if options.save:
-        options.save.write_text(text, encoding="utf-8")
+    text += f"\n\n{versions(**{k: m.__name__ for k, m in PEERS.items() if m})}\n"
+    show(text, options.save)
 
 
 if __name__ == "__main__":

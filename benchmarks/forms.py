@@ -15,13 +15,13 @@ import collections
 import itertools
 import math
 import pathlib
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from common import show, table, versions
 
 import minimha as mh
 
@@ -163,11 +163,6 @@ def row(cell: dict[str, int], seen: dict[str, float], said: dict[str, float]) ->
     return [named, *times, f"{len(right)} of {len(right) + len(wrong)}", "; ".join(wrong)]
 
 
-def table(headers: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 cells of each kind, 3 turns")
@@ -191,11 +186,8 @@ def main() -> None:
     share = total["told"] / total["all"]
     text += f"Told right: {total['told']} of {total['all']} pairs, {share:.0%}: {parts}.\n"
     text += f"By the flops alone, which are often equal: {total['flops']}.\n\n"
-    text += f"Calibrated: {machine}.\nPython {platform.python_version()}, "
-    text += f"NumPy {np.__version__}, {platform.system()} on {platform.machine()}.\n"
-    print(text)
-    if options.save:
-        options.save.write_text(text, encoding="utf-8")
+    text += f"Calibrated: {machine}.\n{versions()}\n"
+    show(text, options.save)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import pathlib
-import platform
 import sys
 import time
 import warnings
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
+from common import show, versions
 
 import minimha as mh
 
@@ -181,14 +181,8 @@ def main() -> None:
     if options.alarms:
         lines.append(f"With {options.alarms} draws of the inputs of each: {len(alarms)} alarms.")
         lines += alarms
-    lines.append(
-        f"\nPython {platform.python_version()}, NumPy {np.__version__}, {platform.system()} on "
-        f"{platform.machine()}."
-    )
-    text = "\n".join(lines) + "\n"
-    print(text, end="")
-    if options.save:
-        options.save.write_text(text, encoding="utf-8")
+    lines.append(f"\n{versions()}")
+    show("\n".join(lines) + "\n", options.save)
 
 
 if __name__ == "__main__":

@@ -19,23 +19,19 @@ for name in ("OPENBLAS", "MKL", "OMP"):  # before NumPy is there
 import argparse
 import collections
 import pathlib
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from common import optional, show, spread, table, versions
 
 import minimha as mh
 from minimha.functional import cross_entropy
 from minimha_autograd.operation import registry
 
-try:
-    import torch
-except ImportError:
-    torch = None
+torch = optional("torch")
 
 BATCH, CONTEXT, VOCABULARY = 12, 64, 65
 SIZES = {"d_model": 128, "num_heads": 4, "num_layers": 4}
@@ -170,11 +166,6 @@ def measured(steps: dict[str, Callable[[], float]], turns: int) -> dict[str, lis
     return times
 
 
-def spread(values: list[float], unit: float = 1.0) -> str:
-    low, middle, high = statistics.quantiles([v / unit for v in values], n=4)
-    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
-
-
 class Clock:
     """What operations take, forward and backward, without those that they call.
 
@@ -239,11 +230,6 @@ def breakdown(step: Callable[[], float], count: int) -> str:
     return table(["operation", "calls", "forward, ms", "backward, ms"], [row[:4] for row in rows])
 
 
-def table(headers: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 turns")
@@ -260,7 +246,7 @@ def main() -> None:
     text = TITLE
     if not options.breakdown:
         times = measured(steps, 3 if options.quick else 31)
-        rows = [[name, spread(seen, 1e-3)] for name, seen in times.items()]
+        rows = [[name, spread([1e3 * t for t in seen])] for name, seen in times.items()]
         text += table(["library", "a step, ms"], rows)
         if torch:
             ratios = [a / b for a, b in zip(times["minimha"], times["PyTorch"], strict=True)]
@@ -268,12 +254,8 @@ def main() -> None:
             text += f"\n\nOf PyTorch's time: {spread(ratios)}{verdict}."
         text += "\n\nOur operations, timed one by one, which itself takes time:\n\n"
     text += breakdown(steps["minimha"], 5 if options.quick else 50)
-    text += f"\n\nPython {platform.python_version()}, NumPy {np.__version__}, "
-    text += f"PyTorch {version('torch')}, " if torch else ""
-    text += f"{platform.system()} on {platform.machine()}.\n"
-    print(text)
-    if options.save:
-        options.save.write_text(text, encoding="utf-8")
+    text += f"\n\n{versions(**({'PyTorch': 'torch'} if torch else {}))}\n"
+    show(text, options.save)
 
 
 if __name__ == "__main__":

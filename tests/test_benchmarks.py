@@ -1,5 +1,6 @@
 """The benchmarks run, with whatever peers are installed."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -51,5 +52,19 @@ def test_gradient_checks_are_compared(run):
 def test_a_training_step_is_compared(run):
     text, rows = run("training_step.py")
     assert rows[2][0] == "minimha"
-    assert {"matmul", "attention", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
+    assert {"matmul", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
+    assert {"attention", "tiled", "microkernel"} & {row[0] for row in rows}
     assert "Of PyTorch's time:" in text or "PyTorch" not in rows[3][0]
+
+
+def test_attention_is_compared_with_its_peers(run, tmp_path):
+    _, rows = run("attention.py")
+    torch = importlib.util.find_spec("torch") is not None
+    header = next(k for k, row in enumerate(rows) if "loop" in row)
+    rungs = dict(zip(rows[header], rows[header + 2], strict=True))
+    wanted = {"loop", "reference", "fused", "tiled", "microkernel"} | ({"auto"} if torch else set())
+    assert wanted <= {name for name, cell in rungs.items() if "(" in cell}
+    windows = [row for row in rows if row[:2] == ["forward", "window"]]
+    assert [row[2] for row in windows] == ["128", "512"] * 2  # on two threads, and on one
+    assert all(("(" in row[3]) == torch for row in windows)
+    assert tmp_path.joinpath("table.png").exists() == torch

@@ -12,6 +12,7 @@ written in.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -23,6 +24,7 @@ from numba.extending import intrinsic
 VECTORS = 2
 
 
+@functools.cache  # asking LLVM takes as long as attention of 128 positions
 def slow() -> str | None:
     """Why blocks are not fast on this CPU, or None."""
     has = llvm.get_host_cpu_features()
