@@ -1,7 +1,7 @@
 """Attention by minimha beside PyTorch and jax in the same run: time, memory, the first call.
 
 python benchmarks/attention.py [--quick] [--save docs/measured/attention.md] [--parts PART …]
-    [--width 64 …] [--length 512 2048 …] [--threads 2 …] [--mask causal …] [--minutes 13]
+    [--width 64 …] [--length 512 2048 …] [--threads 2 …] [--mask causal …] [--minutes 12]
 
 --save writes the page after every step, and a picture beside it. When the minutes are over, no
 further cell is begun; the dearest come last, and the page says which are missing.
@@ -62,7 +62,7 @@ Call = Callable[[], list[Any]]  # gives the output, after a backward the three g
 def inputs(cell: Cell) -> list[np.ndarray]:
     """Query, key, value, and the gradient of the output."""
     rng, shape = np.random.default_rng(0), (BATCH, HEADS, cell.length, cell.width)
-    return [rng.standard_normal(shape).astype("float32") for _ in range(4)]
+    return [rng.standard_normal(shape, "float32") for _ in range(4)]
 
 
 def ours(cell: Cell, implementation: str) -> Call:
@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--length", nargs="+", type=int)
     parser.add_argument("--threads", nargs="+", type=int)
     parser.add_argument("--mask", nargs="+", choices=MASKS)
-    parser.add_argument("--minutes", type=float, default=13.0)
+    parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--growth", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.growth:

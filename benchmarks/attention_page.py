@@ -245,7 +245,8 @@ def picture(r: Results) -> Figure:
     for axes in panels.flat:
         handles, labels = axes.get_legend_handles_labels()
         lines |= dict(zip(labels, handles, strict=True))
-    figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, frameon=False)
+    columns = 1 if len(widths) == 1 else 3
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -259,6 +260,8 @@ def _panel(axes: Any, r: Results, way: str, width: int) -> None:
                 for c, times in sorted(r.cells.items())
                 if c[:4] == (threads, width, way, mask)
             }
+            if not points:
+                continue
             axes.plot(
                 list(points), list(points.values()), color=colour, marker=marker, markersize=5,
                 linestyle="--" if threads == 1 else "-",
