@@ -378,6 +378,27 @@ def test_no_layout_of_memory_is_refused(name, rng):
     same(name, same_for_all)
 
 
+@pytest.mark.parametrize("name", TILED)
+def test_no_layout_nor_option_is_compiled_anew(name, rng):
+    """One variant a type and a way, forward and backward: each takes seconds."""
+    from minimha.kernels.cpu import tiles as compiled
+
+    case = large(rng, 9, 11)
+    told(name, case)
+    before = [len(kernel.signatures) for kernel in (compiled.forward, compiled.backward)]
+    bias, keep = rng.standard_normal((11, 9)).astype("float32").T, rng.random((9, 11)) < 0.6
+    keep.flags.writeable = bias.flags.writeable = False
+    holes = masks.keys(rng.random((2, 11)) < 0.6) & masks.causal(offset=3)
+    for one in (
+        case.but(query=case.query[..., ::-1], key=case.key[..., ::-1], dout=case.dout[:, ::-1]),
+        case.but(bias=bias, keep=keep, dropout=0.4, mask=holes, softcap=3, scale=2),
+        case.but(sink=np.float32(1) * np.ones((2, 1), "float32"), mask=masks.sliding_window(2, 0, offset=0)),
+    ):  # fmt: skip
+        told(name, one)
+    after = [len(kernel.signatures) for kernel in (compiled.forward, compiled.backward)]
+    assert before == after
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_half_precision_is_computed_in_single(name, rng):
     case = large(rng, dtype="float16", mask=masks.causal(offset=100))

@@ -1,0 +1,275 @@
+"""Who computes attention: what is chosen, that it is asked, and when the reference answers."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.functional import IMPLEMENTATIONS, attention, implementations
+from minimha.kernels import attention as ways
+
+KERNELS = "fused", "tiled", "microkernel"
+LARGE = (1, 2, 96, 64)
+
+
+def normal(rng, *shape, dtype="float32"):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How often the reference was."""
+    calls = []
+
+    def counted(*inputs, **settings):
+        calls.append(inputs)
+        return attention.with_pullback(*inputs, **settings)
+
+    monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=counted))
+    return calls
+
+
+def told(name, *inputs, dout=None, **settings):
+    """The output and the gradients of an operation."""
+    operation = IMPLEMENTATIONS[name]
+    with np.errstate(all="ignore"):
+        out, pull = operation.with_pullback(*inputs, **settings, return_weights=False)
+        return [out, *pull(np.ones_like(out) if dout is None else dout)]
+
+
+def as_the_reference(name, *inputs, **settings):
+    """The same to the bit, where there is NaN too."""
+    pairs = zip(
+        told(name, *inputs, **settings), told("reference", *inputs, **settings), strict=True
+    )
+    return all(x is y is None or np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_answer_without_the_reference(name, asked, rng):
+    pytest.importorskip("numba")
+    told(name, *(normal(rng, 2, 2, 5, 3) for _ in "qkv"), mask=mh.masks.causal())
+    told(name, *(normal(rng, 2, 2, 5, 3).astype("float16") for _ in "qkv"))
+    assert not asked
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_not_finite_is_left_to_the_reference(name, asked, rng):
+    for place in range(3):
+        for number in (np.nan, -np.nan, np.inf, -np.inf):
+            for dtype in ("float32", "float64"):
+                inputs = [normal(rng, 1, 2, 6, 3, dtype=dtype) for _ in "qkv"]
+                inputs[place][0, 1, 2] = number
+                for mask in (None, np.tri(6, dtype=bool), np.tri(6, k=-1, dtype=bool).T):
+                    del asked[:]
+                    assert as_the_reference(name, *inputs, mask=mask)
+                    assert asked
+    q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
+    dout = normal(rng, 1, 2, 6, 3)
+    dout[0, 1, 2] = np.nan
+    del asked[:]
+    assert as_the_reference(name, q, k, v, dout=dout, mask=np.tri(6, k=-3, dtype=bool)) or asked
+    assert asked
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_nan_reaches_who_sees_nothing_else(name, sign, rng):
+    """A NaN with a sign is less than −∞ in the order of bits; the other keys are at −∞."""
+    pytest.importorskip("numba")
+    for dtype in ("float32", "float64"):
+        q, k, v = (normal(rng, 1, 2, 6, 3, dtype=dtype) for _ in "qkv")
+        k[0, 0, 3] = np.copysign(np.nan, sign)
+        visible = np.ones((6, 6), bool)
+        visible[:, 3], visible[2] = False, [False, False, False, True, False, False]
+        bias = np.where(visible, 0, -np.inf).astype(dtype)
+        out = told(name, q, k, v, bias)[0]
+        assert np.isnan(out[0, 0, 2]).all()
+        assert np.isfinite(out[0, 0, [0, 1, 3, 4, 5]]).all()
+        assert np.isfinite(out[0, 1]).all()
+
+
+@pytest.mark.parametrize("name", ["tiled", "microkernel"])
+def test_a_cotangent_of_who_sees_nothing_does_not_reach_the_sink(name, rng):
+    q, k, v, dout = (normal(rng, 1, 2, 120, 3) for _ in "qkvo")
+    sink, visible = normal(rng, 2), np.ones((120, 120), bool)
+    visible[:100] = False  # a whole tile
+    dout[:, :, :100] = np.nan
+    gradients = told(name, q, k, v, None, sink, mask=visible, dout=dout)[1:]
+    assert all(np.isfinite(x).all() for x in gradients if x is not None)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_kernels_do_not_know_is_left_to_the_reference(name, asked, rng):
+    q, k, v = (normal(rng, 1, 2, 6, 3, dtype="float64") for _ in "qkv")
+    strange = {
+        "complex": [x + 0j for x in (q, k, v)],
+        "scale is an array": [q, k, v, None, None, np.asarray(0.3)],
+        "scale is complex": [q, k, v, None, None, 0.3 + 1e-20j],
+        "softcap is an array": [q, k, v, None, None, None, np.asarray(2.0)],
+        "softcap is 0 in this type": [*(x.astype("float32") for x in (q, k, v)), *[None] * 3, 1e-60],
+        "no keys": [q, k[:, :, :0], v[:, :, :0]],
+        "no queries": [q[:, :, :0], k, v],
+        "a complex bias": [q, k, v, np.zeros((6, 6), complex)],
+    }  # fmt: skip
+    for what, inputs in strange.items():
+        del asked[:]
+        if "complex" in what:  # which has no gradients
+            out = IMPLEMENTATIONS[name](*inputs, return_weights=False)
+            assert np.array_equal(out, attention(*inputs, return_weights=False)), what
+        else:
+            assert as_the_reference(name, *inputs), what
+        assert asked, what
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_arrays_of_another_library_are_left_to_the_reference(name, asked, place, rng):
+    q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
+    out = IMPLEMENTATIONS[name](*map(place, (q, k, v)), return_weights=False)
+    assert abs(mh.backend.to_numpy(out) - attention(q, k, v)[0]).max() < 1e-6
+    assert bool(asked) == (place.name != "numpy" or bool(ways.unavailable()))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_shapes_that_do_not_fit_are_left_to_the_reference(name, rng):
+    q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
+    for inputs, settings in [
+        ((q, k[..., :2], v), {}),
+        ((q, k, v[:, :, :4]), {}),
+        ((q, k[:, :1], v), {}),
+        ((q, normal(rng, 1, 4, 6, 3), normal(rng, 1, 4, 6, 3)), {}),
+        ((q, normal(rng, 3, 2, 6, 3), v), {}),
+        ((q, k, v, normal(rng, 5, 6)), {}),
+        ((q, k, v, None, normal(rng, 3)), {}),
+        ((q, k, v), {"mask": np.ones((6, 5), bool)}),
+        ((q, k, v), {"keep": np.ones((5, 6), bool), "p": 0.5}),
+        ((q, k, v), {"keep": np.ones((6, 6)), "p": 0.5}),
+        ((q, k.astype("float64"), v), {}),
+    ]:
+        try:
+            expected = attention(*inputs, **settings)[0]
+        except (TypeError, ValueError) as error:
+            with pytest.raises(type(error)):
+                IMPLEMENTATIONS[name](*inputs, **settings)
+        else:  # NumPy's products broadcast more than attention does
+            assert np.array_equal(IMPLEMENTATIONS[name](*inputs, **settings)[0], expected)
+    _, pull = IMPLEMENTATIONS[name].with_pullback(q, k, v, return_weights=False)
+    with pytest.raises(ValueError, match="mismatch in its core dimension"):
+        pull(normal(rng, 1, 2, 4, 3))
+
+
+def test_auto_takes_what_pays(rng):
+    large = [normal(rng, *LARGE) for _ in "qkv"]
+    if (why := ways.unavailable()) is None:
+        best = "tiled" if ways.no_vectors() else "microkernel"
+        told = mh.explain_dispatch(*large)
+        assert told.implementation == best
+        assert set(told.reasons) == set(IMPLEMENTATIONS)
+    else:
+        assert why in str(mh.explain_dispatch(*large))
+    assert (
+        "few numbers" in mh.explain_dispatch(*(x[..., :9, :] for x in large)).reasons["reference"]
+    )
+    one = mh.explain_dispatch(large[0][..., :1, :], *(np.tile(x, (1, 1, 99, 1)) for x in large[1:]))
+    assert one.implementation == "reference"
+    assert "few queries" in str(one)
+
+
+def test_explaining_is_for_arrays_and_tensors_and_tells_what_is_wrong(rng):
+    large = [normal(rng, *LARGE) for _ in "qkv"]
+    for implementation in ("auto", *IMPLEMENTATIONS):
+        for more in (
+            {}, {"mask": mh.masks.causal()}, {"sink": normal(rng, 2)}, {"softcap": 2.0},
+            {"dropout": 0.3, "keep": rng.random((96, 96)) < 0.7}, {"return_weights": True},
+            {"scale": np.asarray(2, "float32")}, {"dropout": 0.3, "rng": rng},
+        ):  # fmt: skip
+            told = mh.explain_dispatch(*large, **more, implementation=implementation)
+            again = mh.explain_dispatch(
+                *map(mh.Tensor, large), **more, implementation=implementation
+            )
+            assert told == again
+            inputs = [*large, None, more.get("sink"), more.get("scale"), more.get("softcap")]
+            keep = more.get("keep", rng if "rng" in more else None)
+            chosen = implementations.choose(implementation, *inputs, keep=keep)
+            assert IMPLEMENTATIONS[told.implementation] is chosen
+            assert str(told).startswith(f"{told.implementation} computes it\n")
+            assert all(name in str(told) for name in told.reasons)
+    for wrong, match in [
+        ({"sink": normal(rng, 3)}, "sink has shape"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"mask": np.ones((3, 3), bool)}, "mask"),
+        ({"implementation": "quick"}, "'quick'.*'microkernel'"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            mh.explain_dispatch(*large, **wrong)
+    state = rng.bit_generator.state
+    mh.explain_dispatch(*large, dropout=0.5, rng=rng)
+    assert rng.bit_generator.state == state
+
+
+def test_what_the_one_pass_does_not_know_is_said(rng):
+    pytest.importorskip("numba")
+    large = [normal(rng, *LARGE) for _ in "qkv"]
+    for more, word in [
+        ({"sink": normal(rng, 2)}, "sink"), ({"softcap": 2.0}, "softcap"),
+        ({"dropout": 0.3}, "dropout"),
+    ]:  # fmt: skip
+        told = mh.explain_dispatch(*large, **more, implementation="fused")
+        assert (told.implementation, word in told.reasons["fused"]) == ("reference", True)
+    assert mh.explain_dispatch(*large, implementation="fused").implementation == "fused"
+
+
+def test_what_surrounds_a_call_is_overruled_by_it(rng):
+    large = [normal(rng, *LARGE) for _ in "qkv"]
+    with mh.implementation("loop"):
+        assert mh.explain_dispatch(*large).implementation == "loop"
+        assert mh.explain_dispatch(*large, implementation="reference").implementation == "reference"
+    with pytest.raises(ValueError, match="no implementation of attention is called 'quick'"):
+        mh.implementation("quick").__enter__()
+
+
+def process(code, **environment):
+    code = "import sys, numpy as np, minimha as mh\nx = np.ones((1, 2, 96, 64), 'f4')\n" + code
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, check=False, text=True, timeout=300, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_few_numbers_load_no_compiler():
+    code = (
+        "y = [mh.Tensor(x[..., :8, :8], requires_grad=True) for _ in 'qkv']\n"
+        "mh.scaled_dot_product_attention(*y, mh.masks.causal()).sum().backward()\n"
+        "print('numba' in sys.modules, 'llvmlite' in sys.modules)"
+    )
+    assert process(code) == ["False", "False"]
+
+
+def test_the_environment_names_an_implementation():
+    tell = "print(mh.explain_dispatch(x, x, x).implementation)"
+    for name in ("loop", "reference"):
+        assert process(tell, MINIMHA_IMPLEMENTATION=name) == [name]
+    assert process(
+        f"with mh.implementation('loop'): {tell}", MINIMHA_IMPLEMENTATION="reference"
+    ) == ["loop"]
+    wrong = "try: mh.explain_dispatch(x, x, x)\nexcept ValueError as error: print('quick' in str(error))"
+    assert process(wrong, MINIMHA_IMPLEMENTATION="quick") == ["True"]
+
+
+def test_without_a_compiler_the_reference_answers():
+    code = (
+        "print(mh.explain_dispatch(x, x, x, implementation='tiled'))\n"
+        "y = [mh.scaled_dot_product_attention(x, x, x, implementation=n)"
+        " for n in ('auto', 'fused', 'tiled', 'microkernel', 'reference')]\n"
+        "print(all(np.array_equal(z, y[-1]) for z in y), 'numba' in sys.modules)"
+    )
+    words = process(code, NUMBA_DISABLE_JIT="1")
+    assert words[0] == "reference"
+    assert "NUMBA_DISABLE_JIT" in words
+    assert words[-2:] == ["True", "False"]

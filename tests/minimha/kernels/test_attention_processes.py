@@ -1,0 +1,123 @@
+"""Kernels of attention in processes of their own: with bounds checked, as Python, and what memory
+they take."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numba")
+CASES = """
+import numpy as np, minimha as mh
+from minimha import masks
+from minimha.functional import IMPLEMENTATIONS, attention
+from minimha.kernels import attention as ways, given, threads, tiles
+tiles.FORWARD = tiles.BACKWARD = (24, 96)
+tiles._WORTH, given._SLAB, given._LEAST = 1, 1, 32
+rng = np.random.default_rng(4)
+
+class OutOfOrder:
+    with_pullback = None
+
+def check(name, dtype, t, s, d, dv, options):
+    h, g = 4, 2
+    q, k, v, dout = (
+        rng.standard_normal((1, *n)).astype(dtype)
+        for n in [(h, t, d), (g, s, d), (g, s, dv), (h, t, dv)]
+    )
+    more = [rng.standard_normal((h, 1, s)).astype(dtype), None, 0.4]
+    mask = masks.causal(align="bottom-right") & masks.keys(rng.random((1, s)) < 0.8)
+    settings = {"return_weights": False}
+    if options:
+        more[1:] = rng.standard_normal(h).astype(dtype), 0.4, 3.0
+        settings |= {"keep": rng.random((t, s)) < 0.6, "p": 0.4}
+    expected = attention.with_pullback(q, k, v, *more, mask=masks.resolve(mask, q, k), **settings)
+    ways.attention = OutOfOrder
+    with threads.limit(2), np.errstate(all="ignore"):
+        out, pull = IMPLEMENTATIONS[name].with_pullback(q, k, v, *more, mask=mask, **settings)
+        results = [out, *pull(dout)]
+    ways.attention = attention
+    for x, y in zip(results, [expected[0], *expected[1](dout)], strict=True):
+        if x is not None and y is not None:
+            assert abs(x - y).max() <= (1e-11 if dtype == "float64" else 5e-6) * abs(y).max(), name
+"""
+
+
+def process(code, timeout=500, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, check=False, text=True, timeout=timeout,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_nothing_is_read_or_written_behind_an_array():
+    """Products in the registers take arrays as plain memory: there the compiler checks the rest."""
+    code = CASES + (
+        "for name in ('fused', 'tiled', 'microkernel'):\n"
+        "    for t, s, d, dv in [(1, 1, 1, 1), (7, 13, 3, 5), (100, 205, 17, 3), (200, 96, 8, 33)]:\n"
+        "        check(name, 'float32', t, s, d, dv, name != 'fused')\n"
+        "import numba; print(numba.config.BOUNDSCHECK)"
+    )
+    assert process(code, NUMBA_BOUNDSCHECK="1") == ["1"]
+
+
+AS_PYTHON = """
+import minimha.kernels.fused, minimha.kernels.tiles
+for module in (ways, tiles):
+    module.unavailable = lambda *others: None
+real = np.empty
+def empty(*args, **kwargs):
+    x = real(*args, **kwargs)
+    if x.dtype.kind == "f":
+        x.fill(np.nan)
+    return x
+np.empty = empty
+for name in ("fused", "tiled"):
+    for dtype in ("float32", "float64"):
+        check(name, dtype, 1, 1, 1, 1, name != "fused")
+        check(name, dtype, 5, 7, 3, 2, name != "fused")
+        check(name, dtype, 29, 99, 2, 1, name != "fused")
+    print(name)
+"""
+
+
+def test_without_compiling_they_are_python_that_tells_the_same():
+    """What is not written to is NaN here."""
+    assert process(CASES + AS_PYTHON, NUMBA_DISABLE_JIT="1") == ["fused", "tiled"]
+
+
+MEMORY = """
+import resource
+import numpy as np, minimha as mh
+from minimha.functional import IMPLEMENTATIONS
+T, D = 4096, 64
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def work(name, t):
+    x = [np.ones((1, 2, t, D), "float32") for _ in "qkvo"]
+    out, pull = IMPLEMENTATIONS[name].with_pullback(
+        *x[:3], mask=mh.masks.causal(), return_weights=False
+    )
+    pull(x[3])
+
+for name in ("tiled", "microkernel", "fused"):
+    work(name, 1024)
+    before = peak()
+    work(name, T)
+    print((peak() - before) / (T * T * 4))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units elsewhere")
+def test_no_array_of_all_pairs_is_made():
+    """Beside the arrays of inputs, results and gradients, of T · D entries, a sixteenth of the scores
+    of a head is much."""
+    tiled, microkernel, fused = map(float, process(MEMORY, MINIMHA_NUM_THREADS="2"))
+    assert fused > 2
+    assert max(tiled, microkernel) < 0.6
