@@ -74,8 +74,8 @@ def scaled_dot_product_attention(
     attend = choose(implementation, *inputs, keep=keep)
     if attend in (attention, attention_loop):
         mask = masks.resolve(mask, q, k)
-    else:
-        masks.spans(mask, q, k)
+    elif mask is not None:
+        mask = masks.typed(mask, (*q.shape[:-1], k.shape[-2]))
     y = attend(*inputs, mask=mask, keep=keep, p=dropout, return_weights=bool(return_weights))
     if return_weights == "dropped" and keep is not None:
         y = y[0], drop(y[1], keep, p=dropout)

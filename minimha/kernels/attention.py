@@ -86,25 +86,19 @@ def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
         wanted: tuple[bool, ...],
     ) -> tuple[Any, Pullback]:
         inputs = query, key, value, bias, sink, scale, softcap
-        settings: dict[str, Any] = {"keep": keep, "p": p, "wanted": wanted}
         if backend.is_half(query):
-            return in_float32(this, *inputs, mask=mask, return_weights=return_weights, **settings)
-
-        def reference(return_weights: bool) -> tuple[Any, Pullback]:
-            seen = mask
-            if isinstance(mask, masks.Mask):
-                seen = mask.array((*query.shape[:-1], key.shape[-2]), like=query)
-            settings["return_weights"] = return_weights
-            return attention.with_pullback(*inputs, mask=seen, **settings)
-
+            return in_float32(
+                this, *inputs, mask=mask, keep=keep, p=p, return_weights=return_weights,
+                wanted=wanted,
+            )  # fmt: skip
         impossible = obstacle(*inputs) or how.obstacle(sink, softcap, keep, panels)
         if impossible or not fit(*inputs, keep=keep):
-            return reference(return_weights)
+            return _reference(inputs, mask, keep, p, return_weights, wanted)
         given = Given.of(inputs, mask, keep, p, panels)
         with np.errstate(all="ignore"):  # the reference warns, of what is not hidden
             made = how.forward(given)
         if made is None:
-            return reference(return_weights)
+            return _reference(inputs, mask, keep, p, return_weights, wanted)
         out, saved = made
 
         def pullback(dout: Array) -> tuple[Array | None, ...]:
@@ -112,11 +106,13 @@ def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
             if type(dout) is np.ndarray and (dout.shape, dout.dtype) == (out.shape, out.dtype):
                 with np.errstate(all="ignore"):
                     gradients = how.backward(given, out, saved, dout, wanted)
-            return reference(False)[1](dout) if gradients is None else gradients
+            if gradients is None:
+                return _reference(inputs, mask, keep, p, False, wanted)[1](dout)
+            return gradients
 
         if not return_weights:
             return out, pullback
-        (_, weights), through_weights = reference(True)
+        (_, weights), through_weights = _reference(inputs, mask, keep, p, True, wanted)
 
         def both(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
             if dweights is None:
@@ -136,6 +132,18 @@ def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
     """
     this = operation(by_kernels)
     return this
+
+
+def _reference(
+    inputs: tuple[Any, ...], mask: Any, keep: Any, p: float, return_weights: bool, wanted: Any
+) -> tuple[Any, Pullback]:
+    """What `attention` makes of the same."""
+    if isinstance(mask, masks.Mask):
+        query, key, *_ = inputs
+        mask = mask.array((*query.shape[:-1], key.shape[-2]), like=query)
+    return attention.with_pullback(
+        *inputs, mask=mask, keep=keep, p=p, return_weights=return_weights, wanted=wanted
+    )
 
 
 def _total(x: Array | None, y: Array | None) -> Array | None:

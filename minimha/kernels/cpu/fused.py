@@ -16,16 +16,13 @@ def weigh(
 ) -> None:
     """scores <- softmax(scale · scores + bias) over what is visible, for the queries of a head from
     t0 on."""
+    begin = first[b % len(first), h % first.shape[1], t0 : t0 + len(scores)]
+    end = last[b % len(last), h % last.shape[1], t0 : t0 + len(scores)]
+    none, s = scale * 0, scores.shape[1]
+    scale_by(scores.reshape(-1), scale)
+    finish(scores, scores, s, b, h, t0, 0, none, bias, rest, t0, begin, end)
     for i in range(len(scores)):
-        t = t0 + i
-        f = first[b % len(first), h % first.shape[1], t]
-        e = max(f, last[b % len(last), h % last.shape[1], t])
-        row = scores[i, f:e]
-        scores[i, :f], scores[i, e:] = 0, 0
-        if f == e:
-            continue
-        scale_by(row, scale)
-        finish(row, row, b, h, t, f, scale * 0, bias, rest, t0)
+        row = scores[i]
         peak = largest(row)
         if peak == -math.inf:
             row[:] = 0

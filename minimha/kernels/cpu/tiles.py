@@ -32,7 +32,7 @@ import numpy as np
 
 from .jit import kernel
 from .product import columns, matrix, multiply, right, right_of_transpose, some_columns
-from .rows import bounds, exp_less, is_finite, largest, scale_by
+from .rows import bounds, exp_less, is_finite, largest, scale_by, weighted
 
 GRAIN = 96
 """Keys are left out in multiples of this, a multiple of the rows and of the columns of a block on
@@ -40,7 +40,7 @@ every CPU. So is the width of a tile."""
 
 
 @kernel
-def forward(  # noqa: PLR0912, PLR0915
+def forward(
     q: Any, k: Any, v: Any, first: Any, last: Any, rest: Any, bias: Any, sink: Any, keep: Any,
     scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any, items: Any,
     out: Any, lse: Any,
@@ -54,8 +54,8 @@ def forward(  # noqa: PLR0912, PLR0915
     queries = matrix(height, depth, like)
     sums_of_values = matrix(height, columns(depth_v, like), like)
     memory = matrix(height, columns(width, like), like).reshape(-1)
+    slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
-    slope = np.empty(width, like.dtype)
     finite = True
     for n_item in range(len(items)):
         b, h, t0, t1 = items[n_item]
@@ -66,52 +66,43 @@ def forward(  # noqa: PLR0912, PLR0915
         values = right(v[b, h // group, low:high], like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
-            begin, end = firsts[i0 : i0 + m] - low, lasts[i0 : i0 + m] - low
-            for i in range(m):
-                for d in range(depth):
-                    queries[i, d] = q[b, h, t + i, d] * scale
+            begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
+            start, stop = bounds(begin, end)
+            copy(q[b, h, t : t + m], scale, queries)
             acc = sums_of_values[:m]
             acc[:] = 0
             peaks[:], sums[:] = -math.inf, 0
-            if sink.size:
-                peaks[:] = sink[b % len(sink), h % sink.shape[1]]
-                sums[:] = 1 if peaks[0] > -math.inf else 0
-            start, stop = bounds(begin, end)
-            for j0 in range(start // GRAIN * GRAIN, stop, width):
-                n = min(width, stop - j0)
+            if sink.size and sink[b % len(sink), h % sink.shape[1]] > -math.inf:
+                peaks[:], sums[:] = sink[b % len(sink), h % sink.shape[1]], 1
+            for j0 in range((start - low) // GRAIN * GRAIN, stop - low, width):
+                n, s = min(width, stop - low - j0), low + j0
                 wide = columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
                 multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
+                finish(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end)
                 for i in range(m):
-                    f = min(n, max(0, begin[i] - j0))
-                    e = max(f, min(n, end[i] - j0))
-                    scores[i, :f], scores[i, e:] = 0, 0
-                    if f == e:
-                        continue
-                    row, s = scores[i, f:e], low + j0 + f
-                    finish(row, slope, b, h, t + i, s, softcap, bias, rest, origin)
+                    row, old = scores[i], peaks[i]
                     peak = largest(row)
-                    peak = peaks[i] if peaks[i] >= peak else peak  # NaN if it is
+                    peak = old if old >= peak else peak  # NaN if it is
                     if peak == -math.inf:
                         row[:] = 0
                         continue
                     more = exp_less(row, peak)
-                    if peak != peaks[i]:
-                        shrink = math.exp(peaks[i] - peak)
-                        peaks[i] = peak
+                    if peak != old and old > -math.inf:
+                        shrink = math.exp(old - peak)
                         sums[i] *= shrink
                         scale_by(acc[i], shrink)
+                    peaks[i] = peak
                     sums[i] += more
-                    if keep.size:
-                        drop(row, of_query(keep, b, h, t + i), s, enlarge)
+                drop(scores, n, keep, b, h, t, s, enlarge)
                 multiply(scores, n, values, j0, acc, True)
             for i in range(m):
                 empty = sums[i] == 0
-                scale_by(acc[i], 1 if empty else 1 / sums[i])
-                finite &= is_finite(acc[i])
+                inverse = 1 if empty else 1 / sums[i]
                 for d in range(depth_v):
-                    out[b, h, t + i, d] = acc[i, d]
+                    out[b, h, t + i, d] = acc[i, d] * inverse
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
+        finite &= is_finite(out[b, h, t0:t1].reshape(-1))
     return finite
 
 
@@ -131,40 +122,35 @@ def backward(  # noqa: PLR0912, PLR0915
     group = q.shape[1] // k.shape[1]
     p_memory = matrix(height, width, like).reshape(-1)
     ds_memory = matrix(height, width, like).reshape(-1)
-    slope = np.empty(width, like.dtype)
+    slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     queries, douts = matrix(t, depth, like), matrix(t, depth_v, like)
     dqueries = matrix(t, columns(depth, like), like)
     delta = np.empty(t, like.dtype)
     finite = True
     for n_item in range(len(items)):
         c, b, g, s0, s1 = items[n_item]
-        keys, values = k[b, g, s0:s1], v[b, g, s0:s1]
-        keys_across = right_of_transpose(keys, like)
-        values_across = right_of_transpose(values, like)
-        keys_down = right(keys, like)
+        keys_across = right_of_transpose(k[b, g, s0:s1], like)
+        values_across = right_of_transpose(v[b, g, s0:s1], like)
+        keys_down = right(k[b, g, s0:s1], like)
         dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
         dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
         dkeys[:], dvalues[:] = 0, 0
         for h in range(g * group, (g + 1) * group):
+            copy(q[b, h, t0:t1], scale, queries)
+            copy(dout[b, h, t0:t1], like.dtype.type(1), douts)
             for i in range(t):
-                for d in range(depth):
-                    queries[i, d] = q[b, h, t0 + i, d] * scale
-                mean = like.dtype.type(0)
-                for d in range(depth_v):
-                    douts[i, d] = dout[b, h, t0 + i, d]
-                    mean += douts[i, d] * out[b, h, t0 + i, d]
-                delta[i] = mean
+                delta[i] = weighted(douts[i], out[b, h, t0 + i])
             queries_down, douts_down = right(queries, like), right(douts, like)
             dqueries[:] = 0
-            firsts = first[b % len(first), h % first.shape[1], t0:t1] - s0
-            lasts = last[b % len(last), h % last.shape[1], t0:t1] - s0
+            firsts = first[b % len(first), h % first.shape[1], t0:t1]
+            lasts = last[b % len(last), h % last.shape[1], t0:t1]
             for j0 in range(0, s1 - s0, width):
                 for i0 in range(0, t, height):
-                    m = min(height, t - i0)
+                    m, at = min(height, t - i0), t0 + i0
                     begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
                     start, stop = bounds(begin, end)
-                    j = max(j0, start // GRAIN * GRAIN)
-                    n = min(j0 + width, s1 - s0, stop) - j
+                    j = max(j0, (start - s0) // GRAIN * GRAIN)
+                    n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
                     if n <= 0:
                         continue
                     wide = n if like.ndim == 2 else -(-n // GRAIN) * GRAIN
@@ -173,74 +159,91 @@ def backward(  # noqa: PLR0912, PLR0915
                     query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
                     multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
                     multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
+                    finish(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
+                    drop(ds, n, keep, b, h, at, s, enlarge)
                     for i in range(m):
-                        f = min(n, max(0, begin[i] - j))
-                        e = max(f, min(n, end[i] - j))
-                        p[i, :f], p[i, e:], ds[i, :f], ds[i, e:] = 0, 0, 0, 0
-                        row, drow, s = p[i, f:e], ds[i, f:e], s0 + j + f
-                        at = t0 + i0 + i
-                        finish(row, slope, b, h, at, s, softcap, bias, rest, origin)
-                        exp_less(row, lse[b, h, at])
-                        if keep.size:
-                            drop(drow, of_query(keep, b, h, at), s, enlarge)
-                        mean = delta[i0 + i]
-                        for x in range(len(row)):
+                        row, drow, mean = p[i], ds[i], delta[i0 + i]
+                        exp_less(row, lse[b, h, at + i])
+                        for x in range(n):
                             drow[x] = row[x] * (drow[x] - mean)
+                        for x in range(n, wide):
+                            drow[x] = 0
                         if dbias.size:
-                            for x in range(len(row)):
-                                dbias[b, h, at, s + x] = drow[x]
+                            for x in range(n):
+                                dbias[b, h, at + i, s + x] = drow[x]
                         if softcap > 0:
-                            for x in range(len(row)):
-                                drow[x] *= slope[x]
-                        if keep.size:
-                            drop(row, of_query(keep, b, h, at), s, enlarge)
+                            for x in range(n):
+                                drow[x] *= slopes[i, x]
+                    drop(p, n, keep, b, h, at, s, enlarge)
                     multiply(p.T, m, douts_down, i0, dvalues[j : j + wide], True)
                     multiply(ds.T, m, queries_down, i0, dkeys[j : j + wide], True)
                     multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
             for i in range(t):
-                finite &= is_finite(dqueries[i])
                 for d in range(depth):
                     dq[c, b, h, t0 + i, d] = dqueries[i, d] * scale
+            finite &= is_finite(dq[c, b, h, t0:t1].reshape(-1))
         for j in range(s1 - s0):
-            finite &= is_finite(dkeys[j]) and is_finite(dvalues[j])
             for d in range(depth):
                 dk[b, g, s0 + j, d] += dkeys[j, d]
             for d in range(depth_v):
                 dv[b, g, s0 + j, d] += dvalues[j, d]
+        finite &= is_finite(dk[b, g, s0:s1].reshape(-1)) and is_finite(dv[b, g, s0:s1].reshape(-1))
     return finite
 
 
 @kernel
 def finish(
-    row: Any, slope: Any, b: int, h: int, t: int, s: int, softcap: Any, bias: Any, rest: Any,
-    origin: int,
+    scores: Any, slopes: Any, n: int, b: int, h: int, t: int, s: int, softcap: Any, bias: Any,
+    rest: Any, origin: int, begin: Any, end: Any,
 ) -> None:  # fmt: skip
-    """Make the scores of query t, for the keys from s on, of scale · Q Kᵀ, in place.
+    """Make the scores of the queries from t and the n keys from s on, of scale · Q Kᵀ, in place.
 
-    slope becomes the derivative of the cap; rest begins with query `origin`.
+    slopes becomes the derivative of the cap; rest begins with query `origin`. What is hidden, and
+    columns beyond n, are −∞: rows then need no care for where they begin and end, which for short
+    ones would take longer than the rest.
     """
+    m, wide = scores.shape
     if softcap > 0:
-        for j in range(len(row)):
-            x = math.tanh(row[j] / softcap)
-            row[j], slope[j] = softcap * x, 1 - x * x
+        for i in range(m):
+            for j in range(n):
+                x = math.tanh(scores[i, j] / softcap)
+                scores[i, j], slopes[i, j] = softcap * x, 1 - x * x
     if bias.size:
-        more = of_query(bias, b, h, t)
-        for j in range(len(row)):
-            row[j] += more[s + j]
+        for i in range(m):
+            more = of_query(bias, b, h, t + i)
+            for j in range(n):
+                scores[i, j] += more[s + j]
     if rest.size:
-        seen = of_query(rest, b, h, t - origin)
-        for j in range(len(row)):
-            row[j] = row[j] if seen[s + j] else -math.inf
+        for i in range(m):
+            seen = of_query(rest, b, h, t + i - origin)
+            for j in range(n):
+                scores[i, j] = scores[i, j] if seen[s + j] else -math.inf
+    for i in range(m):
+        for j in range(min(n, begin[i] - s)):
+            scores[i, j] = -math.inf
+        for j in range(max(0, end[i] - s), wide):
+            scores[i, j] = -math.inf
 
 
 @kernel
-def drop(row: Any, kept: Any, s: int, enlarge: Any) -> None:
-    """Dropout of the weights of a query for the keys from s on, in place."""
-    for j in range(len(row)):
-        row[j] = row[j] * enlarge if kept[s + j] else 0
+def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarge: Any) -> None:
+    """Dropout of the weights of the queries from t and the n keys from s on, in place."""
+    if keep.size:
+        for i in range(len(weights)):
+            kept = of_query(keep, b, h, t + i)
+            for j in range(n):
+                weights[i, j] = weights[i, j] * enlarge if kept[s + j] else 0
 
 
 @kernel
 def of_query(x: Any, b: int, h: int, t: int) -> Any:
     """The row of x, (1 or B, 1 or H, 1 or T, S), for a query."""
     return x[b % x.shape[0], h % x.shape[1], t % x.shape[2]]
+
+
+@kernel
+def copy(x: Any, scale: Any, y: Any) -> None:
+    """y <- scale · x, both (m, depth)."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            y[i, j] = x[i, j] * scale
