@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import threads
-from .given import Given, four_axes
+from .given import Given, four_axes, heads_first
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
@@ -22,8 +22,9 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
     from .cpu import fused
 
-    (b, h, t, _), dv = x.query.shape, x.value.shape[-1]
-    weights = (_folded(x.query, x) @ x.key.mT).reshape(b, h, t, -1)
+    query, key, value = _heads_first(x)
+    (b, h, t, _), dv = query.shape, value.shape[-1]
+    weights = (_folded(query, x) @ key.mT).reshape(b, h, t, -1)
     for t0, t1, rest in x.slabs():
 
         def work(n: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> None:
@@ -32,7 +33,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
             fused.weigh(scores, x.first, x.last, rest, x.bias, x.scale, i, j, t0)
 
         threads.share(work, b * h)
-    out = (_folded(weights, x) @ x.value).reshape(*x.shape[:-1], dv)
+    out = (_folded(weights, x) @ value).reshape(*x.shape[:-1], dv)
     return (out, weights) if np.all(np.isfinite(out)) else None
 
 
@@ -42,10 +43,11 @@ def backward(
     """The gradients of the seven inputs of attention; None unless they are finite."""
     from .cpu import fused
 
-    b, h, _, _ = x.query.shape
+    query, key, value = _heads_first(x)
+    b, h, _, _ = query.shape
     dout = _folded(four_axes(dout), x)
     dvalue = _folded(weights, x).mT @ dout
-    dscores = (dout @ x.value.mT).reshape(weights.shape)
+    dscores = (dout @ value.mT).reshape(weights.shape)
     finite = [bool(np.all(np.isfinite(dvalue)))] * (b * h + 1)
 
     def work(n: int) -> None:
@@ -56,8 +58,8 @@ def backward(
     if not all(finite):
         return None
     rows = _folded(dscores, x)
-    dq = x.scale * (rows @ x.key).reshape(x.query.shape)
-    dk = x.scale * (rows.mT @ _folded(x.query, x))
+    dq = x.scale * (rows @ key).reshape(query.shape)
+    dk = x.scale * (rows.mT @ _folded(query, x))
     if not (np.all(np.isfinite(dq)) and np.all(np.isfinite(dk))):
         return None
     of_keys = x.shape[:-3] + dk.shape[1:2] if len(x.shape) > 2 else ()
@@ -74,4 +76,9 @@ def backward(
 
 def _folded(y: np.ndarray, x: Given) -> np.ndarray:
     """(B, H, T, N) as (B, G, H/G · T, N): the queries that share a key head, one after another."""
-    return y.reshape(y.shape[0], x.key.shape[1], -1, y.shape[-1])
+    return y.reshape(y.shape[0], x.heads[1], -1, y.shape[-1])
+
+
+def _heads_first(x: Given) -> tuple[np.ndarray, ...]:
+    h, g = x.heads
+    return heads_first(x.query, h), heads_first(x.key, g), heads_first(x.value, g)

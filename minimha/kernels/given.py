@@ -22,9 +22,10 @@ class Given:
     """Arrays whose first axes may be 1 where all sequences, heads or queries share them. Those that
     were not given are empty."""
 
-    query: np.ndarray  # (B, H, T, D)
-    key: np.ndarray  # (B, G, S, D)
-    value: np.ndarray  # (B, G, S, Dv)
+    query: np.ndarray  # (B, H, T, D), as `rows` has it
+    key: np.ndarray  # (B, G, S, D), too
+    value: np.ndarray  # (B, G, S, Dv), too
+    heads: tuple[int, int]  # H, G
     first: np.ndarray  # (B, H, T): a query sees keys from here
     last: np.ndarray  # up to here
     rest: masks.Mask | None  # less what this hides
@@ -53,9 +54,11 @@ class Given:
             from .cpu.lanes import BYTES, VECTORS
 
             width = (VECTORS * BYTES // query.itemsize,)
-        rows = (contiguous(four_axes(x)) for x in (query, key, value))
         return cls(
-            *rows,  # type: ignore[arg-type, call-arg]
+            rows(query),
+            rows(key),
+            rows(value),
+            (four_axes(query).shape[1], four_axes(key).shape[1]),
             _of_queries(first, shape[:-1]),
             _of_queries(last, shape[:-1]),
             rest,
@@ -93,6 +96,24 @@ def four_axes(x: np.ndarray) -> np.ndarray:
     """(…, H, T, N) as (B, H, T, N)."""
     x = x[None] if x.ndim == 2 else x
     return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+
+
+def rows(x: np.ndarray) -> np.ndarray:
+    """(…, H, T, N) as (B, T, H, N), if that is how it lies in memory, as projections leave it, or
+    else as (B · H, T, 1, N). Only where neither is, this is a copy."""
+    x = four_axes(x)
+    across = x.transpose(0, 2, 1, 3)
+    if across.flags.carray:
+        return across
+    b, h, t, n = x.shape
+    return contiguous(x).reshape(b * h, t, 1, n)
+
+
+def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
+    """The inverse: (B, H, T, N)."""
+    if x.shape[2] == heads:
+        return x.transpose(0, 2, 1, 3)
+    return x.reshape(-1, heads, x.shape[1], x.shape[3])
 
 
 def contiguous(x: np.ndarray) -> np.ndarray:

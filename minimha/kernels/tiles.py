@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import threads, unavailable
-from .given import Given, contiguous, four_axes
+from .given import Given, heads_first, rows
 
 FORWARD, BACKWARD = (48, 1536), (96, 384)
 """Queries and keys in a tile."""
@@ -27,8 +28,10 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
     from .cpu import tiles
 
-    (b, h, t, _), dv = x.query.shape, x.value.shape[-1]
-    out, lse = np.empty((b, h, t, dv), x.like.dtype), np.empty((b, h, t), x.like.dtype)
+    h, t = x.heads[0], x.shape[-2]
+    b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
+    out = np.zeros((*x.query.shape[:-1], dv), x.like.dtype)
+    lse = np.empty((b, h, t), x.like.dtype)
     for t0, t1, rest in x.slabs():
         edges = _edges(t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
         parts = reversed(list(pairwise(edges)))  # the last queries of a causal mask see most
@@ -36,13 +39,13 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
 
         def work(some: np.ndarray, rest: Any = rest, origin: int = t0) -> bool:
             return tiles.forward(
-                x.query, x.key, x.value, x.first, x.last, rest, x.bias, x.sink, x.keep,
-                x.scale, x.softcap, x.enlarge, origin, FORWARD, x.like, some, out, lse,
+                x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.sink,
+                x.keep, x.scale, x.softcap, x.enlarge, origin, FORWARD, x.like, some, out, lse,
             )  # fmt: skip
 
         if not _shared(x, work, items):
             return None
-    return out.reshape(*x.shape[:-1], dv), lse
+    return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
 
 
 def backward(
@@ -51,36 +54,37 @@ def backward(
     """The gradients of the seven inputs of attention; None unless they are finite."""
     from .cpu import tiles
 
-    (b, h, t, d), (_, g, s, dv) = x.query.shape, x.value.shape
+    (h, g), (t, s) = x.heads, x.shape[-2:]
+    b, d, dv = math.prod(x.shape[:-3]), x.query.shape[-1], x.value.shape[-1]
     edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
     parts = list(enumerate(pairwise(edges)))
     items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
-    dq = np.empty((len(parts), b, h, t, d), x.like.dtype)
-    dk, dvalue = np.zeros((b, g, s, d), x.like.dtype), np.zeros((b, g, s, dv), x.like.dtype)
+    dq = np.zeros((len(parts), *x.query.shape), x.like.dtype)
+    dk, dvalue = np.zeros_like(x.key), np.zeros_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
-    out, dout = four_axes(out), contiguous(four_axes(dout))
+    out_rows, dout_rows = rows(out), rows(dout)
     for t0, t1, rest in x.slabs():
 
         def work(some: np.ndarray, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
             return tiles.backward(
-                x.query, x.key, x.value, x.first, x.last, rest, x.bias, x.keep,
+                x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.keep,
                 x.scale, x.softcap, x.enlarge, t0, BACKWARD, x.like, some,
-                out, lse, dout, t0, t1, dq, dk, dvalue, dbias,
+                out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias,
             )  # fmt: skip
 
         if not _shared(x, work, items):
             return None
     dsink = None
     if wanted[4]:
-        delta = np.sum(dout * out, axis=-1)  # (B, H, T)
+        delta = np.sum(dout * out, axis=-1).reshape(b, h, t)
         dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1).reshape(x.shape[:-2])
         if not np.all(np.isfinite(dsink)):
             return None
     of_keys = (*x.shape[:-3], g, s) if len(x.shape) > 2 else (s,)
     return (
-        (dq[0] if len(dq) == 1 else dq.sum(axis=0)).reshape(*x.shape[:-1], d),
-        dk.reshape(*of_keys, d),
-        dvalue.reshape(*of_keys, dv),
+        heads_first(dq[0] if len(dq) == 1 else dq.sum(axis=0), h).reshape(*x.shape[:-1], d),
+        heads_first(dk, g).reshape(*of_keys, d),
+        heads_first(dvalue, g).reshape(*of_keys, dv),
         dbias.reshape(x.shape) if wanted[3] else None,
         dsink,
         None,

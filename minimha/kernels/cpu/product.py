@@ -38,10 +38,16 @@ def columns(n: int, like: Any) -> int:
 
 
 @kernel
+def blocks(m: int, like: Any) -> int:
+    """How many rows blocks write to where m are multiplied into."""
+    return m if like.ndim == 2 else -(-m // ROWS) * ROWS
+
+
+@kernel
 def right(x: Any, like: Any) -> Any:
-    """x (depth, n) as a right operand: a copy, or panels (·, depth, columns of a block)."""
+    """x (depth, n) as a right operand: itself, or panels (·, depth, columns of a block)."""
     if like.ndim == 2:
-        return x.copy()
+        return x
     (depth, n), width = x.shape, like.shape[2]
     panels = np.empty((-(-n // width), depth, width), x.dtype)
     for p in range(len(panels)):
@@ -58,7 +64,7 @@ def right(x: Any, like: Any) -> Any:
 def right_of_transpose(x: Any, like: Any) -> Any:
     """The transpose of x (n, depth) as a right operand."""
     if like.ndim == 2:
-        return x.copy().reshape(1, 1, *x.shape)  # to be turned when its columns are chosen
+        return x.reshape(1, 1, *x.shape)  # to be turned when its columns are chosen
     return right(x.T, like)
 
 

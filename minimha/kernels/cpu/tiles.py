@@ -17,8 +17,9 @@ Backward, for a block of keys K with their values V, and some queries Q after ot
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
-A query sees the keys from its `first` up to its `last`, less those that `rest` hides. An empty
-array, or a softcap of 0, says that there is none: so one kernel serves all.
+Rows of heads come in one of the two ways of `place`. A query sees the keys from its `first` up to
+its `last`, less those that `rest` hides. An empty array, or a softcap of 0, says that there is
+none: so one kernel serves all.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
 "FlashAttention" (2022), algorithms 1 and 4.
 """
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
-from .product import columns, matrix, multiply, right, right_of_transpose, some_columns
+from .product import blocks, columns, matrix, multiply, right, right_of_transpose, some_columns
 from .rows import bounds, exp_less, is_finite, largest, scale_by, weighted
 
 GRAIN = 96
@@ -41,34 +42,33 @@ every CPU. So is the width of a tile."""
 
 @kernel
 def forward(
-    q: Any, k: Any, v: Any, first: Any, last: Any, rest: Any, bias: Any, sink: Any, keep: Any,
-    scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any, items: Any,
-    out: Any, lse: Any,
+    q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any, rest: Any, bias: Any, sink: Any,
+    keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any,
+    items: Any, out: Any, lse: Any,
 ) -> bool:  # fmt: skip
-    """Fill out (B, H, T, Dv) and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head.
+    """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
     Returns whether out is finite. lse is +∞ for a query that sees nothing: exp(scores − lse) is 0.
     """
     height, width = tile
-    group, depth, depth_v = q.shape[1] // k.shape[1], q.shape[3], v.shape[3]
-    queries = matrix(height, depth, like)
+    group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
     sums_of_values = matrix(height, columns(depth_v, like), like)
     memory = matrix(height, columns(width, like), like).reshape(-1)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
-    finite = True
+    finite, one = True, like.dtype.type(1)
     for n_item in range(len(items)):
         b, h, t0, t1 = items[n_item]
         firsts = first[b % len(first), h % first.shape[1], t0:t1]
         lasts = last[b % len(last), h % last.shape[1], t0:t1]
         low, high = bounds(firsts, lasts)
-        keys = right_of_transpose(k[b, h // group, low:high], like)
-        values = right(v[b, h // group, low:high], like)
+        keys = right_of_transpose(gather(k, b, h // group, heads[1], low, high, one), like)
+        values = right(gather(v, b, h // group, heads[1], low, high, one), like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
             start, stop = bounds(begin, end)
-            copy(q[b, h, t : t + m], scale, queries)
+            queries = gather(q, b, h, heads[0], t, t + m, scale)
             acc = sums_of_values[:m]
             acc[:] = 0
             peaks[:], sums[:] = -math.inf, 0
@@ -78,7 +78,7 @@ def forward(
                 n, s = min(width, stop - low - j0), low + j0
                 wide = columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
-                multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
+                multiply(queries, depth, some_columns(keys, j0, j0 + n), 0, scores, False)
                 finish(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end)
                 for i in range(m):
                     row, old = scores[i], peaks[i]
@@ -98,48 +98,49 @@ def forward(
                 multiply(scores, n, values, j0, acc, True)
             for i in range(m):
                 empty = sums[i] == 0
-                inverse = 1 if empty else 1 / sums[i]
-                for d in range(depth_v):
-                    out[b, h, t + i, d] = acc[i, d] * inverse
+                scale_by(acc[i], one if empty else one / sums[i])
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
-        finite &= is_finite(out[b, h, t0:t1].reshape(-1))
+            finite &= is_finite(acc.reshape(-1))
+            scatter(acc, m, one, out, b, h, heads[0], t)
     return finite
 
 
 @kernel
 def backward(  # noqa: PLR0912, PLR0915
-    q: Any, k: Any, v: Any, first: Any, last: Any, rest: Any, bias: Any, keep: Any,
+    q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any, rest: Any, bias: Any, keep: Any,
     scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any, items: Any,
     out: Any, lse: Any, dout: Any, t0: int, t1: int, dq: Any, dk: Any, dv: Any, dbias: Any,
 ) -> bool:  # fmt: skip
-    """Fill dq (chunks, B, H, T, D) and add to dk, dv and, unless it is empty, dbias (B, H, T, S).
+    """Fill dq, one for each chunk, and add to dk, dv and, unless it is empty, dbias (B, H, T, S).
 
     `items` are (c, b, g, s0, s1): chunk c of the keys of a head, and what the queries from t0 to t1
     get from it. Returns whether the gradients are finite.
     """
     height, width = tile
     t, depth, depth_v = t1 - t0, q.shape[3], v.shape[3]
-    group = q.shape[1] // k.shape[1]
+    group, one = heads[0] // heads[1], like.dtype.type(1)
     p_memory = matrix(height, width, like).reshape(-1)
     ds_memory = matrix(height, width, like).reshape(-1)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
-    queries, douts = matrix(t, depth, like), matrix(t, depth_v, like)
     dqueries = matrix(t, columns(depth, like), like)
     delta = np.empty(t, like.dtype)
     finite = True
     for n_item in range(len(items)):
         c, b, g, s0, s1 = items[n_item]
-        keys_across = right_of_transpose(k[b, g, s0:s1], like)
-        values_across = right_of_transpose(v[b, g, s0:s1], like)
-        keys_down = right(k[b, g, s0:s1], like)
+        keys = gather(k, b, g, heads[1], s0, s1, one)
+        values = gather(v, b, g, heads[1], s0, s1, one)
+        keys_across = right_of_transpose(keys, like)
+        values_across = right_of_transpose(values, like)
+        keys_down = right(keys, like)
         dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
         dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
         dkeys[:], dvalues[:] = 0, 0
         for h in range(g * group, (g + 1) * group):
-            copy(q[b, h, t0:t1], scale, queries)
-            copy(dout[b, h, t0:t1], like.dtype.type(1), douts)
+            queries = gather(q, b, h, heads[0], t0, t1, scale)
+            douts = gather(dout, b, h, heads[0], t0, t1, one)
+            b_, h_ = place(out, b, h, heads[0])
             for i in range(t):
-                delta[i] = weighted(douts[i], out[b, h, t0 + i])
+                delta[i] = weighted(douts[i], out[b_, t0 + i, h_])
             queries_down, douts_down = right(queries, like), right(douts, like)
             dqueries[:] = 0
             firsts = first[b % len(first), h % first.shape[1], t0:t1]
@@ -153,7 +154,8 @@ def backward(  # noqa: PLR0912, PLR0915
                     n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
                     if n <= 0:
                         continue
-                    wide = n if like.ndim == 2 else -(-n // GRAIN) * GRAIN
+                    used, whole = columns(n, like), blocks(n, like)
+                    wide = max(used, whole)
                     p = p_memory[: m * wide].reshape(m, wide)
                     ds = ds_memory[: m * wide].reshape(m, wide)
                     query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
@@ -162,12 +164,12 @@ def backward(  # noqa: PLR0912, PLR0915
                     finish(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
                     drop(ds, n, keep, b, h, at, s, enlarge)
                     for i in range(m):
-                        row, drow, mean = p[i], ds[i], delta[i0 + i]
+                        row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
                         exp_less(row, lse[b, h, at + i])
-                        for x in range(n):
+                        for x in range(used):
                             drow[x] = row[x] * (drow[x] - mean)
-                        for x in range(n, wide):
-                            drow[x] = 0
+                        for x in range(used, wide):
+                            p[i, x], drow[x] = 0, 0
                         if dbias.size:
                             for x in range(n):
                                 dbias[b, h, at + i, s + x] = drow[x]
@@ -175,19 +177,14 @@ def backward(  # noqa: PLR0912, PLR0915
                             for x in range(n):
                                 drow[x] *= slopes[i, x]
                     drop(p, n, keep, b, h, at, s, enlarge)
-                    multiply(p.T, m, douts_down, i0, dvalues[j : j + wide], True)
-                    multiply(ds.T, m, queries_down, i0, dkeys[j : j + wide], True)
+                    multiply(p.T, m, douts_down, i0, dvalues[j : j + whole], True)
+                    multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
                     multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
-            for i in range(t):
-                for d in range(depth):
-                    dq[c, b, h, t0 + i, d] = dqueries[i, d] * scale
-            finite &= is_finite(dq[c, b, h, t0:t1].reshape(-1))
-        for j in range(s1 - s0):
-            for d in range(depth):
-                dk[b, g, s0 + j, d] += dkeys[j, d]
-            for d in range(depth_v):
-                dv[b, g, s0 + j, d] += dvalues[j, d]
-        finite &= is_finite(dk[b, g, s0:s1].reshape(-1)) and is_finite(dv[b, g, s0:s1].reshape(-1))
+            finite &= is_finite(dqueries.reshape(-1))
+            scatter(dqueries, t, scale, dq[c], b, h, heads[0], t0)
+        finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
+        scatter(dkeys, s1 - s0, one, dk, b, g, heads[1], s0)
+        scatter(dvalues, s1 - s0, one, dv, b, g, heads[1], s0)
     return finite
 
 
@@ -242,8 +239,26 @@ def of_query(x: Any, b: int, h: int, t: int) -> Any:
 
 
 @kernel
-def copy(x: Any, scale: Any, y: Any) -> None:
-    """y <- scale · x, both (m, depth)."""
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            y[i, j] = x[i, j] * scale
+def place(x: Any, b: int, h: int, heads: int) -> tuple[int, int]:
+    """Where the rows of a head stand: in x[b, :, h] of (B, T, H, N) or (B · H, T, 1, N)."""
+    return (b, h) if x.shape[2] == heads else (b * heads + h, 0)
+
+
+@kernel
+def gather(x: Any, b: int, h: int, heads: int, start: int, stop: int, scale: Any) -> Any:
+    """scale · the rows of a head from start to stop, (stop − start, N)."""
+    b, h = place(x, b, h, heads)
+    y = matrix(stop - start, x.shape[3], x)
+    for i in range(stop - start):
+        for j in range(x.shape[3]):
+            y[i, j] = x[b, start + i, h, j] * scale
+    return y
+
+
+@kernel
+def scatter(x: Any, m: int, scale: Any, y: Any, b: int, h: int, heads: int, start: int) -> None:
+    """Add scale · the first m rows of x to the rows of a head of y from start on."""
+    b, h = place(y, b, h, heads)
+    for i in range(m):
+        for j in range(y.shape[3]):
+            y[b, start + i, h, j] += x[i, j] * scale
