@@ -129,6 +129,7 @@ def test_what_kernels_do_not_know_is_left_to_the_reference(name, asked, rng):
         "scale is complex": [q, k, v, None, None, 0.3 + 1e-20j],
         "softcap is an array": [q, k, v, None, None, None, np.asarray(2.0)],
         "softcap is 0 in this type": [*(x.astype("float32") for x in (q, k, v)), *[None] * 3, 1e-60],
+        "a softcap below 0": [q, k, v, None, None, None, -2.0],
         "no keys": [q, k[:, :, :0], v[:, :, :0]],
         "no queries": [q[:, :, :0], k, v],
         "a complex bias": [q, k, v, np.zeros((6, 6), complex)],
