@@ -24,6 +24,7 @@ from . import unavailable
 from .given import Given
 
 FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def obstacle(query: Array, *others: Any) -> str | None:  # noqa: PLR0911  a reason each
@@ -36,8 +37,8 @@ def obstacle(query: Array, *others: Any) -> str | None:  # noqa: PLR0911  a reas
         return f"nothing is compiled for {query.dtype}"
     if any(backend.is_array(x) or isinstance(x, complex) for x in (scale, softcap)):
         return "scale or softcap is an array, or complex"
-    if softcap is not None and not query.dtype.type(softcap):
-        return f"softcap is 0 in {query.dtype}"
+    if softcap is not None and not softcap > SMALLEST:
+        return "softcap is next to 0, which stands for none"
     if any(x.dtype != query.dtype for x in arrays):
         return "the arrays are of different types"
     if not (math.prod(query.shape) and math.prod(value.shape)):

@@ -11,6 +11,7 @@ import pytest
 import minimha as mh
 from minimha.functional import IMPLEMENTATIONS, attention, implementations
 from minimha.kernels import attention as ways
+from minimha.kernels import threads, tiles
 
 KERNELS = "fused", "tiled", "microkernel"
 LARGE = (1, 2, 96, 64)
@@ -93,12 +94,28 @@ def test_nan_reaches_who_sees_nothing_else(name, sign, rng):
         assert np.isfinite(out[0, 1]).all()
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_hidden_nan_is_met_by_whichever_thread(name, rng, monkeypatch):
+    monkeypatch.setattr(tiles, "_WORTH", 1)
+    q, k, v, dout = (normal(rng, 1, 4, 9, 3) for _ in "qkvo")
+    hidden = np.tri(9, k=-1, dtype=bool)  # the first query sees nothing, none sees the last key
+    for head in range(4):
+        for x, place in ((q, 0), (k, 8), (v, 8), (dout, 0)):
+            kept = x[0, head, place].copy()
+            x[0, head, place] = np.nan
+            with threads.limit(4):
+                results = told(name, q, k, v, mask=hidden, dout=dout)
+            assert all(np.isfinite(y).all() for y in results if y is not None)
+            x[0, head, place] = kept
+
+
 @pytest.mark.parametrize("name", ["tiled", "microkernel"])
 def test_a_cotangent_of_who_sees_nothing_does_not_reach_the_sink(name, rng):
-    q, k, v, dout = (normal(rng, 1, 2, 120, 3) for _ in "qkvo")
-    sink, visible = normal(rng, 2), np.ones((120, 120), bool)
-    visible[:100] = False  # a whole tile
-    dout[:, :, :100] = np.nan
+    t = 2 * tiles.BACKWARD[0]
+    q, k, v, dout = (normal(rng, 1, 2, t, 3) for _ in "qkvo")
+    sink, visible = normal(rng, 2), np.ones((t, t), bool)
+    visible[: t // 2] = False  # tiles of which nothing is computed
+    dout[:, :, : t // 2] = np.nan
     gradients = told(name, q, k, v, None, sink, mask=visible, dout=dout)[1:]
     assert all(np.isfinite(x).all() for x in gradients if x is not None)
 
@@ -112,6 +129,7 @@ def test_what_kernels_do_not_know_is_left_to_the_reference(name, asked, rng):
         "scale is complex": [q, k, v, None, None, 0.3 + 1e-20j],
         "softcap is an array": [q, k, v, None, None, None, np.asarray(2.0)],
         "softcap is 0 in this type": [*(x.astype("float32") for x in (q, k, v)), *[None] * 3, 1e-60],
+        "a softcap below 0": [q, k, v, None, None, None, -2.0],
         "no keys": [q, k[:, :, :0], v[:, :, :0]],
         "no queries": [q[:, :, :0], k, v],
         "a complex bias": [q, k, v, np.zeros((6, 6), complex)],
@@ -253,7 +271,7 @@ def test_few_numbers_load_no_compiler():
 
 def test_the_environment_names_an_implementation():
     tell = "print(mh.explain_dispatch(x, x, x).implementation)"
-    for name in ("loop", "reference"):
+    for name in ("loop", "reference", "tiled")[: None if ways.unavailable() is None else 2]:
         assert process(tell, MINIMHA_IMPLEMENTATION=name) == [name]
     assert process(
         f"with mh.implementation('loop'): {tell}", MINIMHA_IMPLEMENTATION="reference"
