@@ -142,15 +142,19 @@ def backward(  # noqa: PLR0912, PLR0915  one loop, in view
         if not retain and pull is not None:
             node.pull, node.parents, node.saved = _freed, (), 0
         node, dy = arrived.pop(heappop(waiting)) if waiting else (None, None)
+    gradients = dx = None  # so that each array goes as soon as it is copied
     with _landing:
-        totals = [  # a copy: a pullback may hand the same array to several leaves
-            backend.copy(dy) if node.gradient is None else _sum(node.gradient, dy)
-            for node, dy in landed
-        ]
-        for (node, _), total in zip(landed, totals, strict=True):
+        totals = []
+        while landed:
+            node, dy = landed.pop()
+            # a copy: a pullback may hand the same array to several leaves
+            total = backend.copy(dy) if node.gradient is None else _sum(node.gradient, dy)
+            totals.append((node, total))
+            dy = None
+        for node, total in totals:
             if careful:
                 anomaly.in_sum(node, total)
-        for (node, _), total in zip(landed, totals, strict=True):
+        for node, total in totals:
             node.gradient = total
 
 

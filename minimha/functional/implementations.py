@@ -95,6 +95,17 @@ def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
         if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
             return Dispatch("reference", {name: why, "reference": "serves everything"})
         return Dispatch(name, {name: "asked for"})
+    few = max(query.shape[-2], key.shape[-2]) <= _IN_CACHE
+    if few and not kernels.WAYS["fused"].obstacle(sink, softcap, keep, False):
+        reasons = {
+            "fused": "so few positions that all scores of a head fit in the cache",
+            "microkernel": "computes the weights twice, which pays from some more positions on",
+            "tiled": "the same on BLAS",
+            "reference": "passes over all scores several times: slower, and the answer where a "
+            "result is not finite",
+            "loop": "the same one head at a time: slower",
+        }
+        return Dispatch("fused", reasons)
     best = "tiled" if (why := kernels.no_vectors()) else "microkernel"
     reasons = {
         "microkernel": why or "float32 and float64 of NumPy, any mask, on a CPU with wide vectors",
@@ -109,6 +120,7 @@ def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
 
 _ENOUGH = 2**19
 _FEW = 8
+_IN_CACHE = 96
 
 
 def _too_small(query: Any, key: Any, value: Any) -> str | None:

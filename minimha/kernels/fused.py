@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import threads
-from .given import Given, four_axes, heads_first
+from .given import Given, four_axes, heads_first, shared
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
@@ -27,12 +26,11 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     weights = (_folded(query, x) @ key.mT).reshape(b, h, t, -1)
     for t0, t1, rest in x.slabs():
 
-        def work(n: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> None:
-            i, j = divmod(n, h)
-            scores = weights[i, j, t0:t1]
-            fused.weigh(scores, x.first, x.last, rest, x.bias, x.scale, i, j, t0)
+        def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
+            fused.weigh(weights, x.first, x.last, rest, x.bias, x.scale, n0, n1, t0, t1)
+            return True
 
-        threads.share(work, b * h)
+        shared(x, work, b * h)
     out = (_folded(weights, x) @ value).reshape(*x.shape[:-1], dv)
     return (out, weights) if np.all(np.isfinite(out)) else None
 
@@ -44,23 +42,17 @@ def backward(
     from .cpu import fused
 
     query, key, value = _heads_first(x)
-    b, h, _, _ = query.shape
+    (b, h, t, _), s = query.shape, key.shape[2]
     dout = _folded(four_axes(dout), x)
     dvalue = _folded(weights, x).mT @ dout
     dscores = (dout @ value.mT).reshape(weights.shape)
-    finite = [bool(np.all(np.isfinite(dvalue)))] * (b * h + 1)
-
-    def work(n: int) -> None:
-        head = divmod(n, h)
-        finite[n] = fused.unweigh(weights[head], dscores[head])
-
-    threads.share(work, b * h)
-    if not all(finite):
+    pair = weights.reshape(-1, s), dscores.reshape(-1, s)
+    if not shared(x, lambda n0, n1: fused.unweigh(*pair, n0, n1), b * h * t):
         return None
     rows = _folded(dscores, x)
     dq = x.scale * (rows @ key).reshape(query.shape)
     dk = x.scale * (rows.mT @ _folded(query, x))
-    if not (np.all(np.isfinite(dq)) and np.all(np.isfinite(dk))):
+    if not all(np.all(np.isfinite(dx)) for dx in (dq, dk, dvalue)):
         return None
     of_keys = x.shape[:-3] + dk.shape[1:2] if len(x.shape) > 2 else ()
     return (

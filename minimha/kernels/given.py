@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import masks
+from . import threads
 
 _SLAB = 2**24
 """Entries of a mask that are made at a time,"""
 _LEAST = 192
 """if those are so many queries."""
+_THREADS, _PIECE = 2**25, 2**22
+"""Products of two numbers from which on threads pay, and those of a piece of work. Below, the other
+cores are mostly taken: threads of BLAS wait in a loop for a while for their next matmul."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +148,17 @@ def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         x = np.broadcast_to(x, (*shape[:-3], *x.shape[-3:]))
     shared = ((1,) * 3 + x.shape)[-3:]
     return contiguous(x.reshape(math.prod(x.shape[:-3]), *shared))
+
+
+def shared(x: Given, work: Callable[[int, int], bool], count: int) -> bool:
+    """Do work(start, stop) for range(count) in pieces, in several threads where that pays. Returns
+    whether all of it is finite."""
+    pieces = 1 if x.products < _THREADS else min(count, x.products // _PIECE)
+    edges = [count * n // pieces for n in range(pieces + 1)]
+    finite = [True] * pieces
+
+    def do(n: int) -> None:
+        finite[n] = work(edges[n], edges[n + 1])
+
+    threads.share(do, pieces)
+    return all(finite)

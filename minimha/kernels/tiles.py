@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from . import threads, unavailable
-from .given import Given, heads_first, rows
+from .given import Given, heads_first, rows, shared
 
 FORWARD, BACKWARD = (48, 1536), (96, 384)
 """Queries and keys in a tile."""
-_WORTH = 2**22
-"""Products of two numbers for which a thread is worth to be woken."""
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
@@ -37,13 +35,14 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
         parts = reversed(list(pairwise(edges)))  # the last queries of a causal mask see most
         items = np.array([(*head, *part) for part, *head in product(parts, range(b), range(h))])
 
-        def work(some: np.ndarray, rest: Any = rest, origin: int = t0) -> bool:
+        def work(n0: int, n1: int, rest: Any = rest, origin: int = t0, items: Any = items) -> bool:
             return tiles.forward(
                 x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.sink,
-                x.keep, x.scale, x.softcap, x.enlarge, origin, FORWARD, x.like, some, out, lse,
+                x.keep, x.scale, x.softcap, x.enlarge, origin, FORWARD, x.like, items[n0:n1],
+                out, lse,
             )  # fmt: skip
 
-        if not _shared(x, work, items):
+        if not _in_one_thread_of_blas(x, work, len(items)):
             return None
     return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
 
@@ -65,14 +64,14 @@ def backward(
     out_rows, dout_rows = rows(out), rows(dout)
     for t0, t1, rest in x.slabs():
 
-        def work(some: np.ndarray, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
+        def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
             return tiles.backward(
                 x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.keep,
-                x.scale, x.softcap, x.enlarge, t0, BACKWARD, x.like, some,
+                x.scale, x.softcap, x.enlarge, t0, BACKWARD, x.like, items[n0:n1],
                 out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias,
             )  # fmt: skip
 
-        if not _shared(x, work, items):
+        if not _in_one_thread_of_blas(x, work, len(items)):
             return None
     dsink = None
     if wanted[4]:
@@ -103,15 +102,7 @@ def _edges(start: int, stop: int, parts: int) -> list[int]:
     return [start + (stop - start) * n // parts // 96 * 96 for n in range(parts)] + [stop]
 
 
-def _shared(x: Given, work: Callable[[np.ndarray], bool], items: np.ndarray) -> bool:
-    """Do the work of all items in several threads. Returns whether all of it is finite."""
-    count = min(len(items), max(1, x.products // _WORTH))
-    some = np.array_split(items, count)
-    finite = [True] * count
-
-    def do(n: int) -> None:
-        finite[n] = work(some[n])
-
+def _in_one_thread_of_blas(x: Given, work: Callable[[int, int], bool], count: int) -> bool:
+    """As `shared`."""
     with contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas():
-        threads.share(do, count)
-    return all(finite)
+        return shared(x, work, count)

@@ -12,33 +12,35 @@ from .tiles import finish
 
 @kernel
 def weigh(
-    scores: Any, first: Any, last: Any, rest: Any, bias: Any, scale: Any, b: int, h: int, t0: int
-) -> None:
-    """scores <- softmax(scale · scores + bias) over what is visible, for the queries of a head from
-    t0 on."""
-    begin = first[b % len(first), h % first.shape[1], t0 : t0 + len(scores)]
-    end = last[b % len(last), h % last.shape[1], t0 : t0 + len(scores)]
-    none, s = scale * 0, scores.shape[1]
-    scale_by(scores.reshape(-1), scale)
-    finish(scores, scores, s, b, h, t0, 0, none, bias, rest, t0, begin, end)
-    for i in range(len(scores)):
-        row = scores[i]
-        peak = largest(row)
-        if peak == -math.inf:
-            row[:] = 0
-        else:
-            scale_by(row, 1 / exp_less(row, peak))
+    scores: Any, first: Any, last: Any, rest: Any, bias: Any, scale: Any, n0: int, n1: int,
+    t0: int, t1: int,
+) -> None:  # fmt: skip
+    """scores <- softmax(scale · scores + bias) over what is visible, for scores (B, H, T, S): of
+    the heads from n0 to n1, b · H + h, the queries from t0 to t1."""
+    none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
+    for n in range(n0, n1):
+        b, h = n // heads, n % heads
+        begin = first[b % len(first), h % first.shape[1], t0:t1]
+        end = last[b % len(last), h % last.shape[1], t0:t1]
+        some = scores[b, h, t0:t1]
+        scale_by(some.reshape(-1), scale)
+        finish(some, some, s, b, h, t0, 0, none, bias, rest, t0, begin, end)
+        for i in range(len(some)):
+            row = some[i]
+            peak = largest(row)
+            if peak == -math.inf:
+                row[:] = 0
+            else:
+                scale_by(row, 1 / exp_less(row, peak))
 
 
 @kernel
-def unweigh(weights: Any, dweights: Any) -> bool:
-    """dweights <- weights · (dweights − Σ dweights · weights), both (T, S). Returns whether that is
-    finite."""
-    finite = True
-    for t in range(len(weights)):
-        row, drow = weights[t], dweights[t]
+def unweigh(weights: Any, dweights: Any, n0: int, n1: int) -> bool:
+    """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S), the rows from n0 to
+    n1. Returns whether that is finite."""
+    for n in range(n0, n1):
+        row, drow = weights[n], dweights[n]
         mean = weighted(row, drow)
         for j in range(len(row)):
             drow[j] = row[j] * (drow[j] - mean)
-        finite &= is_finite(drow)
-    return finite
+    return is_finite(dweights[n0:n1].reshape(-1))

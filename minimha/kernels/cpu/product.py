@@ -21,12 +21,27 @@ try:
 except ImportError:  # without Numba there is BLAS
     BYTES, ROWS, VECTORS = 16, 1, 1
 
+_LINE = 64  # bytes
+
 
 @kernel
 def matrix(m: int, n: int, like: Any) -> Any:
-    """An empty (m, n), to be multiplied from the left or into: blocks may read and write a few rows
-    beyond its end."""
-    return np.empty((m + ROWS) * n + ROWS, like.dtype)[: m * n].reshape(m, n)
+    """Zeros (m, n), to be multiplied from the left or into.
+
+    Blocks read and write a few rows beyond its end. Those are zeros as well: what happens to stand
+    in memory are often numbers so small that a CPU takes a hundred times as long for each.
+    """
+    memory = aligned((m + ROWS) * n + ROWS, like)
+    memory[:] = 0
+    return memory[: m * n].reshape(m, n)
+
+
+@kernel
+def aligned(size: int, like: Any) -> Any:
+    """An empty (size,) that begins with a line of the cache: a vector lies in one, not in two."""
+    memory = np.empty(size + _LINE // like.itemsize, like.dtype)
+    start = -memory.ctypes.data % _LINE // like.itemsize
+    return memory[start : start + size]
 
 
 @kernel
@@ -49,7 +64,8 @@ def right(x: Any, like: Any) -> Any:
     if like.ndim == 2:
         return x
     (depth, n), width = x.shape, like.shape[2]
-    panels = np.empty((-(-n // width), depth, width), x.dtype)
+    count = -(-n // width)
+    panels = aligned(count * depth * width, like).reshape(count, depth, width)
     for p in range(len(panels)):
         start, used = p * width, min(width, n - p * width)
         for i in range(depth):

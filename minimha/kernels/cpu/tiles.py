@@ -50,7 +50,7 @@ def forward(
 
     Returns whether out is finite. lse is +∞ for a query that sees nothing: exp(scores − lse) is 0.
     """
-    height, width = tile
+    height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
     sums_of_values = matrix(height, columns(depth_v, like), like)
     memory = matrix(height, columns(width, like), like).reshape(-1)
@@ -116,11 +116,11 @@ def backward(  # noqa: PLR0912, PLR0915
     `items` are (c, b, g, s0, s1): chunk c of the keys of a head, and what the queries from t0 to t1
     get from it. Returns whether the gradients are finite.
     """
-    height, width = tile
-    t, depth, depth_v = t1 - t0, q.shape[3], v.shape[3]
+    t, height, width = t1 - t0, min(tile[0], t1 - t0), tile[1]
+    depth, depth_v = q.shape[3], v.shape[3]
     group, one = heads[0] // heads[1], like.dtype.type(1)
-    p_memory = matrix(height, width, like).reshape(-1)
-    ds_memory = matrix(height, width, like).reshape(-1)
+    wide = min(width, k.shape[1] + GRAIN)
+    p_memory, ds_memory = matrix(height, wide, like), matrix(height, wide, like)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     dqueries = matrix(t, columns(depth, like), like)
     delta = np.empty(t, like.dtype)
@@ -134,7 +134,6 @@ def backward(  # noqa: PLR0912, PLR0915
         keys_down = right(keys, like)
         dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
         dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
-        dkeys[:], dvalues[:] = 0, 0
         for h in range(g * group, (g + 1) * group):
             queries = gather(q, b, h, heads[0], t0, t1, scale)
             douts = gather(dout, b, h, heads[0], t0, t1, one)
@@ -156,8 +155,8 @@ def backward(  # noqa: PLR0912, PLR0915
                         continue
                     used, whole = columns(n, like), blocks(n, like)
                     wide = max(used, whole)
-                    p = p_memory[: m * wide].reshape(m, wide)
-                    ds = ds_memory[: m * wide].reshape(m, wide)
+                    p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
+                    ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)
                     query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
                     multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
                     multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
