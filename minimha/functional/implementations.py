@@ -78,7 +78,9 @@ def choose(name: str, *inputs: Any, keep: Any = None) -> Any:
     return IMPLEMENTATIONS[decide(name, *inputs, keep=keep).implementation]
 
 
-def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
+def decide(  # noqa: PLR0911  one for each reason
+    name: str, *inputs: Any, keep: Any = None
+) -> Dispatch:
     """The same with the reasons."""
     name = in_force.get() if name == "auto" else name
     _check(name)
