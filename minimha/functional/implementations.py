@@ -78,9 +78,7 @@ def choose(name: str, *inputs: Any, keep: Any = None) -> Any:
     return IMPLEMENTATIONS[decide(name, *inputs, keep=keep).implementation]
 
 
-def decide(  # noqa: PLR0911  one for each reason
-    name: str, *inputs: Any, keep: Any = None
-) -> Dispatch:
+def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
     """The same with the reasons."""
     name = in_force.get() if name == "auto" else name
     _check(name)
@@ -97,32 +95,27 @@ def decide(  # noqa: PLR0911  one for each reason
         if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
             return Dispatch("reference", {name: why, "reference": "serves everything"})
         return Dispatch(name, {name: "asked for"})
-    few = max(query.shape[-2], key.shape[-2]) <= _IN_CACHE
-    if few and not kernels.WAYS["fused"].obstacle(sink, softcap, keep, False):
-        reasons = {
-            "fused": "so few positions that all scores of a head fit in the cache",
-            "microkernel": "computes the weights twice, which pays from some more positions on",
-            "tiled": "the same on BLAS",
-            "reference": "passes over all scores several times: slower, and the answer where a "
-            "result is not finite",
-            "loop": "the same one head at a time: slower",
-        }
-        return Dispatch("fused", reasons)
-    best = "tiled" if (why := kernels.no_vectors()) else "microkernel"
+    no_vectors = kernels.no_vectors()
+    best = "tiled" if no_vectors else "microkernel"
     reasons = {
-        "microkernel": why or "float32 and float64 of NumPy, any mask, on a CPU with wide vectors",
+        "microkernel": no_vectors or "any mask, on a CPU with vectors that multiply and add",
         "tiled": "the same algorithm on BLAS: slower",
         "fused": "holds all scores in memory: slower",
-        "reference": "passes over all scores several times: slower, and the answer where a result "
-        "is not finite",
+        "reference": "passes over all scores several times: slower, but where a result is not "
+        "finite it is this one",
         "loop": "the same one head at a time: slower",
     }
+    few = max(query.shape[-2], key.shape[-2]) <= _IN_CACHE
+    if few and not kernels.WAYS["fused"].obstacle(sink, softcap, keep, False):
+        best = "fused"
+        reasons["fused"] = "so few positions that the scores of a head stay in the cache"
+        reasons["microkernel"] = "computes the weights twice: slower for few positions"
     return Dispatch(best, reasons)
 
 
-_ENOUGH = 2**19
-_FEW = 8
-_IN_CACHE = 96
+_ENOUGH = 2**19  # products of two numbers
+_FEW = 8  # queries that meet a key
+_IN_CACHE = 96  # positions
 
 
 def _too_small(query: Any, key: Any, value: Any) -> str | None:

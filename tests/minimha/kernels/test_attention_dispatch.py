@@ -11,7 +11,7 @@ import pytest
 import minimha as mh
 from minimha.functional import IMPLEMENTATIONS, attention, implementations
 from minimha.kernels import attention as ways
-from minimha.kernels import threads, tiles
+from minimha.kernels import given, threads, tiles
 
 KERNELS = "fused", "tiled", "microkernel"
 LARGE = (1, 2, 96, 64)
@@ -96,7 +96,8 @@ def test_nan_reaches_who_sees_nothing_else(name, sign, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_hidden_nan_is_met_by_whichever_thread(name, rng, monkeypatch):
-    monkeypatch.setattr(tiles, "_WORTH", 1)
+    monkeypatch.setattr(given, "_THREADS", 1)
+    monkeypatch.setattr(given, "_PIECE", 1)
     q, k, v, dout = (normal(rng, 1, 4, 9, 3) for _ in "qkvo")
     hidden = np.tri(9, k=-1, dtype=bool)  # the first query sees nothing, none sees the last key
     for head in range(4):
@@ -184,7 +185,9 @@ def test_auto_takes_what_pays(rng):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     if (why := ways.unavailable()) is None:
         best = "tiled" if ways.no_vectors() else "microkernel"
-        told = mh.explain_dispatch(*large)
+        assert mh.explain_dispatch(*large).implementation == "fused"
+        assert mh.explain_dispatch(*large, softcap=2.0).implementation == best
+        told = mh.explain_dispatch(*(np.tile(x, (1, 1, 2, 1)) for x in large))
         assert told.implementation == best
         assert set(told.reasons) == set(IMPLEMENTATIONS)
     else:

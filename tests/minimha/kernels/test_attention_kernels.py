@@ -69,8 +69,8 @@ def changed(module, **names):
 def small_tiles():
     """Many tiles, threads and slabs, of little work."""
     with (
-        changed(tiles, FORWARD=(24, 96), BACKWARD=(24, 96), _WORTH=1),
-        changed(slabs, _SLAB=1, _LEAST=32),
+        changed(tiles, FORWARD=(24, 96), BACKWARD=(24, 96)),
+        changed(slabs, _SLAB=1, _LEAST=32, _THREADS=1, _PIECE=1),
     ):
         yield
 

@@ -14,7 +14,7 @@ from minimha import masks
 from minimha.functional import IMPLEMENTATIONS, attention
 from minimha.kernels import attention as ways, given, threads, tiles
 tiles.FORWARD = tiles.BACKWARD = (24, 96)
-tiles._WORTH, given._SLAB, given._LEAST = 1, 1, 32
+given._THREADS, given._PIECE, given._SLAB, given._LEAST = 1, 1, 1, 32
 rng = np.random.default_rng(4)
 
 class OutOfOrder:
