@@ -7,6 +7,8 @@ import math
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
+from ..kernels.choice import ENOUGH
+
 
 @operation
 def linear(x: Array, w: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
@@ -31,8 +33,10 @@ def plus(y: Array, b: Array | None) -> Array:
 
 
 def column_sums(dy: Array) -> Array:
-    """Σ dy over all axes but the last, (N,): as a product with ones it takes half the time."""
+    """Σ dy over all axes but the last, (N,): of many rows half as long by a product with ones."""
     xp, width = namespace(dy), dy.shape[-1]
     rows = math.prod(dy.shape[:-1])
+    if rows * width < ENOUGH:
+        return xp.sum(dy, axis=tuple(range(dy.ndim - 1)))
     ones = xp.ones((rows,), dtype=dy.dtype, device=dy.device)
     return ones @ xp.reshape(dy, (rows, width))

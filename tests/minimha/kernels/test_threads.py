@@ -232,6 +232,7 @@ ended = []
 def work(k):
     time.sleep(0.3 if threading.current_thread() is {thread} else 0.6)
     ended.append(k)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 def press():
     time.sleep({when})
     os.kill(os.getpid(), signal.SIGINT)
