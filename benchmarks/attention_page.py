@@ -23,6 +23,7 @@ BARS = {  # the most of PyTorch's time that is allowed, at width 64 on 2 threads
     ("forward + backward", "full"): {512: 0.80, 2048: 0.90, 4096: 0.95, 8192: 0.95},
 }
 WINDOW_BAR, WARM_BAR, COLD_BAR = 0.15, 1.0, 15.0
+TICKS = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 10
 LINES = {  # colours of Okabe and Ito, which do not depend on telling red from green
     "causal": ("#0072B2", "o"),
     "full": ("#D55E00", "s"),
@@ -237,6 +238,8 @@ def picture(r: Results) -> Figure:
     for (i, way), (j, width) in ((a, b) for a in enumerate(ways) for b in enumerate(widths)):
         _panel(panels[i, j], r, way, width)
         panels[i, j].set_title(f"{way}, D = {width}", fontsize=10)
+    seen = [y for axes in panels.flat for line in axes.get_lines() for y in line.get_ydata()]
+    panels[0, 0].set_ylim(0.92 * min(seen), 1.08 * max(seen))
     for axes in panels[-1]:
         axes.set_xlabel("length N")
     for axes in panels[:, 0]:
@@ -270,7 +273,8 @@ def _panel(axes: Any, r: Results, way: str, width: int) -> None:
             )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
+    axes.set_yticks(TICKS, map("{:g}".format, TICKS))
+    axes.minorticks_off()
     axes.set_xticks(lengths, map(str, lengths))
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}" if y >= 1 else f"1/{1 / y:g}")
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
