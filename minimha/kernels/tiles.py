@@ -14,7 +14,7 @@ from . import threads, unavailable
 from .given import Given, heads_first, rows, shared
 
 FORWARD, BACKWARD = (48, 1536), (96, 384)
-"""Queries and keys in a tile."""
+"""Queries in a tile, a multiple of the rows of every block, and keys, of `cpu.tiles.GRAIN`."""
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:

@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
-
-try:
-    from .lanes import BYTES, ROWS, VECTORS, multiply_block
-except ImportError:  # without Numba there is BLAS
-    BYTES, ROWS, VECTORS = 16, 1, 1
+from .lanes import ROWS, multiply_block
 
 _LINE = 64  # bytes
 
