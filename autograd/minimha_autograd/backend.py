@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -290,6 +291,37 @@ def dtype(xp: Any, name: str) -> Any:
 def copy(x: Array) -> Array:
     """A copy of x, which nobody else holds."""
     return x.copy() if type(x) is np.ndarray else namespace(x).asarray(x, copy=True)
+
+
+def owned(x: Array) -> Array:
+    """x itself if nobody but the caller holds it, by one name, as PyTorch asks; or else a copy.
+
+    CPython counts references. A view that nobody else holds, of all of an array that nobody holds
+    besides, will do.
+    """
+    if type(x) is np.ndarray and x.flags.carray:
+        count, of_base = _references(x)
+        whole = type(x.base) is np.ndarray and x.base.base is None and x.base.nbytes == x.nbytes
+        if count == _ALONE[0] and (x.base is None or (whole and of_base == _ALONE[1])):
+            return x
+    return copy(x)
+
+
+def _references(x: np.ndarray) -> tuple[float, float]:
+    """How many there are to x and to what it is a view of; NaN, which equals nothing, where they
+    are not counted."""
+    count = getattr(sys, "getrefcount", lambda _: math.nan)
+    return count(x), count(x.base)
+
+
+def _alone() -> tuple[float, float]:
+    """What `owned` sees of an array that nobody else holds, and of a view of it."""
+    through = lambda x: _references(x)  # noqa: E731, PLW0108  as `owned` calls it
+    array, view = np.zeros(1), np.zeros(1).reshape(1, 1)
+    return through(array)[0], through(view)[1]
+
+
+_ALONE = _alone()
 
 
 SMALL = 1024

@@ -142,13 +142,13 @@ def backward(  # noqa: PLR0912, PLR0915  one loop, in view
         if not retain and pull is not None:
             node.pull, node.parents, node.saved = _freed, (), 0
         node, dy = arrived.pop(heappop(waiting)) if waiting else (None, None)
-    gradients = dx = None  # so that each array goes as soon as it is copied
+    gradients = dx = None  # so that nothing but `landed` holds what arrived
     with _landing:
         totals = []
         while landed:
             node, dy = landed.pop()
-            # a copy: a pullback may hand the same array to several leaves
-            total = backend.copy(dy) if node.gradient is None else _sum(node.gradient, dy)
+            # a pullback may hand the same array to several leaves, or keep it
+            total = backend.owned(dy) if node.gradient is None else _sum(node.gradient, dy)
             totals.append((node, total))
             dy = None
         for node, total in totals:

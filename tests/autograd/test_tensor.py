@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import minimha as mh
-from minimha_autograd import backend
+from minimha_autograd import backend, operation
 
 
 def leaf(values=(1.0, 2.0, 3.0)):
@@ -69,6 +69,60 @@ def test_leaves_never_share_a_gradient():
     assert not np.shares_memory(a.grad, b.grad)
     a.grad[:] = 7
     np.testing.assert_array_equal(b.grad, 1)
+
+
+def kept(of):
+    """An operation that keeps what its pullback gives, and lets it be seen."""
+    seen = []
+
+    @operation
+    def keeping(x):
+        def pullback(dy):
+            seen.append(of(dy))
+            return (seen[-1],)
+
+        return x * 1, pullback
+
+    return keeping, seen
+
+
+VIEWS = {
+    "itself": lambda x: x,
+    "of all": lambda x: x.reshape(3, 1)[:, 0],
+    "of a part": lambda x: np.concatenate([x, x])[:3],
+    "turned": lambda x: np.flip(np.flip(x).copy()),
+    "broadcast": lambda x: np.broadcast_to(x[:1], 3),
+    "of bytes": lambda x: np.frombuffer(bytearray(x.tobytes()), x.dtype),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_a_pullback_keeps_is_not_the_gradient(name):
+    a, seed = leaf(), np.ones(3)
+    keeping, seen = kept(lambda dy: VIEWS[name](dy * 2))
+    keeping(a).backward(seed)
+    assert not np.shares_memory(a.grad, seen[0])
+    np.testing.assert_array_equal(a.grad, 2)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_an_array_that_nobody_holds_becomes_the_gradient(name):
+    a, b, places = leaf(), leaf(), []
+
+    @operation
+    def fresh(x, y):
+        def pullback(dy):
+            made = VIEWS[name](dy * 2), VIEWS[name](dy * 3)
+            places.extend(x.ctypes.data for x in made)
+            return made
+
+        return x + y, pullback
+
+    fresh(a, b).backward(np.ones(3))
+    same = [x.grad.ctypes.data == place for x, place in zip((a, b), places, strict=True)]
+    assert same == [name in ("itself", "of all")] * 2
+    np.testing.assert_array_equal(a.grad, 2)
+    np.testing.assert_array_equal(b.grad, 3)
 
 
 def test_the_callers_gradient_is_not_kept():
