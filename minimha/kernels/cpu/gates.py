@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, exact, floats, plain, shared
-from .exp2 import exp
+from .exp import exp
 
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 

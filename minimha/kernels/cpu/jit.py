@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba import types
+from numba.extending import intrinsic, overload
 
 _told: tuple[Callable[[Any, dict[str, Any]], None], ...] = ()
 with contextlib.suppress(ImportError, AttributeError):  # a Numba changed inside: nothing is kept
@@ -45,3 +47,22 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         for tell in _told:
             tell(compiled, options)
     return compiled
+
+
+def widest_vectors() -> None:
+    """Called in a kernel: LLVM is to use vectors of 512 bits where the CPU has them. By itself it
+    does not, because of the first CPUs of the kind, which then became slower."""
+
+
+@overload(widest_vectors, inline="always")
+def _compiled() -> Any:
+    return lambda: _prefer_512_bits()  # noqa: PLW0108
+
+
+@intrinsic
+def _prefer_512_bits(typing):
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # no name llvmlite has
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .exp2 import exp
-from .jit import FAST, kernel
+from .exp import exp
+from .jit import FAST, kernel, widest_vectors
 
 _INFINITE_32 = int(np.float32(np.inf).view(np.int32))
 _INFINITE_64 = int(np.float64(np.inf).view(np.int64))
@@ -35,6 +35,7 @@ def largest(row: Any) -> Any:
 
 @kernel
 def _largest_bits(bits: Any) -> Any:
+    widest_vectors()
     integer = bits.dtype.type
     sign, others = integer(8 * bits.itemsize - 1), integer(np.iinfo(bits.dtype).max)
     best = integer(np.iinfo(bits.dtype).min)
@@ -55,6 +56,7 @@ def bounds(first: Any, last: Any) -> tuple[int, int]:
 @kernel(fastmath={*FAST, "reassoc"})
 def exp_less(row: Any, peak: Any) -> Any:
     """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
+    widest_vectors()
     y = row.dtype.type(0)
     for j in range(len(row)):
         x = exp(row[j] - peak)
