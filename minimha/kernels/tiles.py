@@ -28,7 +28,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
 
     h, t = x.heads[0], x.shape[-2]
     b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
-    out = np.zeros((*x.query.shape[:-1], dv), x.like.dtype)
+    out = np.empty((*x.query.shape[:-1], dv), x.like.dtype)
     lse = np.empty((b, h, t), x.like.dtype)
     for t0, t1, rest in x.slabs():
         edges = _edges(t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
@@ -58,8 +58,8 @@ def backward(
     edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
     parts = list(enumerate(pairwise(edges)))
     items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
-    dq = np.zeros((len(parts), *x.query.shape), x.like.dtype)
-    dk, dvalue = np.zeros_like(x.key), np.zeros_like(x.value)
+    dq = np.empty((len(parts), *x.query.shape), x.like.dtype)
+    dk, dvalue = np.empty_like(x.key), np.empty_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
     out_rows, dout_rows = rows(out), rows(dout)
     for t0, t1, rest in x.slabs():

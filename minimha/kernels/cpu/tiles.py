@@ -101,7 +101,7 @@ def forward(
                 scale_by(acc[i], one if empty else one / sums[i])
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
             finite &= is_finite(acc.reshape(-1))
-            scatter(acc, m, one, out, b, h, heads[0], t)
+            scatter(acc, m, one, out, b, h, heads[0], t, False)
     return finite
 
 
@@ -111,10 +111,11 @@ def backward(  # noqa: PLR0912, PLR0915
     scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any, items: Any,
     out: Any, lse: Any, dout: Any, t0: int, t1: int, dq: Any, dk: Any, dv: Any, dbias: Any,
 ) -> bool:  # fmt: skip
-    """Fill dq, one for each chunk, and add to dk, dv and, unless it is empty, dbias (B, H, T, S).
+    """Fill dq, one for each chunk, dk, dv and, unless it is empty, dbias (B, H, T, S), of zeros.
 
     `items` are (c, b, g, s0, s1): chunk c of the keys of a head, and what the queries from t0 to t1
-    get from it. Returns whether the gradients are finite.
+    get from it. These come in order: from t0 > 0 on, dk and dv are added to. Returns whether the
+    gradients are finite.
     """
     t, height, width = t1 - t0, min(tile[0], t1 - t0), tile[1]
     depth, depth_v = q.shape[3], v.shape[3]
@@ -180,10 +181,10 @@ def backward(  # noqa: PLR0912, PLR0915
                     multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
                     multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
             finite &= is_finite(dqueries.reshape(-1))
-            scatter(dqueries, t, scale, dq[c], b, h, heads[0], t0)
+            scatter(dqueries, t, scale, dq[c], b, h, heads[0], t0, False)
         finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-        scatter(dkeys, s1 - s0, one, dk, b, g, heads[1], s0)
-        scatter(dvalues, s1 - s0, one, dv, b, g, heads[1], s0)
+        scatter(dkeys, s1 - s0, one, dk, b, g, heads[1], s0, t0 > 0)
+        scatter(dvalues, s1 - s0, one, dv, b, g, heads[1], s0, t0 > 0)
     return finite
 
 
@@ -255,9 +256,14 @@ def gather(x: Any, b: int, h: int, heads: int, start: int, stop: int, scale: Any
 
 
 @kernel
-def scatter(x: Any, m: int, scale: Any, y: Any, b: int, h: int, heads: int, start: int) -> None:
-    """Add scale · the first m rows of x to the rows of a head of y from start on."""
+def scatter(
+    x: Any, m: int, scale: Any, y: Any, b: int, h: int, heads: int, start: int, add: bool
+) -> None:
+    """The rows of a head of y from start on become scale · the first m rows of x, or grow by it."""
     b, h = place(y, b, h, heads)
     for i in range(m):
         for j in range(y.shape[3]):
-            y[b, start + i, h, j] += x[i, j] * scale
+            if add:
+                y[b, start + i, h, j] += x[i, j] * scale
+            else:
+                y[b, start + i, h, j] = x[i, j] * scale
