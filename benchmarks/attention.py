@@ -52,7 +52,7 @@ MASKS = {
     "window": mh.masks.sliding_window(WINDOW - 1, 0),
 }
 LEAN = "tiled", "microkernel", "auto", "PyTorch"  # hold no array of all scores
-REST, SHORT = 0.005, 0.010  # seconds before a turn, and of its calls
+REST, SHORT = 0.02, 0.02  # seconds before a turn, and of its calls
 SLOW, LARGE = 2.0, 2e9  # seconds and bytes from which on a rung is left out
 PARTS = "cells", "rungs", "window", "memory", "start"
 

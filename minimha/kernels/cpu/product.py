@@ -1,9 +1,10 @@
 """The product of matrices inside a kernel: by BLAS, or by blocks that stay in the registers.
 
-    b = right(x, like)                     x as it is multiplied from the right, or
-    b = right_of_transpose(x, like)        its transpose
+    b = right(x, part, like)               a part of x as it is multiplied from the right, or
+    b = right_of_transpose(x, part, like)  its transpose
     multiply(a, depth, b, start, c, add)   c (+)= a @ b[start : start + depth]
 
+A part is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
 like has two axes for BLAS and three for blocks: the compiler sees which is meant. BLAS takes a
 transpose as it is, if it is told: that operand has four axes, of which two are 1. It is not added.
 """
@@ -22,13 +23,13 @@ _LINE = 64  # bytes
 
 @kernel
 def matrix(m: int, n: int, like: Any) -> Any:
-    """Zeros (m, n), to be multiplied from the left or into.
+    """Empty (m, n), to be multiplied from the left or into.
 
-    Blocks read and write a few rows beyond its end. Those are zeros as well: what happens to stand
-    in memory are often numbers so small that a CPU takes a hundred times as long for each.
+    Blocks read and write a few rows beyond its end. Those are zeros: what happens to stand in
+    memory are often numbers so small that a CPU takes a hundred times as long for each.
     """
     memory = aligned((m + ROWS) * n + ROWS, like)
-    memory[:] = 0
+    memory[m * n :] = 0
     return memory[: m * n].reshape(m, n)
 
 
@@ -55,29 +56,51 @@ def blocks(m: int, like: Any) -> int:
 
 
 @kernel
-def right(x: Any, like: Any) -> Any:
-    """x (depth, n) as a right operand: itself, or panels (·, depth, columns of a block)."""
+def right(x: Any, part: Any, like: Any) -> Any:
+    """Part (depth, n) of x as a right operand: itself, or panels (·, depth, columns of a block)."""
+    t0, t1, n0, n1 = part
     if like.ndim == 2:
-        return x
-    (depth, n), width = x.shape, like.shape[2]
-    count = -(-n // width)
-    panels = aligned(count * depth * width, like).reshape(count, depth, width)
+        return x[t0:t1, n0:n1].copy()
+    width = like.shape[2]
+    panels = _panels(t1 - t0, n1 - n0, like)
     for p in range(len(panels)):
-        start, used = p * width, min(width, n - p * width)
-        for i in range(depth):
+        start = n0 + p * width
+        used = min(width, n1 - start)
+        for i in range(t1 - t0):
+            row = x[t0 + i, start : start + used]
             for j in range(used):
-                panels[p, i, j] = x[i, start + j]
-            for j in range(used, width):
-                panels[p, i, j] = 0
+                panels[p, i, j] = row[j]
+        if used < width:
+            panels[p, :, used:] = 0
     return panels
 
 
 @kernel
-def right_of_transpose(x: Any, like: Any) -> Any:
-    """The transpose of x (n, depth) as a right operand."""
-    if like.ndim == 2:
-        return x.reshape(1, 1, *x.shape)  # to be turned when its columns are chosen
-    return right(x.T, like)
+def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
+    """The transpose of part (n, depth) of x as a right operand."""
+    t0, t1, n0, n1 = part
+    if like.ndim == 2:  # to be turned when its columns are chosen
+        return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
+    width = like.shape[2]
+    panels = _panels(n1 - n0, t1 - t0, like)
+    for p in range(len(panels)):
+        start = t0 + p * width
+        used = min(width, t1 - start)
+        for j in range(used):
+            row = x[start + j, n0:n1]
+            for i in range(len(row)):
+                panels[p, i, j] = row[i]
+        if used < width:
+            panels[p, :, used:] = 0
+    return panels
+
+
+@kernel
+def _panels(depth: int, n: int, like: Any) -> Any:
+    """Empty, for n columns."""
+    width = like.shape[2]
+    count = -(-n // width)
+    return aligned(count * depth * width, like).reshape(count, depth, width)
 
 
 @kernel

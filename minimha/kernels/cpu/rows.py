@@ -6,42 +6,60 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from .exp import exp
 from .jit import FAST, kernel, widest_vectors
 
-_INFINITE_32 = int(np.float32(np.inf).view(np.int32))
-_INFINITE_64 = int(np.float64(np.inf).view(np.int64))
 
-
-@kernel
+@kernel(forceinline=True)
 def largest(row: Any) -> Any:
     """The largest entry; NaN if there is one, but for one with a sign where more than −∞ stands
     beside it: what is taken off each entry then leaves it NaN.
 
-    A maximum of floats does not become vector code, one of integers does: the bits of a float are
-    an integer in the same order, but for negative ones, where all bits but the sign are turned.
+    A maximum of floats does not become vector code, one of integers does: the bits of floats
+    without a sign are integers in the same order, and those of floats with one in the reverse.
     """
-    if row.itemsize == 4:
-        y = row.dtype.type(np.int32(_largest_bits(row.view(np.int32))).view(np.float32))
-    else:
-        y = row.dtype.type(np.int64(_largest_bits(row.view(np.int64))).view(np.float64))
-    if y == -math.inf:  # in that order NaN with a sign is less
+    widest_vectors()
+    most = bits(row[0])
+    for j in range(len(row)):
+        most = max(most, bits(row[j]))
+    if most >= 0:
+        return of_bits(most)
+    least = most
+    for j in range(len(row)):
+        least = min(least, bits(row[j]))
+    y = of_bits(least)
+    if y == -math.inf:  # among integers NaN with a sign is more
         for j in range(len(row)):
             if row[j] != -math.inf:
                 return row[j]
     return y
 
 
-@kernel
-def _largest_bits(bits: Any) -> Any:
-    widest_vectors()
-    integer = bits.dtype.type
-    sign, others = integer(8 * bits.itemsize - 1), integer(np.iinfo(bits.dtype).max)
-    best = integer(np.iinfo(bits.dtype).min)
-    for j in range(len(bits)):
-        best = max(best, integer(bits[j] ^ integer(integer(bits[j] >> sign) & others)))
-    return integer(best ^ integer(integer(best >> sign) & others))
+def bits(x: Any) -> Any:
+    """Those of a float, as an integer with a sign."""
+    return x.view(f"i{x.itemsize}")
+
+
+def of_bits(x: Any) -> Any:
+    """The inverse."""
+    return x.view(f"f{x.itemsize}")
+
+
+@overload(bits, inline="always")
+def _compiled_bits(x):
+    if x == types.float32:
+        return lambda x: np.float32(x).view(np.int32)
+    return lambda x: np.float64(x).view(np.int64)
+
+
+@overload(of_bits, inline="always")
+def _compiled_of_bits(x):
+    if x == types.int32:
+        return lambda x: np.int32(x).view(np.float32)
+    return lambda x: np.int64(x).view(np.float64)
 
 
 @kernel
@@ -53,7 +71,7 @@ def bounds(first: Any, last: Any) -> tuple[int, int]:
     return low, max(low, high)
 
 
-@kernel(fastmath={*FAST, "reassoc"})
+@kernel(fastmath={*FAST, "reassoc"}, forceinline=True)
 def exp_less(row: Any, peak: Any) -> Any:
     """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
     widest_vectors()
@@ -76,18 +94,12 @@ def scale_by(row: Any, factor: Any) -> None:
 def is_finite(row: Any) -> bool:
     """Whether no entry is NaN or infinite: those have all bits of the exponent set. A sum of x − x,
     in any order, would be 0 to the compiler."""
-    if row.itemsize == 4:
-        return _largest_size(row.view(np.int32)) < _INFINITE_32
-    return _largest_size(row.view(np.int64)) < _INFINITE_64
-
-
-@kernel
-def _largest_size(bits: Any) -> Any:
-    integer = bits.dtype.type
-    others, best = integer(np.iinfo(bits.dtype).max), integer(0)
-    for j in range(len(bits)):
-        best = max(best, integer(bits[j] & others))
-    return best
+    widest_vectors()
+    infinite = bits(row.dtype.type(math.inf))
+    most = bits(row.dtype.type(0))
+    for j in range(len(row)):
+        most = max(most, bits(abs(row[j])))
+    return most < infinite
 
 
 @kernel(fastmath={*FAST, "reassoc"})

@@ -17,7 +17,7 @@ Backward, for a block of keys K with their values V, and some queries Q after ot
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
-Rows of heads come in one of the two ways of `place`. A query sees the keys from its `first` up to
+Rows of heads come in one of the two ways of `head`. A query sees the keys from its `first` up to
 its `last`, less those that `rest` hides. An empty array, or a softcap of 0, says that there is
 none: so one kernel serves all.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
@@ -62,15 +62,15 @@ def forward(
         firsts = first[b % len(first), h % first.shape[1], t0:t1]
         lasts = last[b % len(last), h % last.shape[1], t0:t1]
         low, high = bounds(firsts, lasts)
-        keys = right_of_transpose(gather(k, b, h // group, heads[1], low, high, one), like)
-        values = right(gather(v, b, h // group, heads[1], low, high, one), like)
+        keys = right_of_transpose(flat(k), head(k, b, h // group, heads[1], low, high), like)
+        values = right(flat(v), head(v, b, h // group, heads[1], low, high), like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
             start, stop = bounds(begin, end)
-            queries = gather(q, b, h, heads[0], t, t + m, scale)
+            queries = gather(flat(q), head(q, b, h, heads[0], t, t + m), scale)
+            sums_of_values[:] = 0
             acc = sums_of_values[:m]
-            acc[:] = 0
             peaks[:], sums[:] = -math.inf, 0
             if sink.size and sink[b % len(sink), h % sink.shape[1]] > -math.inf:
                 peaks[:], sums[:] = sink[b % len(sink), h % sink.shape[1]], 1
@@ -101,7 +101,7 @@ def forward(
                 scale_by(acc[i], one if empty else one / sums[i])
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
             finite &= is_finite(acc.reshape(-1))
-            scatter(acc, m, one, out, b, h, heads[0], t, False)
+            scatter(acc, flat(out), head(out, b, h, heads[0], t, t + m), one, False)
     return finite
 
 
@@ -125,23 +125,24 @@ def backward(  # noqa: PLR0912, PLR0915
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     dqueries = matrix(t, columns(depth, like), like)
     delta = np.empty(t, like.dtype)
-    finite = True
+    finite, outs = True, flat(out)
     for n_item in range(len(items)):
         c, b, g, s0, s1 = items[n_item]
-        keys = gather(k, b, g, heads[1], s0, s1, one)
-        values = gather(v, b, g, heads[1], s0, s1, one)
-        keys_across = right_of_transpose(keys, like)
-        values_across = right_of_transpose(values, like)
-        keys_down = right(keys, like)
+        of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
+        keys_across = right_of_transpose(flat(k), of_keys, like)
+        values_across = right_of_transpose(flat(v), of_values, like)
+        keys_down = right(flat(k), of_keys, like)
         dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
         dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
+        dkeys[:], dvalues[:] = 0, 0
         for h in range(g * group, (g + 1) * group):
-            queries = gather(q, b, h, heads[0], t0, t1, scale)
-            douts = gather(dout, b, h, heads[0], t0, t1, one)
-            b_, h_ = place(out, b, h, heads[0])
+            of_queries, of_out = head(q, b, h, heads[0], t0, t1), head(out, b, h, heads[0], t0, t1)
+            queries = gather(flat(q), of_queries, scale)
+            douts = gather(flat(dout), of_out, one)
             for i in range(t):
-                delta[i] = weighted(douts[i], out[b_, t0 + i, h_])
-            queries_down, douts_down = right(queries, like), right(douts, like)
+                delta[i] = weighted(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
+            queries_down = right(queries, (0, t, 0, depth), like)
+            douts_down = right(flat(dout), of_out, like)
             dqueries[:] = 0
             firsts = first[b % len(first), h % first.shape[1], t0:t1]
             lasts = last[b % len(last), h % last.shape[1], t0:t1]
@@ -181,10 +182,10 @@ def backward(  # noqa: PLR0912, PLR0915
                     multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
                     multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
             finite &= is_finite(dqueries.reshape(-1))
-            scatter(dqueries, t, scale, dq[c], b, h, heads[0], t0, False)
+            scatter(dqueries, flat(dq[c]), of_queries, scale, False)
         finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-        scatter(dkeys, s1 - s0, one, dk, b, g, heads[1], s0, t0 > 0)
-        scatter(dvalues, s1 - s0, one, dv, b, g, heads[1], s0, t0 > 0)
+        scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
+        scatter(dvalues, flat(dv), of_values, one, t0 > 0)
     return finite
 
 
@@ -239,31 +240,37 @@ def of_query(x: Any, b: int, h: int, t: int) -> Any:
 
 
 @kernel
-def place(x: Any, b: int, h: int, heads: int) -> tuple[int, int]:
-    """Where the rows of a head stand: in x[b, :, h] of (B, T, H, N) or (B · H, T, 1, N)."""
-    return (b, h) if x.shape[2] == heads else (b * heads + h, 0)
+def flat(x: Any) -> Any:
+    """x (B, T, H, N) as a matrix."""
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2] * x.shape[3])
 
 
 @kernel
-def gather(x: Any, b: int, h: int, heads: int, start: int, stop: int, scale: Any) -> Any:
-    """scale · the rows of a head from start to stop, (stop − start, N)."""
-    b, h = place(x, b, h, heads)
-    y = matrix(stop - start, x.shape[3], x)
-    for i in range(stop - start):
-        for j in range(x.shape[3]):
-            y[i, j] = x[b, start + i, h, j] * scale
+def head(x: Any, b: int, h: int, heads: int, start: int, stop: int) -> tuple[int, int, int, int]:
+    """Which part of `flat` the rows of a head are, from start to stop: rows, columns. x is (B, T,
+    H, N) or (B · H, T, 1, N)."""
+    b, h = (b, h) if x.shape[2] == heads else (b * heads + h, 0)
+    t, n = b * x.shape[1], h * x.shape[3]
+    return t + start, t + stop, n, n + x.shape[3]
+
+
+@kernel
+def gather(x: Any, part: Any, scale: Any) -> Any:
+    """scale · part of x."""
+    t0, t1, n0, n1 = part
+    y = matrix(t1 - t0, n1 - n0, x)
+    for i in range(t1 - t0):
+        row = x[t0 + i, n0:n1]
+        for j in range(len(row)):
+            y[i, j] = row[j] * scale
     return y
 
 
 @kernel
-def scatter(
-    x: Any, m: int, scale: Any, y: Any, b: int, h: int, heads: int, start: int, add: bool
-) -> None:
-    """The rows of a head of y from start on become scale · the first m rows of x, or grow by it."""
-    b, h = place(y, b, h, heads)
-    for i in range(m):
-        for j in range(y.shape[3]):
-            if add:
-                y[b, start + i, h, j] += x[i, j] * scale
-            else:
-                y[b, start + i, h, j] = x[i, j] * scale
+def scatter(x: Any, y: Any, part: Any, scale: Any, add: bool) -> None:
+    """Part of y becomes scale · the first rows and columns of x, or grows by that."""
+    t0, t1, n0, n1 = part
+    for i in range(t1 - t0):
+        row = y[t0 + i, n0:n1]
+        for j in range(len(row)):
+            row[j] = row[j] + x[i, j] * scale if add else x[i, j] * scale

@@ -23,7 +23,7 @@ pytest.importorskip("numba")
 TILED = "tiled", "microkernel"
 KERNELS = "fused", *TILED
 T = 1, 7, 49, 97, 2 * max(tiles.FORWARD[0], tiles.BACKWARD[0]) + 5
-S = 1, 13, 97, tiles.BACKWARD[1] + 3, tiles.FORWARD[1] + 37
+S = 1, 13, 97, tiles.BACKWARD[1] + 3, max(tiles._FAR, tiles.FORWARD[1]) + 37
 MORE_MASKS = MASKS | {
     "window": lambda *_: (masks.sliding_window(3, 40, align="bottom-right"), None),
     "prefix": lambda rng, batch, shape: (masks.prefix(shape[-1] // 2), None),
