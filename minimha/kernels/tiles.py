@@ -16,7 +16,8 @@ from .given import Given, heads_first, rows, shared
 FORWARD, BACKWARD = (48, 1536), (48, 384)
 """Queries in a tile, a multiple of the rows of every block, and keys, of `cpu.tiles.GRAIN`."""
 _FAR = 2048
-"""Keys of more than so many positions leave the fast memory between two tiles: those are larger."""
+"""If queries see more keys than this, these leave the fast memory between two tiles: then a tile
+has twice the queries. The backward makes operands of so many queries and keys at a time."""
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
@@ -29,7 +30,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     from .cpu import tiles
 
     h, t = x.heads[0], x.shape[-2]
-    b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(FORWARD, x.shape[-1])
+    b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(FORWARD, x)
     out = np.empty((*x.query.shape[:-1], dv), x.like.dtype)
     lse = np.empty((b, h, t), x.like.dtype)
     for t0, t1, rest in x.slabs():
@@ -57,7 +58,7 @@ def backward(
 
     (h, g), (t, s) = x.heads, x.shape[-2:]
     b, d, dv = math.prod(x.shape[:-3]), x.query.shape[-1], x.value.shape[-1]
-    tile = _tile(BACKWARD, s)
+    tile = _tile(BACKWARD, x)
     edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
     parts = list(enumerate(pairwise(edges)))
     items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
@@ -70,7 +71,7 @@ def backward(
         def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
             return tiles.backward(
                 x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.keep,
-                x.scale, x.softcap, x.enlarge, t0, tile, x.like, items[n0:n1],
+                x.scale, x.softcap, x.enlarge, t0, tile, _FAR, x.like, items[n0:n1],
                 out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias,
             )  # fmt: skip
 
@@ -94,9 +95,9 @@ def backward(
     )
 
 
-def _tile(size: tuple[int, int], keys: int) -> tuple[int, int]:
-    """Queries and keys in a tile of a sequence of so many keys."""
-    return size[0] * (2 if keys > _FAR else 1), size[1]
+def _tile(size: tuple[int, int], x: Given) -> tuple[int, int]:
+    """Queries and keys in a tile."""
+    return size[0] * (2 if np.mean(x.last - x.first) > _FAR else 1), size[1]
 
 
 def _parts(heads: int, most: int) -> int:

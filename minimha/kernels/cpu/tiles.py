@@ -35,9 +35,9 @@ from .jit import kernel
 from .product import blocks, columns, matrix, multiply, right, right_of_transpose, some_columns
 from .rows import bounds, exp_less, is_finite, largest, scale_by, weighted
 
-GRAIN = 96
-"""Keys are left out in multiples of this, a multiple of the rows and of the columns of a block on
-every CPU. So is the width of a tile."""
+GRAIN = 32
+"""Keys are left out in multiples of this, a multiple of the columns of a block on every CPU, and no
+less than its rows. So is the width of a tile."""
 
 
 @kernel
@@ -59,8 +59,7 @@ def forward(
     finite, one = True, like.dtype.type(1)
     for n_item in range(len(items)):
         b, h, t0, t1 = items[n_item]
-        firsts = first[b % len(first), h % first.shape[1], t0:t1]
-        lasts = last[b % len(last), h % last.shape[1], t0:t1]
+        firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
         low, high = bounds(firsts, lasts)
         keys = right_of_transpose(flat(k), head(k, b, h // group, heads[1], low, high), like)
         values = right(flat(v), head(v, b, h // group, heads[1], low, high), like)
@@ -72,8 +71,8 @@ def forward(
             sums_of_values[:] = 0
             acc = sums_of_values[:m]
             peaks[:], sums[:] = -math.inf, 0
-            if sink.size and sink[b % len(sink), h % sink.shape[1]] > -math.inf:
-                peaks[:], sums[:] = sink[b % len(sink), h % sink.shape[1]], 1
+            if sink.size and of_head(sink, b, h) > -math.inf:
+                peaks[:], sums[:] = of_head(sink, b, h), 1
             for j0 in range((start - low) // GRAIN * GRAIN, stop - low, width):
                 n, s = min(width, stop - low - j0), low + j0
                 wide = columns(n, like)
@@ -106,87 +105,109 @@ def forward(
 
 
 @kernel
-def backward(  # noqa: PLR0912, PLR0915
+def backward(
     q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any, rest: Any, bias: Any, keep: Any,
-    scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any, items: Any,
-    out: Any, lse: Any, dout: Any, t0: int, t1: int, dq: Any, dk: Any, dv: Any, dbias: Any,
+    scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, most: int, like: Any,
+    items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int, dq: Any, dk: Any, dv: Any,
+    dbias: Any,
 ) -> bool:  # fmt: skip
     """Fill dq, one for each chunk, dk, dv and, unless it is empty, dbias (B, H, T, S), of zeros.
 
-    `items` are (c, b, g, s0, s1): chunk c of the keys of a head, and what the queries from t0 to t1
-    get from it. These come in order: from t0 > 0 on, dk and dv are added to. Returns whether the
-    gradients are finite.
+    `items` are (c, b, g, start, stop): chunk c of the keys of a head, and what the queries from t0
+    to t1 get from it. From t0 > 0 on, dk and dv grow by it. At most so many queries and keys are
+    held at a time. Returns whether the gradients are finite.
     """
-    t, height, width = t1 - t0, min(tile[0], t1 - t0), tile[1]
-    depth, depth_v = q.shape[3], v.shape[3]
-    group, one = heads[0] // heads[1], like.dtype.type(1)
-    wide = min(width, k.shape[1] + GRAIN)
+    group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
+    for n_item in range(len(items)):
+        c, b, g, start, stop = items[n_item]
+        for s0 in range(start, stop, most):
+            s1 = min(s0 + most, stop)
+            of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
+            keys_across = right_of_transpose(flat(k), of_keys, like)
+            values_across = right_of_transpose(flat(v), of_values, like)
+            keys_down = right(flat(k), of_keys, like)
+            dkeys = matrix(s1 - s0 + GRAIN, columns(k.shape[3], like), like)
+            dvalues = matrix(s1 - s0 + GRAIN, columns(v.shape[3], like), like)
+            dkeys[:], dvalues[:] = 0, 0
+            for h in range(g * group, (g + 1) * group):
+                for from_ in range(t0, t1, most):
+                    finite &= through(
+                        q, keys_across, values_across, keys_down, heads[0], of_head(first, b, h),
+                        of_head(last, b, h), rest, bias, keep, scale, softcap, enlarge, origin,
+                        tile, like, out, lse, dout, b, h, from_, min(from_ + most, t1), s0, s1,
+                        s0 > start, flat(dq[c]), dkeys, dvalues, dbias,
+                    )  # fmt: skip
+            finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
+            scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
+            scatter(dvalues, flat(dv), of_values, one, t0 > 0)
+    return finite
+
+
+@kernel
+def through(
+    q: Any, keys_across: Any, values_across: Any, keys_down: Any, heads: int, first: Any,
+    last: Any, rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
+    origin: int, tile: Any, like: Any, out: Any, lse: Any, dout: Any, b: int, h: int, t0: int,
+    t1: int, s0: int, s1: int, add: bool, dq: Any, dkeys: Any, dvalues: Any, dbias: Any,
+) -> bool:  # fmt: skip
+    """Back through what the queries of a head from t0 to t1 get from the keys from s0 to s1.
+
+    Returns whether dq, which grows if add, is finite.
+    """
+    start, stop = bounds(first[t0:t1], last[t0:t1])
+    if add and (stop <= s0 or start >= s1):
+        return True
+    t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
+    height, width = min(tile[0], t), tile[1]
+    wide = min(width, s1 - s0 + GRAIN)
     p_memory, ds_memory = matrix(height, wide, like), matrix(height, wide, like)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
+    of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
+    queries, douts = gather(flat(q), of_queries, scale), gather(flat(dout), of_out, scale * 0 + 1)
+    queries_down = right(queries, (0, t, 0, depth), like)
+    douts_down = right(douts, (0, t, 0, depth_v), like)
     dqueries = matrix(t, columns(depth, like), like)
-    delta = np.empty(t, like.dtype)
-    finite, outs = True, flat(out)
-    for n_item in range(len(items)):
-        c, b, g, s0, s1 = items[n_item]
-        of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
-        keys_across = right_of_transpose(flat(k), of_keys, like)
-        values_across = right_of_transpose(flat(v), of_values, like)
-        keys_down = right(flat(k), of_keys, like)
-        dkeys = matrix(s1 - s0 + GRAIN, columns(depth, like), like)
-        dvalues = matrix(s1 - s0 + GRAIN, columns(depth_v, like), like)
-        dkeys[:], dvalues[:] = 0, 0
-        for h in range(g * group, (g + 1) * group):
-            of_queries, of_out = head(q, b, h, heads[0], t0, t1), head(out, b, h, heads[0], t0, t1)
-            queries = gather(flat(q), of_queries, scale)
-            douts = gather(flat(dout), of_out, one)
-            for i in range(t):
-                delta[i] = weighted(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
-            queries_down = right(queries, (0, t, 0, depth), like)
-            douts_down = right(flat(dout), of_out, like)
-            dqueries[:] = 0
-            firsts = first[b % len(first), h % first.shape[1], t0:t1]
-            lasts = last[b % len(last), h % last.shape[1], t0:t1]
-            for j0 in range(0, s1 - s0, width):
-                for i0 in range(0, t, height):
-                    m, at = min(height, t - i0), t0 + i0
-                    begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
-                    start, stop = bounds(begin, end)
-                    j = max(j0, (start - s0) // GRAIN * GRAIN)
-                    n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
-                    if n <= 0:
-                        continue
-                    used, whole = columns(n, like), blocks(n, like)
-                    wide = max(used, whole)
-                    p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
-                    ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)
-                    query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
-                    multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
-                    multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
-                    finish(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
-                    drop(ds, n, keep, b, h, at, s, enlarge)
-                    for i in range(m):
-                        row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
-                        exp_less(row, lse[b, h, at + i])
-                        for x in range(used):
-                            drow[x] = row[x] * (drow[x] - mean)
-                        for x in range(used, wide):
-                            p[i, x], drow[x] = 0, 0
-                        if dbias.size:
-                            for x in range(n):
-                                dbias[b, h, at + i, s + x] = drow[x]
-                        if softcap > 0:
-                            for x in range(n):
-                                drow[x] *= slopes[i, x]
-                    drop(p, n, keep, b, h, at, s, enlarge)
-                    multiply(p.T, m, douts_down, i0, dvalues[j : j + whole], True)
-                    multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
-                    multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
-            finite &= is_finite(dqueries.reshape(-1))
-            scatter(dqueries, flat(dq[c]), of_queries, scale, False)
-        finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-        scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
-        scatter(dvalues, flat(dv), of_values, one, t0 > 0)
-    return finite
+    dqueries[:] = 0
+    outs, delta = flat(out), np.empty(t, like.dtype)
+    for i in range(t):
+        delta[i] = weighted(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
+    for j0 in range(0, s1 - s0, width):
+        for i0 in range(0, t, height):
+            m, at = min(height, t - i0), t0 + i0
+            begin, end = first[at : at + m], last[at : at + m]
+            start, stop = bounds(begin, end)
+            j = max(j0, (start - s0) // GRAIN * GRAIN)
+            n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
+            if n <= 0:
+                continue
+            used, whole = columns(n, like), blocks(n, like)
+            wide = max(used, whole)
+            p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
+            ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)
+            query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
+            multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
+            multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
+            finish(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
+            drop(ds, n, keep, b, h, at, s, enlarge)
+            for i in range(m):
+                row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
+                exp_less(row, lse[b, h, at + i])
+                for x in range(used):
+                    drow[x] = row[x] * (drow[x] - mean)
+                for x in range(used, wide):
+                    p[i, x], drow[x] = 0, 0
+                if dbias.size:
+                    for x in range(n):
+                        dbias[b, h, at + i, s + x] = drow[x]
+                if softcap > 0:
+                    for x in range(n):
+                        drow[x] *= slopes[i, x]
+            drop(p, n, keep, b, h, at, s, enlarge)
+            multiply(p.T, m, douts_down, i0, dvalues[j : j + whole], True)
+            multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
+            multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
+    scatter(dqueries, dq, of_queries, scale, add)
+    return is_finite(dqueries.reshape(-1))
 
 
 @kernel
@@ -231,6 +252,12 @@ def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarg
             kept = of_query(keep, b, h, t + i)
             for j in range(n):
                 weights[i, j] = weights[i, j] * enlarge if kept[s + j] else 0
+
+
+@kernel
+def of_head(x: Any, b: int, h: int) -> Any:
+    """What of x, (1 or B, 1 or H, …), is a head's."""
+    return x[b % x.shape[0], h % x.shape[1]]
 
 
 @kernel
