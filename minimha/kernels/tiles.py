@@ -97,7 +97,8 @@ def backward(
 
 def _tile(size: tuple[int, int], x: Given) -> tuple[int, int]:
     """Queries and keys in a tile."""
-    return size[0] * (2 if np.mean(x.last - x.first) > _FAR else 1), size[1]
+    visible = x.last.sum() - x.first.sum()
+    return size[0] * (2 if visible > _FAR * x.last.size else 1), size[1]
 
 
 def _parts(heads: int, most: int) -> int:
@@ -108,7 +109,7 @@ def _parts(heads: int, most: int) -> int:
 
 def _edges(start: int, stop: int, parts: int) -> list[int]:
     """Where parts of about the same length begin, and the last one ends."""
-    return [start + (stop - start) * n // parts // 96 * 96 for n in range(parts)] + [stop]
+    return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
 def _in_one_thread_of_blas(x: Given, work: Callable[[int, int], bool], count: int) -> bool:

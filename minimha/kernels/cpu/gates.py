@@ -9,6 +9,7 @@ import numpy as np
 
 from .arrays import Array, exact, floats, plain, shared
 from .exp import exp
+from .jit import widest_vectors
 
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
@@ -41,6 +42,7 @@ def _gate(x: Array, name: str) -> Any:
 
 @exact
 def _gelu(x, y):
+    widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
     for i in range(x.size):
@@ -51,6 +53,7 @@ def _gelu(x, y):
 
 @exact
 def _through_gelu(x, dy, dx):
+    widest_vectors()
     one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
     c1, c3 = x.dtype.type(_C), x.dtype.type(3 * _C * _A)
@@ -65,6 +68,7 @@ def _through_gelu(x, dy, dx):
 
 @exact
 def _silu(x, y):
+    widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
     for i in range(x.size):
         a = -bound if x[i] < -bound else x[i]
@@ -74,6 +78,7 @@ def _silu(x, y):
 
 @exact
 def _through_silu(x, dy, dx):
+    widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
     for i in range(x.size):
         z = -bound if x[i] < -bound else x[i]

@@ -159,11 +159,12 @@ def through(
         return True
     t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
     height, width = min(tile[0], t), tile[1]
-    wide = min(width, s1 - s0 + GRAIN)
+    wide = min(width, s1 - s0) + GRAIN
     p_memory, ds_memory = matrix(height, wide, like), matrix(height, wide, like)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
-    queries, douts = gather(flat(q), of_queries, scale), gather(flat(dout), of_out, scale * 0 + 1)
+    queries = gather(flat(q), of_queries, scale)
+    douts = gather(flat(dout), of_out, like.dtype.type(1))
     queries_down = right(queries, (0, t, 0, depth), like)
     douts_down = right(douts, (0, t, 0, depth_v), like)
     dqueries = matrix(t, columns(depth, like), like)

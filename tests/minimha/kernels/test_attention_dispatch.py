@@ -185,9 +185,10 @@ def test_auto_takes_what_pays(rng):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     if (why := ways.unavailable()) is None:
         best = "tiled" if ways.no_vectors() else "microkernel"
-        assert mh.explain_dispatch(*large).implementation == "fused"
-        assert mh.explain_dispatch(*large, softcap=2.0).implementation == best
-        told = mh.explain_dispatch(*(np.tile(x, (1, 1, 2, 1)) for x in large))
+        few = [x[..., :64, :] for x in large]
+        assert mh.explain_dispatch(*few).implementation == "fused"
+        assert mh.explain_dispatch(*few, softcap=2.0).implementation == best
+        told = mh.explain_dispatch(*large)
         assert told.implementation == best
         assert set(told.reasons) == set(IMPLEMENTATIONS)
     else:

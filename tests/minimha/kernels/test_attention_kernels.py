@@ -67,9 +67,9 @@ def changed(module, **names):
 
 @contextlib.contextmanager
 def small_tiles():
-    """Many tiles, threads and slabs, of little work."""
+    """Many tiles, operands, threads and slabs, of little work."""
     with (
-        changed(tiles, FORWARD=(24, 96), BACKWARD=(24, 96)),
+        changed(tiles, FORWARD=(24, 96), BACKWARD=(24, 64), _FAR=80),
         changed(slabs, _SLAB=1, _LEAST=32, _THREADS=1, _PIECE=1),
     ):
         yield

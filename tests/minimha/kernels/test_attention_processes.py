@@ -13,7 +13,7 @@ import numpy as np, minimha as mh
 from minimha import masks
 from minimha.functional import IMPLEMENTATIONS, attention
 from minimha.kernels import attention as ways, given, threads, tiles
-tiles.FORWARD = tiles.BACKWARD = (24, 96)
+tiles.FORWARD, tiles.BACKWARD, tiles._FAR = (24, 96), (24, 64), 80
 given._THREADS, given._PIECE, given._SLAB, given._LEAST = 1, 1, 1, 32
 rng = np.random.default_rng(4)
 
@@ -44,9 +44,9 @@ def check(name, dtype, t, s, d, dv, options):
 """
 
 
-def process(code, timeout=500, **environment):
+def process(code, *arguments, timeout=500, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True, check=False, text=True, timeout=timeout,
         env={**os.environ, **environment},
     )  # fmt: skip
@@ -63,6 +63,29 @@ def test_nothing_is_read_or_written_behind_an_array():
         "import numba; print(numba.config.BOUNDSCHECK)"
     )
     assert process(code, NUMBA_BOUNDSCHECK="1") == ["1"]
+
+
+ANOTHER_CPU = """
+import sys
+import llvmlite.binding as llvm
+features = llvm.get_host_cpu_features
+llvm.get_host_cpu_features = lambda: dict.fromkeys(sys.argv[1:], True)
+from minimha.kernels.cpu import lanes
+lanes.slow()
+llvm.get_host_cpu_features = features
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [("avx2 fma", ["32", "6", "True"]), ("neon", ["16", "12", "True"]), ("", ["16", "6", "False"])],
+)
+def test_blocks_of_other_cpus_tell_the_same(cpu, expected, tmp_path):
+    """LLVM makes of their vectors what this one has: the blocks are theirs, the instructions not."""
+    code = ANOTHER_CPU + CASES
+    code += "check('microkernel', 'float32', 100, 205, 17, 3, True)\n"
+    code += "print(lanes.BYTES, lanes.ROWS, lanes.slow() is None)"
+    assert process(code, *cpu.split(), MINIMHA_CACHE_DIR=str(tmp_path)) == expected
 
 
 AS_PYTHON = """
