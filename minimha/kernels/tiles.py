@@ -15,9 +15,10 @@ from .given import Given, heads_first, rows, shared
 
 FORWARD, BACKWARD = (48, 1536), (48, 384)
 """Queries in a tile, a multiple of the rows of every block, and keys, of `cpu.tiles.GRAIN`."""
-_FAR = 2048
-"""If queries see more keys than this, these leave the fast memory between two tiles: then a tile
-has twice the queries. The backward makes operands of so many queries and keys at a time."""
+_FAR = 2560
+"""Keys beyond this number leave the fast memory before the next tile of the forward needs them: if
+so many are seen, a tile has twice the queries, and if twice as many, four times. The backward makes
+operands of so many queries and keys at a time."""
 
 
 def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
@@ -30,7 +31,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     from .cpu import tiles
 
     h, t = x.heads[0], x.shape[-2]
-    b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(FORWARD, x)
+    b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(x)
     out = np.empty((*x.query.shape[:-1], dv), x.like.dtype)
     lse = np.empty((b, h, t), x.like.dtype)
     for t0, t1, rest in x.slabs():
@@ -58,7 +59,6 @@ def backward(
 
     (h, g), (t, s) = x.heads, x.shape[-2:]
     b, d, dv = math.prod(x.shape[:-3]), x.query.shape[-1], x.value.shape[-1]
-    tile = _tile(BACKWARD, x)
     edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
     parts = list(enumerate(pairwise(edges)))
     items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
@@ -71,7 +71,7 @@ def backward(
         def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
             return tiles.backward(
                 x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.keep,
-                x.scale, x.softcap, x.enlarge, t0, tile, _FAR, x.like, items[n0:n1],
+                x.scale, x.softcap, x.enlarge, t0, BACKWARD, _FAR, x.like, items[n0:n1],
                 out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias,
             )  # fmt: skip
 
@@ -95,10 +95,10 @@ def backward(
     )
 
 
-def _tile(size: tuple[int, int], x: Given) -> tuple[int, int]:
-    """Queries and keys in a tile."""
-    visible = x.last.sum() - x.first.sum()
-    return size[0] * (2 if visible > _FAR * x.last.size else 1), size[1]
+def _tile(x: Given) -> tuple[int, int]:
+    """Queries and keys in a tile of the forward."""
+    seen = (x.last.sum() - x.first.sum()) / x.last.size
+    return FORWARD[0] * (1 if seen <= _FAR else 2 if seen <= 2 * _FAR else 4), FORWARD[1]
 
 
 def _parts(heads: int, most: int) -> int:
