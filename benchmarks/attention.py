@@ -6,7 +6,7 @@ python benchmarks/attention.py [--quick] [--save docs/measured/attention.md] [--
 --save writes the page after every step, and a picture beside it. When the minutes are over, no
 further cell is begun; the dearest come last, and the page says which are missing.
 
-Contenders take turns: a rest, then a call that does not count if it is short, then calls for 10 ms;
+Contenders take turns: a rest, then a call that does not count if it is short, then calls for 20 ms;
 their median is the turn. The rest is for the threads of PyTorch, which spin for some milliseconds
 after their work. Where the libraries alternate call by call on two cores, they are in each other's
 way: PyTorch's forward of 128 positions took 10 ms in place of 0.2. The first call is to have its
