@@ -23,7 +23,7 @@ BARS = {  # the most of PyTorch's time that is allowed, at width 64 on 2 threads
     ("forward + backward", "full"): {512: 0.80, 2048: 0.90, 4096: 0.95, 8192: 0.95},
 }
 WINDOW_BAR, WARM_BAR, COLD_BAR = 0.15, 1.0, 15.0
-TICKS = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 10
+TICKS = 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3
 LINES = {  # colours of Okabe and Ito, which do not depend on telling red from green
     "causal": ("#0072B2", "o"),
     "full": ("#D55E00", "s"),
