@@ -57,7 +57,7 @@ def blocks(m: int, like: Any) -> int:
 
 @kernel
 def right(x: Any, part: Any, like: Any) -> Any:
-    """Part (depth, n) of x as a right operand: itself, or panels (·, depth, columns of a block)."""
+    """Part (depth, n) of x as a right operand: a copy, or panels (·, depth, columns of a block)."""
     t0, t1, n0, n1 = part
     if like.ndim == 2:
         return x[t0:t1, n0:n1].copy()
@@ -70,8 +70,6 @@ def right(x: Any, part: Any, like: Any) -> Any:
             row = x[t0 + i, start : start + used]
             for j in range(used):
                 panels[p, i, j] = row[j]
-        if used < width:
-            panels[p, :, used:] = 0
     return panels
 
 
@@ -90,17 +88,18 @@ def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
             row = x[start + j, n0:n1]
             for i in range(len(row)):
                 panels[p, i, j] = row[i]
-        if used < width:
-            panels[p, :, used:] = 0
     return panels
 
 
 @kernel
 def _panels(depth: int, n: int, like: Any) -> Any:
-    """Empty, for n columns."""
+    """For n columns: empty, but for zeros in a last one that they do not fill."""
     width = like.shape[2]
     count = -(-n // width)
-    return aligned(count * depth * width, like).reshape(count, depth, width)
+    panels = aligned(count * depth * width, like).reshape(count, depth, width)
+    if n % width:
+        panels[-1] = 0
+    return panels
 
 
 @kernel
