@@ -35,8 +35,13 @@ def single_blas() -> Iterator[None]:
 
 def silence_helper() -> None:
     """In a thread that does nothing but help: what single_blas is to the thread that is helped."""
-    if _users.number:
+    if known():
         _silence(_libraries()[1])
+
+
+def known() -> bool:
+    """Whether somebody used single_blas."""
+    return _libraries.cache_info().currsize > 0
 
 
 @functools.cache

@@ -25,12 +25,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_folded(query, x) @ key.mT).reshape(b, h, t, -1)
     for t0, t1, rest in x.slabs():
-
-        def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
-            fused.weigh(weights, x.first, x.last, rest, x.bias, x.scale, n0, n1, t0, t1)
-            return True
-
-        shared(x, work, b * h)
+        fused.weigh(shared(x, b * h), weights, x.first, x.last, rest, x.bias, x.scale, t0, t1)
     out = (_folded(weights, x) @ value).reshape(*x.shape[:-1], dv)
     return (out, weights) if np.all(np.isfinite(out)) else None
 
@@ -46,8 +41,13 @@ def backward(
     dout = _folded(four_axes(dout), x)
     dvalue = _folded(weights, x).mT @ dout
     dscores = (dout @ value.mT).reshape(weights.shape)
-    pair = weights.reshape(-1, s), dscores.reshape(-1, s)
-    if not shared(x, lambda n0, n1: fused.unweigh(*pair, n0, n1), b * h * t):
+    pair, count, endless = (
+        (weights.reshape(-1, s), dscores.reshape(-1, s)),
+        b * h * t,
+        np.zeros(1, bool),
+    )
+    fused.unweigh(shared(x, count), *pair, endless)
+    if endless[0]:
         return None
     rows = _folded(dscores, x)
     dq = x.scale * (rows @ key).reshape(query.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,15 +150,6 @@ def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return contiguous(x.reshape(math.prod(x.shape[:-3]), *shared))
 
 
-def shared(x: Given, work: Callable[[int, int], bool], count: int) -> bool:
-    """Do work(start, stop) for range(count) in pieces, in several threads where that pays. Returns
-    whether all of it is finite."""
-    pieces = 1 if x.products < _THREADS else min(count, x.products // _PIECE)
-    edges = [count * n // pieces for n in range(pieces + 1)]
-    finite = [True] * pieces
-
-    def do(n: int) -> None:
-        finite[n] = work(edges[n], edges[n + 1])
-
-    threads.share(do, pieces)
-    return all(finite)
+def shared(x: Given, count: int) -> tuple[Any, ...]:
+    """range(count) for a kernel: threads share it where that pays."""
+    return threads.part(count, 1 if x.products < _THREADS else min(count, x.products // _PIECE))

@@ -7,15 +7,24 @@ import functools
 import math
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
 
-from minimha.kernels.blas import silence_helper, single_blas
+import numpy as np
 
-__all__ = ["limit", "number", "share", "single_blas"]
+from . import blas
+
+WORK, CALL, ARGUMENTS, START, STOP, PIECES, DONE, FAILED, BUSY, AWAKE, CALLED_OFF = range(0, 88, 8)
+"""What a leader and its helpers tell each other, each in a line of the cache of its own: what is
+left of the call under way; the function that does a piece; its arguments; the range, in how many
+pieces, how many are done, whether one failed; whether somebody leads; how many helpers look for
+work; how often they were told to stop looking."""
+MOST_PIECES, MOST_HELPERS = 2**16 - 1, 2**8 - 1
+
+_LOOKS = 2000
+"""So often a helper looks for more before it sleeps: for about half a millisecond."""
 
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
@@ -66,88 +75,40 @@ def limit(threads: int) -> Iterator[None]:
         _limit.reset(token)
 
 
-def share(work: Callable[[int], None], count: int) -> None:
-    """Call work(0), work(1), … work(count − 1), each once, in `number` threads at a time.
+@contextlib.contextmanager
+def single_blas() -> Iterator[None]:
+    """`blas.single_blas`, of which helpers learn that are awake already."""
+    known = blas.known()
+    with blas.single_blas():
+        if not known:
+            _pool.team[CALLED_OFF] += 1
+        yield
 
-    Turns start in this order, so put the heaviest first. The caller is one of the threads, and
-    does alone what no helper came to in time; all callers together have `number` − 1 helpers. work
-    should spend its time without the interpreter's lock. Inside work, share is a plain loop.
 
-    After an exception no turn starts; it is raised when those under way have ended.
+def part(count: int, pieces: int = 1) -> tuple[int, int, int, np.ndarray]:
+    """All of range(count), for a kernel to share in so many pieces: see `cpu.parallel`.
+
+    (0, count, how it is shared, the team): how many pieces, and how many helpers at most, or 0
+    where the caller is to be alone; and where they find each other. All callers together have
+    `number` − 1 helpers. They are awake or about to be; those that are late, or that the system
+    does not give, are done without.
     """
-    helpers = min(count, number()) - 1
-    if helpers < 1 or getattr(_here, "sharing", False):
-        for k in range(count):
-            work(k)
-        return
-    job = _Job(work, count)
-    _here.sharing = True
-    try:
-        try:
-            _pool.call(job, helpers)
-            for k in job.turns:
-                work(k)
-        finally:
-            job.end()
-    finally:
-        _here.sharing = False
-    if job.errors:
-        raise job.errors.pop()  # popped: a job that holds its own traceback would keep arrays alive
-
-
-_here = threading.local()
-
-
-class _Job:
-    """One call of share. Appends and next() are atomic, so it needs no lock."""
-
-    def __init__(self, work: Callable[[int], None], count: int) -> None:
-        self.work, self.turns = work, iter(range(count))
-        self.begun: list[None] = []  # one a helper, as are those who ended
-        self.ended: list[None] = []
-        self.errors: list[BaseException] = []
-        self.news: SimpleQueue[None] = SimpleQueue()
-
-    def help(self) -> None:
-        """What a helper does."""
-        self.begun.append(None)
-        try:
-            silence_helper()
-            for k in self.turns:
-                self.work(k)
-        except BaseException as error:
-            deque(self.turns, maxlen=0)
-            if not self.errors:
-                self.errors.append(error)
-        self.ended.append(None)
-        self.news.put(None)
-
-    def end(self) -> None:
-        """Let nobody start another turn, and wait for those under way, through Ctrl-C too."""
-        while True:
-            try:
-                deque(self.turns, maxlen=0)
-                with contextlib.suppress(ValueError):
-                    while True:
-                        _pool.jobs.remove(self)
-                while len(self.ended) < len(self.begun):
-                    self.news.get()
-                break
-            except BaseException as error:  # to be raised when nobody writes to the arrays any more
-                self.errors[:] = [error]
-        del self.work  # a helper may let go of this job a moment later, of arrays not
+    pieces = min(pieces, MOST_PIECES)
+    helpers = min(pieces, number(), MOST_HELPERS + 1) - 1
+    if helpers < 1:
+        return 0, count, 0, _pool.team
+    return 0, count, pieces << 8 | helpers, _pool.call(helpers)
 
 
 class _Pool:
-    """Helpers, started when first needed. They hold no job while they wait."""
+    """Helpers, started when first needed: see `cpu.parallel`, which says what a team is."""
 
     def __init__(self) -> None:
-        self.jobs: deque[_Job] = deque()  # each as often as helpers may still join it
+        self.team = np.zeros(88, np.int64)
         self.wake: SimpleQueue[None] = SimpleQueue()
         self.size, self.lock = 0, threading.Lock()
 
-    def call(self, job: _Job, helpers: int) -> None:
-        """Ask so many helpers to join."""
+    def call(self, helpers: int) -> np.ndarray:
         with self.lock:
             while self.size < helpers:
                 try:
@@ -155,17 +116,21 @@ class _Pool:
                 except RuntimeError:  # the system has no more, or Python is about to end
                     break
                 self.size += 1
-        for _ in range(min(helpers, self.size)):
-            self.jobs.append(job)
-            self.wake.put(None)
+            asleep = min(helpers, self.size) - int(self.team[AWAKE])
+            for _ in range(asleep - self.wake.qsize()):
+                self.wake.put(None)
+        return self.team
 
     def serve(self) -> None:
         """The life of a helper."""
-        _here.sharing = True
+        from .cpu.parallel import attend
+
+        team = self.team  # held while it is looked at, whatever becomes of the pool
         while True:
             self.wake.get()
-            with contextlib.suppress(IndexError):  # its caller was faster
-                self.jobs.popleft().help()
+            called_off = int(team[CALLED_OFF])
+            blas.silence_helper()
+            attend(team, _LOOKS, called_off)
 
 
 _pool = _Pool()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
@@ -38,15 +37,14 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
         edges = _edges(t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
         parts = reversed(list(pairwise(edges)))  # the last queries of a causal mask see most
         items = np.array([(*head, *part) for part, *head in product(parts, range(b), range(h))])
-
-        def work(n0: int, n1: int, rest: Any = rest, origin: int = t0, items: Any = items) -> bool:
-            return tiles.forward(
-                x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.sink,
-                x.keep, x.scale, x.softcap, x.enlarge, origin, tile, x.like, items[n0:n1],
-                out, lse,
+        endless = np.zeros(1, bool)
+        with _one_thread_of_blas(x):
+            tiles.forward(
+                shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
+                x.last, rest, x.bias, x.sink, x.keep, x.scale, x.softcap, x.enlarge, t0, tile,
+                x.like, items, out, lse, endless,
             )  # fmt: skip
-
-        if not _in_one_thread_of_blas(x, work, len(items)):
+        if endless[0]:
             return None
     return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
 
@@ -67,15 +65,14 @@ def backward(
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
     out_rows, dout_rows = rows(out), rows(dout)
     for t0, t1, rest in x.slabs():
-
-        def work(n0: int, n1: int, rest: Any = rest, t0: int = t0, t1: int = t1) -> bool:
-            return tiles.backward(
-                x.query, x.key, x.value, x.heads, x.first, x.last, rest, x.bias, x.keep,
-                x.scale, x.softcap, x.enlarge, t0, BACKWARD, _FAR, x.like, items[n0:n1],
-                out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias,
+        endless = np.zeros(1, bool)
+        with _one_thread_of_blas(x):
+            tiles.backward(
+                shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
+                x.last, rest, x.bias, x.keep, x.scale, x.softcap, x.enlarge, t0, BACKWARD, _FAR,
+                x.like, items, out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias, endless,
             )  # fmt: skip
-
-        if not _in_one_thread_of_blas(x, work, len(items)):
+        if endless[0]:
             return None
     dsink = None
     if wanted[4]:
@@ -112,7 +109,6 @@ def _edges(start: int, stop: int, parts: int) -> list[int]:
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
-def _in_one_thread_of_blas(x: Given, work: Callable[[int, int], bool], count: int) -> bool:
-    """As `shared`."""
-    with contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas():
-        return shared(x, work, count)
+def _one_thread_of_blas(x: Given) -> contextlib.AbstractContextManager[None]:
+    """Where its products are BLAS's."""
+    return contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas()

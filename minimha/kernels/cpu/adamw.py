@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, exact, floats, plain, shared
+from .parallel import led
 
 
 def adamw(
@@ -20,16 +21,18 @@ def adamw(
     new = np.empty(p.shape, p.dtype)  # and not p: what a pullback saved stays as it was
     flat = [a.reshape(-1) for a in (p, g, m, v, new)]
     numbers = (*map(float, betas), float(decay), float(rate), float(eps))
-    shared(lambda a, b: _adamw(*[x[a:b] for x in flat], *numbers), p.size, p.nbytes)
+    _adamw(shared(p.size, p.nbytes), *flat, *numbers)
     return new, m, v
 
 
 @exact
-def _adamw(p, g, m, v, new, beta1, beta2, decay, rate, eps):
+def _adamw(part, p, g, m, v, new, beta1, beta2, decay, rate, eps):
+    if led(part):
+        return
     b1, c1 = p.dtype.type(beta1), p.dtype.type(1 - beta1)
     b2, c2 = p.dtype.type(beta2), p.dtype.type(1 - beta2)
     decay, rate, eps = p.dtype.type(decay), p.dtype.type(rate), p.dtype.type(eps)
-    for i in range(p.size):
+    for i in range(part[0], part[1]):
         m[i] = b1 * m[i] + c1 * g[i]
         v[i] = b2 * v[i] + c2 * (g[i] * g[i])
         new[i] = decay * p[i] - rate * (m[i] / (math.sqrt(v[i]) + eps))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,19 +39,6 @@ def as_rows(x: Array) -> Array:
     return plain(x).reshape(-1, x.shape[-1])
 
 
-def shared(work: Callable[[int, int], Any], count: int, nbytes: int) -> list[Any]:
-    """What work(start, stop) returns for each piece of range(count): threads share large arrays.
-
-    The pieces depend on the number of threads alone.
-    """
-    pieces = min(threads.number(), count) if nbytes >= _LARGE else 1
-    if pieces == 1:
-        return [work(0, count)]
-    ends = [count * k // pieces for k in range(pieces + 1)]
-    results = [None] * pieces
-
-    def piece(k: int) -> None:
-        results[k] = work(ends[k], ends[k + 1])
-
-    threads.share(piece, pieces)
-    return results
+def shared(count: int, nbytes: int) -> tuple[Any, ...]:
+    """range(count) for a kernel: threads share arrays of so many bytes."""
+    return threads.part(count, min(threads.number(), count) if nbytes >= _LARGE else 1)

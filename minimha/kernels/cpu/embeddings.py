@@ -8,6 +8,7 @@ import numpy as np
 
 from ...functional.rope import angles
 from .arrays import Array, as_rows, exact, floats, shared
+from .parallel import led
 
 
 def embedding(table: Array, indices: Array) -> Any:
@@ -56,16 +57,18 @@ def rope(
     def turned(x: Array, sin: Array) -> Array:
         y, x = np.empty(shape, x.dtype), as_rows(x)
         out = y.reshape(x.shape)
-        shared(lambda a, b: _turn(x, cos, sin, interleaved, out, a, b), len(x), x.nbytes)
+        _turn(shared(len(x), x.nbytes), x, cos, sin, interleaved, out)
         return y
 
     return turned(x, sin), lambda dy: (turned(dy, -sin),)
 
 
 @exact
-def _turn(x, cos, sin, interleaved, y, start, stop):
+def _turn(part, x, cos, sin, interleaved, y):
+    if led(part):
+        return
     half = cos.shape[1]
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         t = i % len(cos)
         if interleaved:
             for j in range(half):

@@ -6,19 +6,22 @@ import math
 from typing import Any
 
 from .jit import kernel
+from .parallel import led
 from .rows import exp_less, is_finite, largest, scale_by, weighted
 from .tiles import finish
 
 
 @kernel
 def weigh(
-    scores: Any, first: Any, last: Any, rest: Any, bias: Any, scale: Any, n0: int, n1: int,
+    part: Any, scores: Any, first: Any, last: Any, rest: Any, bias: Any, scale: Any,
     t0: int, t1: int,
 ) -> None:  # fmt: skip
     """scores <- softmax(scale · scores + bias) over what is visible, for scores (B, H, T, S): of
-    the heads from n0 to n1, b · H + h, the queries from t0 to t1."""
+    a part of the heads, b · H + h, the queries from t0 to t1."""
+    if led(part):
+        return
     none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
-    for n in range(n0, n1):
+    for n in range(part[0], part[1]):
         b, h = n // heads, n % heads
         begin = first[b % len(first), h % first.shape[1], t0:t1]
         end = last[b % len(last), h % last.shape[1], t0:t1]
@@ -35,12 +38,15 @@ def weigh(
 
 
 @kernel
-def unweigh(weights: Any, dweights: Any, n0: int, n1: int) -> bool:
-    """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S), the rows from n0 to
-    n1. Returns whether that is finite."""
-    for n in range(n0, n1):
+def unweigh(part: Any, weights: Any, dweights: Any, endless: Any) -> None:
+    """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S), a part of the rows.
+
+    endless[0] becomes true unless that is finite.
+    """
+    for n in range(part[0], part[1]):
         row, drow = weights[n], dweights[n]
         mean = weighted(row, drow)
         for j in range(len(row)):
             drow[j] = row[j] * (drow[j] - mean)
-    return is_finite(dweights[n0:n1].reshape(-1))
+    if not is_finite(dweights[part[0] : part[1]].reshape(-1)):
+        endless[0] = True

@@ -10,6 +10,7 @@ import numpy as np
 from .arrays import Array, exact, floats, plain, shared
 from .exp import exp
 from .jit import widest_vectors
+from .parallel import led
 
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
@@ -29,35 +30,39 @@ def _gate(x: Array, name: str) -> Any:
         return None
     x, y = plain(x), np.empty(x.shape, x.dtype)
     flat, into = x.reshape(-1), y.reshape(-1)
-    shared(lambda a, b: _FORWARD[name](flat[a:b], into[a:b]), x.size, x.nbytes)
+    _FORWARD[name](shared(x.size, x.nbytes), flat, into)
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = np.empty(x.shape, x.dtype)
         flat, out, into = x.reshape(-1), plain(dy).reshape(-1), dx.reshape(-1)
-        shared(lambda a, b: _BACKWARD[name](flat[a:b], out[a:b], into[a:b]), x.size, x.nbytes)
+        _BACKWARD[name](shared(x.size, x.nbytes), flat, out, into)
         return (dx,)
 
     return y, pullback
 
 
 @exact
-def _gelu(x, y):
+def _gelu(part, x, y):
+    if led(part):
+        return
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
-    for i in range(x.size):
+    for i in range(part[0], part[1]):
         a = -bound if x[i] < -bound else x[i]
         z = bound if a > bound else a
         y[i] = a / (one + exp(z * (b1 + b3 * (z * z))))
 
 
 @exact
-def _through_gelu(x, dy, dx):
+def _through_gelu(part, x, dy, dx):
+    if led(part):
+        return
     widest_vectors()
     one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
     c1, c3 = x.dtype.type(_C), x.dtype.type(3 * _C * _A)
-    for i in range(x.size):
+    for i in range(part[0], part[1]):
         z = -bound if x[i] < -bound else x[i]
         z = bound if z > bound else z
         square = z * z
@@ -67,20 +72,24 @@ def _through_gelu(x, dy, dx):
 
 
 @exact
-def _silu(x, y):
+def _silu(part, x, y):
+    if led(part):
+        return
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(x.size):
+    for i in range(part[0], part[1]):
         a = -bound if x[i] < -bound else x[i]
         z = bound if a > bound else a
         y[i] = a / (one + exp(-z))
 
 
 @exact
-def _through_silu(x, dy, dx):
+def _through_silu(part, x, dy, dx):
+    if led(part):
+        return
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(x.size):
+    for i in range(part[0], part[1]):
         z = -bound if x[i] < -bound else x[i]
         z = bound if z > bound else z
         gate = one / (one + exp(-z))
@@ -102,14 +111,16 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
         a = plain(a)
         y = np.empty(a.shape, a.dtype)
         flat, kept, into = a.reshape(-1), keep.reshape(-1), y.reshape(-1)
-        shared(lambda a, b: _dropout(flat[a:b], kept[a:b], 1 - p, into[a:b]), a.size, a.nbytes)
+        _dropout(shared(a.size, a.nbytes), flat, kept, 1 - p, into)
         return y
 
     return kept(x), lambda dy: (kept(dy), None)
 
 
 @exact
-def _dropout(x, keep, share, y):
+def _dropout(part, x, keep, share, y):
+    if led(part):
+        return
     zero, share = x.dtype.type(0), x.dtype.type(share)
-    for i in range(x.size):
+    for i in range(part[0], part[1]):
         y[i] = x[i] / share if keep[i] else zero

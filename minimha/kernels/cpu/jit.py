@@ -41,12 +41,17 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(kernel, **options)
-    options = {"nogil": True, "error_model": "numpy", "fastmath": set(FAST), **options}
+    options = settings(options)
     compiled = numba.njit(**options)(function)
     if compiled is not function:
         for tell in _told:
             tell(compiled, options)
     return compiled
+
+
+def settings(options: dict[str, Any]) -> dict[str, Any]:
+    """What Numba is told of every kernel, changed by these."""
+    return {"nogil": True, "error_model": "numpy", "fastmath": set(FAST), **options}
 
 
 def widest_vectors() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
+from .parallel import led
 
-_BLOCK = 64  # rows whose gradients are summed before they join the others: rounding stays small
+_BLOCK = 64
+"""Rows whose gradients are summed before they join the others: rounding stays small."""
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
@@ -20,15 +22,15 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> An
     weight, bias = plain(weight), plain(bias)
     y, rows = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # means, inverses of σ
     out = y.reshape(x.shape)
-    shared(lambda a, b: _layer_norm(x, weight, bias, eps, out, rows, a, b), len(x), x.nbytes)
+    _layer_norm(shared(len(x), x.nbytes), x, weight, bias, eps, out, rows)
 
     def pullback(dy: Array) -> tuple[Array, Array, Array]:
         dx, dy = np.empty(shape, x.dtype), as_rows(dy)
         into = dx.reshape(x.shape)
-        sums = shared(
-            lambda a, b: _through_layer_norm(x, weight, rows, dy, into, a, b), len(x), x.nbytes
-        )
-        return dx, sum(s[0] for s in sums), sum(s[1] for s in sums)
+        sums = np.zeros((2, -(-len(x) // _BLOCK), x.shape[1]), x.dtype)
+        count = sums.shape[1]
+        _through_layer_norm(shared(count, x.nbytes), x, weight, rows, dy, into, sums)
+        return dx, *sums.sum(axis=1)
 
     return y, pullback
 
@@ -40,23 +42,25 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     shape, x, weight = x.shape, as_rows(x), plain(weight)
     y, inverses = np.empty(shape, x.dtype), np.empty(len(x), x.dtype)
     out = y.reshape(x.shape)
-    shared(lambda a, b: _rms_norm(x, weight, eps, out, inverses, a, b), len(x), x.nbytes)
+    _rms_norm(shared(len(x), x.nbytes), x, weight, eps, out, inverses)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
         dx, dy = np.empty(shape, x.dtype), as_rows(dy)
         into = dx.reshape(x.shape)
-        sums = shared(
-            lambda a, b: _through_rms_norm(x, weight, inverses, dy, into, a, b), len(x), x.nbytes
-        )
-        return dx, sum(sums)
+        sums = np.zeros((-(-len(x) // _BLOCK), x.shape[1]), x.dtype)
+        count = len(sums)
+        _through_rms_norm(shared(count, x.nbytes), x, weight, inverses, dy, into, sums)
+        return dx, sums.sum(axis=0)
 
     return y, pullback
 
 
 @exact
-def _layer_norm(x, weight, bias, eps, y, rows, start, stop):
+def _layer_norm(part, x, weight, bias, eps, y, rows):
+    if led(part):
+        return
     width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         mean = _sum(x[i]) / width
         inverse = one / math.sqrt(_squares(x[i], mean) / width + eps)
         rows[0, i], rows[1, i] = mean, inverse
@@ -65,29 +69,29 @@ def _layer_norm(x, weight, bias, eps, y, rows, start, stop):
 
 
 @exact
-def _through_layer_norm(x, weight, rows, dy, dx, start, stop):
+def _through_layer_norm(part, x, weight, rows, dy, dx, sums):
+    if led(part):
+        return
     count = x.shape[1]
     width = x.dtype.type(count)
-    dweight, dbias = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
-    some, more = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
-    for i in range(start, stop):
-        mean, inverse = rows[0, i], rows[1, i]
-        g, gx = _means(x[i], dy[i], weight, mean, inverse, width)
-        for j in range(count):
-            normed = (x[i, j] - mean) * inverse
-            dx[i, j] = (dy[i, j] * weight[j] - g - normed * gx) * inverse
-            some[j] += dy[i, j] * normed
-            more[j] += dy[i, j]
-        if (i - start) % _BLOCK == _BLOCK - 1 or i == stop - 1:
-            _move(some, dweight)
-            _move(more, dbias)
-    return dweight, dbias
+    for block in range(part[0], part[1]):
+        dweight, dbias = sums[0, block], sums[1, block]
+        for i in range(block * _BLOCK, min(len(x), (block + 1) * _BLOCK)):
+            mean, inverse = rows[0, i], rows[1, i]
+            g, gx = _means(x[i], dy[i], weight, mean, inverse, width)
+            for j in range(count):
+                normed = (x[i, j] - mean) * inverse
+                dx[i, j] = (dy[i, j] * weight[j] - g - normed * gx) * inverse
+                dweight[j] += dy[i, j] * normed
+                dbias[j] += dy[i, j]
 
 
 @exact
-def _rms_norm(x, weight, eps, y, inverses, start, stop):
+def _rms_norm(part, x, weight, eps, y, inverses):
+    if led(part):
+        return
     width, eps, one = x.dtype.type(x.shape[1]), x.dtype.type(eps), x.dtype.type(1)
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         inverse = one / math.sqrt(_squares(x[i], x.dtype.type(0)) / width + eps)
         inverses[i] = inverse
         for j in range(x.shape[1]):
@@ -95,20 +99,20 @@ def _rms_norm(x, weight, eps, y, inverses, start, stop):
 
 
 @exact
-def _through_rms_norm(x, weight, inverses, dy, dx, start, stop):
+def _through_rms_norm(part, x, weight, inverses, dy, dx, sums):
+    if led(part):
+        return
     count, zero = x.shape[1], x.dtype.type(0)
     width = x.dtype.type(count)
-    dweight, some = np.zeros(count, x.dtype), np.zeros(count, x.dtype)
-    for i in range(start, stop):
-        inverse = inverses[i]
-        _, gx = _means(x[i], dy[i], weight, zero, inverse, width)
-        for j in range(count):
-            normed = x[i, j] * inverse
-            dx[i, j] = (dy[i, j] * weight[j] - normed * gx) * inverse
-            some[j] += dy[i, j] * normed
-        if (i - start) % _BLOCK == _BLOCK - 1 or i == stop - 1:
-            _move(some, dweight)
-    return dweight
+    for block in range(part[0], part[1]):
+        dweight = sums[block]
+        for i in range(block * _BLOCK, min(len(x), (block + 1) * _BLOCK)):
+            inverse = inverses[i]
+            _, gx = _means(x[i], dy[i], weight, zero, inverse, width)
+            for j in range(count):
+                normed = x[i, j] * inverse
+                dx[i, j] = (dy[i, j] * weight[j] - normed * gx) * inverse
+                dweight[j] += dy[i, j] * normed
 
 
 @in_any_order
@@ -135,10 +139,3 @@ def _means(x, dy, weight, mean, inverse, width):
         g += dy[j] * weight[j]
         gx += dy[j] * weight[j] * ((x[j] - mean) * inverse)
     return g / width, gx / width
-
-
-@exact(forceinline=True)
-def _move(some, total):
-    for j in range(total.size):
-        total[j] += some[j]
-        some[j] = total.dtype.type(0)

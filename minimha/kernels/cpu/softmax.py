@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, as_rows, exact, floats, plain, shared
+from .parallel import led
 from .rows import exp_less, largest, weighted
 
 
@@ -22,7 +23,7 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     shape, x = x.shape, as_rows(x)
     y = np.empty(shape, x.dtype)
     out, visible = y.reshape(x.shape), _EVERYTHING if mask is None else mask
-    shared(lambda a, b: _softmax(x, visible, out, a, b), len(x), x.nbytes)
+    _softmax(shared(len(x), x.nbytes), x, visible, out)
     return y, _pullback(y, mask)
 
 
@@ -30,7 +31,7 @@ def _pullback(y: Array, mask: Array | None) -> Any:
     def pullback(dy: Array) -> tuple[Array]:
         dx, visible = np.empty(y.shape, y.dtype), _EVERYTHING if mask is None else mask
         rows, dy, into = (a.reshape(-1, y.shape[-1]) for a in (y, plain(dy), dx))
-        shared(lambda a, b: _through_softmax(rows, visible, dy, into, a, b), len(rows), y.nbytes)
+        _through_softmax(shared(len(rows), y.nbytes), rows, visible, dy, into)
         return (dx,)
 
     return pullback
@@ -56,24 +57,24 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
     targets = targets.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
     if targets.min() < 0 or targets.max() >= shape[-1]:
         return None
-    count, odds = len(x), np.empty(x.shape, x.dtype)
-    losses = shared(lambda a, b: _cross_entropy(x, targets, odds, a, b), count, x.nbytes)
+    count, odds, losses = len(x), np.empty(x.shape, x.dtype), np.empty(len(x))
+    _cross_entropy(shared(count, x.nbytes), x, targets, odds, losses)
 
     def pullback(dy: Array) -> tuple[Array, None]:
         dx, each = np.empty(shape, odds.dtype), float(dy) / count
         into = dx.reshape(odds.shape)
-        shared(
-            lambda a, b: _through_cross_entropy(odds, targets, each, into, a, b), count, dx.nbytes
-        )
+        _through_cross_entropy(shared(count, dx.nbytes), odds, targets, each, into)
         return dx, None
 
-    return np.asarray(sum(losses) / count, x.dtype), pullback
+    return np.asarray(losses.mean(), x.dtype), pullback
 
 
 @exact
-def _softmax(x, visible, y, start, stop):
+def _softmax(part, x, visible, y):
+    if led(part):
+        return
     zero, one, lowest = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         for j in range(x.shape[1]):
             y[i, j] = x[i, j]
         if visible.size:
@@ -90,9 +91,11 @@ def _softmax(x, visible, y, start, stop):
 
 
 @exact
-def _through_softmax(y, visible, dy, dx, start, stop):
+def _through_softmax(part, y, visible, dy, dx):
+    if led(part):
+        return
     zero = y.dtype.type(0)
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         if visible.size:
             for j in range(y.shape[1]):
                 dx[i, j] = dy[i, j] if visible[i, j] else zero
@@ -108,23 +111,25 @@ def _through_softmax(y, visible, dy, dx, start, stop):
 
 
 @exact
-def _cross_entropy(x, targets, odds, start, stop):
-    loss = 0.0
-    for i in range(start, stop):
+def _cross_entropy(part, x, targets, odds, losses):
+    if led(part):
+        return
+    for i in range(part[0], part[1]):
         for j in range(x.shape[1]):
             odds[i, j] = x[i, j]
         peak = largest(x[i])
         total = exp_less(odds[i], peak)
-        loss += math.log(total) - (x[i, targets[i]] - peak)
+        losses[i] = math.log(total) - (x[i, targets[i]] - peak)
         for j in range(x.shape[1]):
             odds[i, j] = odds[i, j] / total
-    return loss
 
 
 @exact
-def _through_cross_entropy(odds, targets, each, dx, start, stop):
+def _through_cross_entropy(part, odds, targets, each, dx):
+    if led(part):
+        return
     each, one = odds.dtype.type(each), odds.dtype.type(1)
-    for i in range(start, stop):
+    for i in range(part[0], part[1]):
         for j in range(odds.shape[1]):
             dx[i, j] = odds[i, j] * each
         dx[i, targets[i]] = (odds[i, targets[i]] - one) * each

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
+from .parallel import led
 from .product import blocks, columns, matrix, multiply, right, right_of_transpose, some_columns
 from .rows import bounds, exp_less, is_finite, largest, scale_by, weighted
 
@@ -42,14 +43,17 @@ less than its rows. So is the width of a tile."""
 
 @kernel
 def forward(
-    q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any, rest: Any, bias: Any, sink: Any,
-    keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, like: Any,
-    items: Any, out: Any, lse: Any,
-) -> bool:  # fmt: skip
+    part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
+    rest: Any, bias: Any, sink: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
+    origin: int, tile: Any, like: Any, items: Any, out: Any, lse: Any, endless: Any,
+) -> None:  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
-    Returns whether out is finite. lse is +∞ for a query that sees nothing: exp(scores − lse) is 0.
+    endless[0] becomes true unless out is finite. lse is +∞ for a query that sees nothing:
+    exp(scores − lse) is 0.
     """
+    if led(part):
+        return
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
     sums_of_values = matrix(height, columns(depth_v, like), like)
@@ -57,7 +61,7 @@ def forward(
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
     finite, one = True, like.dtype.type(1)
-    for n_item in range(len(items)):
+    for n_item in range(part[0], part[1]):
         b, h, t0, t1 = items[n_item]
         firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
         low, high = bounds(firsts, lasts)
@@ -101,24 +105,27 @@ def forward(
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
             finite &= is_finite(acc.reshape(-1))
             scatter(acc, flat(out), head(out, b, h, heads[0], t, t + m), one, False)
-    return finite
+    if not finite:
+        endless[0] = True
 
 
 @kernel
 def backward(
-    q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any, rest: Any, bias: Any, keep: Any,
-    scale: Any, softcap: Any, enlarge: Any, origin: int, tile: Any, most: int, like: Any,
-    items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int, dq: Any, dk: Any, dv: Any,
-    dbias: Any,
-) -> bool:  # fmt: skip
+    part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
+    rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int,
+    tile: Any, most: int, like: Any, items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int,
+    dq: Any, dk: Any, dv: Any, dbias: Any, endless: Any,
+) -> None:  # fmt: skip
     """Fill dq, one for each chunk, dk, dv and, unless it is empty, dbias (B, H, T, S), of zeros.
 
     `items` are (c, b, g, start, stop): chunk c of the keys of a head, and what the queries from t0
     to t1 get from it. From t0 > 0 on, dk and dv grow by it. At most so many queries and keys are
-    held at a time. Returns whether the gradients are finite.
+    held at a time. endless[0] becomes true unless the gradients are finite.
     """
+    if led(part):
+        return
     group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
-    for n_item in range(len(items)):
+    for n_item in range(part[0], part[1]):
         c, b, g, start, stop = items[n_item]
         for s0 in range(start, stop, most):
             s1 = min(s0 + most, stop)
@@ -140,7 +147,8 @@ def backward(
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
             scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
             scatter(dvalues, flat(dv), of_values, one, t0 > 0)
-    return finite
+    if not finite:
+        endless[0] = True
 
 
 @kernel
