@@ -94,6 +94,7 @@ class _Scores(NamedTuple):
 
 class Mask:
     """What may be attended to. Combine masks with & | ~; a notebook shows the picture of one.
+    Masks that follow from a few integers are equal if those are.
 
     Each kind says its array in `_array`, and what it knows without one in `_bounds`, of blocks, and
     in `_spans`, of queries.
@@ -336,7 +337,7 @@ class _Placed(Mask):
         return f"({self.mask!r}).at({self.offset})"
 
 
-class _Band(Mask):
+class Band(Mask):
     """i + offset − left ≤ j ≤ i + offset + right, without the side that is None."""
 
     name: str
@@ -383,6 +384,12 @@ class _Band(Mask):
         clip = namespace(i).clip
         return Spans(clip(i + least, 0, s), clip(i + (largest + 1), 0, s), None)
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.left, self.right, self.offset, self.align))
+
     def __repr__(self) -> str:
         said = [f"offset={self.offset}"] if self.offset is not None else []
         said += [f'align="{self.align}"'] if self.align else []
@@ -392,11 +399,11 @@ class _Band(Mask):
         return []
 
 
-class _Causal(_Band):
+class _Causal(Band):
     name = "causal"
 
 
-class _SlidingWindow(_Band):
+class _SlidingWindow(Band):
     name = "sliding_window"
 
     def _window(self) -> list[str]:

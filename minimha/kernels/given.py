@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _SLAB = 2**24
 """Entries of a mask that are made at a time,"""
 _LEAST = 192
 """if those are so many queries."""
-_THREADS, _PIECE = 2**25, 2**22
+_THREADS, _PIECE = 2**24, 2**21
 """Products of two numbers from which on threads pay, and those of a piece of work. Below, the other
 cores are mostly taken: threads of BLAS wait in a loop for a while for their next matmul."""
 
@@ -33,6 +34,7 @@ class Given:
     first: np.ndarray  # (B, H, T): a query sees keys from here
     last: np.ndarray  # up to here
     rest: masks.Mask | None  # less what this hides
+    seen: float  # how many keys a query sees on average, of those between
     bias: np.ndarray  # (B, H, T, S)
     sink: np.ndarray  # (B, H)
     keep: np.ndarray  # (B, H, T, S)
@@ -49,10 +51,11 @@ class Given:
         shape = (*query.shape[:-1], key.shape[-2])
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
-        spans, number = masks.spans(mask, query, key), query.dtype.type
-        first, last, rest = (np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None)
-        if spans is not None:
-            first, last, rest = spans
+        number = query.dtype.type
+        if mask is None or isinstance(mask, masks.Band):
+            intervals = _of_band(mask, *shape[-2:])
+        else:
+            intervals = _intervals(mask, query, key)
         width: tuple[int, ...] = ()
         if panels:
             from .cpu.lanes import BYTES, VECTORS
@@ -63,16 +66,14 @@ class Given:
             rows(key),
             rows(value),
             (four_axes(query).shape[1], four_axes(key).shape[1]),
-            _of_queries(first, shape[:-1]),
-            _of_queries(last, shape[:-1]),
-            rest,
+            *intervals,
             _of_pairs(bias, shape, query.dtype),
             _of_heads(sink, shape[:-2], query.dtype),
             _of_pairs(keep, shape, bool),
             number(1 / math.sqrt(query.shape[-1]) if scale is None else scale),
             number(softcap or 0),
             number(0 if p == 1 else 1 / (1 - p)),
-            np.empty((0, 0, *width), query.dtype),
+            _nothing((0, 0, *width), query.dtype),
             shape,
         )
 
@@ -125,10 +126,32 @@ def contiguous(x: np.ndarray) -> np.ndarray:
     return x if x.flags.carray else x.copy()
 
 
+def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
+    """first, last, rest and seen."""
+    shape = (*query.shape[:-1], key.shape[-2])
+    first, last, rest = (np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None)
+    if (spans := masks.spans(mask, query, key)) is not None:
+        first, last, rest = spans
+    first, last = _of_queries(first, shape[:-1]), _of_queries(last, shape[:-1])
+    return first, last, rest, (last.sum() - first.sum()) / last.size
+
+
+@functools.lru_cache(maxsize=32)
+def _of_band(mask: masks.Band | None, t: int, s: int) -> tuple[Any, ...]:
+    """The same where it is known beforehand: what lies in the cache of the CPU after a kernel is
+    not what makes it."""
+    return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
+
+
+@functools.cache
+def _nothing(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.empty(shape, dtype)
+
+
 def _of_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """What broadcasts to (…, H) as (B, H); empty for None."""
     if x is None:
-        return np.empty((0, 0), dtype)
+        return _nothing((0, 0), dtype)
     return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
 
 
@@ -141,7 +164,7 @@ def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """What broadcasts to (…, H, T, S) as (B, H, T, S), all but S being 1 if shared. None is
     empty."""
     if x is None:
-        return np.empty((0, 0, 0, 0), dtype)
+        return _nothing((0, 0, 0, 0), dtype)
     if x.shape[-1:] != shape[-1:]:
         x = np.broadcast_to(x, (*x.shape[:-1], shape[-1]))
     if x.ndim > 4 and math.prod(x.shape[:-3]) > 1:

@@ -23,8 +23,8 @@ pieces, how many are done, whether one failed; whether somebody leads; how many 
 work; how often they were told to stop looking."""
 MOST_PIECES, MOST_HELPERS = 2**16 - 1, 2**8 - 1
 
-_LOOKS = 2000
-"""So often a helper looks for more before it sleeps: for about half a millisecond."""
+_LOOKS = 10_000
+"""So often a helper looks for more before it sleeps: for some two milliseconds."""
 
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
@@ -32,11 +32,15 @@ _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 def number() -> int:
     """How many threads a call may use.
 
-    That of `limit`; else MINIMHA_NUM_THREADS; else NUMBA_NUM_THREADS, or OMP_NUM_THREADS; else the
-    CPUs that this process may use. ValueError where MINIMHA_NUM_THREADS is no whole number above 0.
+    That of `limit`; else, as it was when first asked for, MINIMHA_NUM_THREADS; or NUMBA_NUM_THREADS
+    or OMP_NUM_THREADS; else the CPUs that this process may use. ValueError where
+    MINIMHA_NUM_THREADS is no whole number above 0.
     """
-    if limited := _limit.get():
-        return limited
+    return _limit.get() or _usual()
+
+
+@functools.cache
+def _usual() -> int:
     for name in ("MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         said = os.environ.get(name, "")
         first = said.split(",")[0].strip()  # OpenMP's has one number a level of nesting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from itertools import pairwise, product
 from typing import Any
@@ -34,9 +35,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     out = np.empty((*x.query.shape[:-1], dv), x.like.dtype)
     lse = np.empty((b, h, t), x.like.dtype)
     for t0, t1, rest in x.slabs():
-        edges = _edges(t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
-        parts = reversed(list(pairwise(edges)))  # the last queries of a causal mask see most
-        items = np.array([(*head, *part) for part, *head in product(parts, range(b), range(h))])
+        items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
         endless = np.zeros(1, bool)
         with _one_thread_of_blas(x):
             tiles.forward(
@@ -57,10 +56,8 @@ def backward(
 
     (h, g), (t, s) = x.heads, x.shape[-2:]
     b, d, dv = math.prod(x.shape[:-3]), x.query.shape[-1], x.value.shape[-1]
-    edges = _edges(0, s, _parts(b * g, s // BACKWARD[1]))
-    parts = list(enumerate(pairwise(edges)))
-    items = np.array([(c, *head, *part) for (c, part), *head in product(parts, range(b), range(g))])
-    dq = np.empty((len(parts), *x.query.shape), x.like.dtype)
+    items = _items_of_keys(b, g, s, _parts(b * g, s // BACKWARD[1]))
+    dq = np.empty((items[-1, 0] + 1, *x.query.shape), x.like.dtype)
     dk, dvalue = np.empty_like(x.key), np.empty_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
     out_rows, dout_rows = rows(out), rows(dout)
@@ -94,8 +91,21 @@ def backward(
 
 def _tile(x: Given) -> tuple[int, int]:
     """Queries and keys in a tile of the forward."""
-    seen = (x.last.sum() - x.first.sum()) / x.last.size
-    return FORWARD[0] * (1 if seen <= _FAR else 2 if seen <= 2 * _FAR else 4), FORWARD[1]
+    return FORWARD[0] * (1 if x.seen <= _FAR else 2 if x.seen <= 2 * _FAR else 4), FORWARD[1]
+
+
+@functools.lru_cache(maxsize=32)
+def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
+    """The items of the forward, the last queries first: of a causal mask they see most."""
+    ends = reversed(list(pairwise(_edges(t0, t1, parts))))
+    return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
+
+
+@functools.lru_cache(maxsize=32)
+def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
+    """The items of the backward."""
+    ends = list(enumerate(pairwise(_edges(0, s, parts))))
+    return np.array([(c, *head, *part) for (c, part), *head in product(ends, range(b), range(g))])
 
 
 def _parts(heads: int, most: int) -> int:

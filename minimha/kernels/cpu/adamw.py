@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, exact, floats, plain, shared
-from .parallel import led
+from .parallel import led, own
 
 
 def adamw(
@@ -29,10 +29,12 @@ def adamw(
 def _adamw(part, p, g, m, v, new, beta1, beta2, decay, rate, eps):
     if led(part):
         return
+    p, g, m = own(p, part), own(g, part), own(m, part)
+    v, new = own(v, part), own(new, part)
     b1, c1 = p.dtype.type(beta1), p.dtype.type(1 - beta1)
     b2, c2 = p.dtype.type(beta2), p.dtype.type(1 - beta2)
     decay, rate, eps = p.dtype.type(decay), p.dtype.type(rate), p.dtype.type(eps)
-    for i in range(part[0], part[1]):
+    for i in range(p.size):
         m[i] = b1 * m[i] + c1 * g[i]
         v[i] = b2 * v[i] + c2 * (g[i] * g[i])
         new[i] = decay * p[i] - rate * (m[i] / (math.sqrt(v[i]) + eps))

@@ -10,7 +10,7 @@ import numpy as np
 from .arrays import Array, exact, floats, plain, shared
 from .exp import exp
 from .jit import widest_vectors
-from .parallel import led
+from .parallel import led, own
 
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
@@ -45,10 +45,11 @@ def _gate(x: Array, name: str) -> Any:
 def _gelu(part, x, y):
     if led(part):
         return
+    x, y = own(x, part), own(y, part)
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
-    for i in range(part[0], part[1]):
+    for i in range(x.size):
         a = -bound if x[i] < -bound else x[i]
         z = bound if a > bound else a
         y[i] = a / (one + exp(z * (b1 + b3 * (z * z))))
@@ -58,11 +59,12 @@ def _gelu(part, x, y):
 def _through_gelu(part, x, dy, dx):
     if led(part):
         return
+    x, dy, dx = own(x, part), own(dy, part), own(dx, part)
     widest_vectors()
     one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
     b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
     c1, c3 = x.dtype.type(_C), x.dtype.type(3 * _C * _A)
-    for i in range(part[0], part[1]):
+    for i in range(x.size):
         z = -bound if x[i] < -bound else x[i]
         z = bound if z > bound else z
         square = z * z
@@ -75,9 +77,10 @@ def _through_gelu(part, x, dy, dx):
 def _silu(part, x, y):
     if led(part):
         return
+    x, y = own(x, part), own(y, part)
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(part[0], part[1]):
+    for i in range(x.size):
         a = -bound if x[i] < -bound else x[i]
         z = bound if a > bound else a
         y[i] = a / (one + exp(-z))
@@ -87,9 +90,10 @@ def _silu(part, x, y):
 def _through_silu(part, x, dy, dx):
     if led(part):
         return
+    x, dy, dx = own(x, part), own(dy, part), own(dx, part)
     widest_vectors()
     one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(part[0], part[1]):
+    for i in range(x.size):
         z = -bound if x[i] < -bound else x[i]
         z = bound if z > bound else z
         gate = one / (one + exp(-z))
@@ -121,6 +125,7 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
 def _dropout(part, x, keep, share, y):
     if led(part):
         return
+    x, keep, y = own(x, part), own(keep, part), own(y, part)
     zero, share = x.dtype.type(0), x.dtype.type(share)
-    for i in range(part[0], part[1]):
+    for i in range(x.size):
         y[i] = x[i] / share if keep[i] else zero

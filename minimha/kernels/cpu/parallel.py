@@ -58,6 +58,13 @@ def _compiled(part):
     return lambda part: _led(part)  # noqa: PLW0108
 
 
+@kernel
+def own(x: Any, part: Any) -> Any:
+    """The entries or rows of x that are a part's: places known not to be negative, which may be
+    computed as vectors."""
+    return x[part[0] : part[1]]
+
+
 _INTEGER, _POINTER = ir.IntType(64), ir.IntType(8).as_pointer()
 _CODE = ir.IntType(32)
 _CALL = ir.FunctionType(_CODE, [_POINTER, _INTEGER, _INTEGER])

@@ -11,6 +11,14 @@ import pytest
 
 from minimha.kernels import blas, threads
 
+
+@pytest.fixture(autouse=True)
+def asked_anew():
+    threads._usual.cache_clear()
+    yield
+    threads._usual.cache_clear()
+
+
 SETTINGS = ("MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -59,6 +67,7 @@ def test_the_environment_says_how_many(monkeypatch, environment, number):
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     usual = threads.number()
+    threads._usual.cache_clear()
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert threads.number() == (number or usual)
