@@ -53,9 +53,9 @@ class Given:
             mask = masks.dense(mask)
         number = query.dtype.type
         if mask is None or isinstance(mask, masks.Band):
-            intervals = _of_band(mask, *shape[-2:])
+            first, last, rest, seen = _of_band(mask, *shape[-2:])
         else:
-            intervals = _intervals(mask, query, key)
+            first, last, rest, seen = _intervals(mask, query, key)
         width: tuple[int, ...] = ()
         if panels:
             from .cpu.lanes import BYTES, VECTORS
@@ -66,7 +66,10 @@ class Given:
             rows(key),
             rows(value),
             (four_axes(query).shape[1], four_axes(key).shape[1]),
-            *intervals,
+            first,
+            last,
+            rest,
+            seen,
             _of_pairs(bias, shape, query.dtype),
             _of_heads(sink, shape[:-2], query.dtype),
             _of_pairs(keep, shape, bool),
