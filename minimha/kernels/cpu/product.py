@@ -83,11 +83,11 @@ def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
     panels = _panels(n1 - n0, t1 - t0, like)
     for p in range(len(panels)):
         start = t0 + p * width
-        used = min(width, t1 - start)
-        for j in range(used):
-            row = x[start + j, n0:n1]
-            for i in range(len(row)):
-                panels[p, i, j] = row[i]
+        rows = x[start : min(start + width, t1), n0:n1]
+        for i in range(n1 - n0):
+            into = panels[p, i]
+            for j in range(len(rows)):
+                into[j] = rows[j, i]
     return panels
 
 
