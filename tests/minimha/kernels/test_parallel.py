@@ -19,7 +19,7 @@ if why := choice.unavailable():
 from minimha.kernels.cpu import parallel
 from minimha.kernels.cpu.jit import kernel
 
-LONG = 10**9  # looks at a number: a second or more
+LONG = 5 * 10**9  # looks at a number: some seconds
 
 
 @pytest.fixture(autouse=True)
@@ -132,8 +132,8 @@ def test_pieces_are_done_at_the_same_time_again_and_again():
 def test_helpers_that_went_to_sleep_are_woken():
     assert met(3) == 3
     for _ in range(3):
-        time.sleep(0.2)
-        assert threads._pool.team[threads.AWAKE] == 0
+        while threads._pool.team[threads.AWAKE]:
+            time.sleep(0.05)
         assert met(3) == 3
 
 
@@ -197,7 +197,7 @@ def test_an_awake_helper_costs_little():
 
     x = np.zeros(2, np.int64)
     with threads.limit(2):
-        assert min(once() for _ in range(20)) < 60e-6  # 9e-6 where this was written
+        assert min(once() for _ in range(20)) < 100e-6  # 9e-6 where this was written
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
