@@ -1,4 +1,4 @@
-"""Work shared between threads, for kernels that let the interpreter's lock go."""
+"""How many threads a call has, and the helpers among them, which `cpu.parallel` gives work."""
 
 from __future__ import annotations
 
