@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
-
-import numpy as np
 
 from minimha_autograd import Tensor
 from minimha_autograd.backend import Array, namespace
 
 from .kernels.choice import kernel
+from .kernels.memory import reuse
 
 
 class AdamW:
@@ -40,7 +38,7 @@ class AdamW:
             raise TypeError("parameters is a list of Tensors: write [tensor]")
         self.parameters = list(dict.fromkeys(parameters))  # tied ones move once
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        _reuse_memory()
+        reuse()
         self._state = [(0, 0.0 * p.data, 0.0 * p.data) for p in self.parameters]  # t, m, v
 
     def step(self) -> None:
@@ -68,17 +66,6 @@ class AdamW:
         """Forget the gradients."""
         for p in self.parameters:
             p.grad = None
-
-
-@functools.cache
-def _reuse_memory() -> None:
-    """Have glibc keep what a step frees, up to 64 MB of it, for the next step.
-
-    It returns free memory to the system beyond a limit, small at first, and takes it anew page by
-    page, a sixth of the time of a small GPT's step. The limit becomes twice the size of a large
-    piece when that is freed, if it has at most 32 MiB; nobody writes to this one.
-    """
-    np.empty(2**25 - 2**16, np.uint8)
 
 
 def _moved(

@@ -41,13 +41,9 @@ def backward(
     dout = _folded(four_axes(dout), x)
     dvalue = _folded(weights, x).mT @ dout
     dscores = (dout @ value.mT).reshape(weights.shape)
-    pair, count, endless = (
-        (weights.reshape(-1, s), dscores.reshape(-1, s)),
-        b * h * t,
-        np.zeros(1, bool),
-    )
-    fused.unweigh(shared(x, count), *pair, endless)
-    if endless[0]:
+    nonfinite = np.zeros(1, bool)
+    fused.unweigh(shared(x, b * h * t), weights.reshape(-1, s), dscores.reshape(-1, s), nonfinite)
+    if nonfinite[0]:
         return None
     rows = _folded(dscores, x)
     dq = x.scale * (rows @ key).reshape(query.shape)

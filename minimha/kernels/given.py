@@ -141,8 +141,8 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _of_band(mask: masks.Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """The same where it is known beforehand: what lies in the cache of the CPU after a kernel is
-    not what makes it."""
+    """The same, remembered, of what follows from the lengths: after a kernel the CPU has to fetch
+    all code anew, and that of masks is long."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 
 

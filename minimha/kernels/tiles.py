@@ -33,17 +33,16 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     h, t = x.heads[0], x.shape[-2]
     b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(x)
     out = np.empty((*x.query.shape[:-1], dv), x.like.dtype)
-    lse = np.empty((b, h, t), x.like.dtype)
+    lse, nonfinite = np.empty((b, h, t), x.like.dtype), np.zeros(1, bool)
     for t0, t1, rest in x.slabs():
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
-        endless = np.zeros(1, bool)
         with _one_thread_of_blas(x):
             tiles.forward(
                 shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
                 x.last, rest, x.bias, x.sink, x.keep, x.scale, x.softcap, x.enlarge, t0, tile,
-                x.like, items, out, lse, endless,
+                x.like, items, out, lse, nonfinite,
             )  # fmt: skip
-        if endless[0]:
+        if nonfinite[0]:
             return None
     return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
 
@@ -60,16 +59,15 @@ def backward(
     dq = np.empty((items[-1, 0] + 1, *x.query.shape), x.like.dtype)
     dk, dvalue = np.empty_like(x.key), np.empty_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.like.dtype)
-    out_rows, dout_rows = rows(out), rows(dout)
+    out_rows, dout_rows, nonfinite = rows(out), rows(dout), np.zeros(1, bool)
     for t0, t1, rest in x.slabs():
-        endless = np.zeros(1, bool)
         with _one_thread_of_blas(x):
             tiles.backward(
                 shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
                 x.last, rest, x.bias, x.keep, x.scale, x.softcap, x.enlarge, t0, BACKWARD, _FAR,
-                x.like, items, out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias, endless,
+                x.like, items, out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias, nonfinite,
             )  # fmt: skip
-        if endless[0]:
+        if nonfinite[0]:
             return None
     dsink = None
     if wanted[4]:

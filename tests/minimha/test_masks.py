@@ -488,3 +488,17 @@ def test_a_mask_that_is_placed_may_know_of_keys_to_come():
         mh.masks.padding(-1).at(2).array((2, 4))
     with pytest.raises(ValueError, match="the queries' ids"):
         mh.masks.documents([0, 0, 1], [0, 0, 1, 1]).at(2).array((2, 4))
+
+
+def test_masks_of_a_few_integers_are_equal_if_those_are():
+    causal, window = mh.masks.causal, mh.masks.sliding_window
+    for one, same in [
+        (causal(), causal()),
+        (causal(align="bottom-right"), causal(align="bottom-right")),
+        (window(3, 1), window(3, 1)),
+    ]:
+        assert one == same
+        assert hash(one) == hash(same)
+    different = [causal(), causal(offset=0), causal(offset=1), causal(align="top-left")]
+    different += [window(0, 1), window(1, 0), window(1, 0, offset=1), mh.masks.prefix(1)]
+    assert len(set(different)) == len(different)

@@ -38,10 +38,10 @@ def weigh(
 
 
 @kernel
-def unweigh(part: Any, weights: Any, dweights: Any, endless: Any) -> None:
+def unweigh(part: Any, weights: Any, dweights: Any, nonfinite: Any) -> None:
     """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S), a part of the rows.
 
-    endless[0] becomes true unless that is finite.
+    nonfinite[0] becomes true unless that is finite.
     """
     for n in range(part[0], part[1]):
         row, drow = weights[n], dweights[n]
@@ -49,4 +49,4 @@ def unweigh(part: Any, weights: Any, dweights: Any, endless: Any) -> None:
         for j in range(len(row)):
             drow[j] = row[j] * (drow[j] - mean)
     if not is_finite(dweights[part[0] : part[1]].reshape(-1)):
-        endless[0] = True
+        nonfinite[0] = True

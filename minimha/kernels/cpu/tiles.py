@@ -45,11 +45,11 @@ less than its rows. So is the width of a tile."""
 def forward(
     part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
     rest: Any, bias: Any, sink: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
-    origin: int, tile: Any, like: Any, items: Any, out: Any, lse: Any, endless: Any,
+    origin: int, tile: Any, like: Any, items: Any, out: Any, lse: Any, nonfinite: Any,
 ) -> None:  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
-    endless[0] becomes true unless out is finite. lse is +∞ for a query that sees nothing:
+    nonfinite[0] becomes true unless out is finite. lse is +∞ for a query that sees nothing:
     exp(scores − lse) is 0.
     """
     if led(part):
@@ -106,7 +106,7 @@ def forward(
             finite &= is_finite(acc.reshape(-1))
             scatter(acc, flat(out), head(out, b, h, heads[0], t, t + m), one, False)
     if not finite:
-        endless[0] = True
+        nonfinite[0] = True
 
 
 @kernel
@@ -114,13 +114,13 @@ def backward(
     part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
     rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int,
     tile: Any, most: int, like: Any, items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int,
-    dq: Any, dk: Any, dv: Any, dbias: Any, endless: Any,
+    dq: Any, dk: Any, dv: Any, dbias: Any, nonfinite: Any,
 ) -> None:  # fmt: skip
     """Fill dq, one for each chunk, dk, dv and, unless it is empty, dbias (B, H, T, S), of zeros.
 
     `items` are (c, b, g, start, stop): chunk c of the keys of a head, and what the queries from t0
     to t1 get from it. From t0 > 0 on, dk and dv grow by it. At most so many queries and keys are
-    held at a time. endless[0] becomes true unless the gradients are finite.
+    held at a time. nonfinite[0] becomes true unless the gradients are finite.
     """
     if led(part):
         return
@@ -148,7 +148,7 @@ def backward(
             scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
             scatter(dvalues, flat(dv), of_values, one, t0 > 0)
     if not finite:
-        endless[0] = True
+        nonfinite[0] = True
 
 
 @kernel

@@ -19,24 +19,8 @@ if why := choice.unavailable():
 from minimha.kernels.cpu import parallel
 from minimha.kernels.cpu.jit import kernel
 
+pytestmark = pytest.mark.usefixtures("deadline")
 LONG = 5 * 10**9  # looks at a number: some seconds
-
-
-@pytest.fixture(autouse=True)
-def deadline():
-    """What hangs fails."""
-    if not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def late(*_):
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,7 +1,6 @@
 """How many threads a call may have, and BLAS, which has one meanwhile."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +9,8 @@ import time
 import pytest
 
 from minimha.kernels import blas, threads
+
+pytestmark = pytest.mark.usefixtures("deadline")
 
 
 @pytest.fixture(autouse=True)
@@ -20,23 +21,6 @@ def asked_anew():
 
 
 SETTINGS = ("MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
-
-
-@pytest.fixture(autouse=True)
-def deadline():
-    """What hangs fails."""
-    if not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def late(*_):
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def run(code, **environment):
