@@ -130,22 +130,30 @@ def _compiled_is() -> Any:
 
 @kernel
 def attend(team: Any, looks: int, called_off: int) -> None:
-    """The life of a helper while it is awake: until it looked so often, and there was nothing."""
+    """The life of a helper while it is awake: until it looked so often, and there was nothing.
+
+    In the second half it counts as asleep: who counts on it now may come when it is gone.
+    """
     if not _is_compiled():
         return
     _add(team, AWAKE, 1)
-    looked = 0
+    looked, half = 0, (looks + 1) // 2
     while looked < looks:
         looked += 1
+        if looked == half:
+            _add(team, AWAKE, -1)
         work = _load(team, _WORK)
         if not _left(work) or not (work >> _SEATS) & _SEAT:
             _give_way()
         elif _load(team, CALLED_OFF) != called_off:
             break
         elif _swap(team, _WORK, work, work - (1 << _SEATS)):
-            _take(team, work >> _NUMBER, True)
+            if looked >= half:
+                _add(team, AWAKE, 1)
             looked = 0
-    _add(team, AWAKE, -1)
+            _take(team, work >> _NUMBER, True)
+    if looked < half:
+        _add(team, AWAKE, -1)
 
 
 @numba.njit(**settings({}))

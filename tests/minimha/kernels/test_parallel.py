@@ -60,9 +60,18 @@ def crowd(part, now):
         return
     k = parallel._add(now, 0, 1)
     parallel._add(now, 8 + k, 1)
-    for _ in range(20_000):
-        parallel._load(now, 0)
+    for _ in range(300):
+        parallel._give_way()  # to those who should not be there
     parallel._add(now, 0, -1)
+
+
+@kernel
+def count_up_slowly(part, x):
+    if parallel.led(part):
+        return
+    for i in range(part[0], part[1]):
+        x[i] += 1
+        parallel._give_way()
 
 
 @kernel(boundscheck=True)
@@ -87,6 +96,12 @@ def met(parties, looks=LONG):
     with threads.limit(parties):
         meet(threads.part(parties, parties), arrived, parties, looks)
     return arrived[8]
+
+
+def all_asleep():
+    """Wait until no helper looks for work."""
+    while threads._pool.team[threads.AWAKE]:
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100, 2**17])
@@ -116,8 +131,7 @@ def test_pieces_are_done_at_the_same_time_again_and_again():
 def test_helpers_that_went_to_sleep_are_woken():
     assert met(3) == 3
     for _ in range(3):
-        while threads._pool.team[threads.AWAKE]:
-            time.sleep(0.05)
+        all_asleep()
         assert met(3) == 3
 
 
@@ -138,7 +152,7 @@ def test_what_several_callers_share_is_done_once():
         for n in range(200):
             x = np.zeros(50 + n, np.int64)
             with threads.limit(3):
-                count_up(threads.part(len(x), 9), x)
+                count_up_slowly(threads.part(len(x), 9), x)
             wrong.extend(x[x != 1])
 
     callers = [threading.Thread(target=call) for _ in range(4)]
@@ -233,8 +247,9 @@ def test_helpers_have_one_thread_of_a_blas_that_counts_by_thread(monkeypatch):
     assert met(2) == 2  # a helper is awake, and has not heard of it
     assert not library.told
     with threads.single_blas():
-        met(2, looks=1000)  # it hears now
-        time.sleep(0.1)
+        together = met(2, looks=10**6) == 2
+        assert not together or "minimha" in library.told  # it had gone to sleep
+        all_asleep()
         assert met(2) == 2
     assert "minimha" in library.told
     assert library.num_threads == 4
