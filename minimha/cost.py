@@ -408,7 +408,7 @@ def _role(form: str, role: str, s: Setting) -> list[Step]:
         summed = [_pass(n * width * (count + 1), backward=True)] if count > 1 else []
         return [_NODE] * 2 + summed
     if form == "per-head":
-        one = [_NODE] * (1 + s.bias) + _linear(n, width, dim, s.bias)
+        one = [_NODE, *_linear(n, width, dim, s.bias)]
         if count > 1 and s.B > 1 and t > 1:
             one += [_pass(2 * n * dim, backward=True)]  # a head of dy, as rows
         return [_NODE, _pass(2 * n * count * dim), *_times(count, one)]  # a stack of them

@@ -24,6 +24,7 @@ from minimha_autograd import Tensor, backend, ops, widened
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .checks import integer
+from .functional.linear import linear
 from .functional.pairs import is_finite
 from .functional.projection import (
     merge_heads,
@@ -303,10 +304,8 @@ class PerHead(Form):
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         def role(x: Any, w: list[Any], b: list[Any] | None) -> Any:
-            heads = [ops.matmul(x, w_i) for w_i in w]
-            if b is not None:
-                heads = [ops.add(y, b_i) for y, b_i in zip(heads, b, strict=True)]
-            return ops.stack(heads, axis=-3)
+            pairs = zip(w, b or [None] * len(w), strict=True)
+            return ops.stack([linear(x, w_i, b_i) for w_i, b_i in pairs], axis=-3)
 
         return (
             role(query, weights.w_q, weights.b_q),
@@ -389,7 +388,7 @@ class Double(Form):
 
     def project(self, weights: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         inputs = (query, weights.first_q), (key, weights.first_k), (value, weights.first_v)
-        return Stacked().project(weights, *(ops.matmul(x, w) for x, w in inputs))
+        return Stacked().project(weights, *(linear(x, w) for x, w in inputs))
 
 
 class Bilinear(Form):

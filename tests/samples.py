@@ -789,7 +789,7 @@ RECORDS = [
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
         [Case(normal(B, H, T, DV), WEIGHTS[3], BIASES[3]), Case(normal(1, 1, T, D), normal(D, M))],
-        [Refused(ValueError, "need the same K", normal(B, H, T, DV), normal(T, M))],
+        [Refused(ValueError, "H·D = 21 rows.* w is", normal(B, H, T, DV), normal(T, M))],
     ),
     Record(
         functional.layer_norm,
@@ -900,12 +900,13 @@ RECORDS = [
     ),
     Record(
         functional.linear,
-        lambda x, w, b: np.einsum("...m,mn->...n", x, w) + b,
+        lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b),
         [
             Case(normal(B, T, M), normal(M, D), normal(D)),
             Case(normal(T, M), normal(M, 1), normal(1)),
             Case(normal(M), normal(M, D), normal(D)),
             Case(normal(0, T, M), normal(M, D), normal(D)),
+            Case(normal(B, T, M), normal(M, D)),
         ],
         [
             Refused(ValueError, "same M and N", normal(T, M), normal(D, M), normal(M)),

@@ -115,7 +115,7 @@ def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
 
 _ENOUGH = 2**19  # products of two numbers
 _FEW = 8  # queries that meet a key
-_IN_CACHE = 80  # positions
+_IN_CACHE = 32  # positions
 
 
 def _too_small(query: Any, key: Any, value: Any) -> str | None:

@@ -9,10 +9,10 @@ Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axe
 
 from __future__ import annotations
 
-from minimha_autograd import Pullback, operation, ops
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from .linear import column_sums, plus
+from .linear import linear
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -54,14 +54,8 @@ def project_in(
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
-    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
-    sums = wanted[2]
-
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = merge_heads(dy)
-        return *pull(dy), column_sums(dy) if sums else None
-
-    return split_heads(plus(y, b), num_heads), pullback
+    y, pull = linear.with_pullback(x, w, b, wanted=wanted)
+    return split_heads(y, num_heads), lambda dy: pull(merge_heads(dy))
 
 
 @operation
@@ -82,9 +76,7 @@ def project_fused(
     x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).
     """
-    y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
-    sums = wanted[2]
-    y = plus(y, b)
+    y, pull = linear.with_pullback(x, w, b, wanted=wanted)
     ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
     parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
     counts = num_heads, num_kv_heads, num_kv_heads
@@ -102,7 +94,7 @@ def project_fused(
             ],
             axis=-1,
         )
-        return *pull(dy), column_sums(dy) if sums else None
+        return pull(dy)
 
     return (q, k, v), pullback
 
@@ -115,13 +107,14 @@ def project_out(
 
     x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
     """
-    y, pull = ops.matmul.with_pullback(merge_heads(x), w, wanted=wanted[:2])
-    sums = wanted[2]
+    merged = merge_heads(x)
+    if w.shape[:1] != merged.shape[-1:]:
+        raise ValueError(f"w needs H·D = {merged.shape[-1]} rows, one for each column of a head")
+    y, pull = linear.with_pullback(merged, w, b, wanted=wanted)
     num_heads = x.shape[-3]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dmerged, dw = pull(dy)
-        dx = None if dmerged is None else split_heads(dmerged, num_heads)
-        return dx, dw, column_sums(dy) if sums else None
+        dmerged, dw, db = pull(dy)
+        return None if dmerged is None else split_heads(dmerged, num_heads), dw, db
 
-    return plus(y, b), pullback
+    return y, pullback

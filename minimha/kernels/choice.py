@@ -27,7 +27,7 @@ ENOUGH = 2**14
 def accelerated(
     function: Callable[..., Any] | None = None, *, size: Callable[..., int] | None = None
 ) -> Any:
-    """Let the kernel of the same name in `cpu.elementwise` answer where it can.
+    """Let the kernel of the same name in `cpu.operations` answer where it can.
 
     A kernel takes the same arguments and returns (value, pullback) under the same contract, or None
     for what it was not made for. Then, and for small arrays unless an implementation asks for
@@ -63,9 +63,9 @@ def kernel(name: str, size: int) -> Callable[..., Any] | None:
 def _loaded(name: str) -> Callable[..., Any] | None:
     if unavailable():
         return None
-    from .cpu import elementwise
+    from .cpu import operations
 
-    return getattr(elementwise, name)
+    return getattr(operations, name)
 
 
 @functools.cache

@@ -17,9 +17,8 @@ _SLAB = 2**24
 """Entries of a mask that are made at a time,"""
 _LEAST = 192
 """if those are so many queries."""
-_THREADS, _PIECE = 2**24, 2**21
-"""Products of two numbers from which on threads pay, and those of a piece of work. Below, the other
-cores are mostly taken: threads of BLAS wait in a loop for a while for their next matmul."""
+_THREADS, _PIECE = 2**22, 2**20
+"""Products of two numbers from which on threads pay, and those of a piece of work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Linear(Module):
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, N)"""
-        return x @ self.weight if self.bias is None else linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 class LayerNorm(Module):

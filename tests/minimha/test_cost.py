@@ -1,6 +1,5 @@
 """What things cost: said by `mh.cost`, and counted on arrays that know what is done to them."""
 
-import importlib
 import itertools
 from collections import Counter
 from typing import ClassVar
@@ -132,14 +131,6 @@ class CountsCopies:
     def asarray(self, x, *, copy):
         Counted.note([x], x)
         return to_counted(self.xp.asarray(to_plain(x), copy=copy))
-
-
-@pytest.fixture(autouse=True)
-def _sums_are_sums(monkeypatch):
-    """Not products with ones, as of large arrays."""
-    monkeypatch.setattr(
-        importlib.import_module("minimha.functional.linear"), "ENOUGH", float("inf")
-    )
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ written in.
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -93,9 +94,8 @@ def multiply_block(
         a, b, c = memory(of_a, a, start_a), memory(of_b, b, start_b), memory(of_c, c, start_c)
         cells = [vectors(ahead(c, integer(r), row_c)) for r in range(ROWS)]
         sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in cells]
-        for row, held in zip(cells, sums, strict=True):
-            for cell, register in zip(row, held, strict=True):
-                builder.store(builder.select(add, builder.load(cell, align=4), zeros), register)
+        for register in itertools.chain(*sums):
+            builder.store(zeros, register)
         with cgutils.for_range(builder, depth, intp=integer) as loop:
             right = [builder.load(p, align=4) for p in vectors(ahead(b, loop.index, step_b))]
             column = ahead(a, loop.index, step_a)
@@ -106,7 +106,51 @@ def multiply_block(
                     builder.store(grown, register)
         for row, held in zip(cells, sums, strict=True):
             for cell, register in zip(row, held, strict=True):
-                builder.store(builder.load(register), cell, align=4)
+                before = builder.select(add, builder.load(cell, align=4), zeros)
+                builder.store(builder.fadd(before, builder.load(register)), cell, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def turn_block(typing, x, start_x, row_x, y, start_y, row_y):
+    """y[i, j] = x[j, i], for as many rows and columns as a vector has numbers.
+
+    Row r is held in vector r. For each bit of their places, pairs of rows that differ in this bit
+    of r exchange what differs in it the other way round; after the last the whole is turned.
+    The arrays are taken as plain memory: row r begins at start + r * row.
+    """
+    number = types.intp
+    signature = types.void(x, number, number, y, number, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entry = context.get_value_type(signature.args[0].dtype)
+        lanes = BYTES // context.get_abi_sizeof(entry)
+        vector = ir.VectorType(entry, lanes)
+
+        def rows(of: Any, array: Any, start: Any, row: Any) -> list[Any]:
+            data = context.make_array(of)(context, builder, array).data
+            starts = (builder.add(start, builder.mul(row, row.type(r))) for r in range(lanes))
+            return [builder.bitcast(builder.gep(data, [s]), vector.as_pointer()) for s in starts]
+
+        def chosen(a: Any, b: Any, places: list[int]) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), places)
+            return builder.shuffle_vector(a, b, mask)
+
+        pointers = rows(signature.args[0], *arguments[:3])
+        held = [builder.load(p, align=4) for p in pointers]
+        bit = 1
+        while bit < lanes:
+            of_b = [lanes * (k & bit > 0) for k in range(lanes)]
+            for r in range(lanes):
+                if not r & bit:
+                    a, b = held[r], held[r + bit]
+                    held[r] = chosen(a, b, [(k & ~bit) + n for k, n in enumerate(of_b)])
+                    held[r + bit] = chosen(a, b, [(k | bit) + n for k, n in enumerate(of_b)])
+            bit *= 2
+        for row, p in zip(held, rows(signature.args[3], *arguments[3:]), strict=True):
+            builder.store(row, p, align=4)
         return context.get_dummy_value()
 
     return signature, generate

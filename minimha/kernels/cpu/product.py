@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
-from .lanes import ROWS, multiply_block
+from .lanes import BYTES, ROWS, multiply_block, turn_block
 
 _LINE = 64  # bytes
 
@@ -75,19 +75,25 @@ def right(x: Any, part: Any, like: Any) -> Any:
 
 @kernel
 def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
-    """The transpose of part (n, depth) of x as a right operand."""
+    """The transpose of part (n, depth) of a contiguous x as a right operand."""
     t0, t1, n0, n1 = part
     if like.ndim == 2:  # to be turned when its columns are chosen
         return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
-    width = like.shape[2]
-    panels = _panels(n1 - n0, t1 - t0, like)
+    width, lanes, row = like.shape[2], BYTES // like.itemsize, x.shape[1]
+    panels, deep = _panels(n1 - n0, t1 - t0, like), n1 - n0
     for p in range(len(panels)):
         start = t0 + p * width
-        rows = x[start : min(start + width, t1), n0:n1]
-        for i in range(n1 - n0):
-            into = panels[p, i]
-            for j in range(len(rows)):
-                into[j] = rows[j, i]
+        used = min(width, t1 - start)
+        for i in range(0, deep, lanes):
+            for j in range(0, used, lanes):
+                high, wide = min(lanes, deep - i), min(lanes, used - j)
+                if high == wide == lanes:
+                    place = (p * deep + i) * width + j
+                    turn_block(x, (start + j) * row + n0 + i, row, panels, place, width)
+                    continue
+                for a in range(high):
+                    for b in range(wide):
+                        panels[p, i + a, j + b] = x[start + j + b, n0 + i + a]
     return panels
 
 
@@ -125,12 +131,12 @@ def multiply(a: Any, depth: int, b: Any, start: int, c: Any, add: bool) -> None:
         else:
             np.dot(a, b[start : start + depth], c)
     else:
-        size, n, width = a.itemsize, c.shape[1], b.shape[2]
-        row_a, step_a = a.strides[0] // size, a.strides[1] // size
+        size, width = a.itemsize, b.shape[2]
+        row_a, step_a, row_c = a.strides[0] // size, a.strides[1] // size, c.strides[0] // size
         for p in range(b.shape[0]):
             start_b = (p * b.shape[1] + start) * width
             for i in range(0, c.shape[0], ROWS):
                 multiply_block(
                     a, i * row_a, row_a, step_a, b, start_b, width, depth,
-                    c, i * n + p * width, n, add,
+                    c, i * row_c + p * width, row_c, add,
                 )  # fmt: skip

@@ -16,7 +16,8 @@ from minimha import functional
 from minimha.kernels import choice, threads
 
 pytest.importorskip("numba")
-elementwise = pytest.importorskip("minimha.kernels.cpu.elementwise")
+operations = pytest.importorskip("minimha.kernels.cpu.operations")
+lanes = pytest.importorskip("minimha.kernels.cpu.lanes")
 BAR = {"float64": 1e-12, "float32": 2e-6}  # of the largest entry, as for all paths of attention
 SIDES = st.integers(1, 7)
 
@@ -77,12 +78,21 @@ def rope(data, dtype):
     return functional.rope, (data.draw(numbers(dtype, shape)),), settings
 
 
+def linear(data, dtype):
+    rows = data.draw(st.sampled_from([(4, 7), (25,), (2, 3, 8)]))
+    depth, width = data.draw(SIDES), data.draw(SIDES | st.integers(30, 70))
+    b = data.draw(st.none() | numbers(dtype, width))
+    x, w = (data.draw(numbers(dtype, shape)) for shape in ((*rows, depth), (depth, width)))
+    return functional.linear, (x, w) if b is None else (x, w, b), {}
+
+
 SHARES = st.floats(0, 0.9)
 DRAWS = {
     f.__name__: f
     for f in (
-        softmax, layer_norm, rms_norm, gelu, silu, cross_entropy, embedding, dropout, rope,
+        softmax, layer_norm, rms_norm, gelu, silu, cross_entropy, embedding, dropout, rope, linear,
     )
+    if f is not linear or not lanes.slow()
 }  # fmt: skip
 
 
@@ -208,6 +218,7 @@ def test_their_gradients_are_those_of_their_values(name, rng):
         "embedding": ((x[0],), {"indices": rng.integers(5, size=(2, 4))}),
         "dropout": ((x,), {"keep": rng.random(x.shape) < 0.7, "p": 0.3}),
         "rope": ((x,), {"offset": 3}),
+        "linear": ((rng.standard_normal((2, 13, 5)), rng.standard_normal((5, 6)), row), {}),
     }[name]
     operation = getattr(functional, name)
 
@@ -357,10 +368,10 @@ SMALL = """
 import numpy as np, minimha as mh
 from minimha import functional
 rng = np.random.default_rng(0)
-from minimha.kernels.cpu import elementwise
+from minimha.kernels.cpu import operations
 def close(name, *inputs, **settings):
     out = []
-    for way in (getattr(functional, name).with_pullback, getattr(elementwise, name)):
+    for way in (getattr(functional, name).with_pullback, getattr(operations, name)):
         with mh.implementation("reference"), np.errstate(all="ignore"):
             y, pull = way(*inputs, **settings)
             out.append([y, *[d for d in pull(np.ones_like(y)) if d is not None]])

@@ -1,0 +1,130 @@
+"""The linear map, as products of matrices of any size.
+
+    y = x w + b,  dx = dy wᵀ,  dw = xᵀ dy,  db = dy, summed over the rows
+
+Of a matrix that is multiplied from the right a panel is copied at a time, as wide as a block and so
+deep that it stays in the nearest cache while all rows of the left one pass by; of these so many
+pass by at a time that they stay in the next cache. Source: Goto and van de Geijn, as for `lanes`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import threads
+from .arrays import Array, as_rows, floats, plain
+from .jit import kernel
+from .lanes import BYTES, ROWS, VECTORS, slow
+from .parallel import led
+from .product import matrix, multiply, right, right_of_transpose
+
+_DEEP, _HIGH = 256, 384
+"""Of a panel, and of the rows that pass by it: a multiple of ROWS on every CPU."""
+_FEW = 2 * ROWS
+"""Fewer rows are not worth a copy of the weights."""
+_PIECE = 2**20
+"""Products of two numbers in a piece of the work, at least,"""
+_BLOCKS = 2
+"""and as many blocks of rows: each piece copies all panels."""
+
+
+def linear(x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
+    """As `functional.linear`."""
+    biases = () if b is None else (b,)
+    if slow() or not floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
+        return None
+    if x.shape[-1] != len(w) or any(b.shape != w.shape[1:] for b in biases):
+        return None
+    if x.size < _FEW * len(w):
+        return None
+    shape, rows = x.shape, as_rows(x)
+    y = product(rows, w, bias=b).reshape(*shape[:-1], -1)
+    across = w.T if wanted[0] else None
+    down = rows.T if wanted[1] else None
+    wants_db = wanted[2]
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = as_rows(dy)
+        dx = None if across is None else product(dy, across).reshape(shape)
+        db = np.zeros(dy.shape[1], dy.dtype) if wants_db else None
+        if down is not None:
+            return dx, product(down, dy, sums=db), db
+        return dx, None, None if db is None else dy.sum(axis=0)
+
+    return y, pullback
+
+
+def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None = None) -> Array:
+    """a b + bias, with a (M, K), b (K, N) and bias (N,). A transpose is taken as it is.
+
+    sums  (N,) of zeros, to be filled with the sums of b's columns
+    """
+    none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype)
+    blocks, like = -(-len(a) // ROWS), np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
+    pieces = min(threads.number(), a.size * b.shape[1] // _PIECE, blocks // _BLOCKS)
+    _product(
+        threads.part(blocks, max(1, pieces)), *_upright(a), *_upright(b),
+        none if bias is None else plain(bias), none if sums is None else sums, like, c,
+    )  # fmt: skip
+    return c
+
+
+def _upright(x: Array) -> tuple[Array, bool]:
+    """x or its transpose as it lies in memory, and whether it is the transpose."""
+    turned = x.flags.f_contiguous and not x.flags.c_contiguous
+    return plain(x.T if turned else x), turned
+
+
+@kernel
+def _product(part, a, a_turned, b, b_turned, bias, sums, like, c):
+    if led(part):
+        return
+    first, last = part[0] * ROWS, min(part[1] * ROWS, len(c))
+    depth, n, width = b.shape[1] if b_turned else len(b), c.shape[1], like.shape[2]
+    tail, edge = np.zeros((ROWS, _DEEP), like.dtype), matrix(_HIGH, width, like)
+    for m0 in range(first, last, _HIGH):
+        m1 = min(m0 + _HIGH, last)
+        whole = m1 - (m1 - m0) % ROWS
+        for k0 in range(0, depth, _DEEP):
+            k1 = min(k0 + _DEEP, depth)
+            left = a[k0:k1, m0:m1].T if a_turned else a[m0:m1, k0:k1]
+            tail[: m1 - whole, : k1 - k0] = left[whole - m0 :]
+            for n0 in range(0, n, width):
+                n1 = min(n0 + width, n)
+                if b_turned:
+                    panel = right_of_transpose(b, (n0, n1, k0, k1), like)
+                else:
+                    panel = right(b, (k0, k1, n0, n1), like)
+                if m0 == 0 and sums.size:
+                    _add_up(panel[0], sums[n0:n1])
+                if n1 - n0 == width:
+                    multiply(left, k1 - k0, panel, 0, c[m0:whole, n0:n1], k0 > 0)
+                else:
+                    multiply(left, k1 - k0, panel, 0, edge[: whole - m0], False)
+                    _move(edge, c[m0:whole, n0:n1], k0 > 0)
+                if whole < m1:
+                    multiply(tail, k1 - k0, panel, 0, edge[:ROWS], False)
+                    _move(edge, c[whole:m1, n0:n1], k0 > 0)
+                if bias.size and k1 == depth:
+                    c[m0:m1, n0:n1] += bias[n0:n1]
+
+
+@kernel
+def _move(x, y, add):
+    """The first entries of x to y, or add them to it."""
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            y[i, j] = x[i, j] + (y[i, j] if add else 0)
+
+
+@kernel
+def _add_up(rows, sums):
+    """sums += those of the columns."""
+    block = np.zeros(rows.shape[1], rows.dtype)
+    for i in range(len(rows)):
+        for j in range(rows.shape[1]):
+            block[j] += rows[i, j]
+    for j in range(len(sums)):
+        sums[j] += block[j]
