@@ -21,7 +21,7 @@ def adamw(
     new = np.empty(p.shape, p.dtype)  # and not p: what a pullback saved stays as it was
     flat = [a.reshape(-1) for a in (p, g, m, v, new)]
     numbers = (*map(float, betas), float(decay), float(rate), float(eps))
-    _adamw(shared(p.size, p.nbytes), *flat, *numbers)
+    _adamw(shared(p.size, 5 * p.nbytes), *flat, *numbers)
     return new, m, v
 
 

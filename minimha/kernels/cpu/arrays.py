@@ -19,7 +19,7 @@ in_any_order = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}
 """Of a kernel that takes a sum, whose order is then the compiler's. Not for what splits off an
 integer by adding a large number."""
 
-_LARGE = 2**20  # bytes from which on threads pay: to wake one takes a while
+_LARGE = 2**18  # bytes from which on threads pay
 
 
 def floats(x: Any, *others: Any) -> bool:
