@@ -43,6 +43,18 @@ def check(name, dtype, t, s, d, dv, options):
             assert abs(x - y).max() <= (1e-11 if dtype == "float64" else 5e-6) * abs(y).max(), name
 """
 
+PRODUCTS = """
+from minimha.kernels.cpu import linear
+for m, k, n in ((1, 1, 1), (25, 7, 3), (49, 300, 70)):
+    rng = np.random.default_rng(0)
+    a, b, bias = (rng.standard_normal(shape) for shape in ((m, k), (k, n), n))
+    for x, y in ((a, b), (a.T.copy().T, b.T.copy().T)):
+        sums = np.zeros(n)
+        c = linear.product(x, y, bias=bias, sums=sums)
+        assert np.abs(c - a @ b - bias).max() < 1e-12, (m, k, n)
+        assert np.abs(sums - b.sum(axis=0)).max() < 1e-12
+"""
+
 
 def process(code, *arguments, timeout=500, **environment):
     done = subprocess.run(
@@ -56,7 +68,8 @@ def process(code, *arguments, timeout=500, **environment):
 
 def test_nothing_is_read_or_written_behind_an_array():
     """Products in the registers take arrays as plain memory: there the compiler checks the rest."""
-    code = CASES + (
+    code = CASES + PRODUCTS
+    code += (
         "for name in ('fused', 'tiled', 'microkernel'):\n"
         "    for t, s, d, dv in [(1, 1, 1, 1), (7, 13, 3, 5), (100, 205, 17, 3), (200, 96, 8, 33)]:\n"
         "        check(name, 'float32', t, s, d, dv, name != 'fused')\n"
@@ -82,7 +95,7 @@ llvm.get_host_cpu_features = features
 )
 def test_blocks_of_other_cpus_tell_the_same(cpu, expected, tmp_path):
     """LLVM makes of their vectors what this one has: the blocks are theirs, the instructions not."""
-    code = ANOTHER_CPU + CASES
+    code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 'float32', 100, 205, 17, 3, True)\n"
     code += "print(lanes.BYTES, lanes.ROWS, lanes.slow() is None)"
     assert process(code, *cpu.split(), MINIMHA_CACHE_DIR=str(tmp_path)) == expected
