@@ -53,6 +53,7 @@ MASKS = {
 }
 LEAN = "tiled", "microkernel", "auto", "PyTorch"  # hold no array of all scores
 REST, SHORT = 0.02, 0.02  # seconds before a turn, and of its calls
+LONG_REST = 0.1  # after BLAS, whose threads spin for 60 ms
 SLOW, LARGE = 2.0, 2e9  # seconds and bytes from which on a rung is left out
 PARTS = "cells", "rungs", "window", "memory", "start"
 
@@ -144,9 +145,9 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def turn(call: Call) -> float:
+def turn(call: Call, rest: float = REST) -> float:
     """The time of a call."""
-    time.sleep(REST)
+    time.sleep(rest)
     times = [seconds(call)]
     if times[0] < 5 * SHORT:
         times = []
@@ -155,7 +156,7 @@ def turn(call: Call) -> float:
     return statistics.median(times)
 
 
-def race(calls: dict[str, Call], least: int, most: int, budget: float) -> Times:
+def race(calls: dict[str, Call], least: int, most: int, budget: float, rest: float = REST) -> Times:
     """The times of those who take turns: so many as fit into a budget of seconds."""
     for call in calls.values():
         call()
@@ -165,7 +166,7 @@ def race(calls: dict[str, Call], least: int, most: int, budget: float) -> Times:
         if k >= least and time.perf_counter() - start > budget:
             break
         for name, call in calls.items():
-            times[name].append(turn(call))
+            times[name].append(turn(call, rest))
     return times
 
 
@@ -179,11 +180,12 @@ def limited(number: int) -> Iterator[None]:
 
 
 def find_peaks(r: Results, numbers: tuple[int, ...], n: int) -> None:
-    """The flop a second of NumPy's product of matrices: the best of this and of before."""
+    """The flop a second of a product of matrices, NumPy's or ours: the best now and before."""
     a = np.random.default_rng(0).standard_normal((n, n)).astype("float32")
-    for number in numbers:
+    for number, product in itertools.product(numbers, (np.matmul, mh.functional.linear)):
+        time.sleep(LONG_REST)
         with limited(number):
-            least = min(seconds(lambda: a @ a) for _ in range(15))
+            least = min(seconds(partial(product, a, a)) for _ in range(15))
         r.peaks[number] = max(r.peaks.get(number, 0.0), 2 * n**3 / least)
 
 
@@ -199,7 +201,8 @@ def of_all(cell: Cell, effort: dict[str, Any]) -> Times:
     fits = 3 * 4 * BATCH * HEADS * cell.length**2 <= LARGE
     calls = {name: make(cell) for name, make in CONTENDERS.items() if fits or name in LEAN}
     agree(calls)
-    return race({name: c for name, c in calls.items() if seconds(c) <= SLOW}, **effort)
+    fast = {name: call for name, call in calls.items() if seconds(call) <= SLOW}
+    return race(fast, **effort, rest=LONG_REST)
 
 
 def of_window(length: int, effort: dict[str, Any]) -> Times:

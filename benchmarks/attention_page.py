@@ -142,8 +142,8 @@ def _tables(r: Results) -> list[str]:
         headers = ["", "mask", "N", "of PyTorch's time", "bar", "PyTorch, ms", "our share of peak"]
         parts.append(f"## D = {width}, {threads} thread{'s' * (threads > 1)}")
         parts.append(
-            f"The peak is {r.peaks[threads] / 1e9:.0f} Gflop/s, of NumPy's product of two matrices "
-            "in the same run."
+            f"The peak is {r.peaks[threads] / 1e9:.0f} Gflop/s, of the product of two matrices in "
+            "the same run: NumPy's or `functional.linear`, whichever was faster."
         )
         parts.append(table([*headers, "PyTorch's share"], rows))
     return parts

@@ -30,7 +30,7 @@ _BLOCKS = 2
 """and as many blocks of rows: each piece copies all panels."""
 
 
-def linear(x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
+def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
     """As `functional.linear`."""
     biases = () if b is None else (b,)
     if slow() or not floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
@@ -39,18 +39,18 @@ def linear(x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ..
         return None
     if x.size < _FEW * len(w):
         return None
-    shape, rows = x.shape, as_rows(x)
-    y = product(rows, w, bias=b).reshape(*shape[:-1], -1)
-    across = w.T if wanted[0] else None
-    down = rows.T if wanted[1] else None
+    shape, x = x.shape, as_rows(x)
+    y = product(x, w, bias=b).reshape(*shape[:-1], -1)
+    w = w if wanted[0] else None
+    x = x if wanted[1] else None
     wants_db = wanted[2]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = as_rows(dy)
-        dx = None if across is None else product(dy, across).reshape(shape)
+        dx = None if w is None else product(dy, w.T).reshape(shape)
         db = np.zeros(dy.shape[1], dy.dtype) if wants_db else None
-        if down is not None:
-            return dx, product(down, dy, sums=db), db
+        if x is not None:
+            return dx, product(x.T, dy, sums=db), db
         return dx, None, None if db is None else dy.sum(axis=0)
 
     return y, pullback
@@ -90,7 +90,7 @@ def _product(part, a, a_turned, b, b_turned, bias, sums, like, c):
         for k0 in range(0, depth, _DEEP):
             k1 = min(k0 + _DEEP, depth)
             left = a[k0:k1, m0:m1].T if a_turned else a[m0:m1, k0:k1]
-            tail[: m1 - whole, : k1 - k0] = left[whole - m0 :]
+            _move(left[whole - m0 :], tail[: m1 - whole, : k1 - k0], False)
             for n0 in range(0, n, width):
                 n1 = min(n0 + width, n)
                 if b_turned:
@@ -99,16 +99,17 @@ def _product(part, a, a_turned, b, b_turned, bias, sums, like, c):
                     panel = right(b, (k0, k1, n0, n1), like)
                 if m0 == 0 and sums.size:
                     _add_up(panel[0], sums[n0:n1])
+                into = c[m0:whole, n0:n1]
                 if n1 - n0 == width:
-                    multiply(left, k1 - k0, panel, 0, c[m0:whole, n0:n1], k0 > 0)
+                    multiply(left, k1 - k0, panel, 0, into, k0 > 0)
                 else:
-                    multiply(left, k1 - k0, panel, 0, edge[: whole - m0], False)
-                    _move(edge, c[m0:whole, n0:n1], k0 > 0)
+                    multiply(left, k1 - k0, panel, 0, edge[: whole - m0, :width], False)
+                    _move(edge, into, k0 > 0)
                 if whole < m1:
-                    multiply(tail, k1 - k0, panel, 0, edge[:ROWS], False)
+                    multiply(tail[:, : k1 - k0], k1 - k0, panel, 0, edge[:ROWS, :width], False)
                     _move(edge, c[whole:m1, n0:n1], k0 > 0)
                 if bias.size and k1 == depth:
-                    c[m0:m1, n0:n1] += bias[n0:n1]
+                    _add_to_rows(bias[n0:n1], c[m0:m1, n0:n1])
 
 
 @kernel
@@ -117,6 +118,13 @@ def _move(x, y, add):
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + (y[i, j] if add else 0)
+
+
+@kernel
+def _add_to_rows(x, rows):
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            rows[i, j] += x[j]
 
 
 @kernel
