@@ -52,7 +52,7 @@ def test_gradient_checks_are_compared(run):
 def test_a_training_step_is_compared(run):
     text, rows = run("training_step.py")
     assert rows[2][0] == "minimha"
-    assert {"matmul", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
+    assert {"linear", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
     assert {"attention", "fused", "tiled", "microkernel"} & {row[0] for row in rows}
     assert "Of PyTorch's time:" in text or "PyTorch" not in rows[3][0]
 

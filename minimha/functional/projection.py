@@ -50,7 +50,7 @@ def project_in(
     num_heads: int,
     wanted: tuple[bool, ...],
 ) -> tuple[Array, Pullback]:
-    """y = split_heads(x w + b).   The gradients are those of matmul, of merge_heads(dy).
+    """y = split_heads(x w + b).   The gradients are those of `linear`, of merge_heads(dy).
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
@@ -71,7 +71,7 @@ def project_fused(
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
     """The values (Q, K, V) = x w + b, cut into roles and then into heads.
 
-    The gradients are those of matmul, of the merged dQ, dK and dV side by side.
+    The gradients are those of `linear`, of the merged dQ, dK and dV side by side.
 
     x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).

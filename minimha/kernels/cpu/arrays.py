@@ -19,7 +19,7 @@ in_any_order = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}
 """Of a kernel that takes a sum, whose order is then the compiler's. Not for what splits off an
 integer by adding a large number."""
 
-_LARGE = 2**18  # bytes from which on threads pay
+_PIECE = 2**17  # bytes that are worth handing over to another thread
 
 
 def floats(x: Any, *others: Any) -> bool:
@@ -41,4 +41,4 @@ def as_rows(x: Array) -> Array:
 
 def shared(count: int, nbytes: int) -> tuple[Any, ...]:
     """range(count) for a kernel: threads share arrays of so many bytes."""
-    return threads.part(count, min(threads.number(), count) if nbytes >= _LARGE else 1)
+    return threads.part(count, min(threads.number(), count, nbytes // _PIECE))

@@ -24,7 +24,7 @@ _DEEP, _HIGH = 256, 384
 """Of a panel, and of the rows that pass by it: a multiple of ROWS on every CPU."""
 _FEW = 2 * ROWS
 """Fewer rows are not worth a copy of the weights."""
-_PIECE = 2**20
+_PIECE = 2**21
 """Products of two numbers in a piece of the work, at least,"""
 _BLOCKS = 2
 """and as many blocks of rows: each piece copies all panels."""
@@ -65,7 +65,7 @@ def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None
     blocks, like = -(-len(a) // ROWS), np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
     pieces = min(threads.number(), a.size * b.shape[1] // _PIECE, blocks // _BLOCKS)
     _product(
-        threads.part(blocks, max(1, pieces)), *_upright(a), *_upright(b),
+        threads.part(blocks, pieces), *_upright(a), *_upright(b),
         none if bias is None else plain(bias), none if sums is None else sums, like, c,
     )  # fmt: skip
     return c
