@@ -11,7 +11,9 @@ from ..kernels import accelerated
 
 
 def _entries(x: Array, w: Array, b: Array | None = None) -> int:
-    return math.prod((*x.shape[:-1], *w.shape[-1:]))
+    """Those of y; 0 if x has so few rows or columns that a kernel's copies of w would not pay."""
+    rows = math.prod(x.shape[:-1])
+    return rows * math.prod(w.shape[-1:]) if rows >= 64 and x.shape[-1] >= 32 else 0
 
 
 @operation

@@ -109,7 +109,9 @@ def project_out(
     """
     merged = merge_heads(x)
     if w.shape[:1] != merged.shape[-1:]:
-        raise ValueError(f"w needs H·D = {merged.shape[-1]} rows, one for each column of a head")
+        raise ValueError(
+            f"w needs H·D = {merged.shape[-1]} rows, as many as all heads have columns"
+        )
     y, pull = linear.with_pullback(merged, w, b, wanted=wanted)
     num_heads = x.shape[-3]
 

@@ -22,8 +22,6 @@ from .product import matrix, multiply, right, right_of_transpose
 
 _DEEP, _HIGH = 256, 384
 """Of a panel, and of the rows that pass by it: a multiple of ROWS on every CPU."""
-_FEW = 2 * ROWS
-"""Fewer rows are not worth a copy of the weights."""
 _PIECE = 2**21
 """Products of two numbers in a piece of the work, at least,"""
 _BLOCKS = 2
@@ -36,8 +34,6 @@ def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) 
     if slow() or not floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
         return None
     if x.shape[-1] != len(w) or any(b.shape != w.shape[1:] for b in biases):
-        return None
-    if x.size < _FEW * len(w):
         return None
     shape, x = x.shape, as_rows(x)
     y = product(x, w, bias=b).reshape(*shape[:-1], -1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
-from minimha.kernels import threads
+from minimha.kernels import choice, threads
 
 pytest.importorskip("numba")
 linear = pytest.importorskip("minimha.kernels.cpu.linear")
@@ -90,7 +90,6 @@ def test_each_gradient_is_there_if_it_is_wanted_and_no_other(rng):
 @pytest.mark.parametrize(
     ("x", "w", "b"),
     [
-        ((3, 4), (4, 5), (5,)),  # few rows
         ((30, 0), (0, 5), (5,)),
         ((30, 4), (4, 0), (0,)),
         ((0, 4), (4, 5), (5,)),
@@ -111,3 +110,19 @@ def test_a_wrong_shape_is_named_whatever_computes():
         for shapes in (((30, 4), (5, 4), (4,)), ((30, 4), (4, 5), (4,)), ((30, 4), (4, 5), (1, 5))):
             with pytest.raises(ValueError, match="need the same M and N"):
                 functional.linear(*(np.ones(shape, "float32") for shape in shapes))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "size"),
+    [
+        ((64, 32), (32, 9), 576),
+        ((63, 32), (32, 9), 0),
+        ((2, 32, 31), (31, 9), 0),
+        ((40,), (40, 9), 0),
+    ],
+)
+def test_copies_of_the_weights_pay_from_some_rows_and_columns_on(x, w, size, monkeypatch):
+    asked = []
+    monkeypatch.setattr(choice, "kernel", lambda *arguments: asked.append(arguments))
+    functional.linear(np.ones(x), np.ones(w))
+    assert asked == [("linear", size)]
