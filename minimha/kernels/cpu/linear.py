@@ -21,7 +21,7 @@ from .parallel import led
 from .product import matrix, multiply, right, right_of_transpose
 
 _DEEP, _HIGH = 256, 384
-"""Of a panel, and of the rows that pass by it: a multiple of ROWS on every CPU."""
+"""The depth of a panel, and how many rows pass by it: a multiple of ROWS on every CPU."""
 _PIECE = 2**21
 """Products of two numbers in a piece of the work, at least,"""
 _BLOCKS = 2
@@ -113,7 +113,7 @@ def _move(x, y, add):
     """The first entries of x to y, or add them to it."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
-            y[i, j] = x[i, j] + (y[i, j] if add else 0)
+            y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
 
 
 @kernel
