@@ -112,24 +112,25 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         likes = [(x.shape, x.dtype) if want else None for x, want in zip(inputs, wanted)]  # noqa: B905
         return value, Fitted(this, pull, likes, max(arity, len(inputs)))
 
-    def lifted(*inputs: Any, **settings: Any) -> Any:  # noqa: PLR0912
+    def lifted(*inputs: Any, **settings: Any) -> Any:  # noqa: PLR0912, PLR0915  one way, in view
         if settings or len(inputs) > arity:
             inputs = form.arrange(inputs, settings)
         arrays: list[Any] = []
-        parents: list[Node | None] = []
+        parent: Any = None
         lifts = unlike = False
         library = dtype = None
         wants, bit = 0, 1  # whose gradients are wanted: a bit an argument
         for x in inputs:
-            kind, node = type(x), None
-            if kind is Tensor or (kind not in known and isinstance(x, Tensor)):
-                lifts, node, x = True, x._node, x._data  # noqa: PLW2901
-                kind = type(x)
-                if node is not None:
+            kind = type(x)
+            if kind is Tensor:
+                lifts = True
+                if x._node is not None:
+                    parent = x._node
                     wants += bit
+                x = x._data  # noqa: PLW2901
+                kind = type(x)
             bit += bit
             arrays.append(x)
-            parents.append(node)
             if kind is library:
                 if x.dtype is not dtype:
                     if id(dtype) in exact:
@@ -141,17 +142,18 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             elif kind not in _NUMBERS:
                 unlike = True
         if unlike or library is None:
+            if any(isinstance(x, Tensor) for x in arrays):  # of a class derived from it
+                return lifted(*map(_exactly, inputs), **settings)
             library, dtype = form.examine(arrays)
         blocks = open_blocks.get()
         if blocks and in_force(no_grad):
             wants = 0
         called = wants + bit  # the highest bit tells how many were given
-        plan = plans.get(called) or _plan(plans, called, max(len(inputs), arity))
+        wanted, place = plans.get(called) or _plan(plans, called, max(len(inputs), arity))
+        if asks_wanted:
+            settings["wanted"] = wanted
         try:
-            if asks_wanted:
-                value, pull = function(*arrays, wanted=plan[0], **settings)
-            else:
-                value, pull = function(*arrays, **settings) if settings else function(*arrays)
+            value, pull = function(*arrays, **settings) if settings else function(*arrays)
             if type(pull) is not FunctionType or pull.__defaults__ or pull.__kwdefaults__:
                 pull = plain(pull)
         except _ERRORS as error:
@@ -163,7 +165,12 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         where = anomaly.in_values(this, arrays, settings, value) if blocks else None
         if not lifts:
             return value
-        made = _record(this, pull, parents, plan, value, where) if wants else _unrecorded(value)
+        if wants:
+            if place is None:
+                parent = [x._node if type(x) is Tensor else None for x in inputs]
+            made = _record(this, pull, parent, place, len(wanted), value, where)
+        else:
+            made = tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
         return watched(this.__name__, made) if blocks else made
 
     def unary(x: Any = _ABSENT, /, *rest: Any, **settings: Any) -> Any:
@@ -171,7 +178,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         if type(x) is not Tensor or (parent := x._node) is None or open_blocks.get():
             return lifted(**settings) if x is _ABSENT else lifted(x, *rest, **settings)
         if settings or rest:
-            form.arrange((x, *rest), settings)
+            form.settle(rest, settings)
         array = x._data
         dtype = array.dtype
         try:
@@ -183,13 +190,14 @@ def operation(  # noqa: PLR0915  what follows is three short functions
         if type(value) is not type(array) or value.dtype is not dtype:
             value = form.check(value, dtype, [array], recorded=True)
             if type(value) is tuple:
-                return _record(this, pull, (parent,), ((True,), 0), value)
+                return _record(this, pull, parent, 0, 1, value)
             if not backend.is_floating(value):
                 return Tensor._made(value)  # no gradient flows through integers
             dtype = value.dtype
         # what _record does for one value, without the calls: the busiest lines of the engine
         node, y = Node(), _new_tensor(Tensor)
-        node.operation, node.pull, node.order, node.saved = this, pull, next(order), checksums(pull)
+        node.operation, node.pull, node.order = this, pull, next(order)
+        node.saved = checksums(pull) if pull.__closure__ else 0
         node.parents, node.place, node.number = parent, 0, 1
         shape = value.shape  # mostly that of the parent: then one tuple serves both
         node.shape, node.dtype = parent.shape if shape == parent.shape else shape, dtype
@@ -219,19 +227,19 @@ def _plan(plans: dict[int, _Plan], called: int, number: int) -> _Plan:
 def _record(
     operation: Operation,
     pull: Pullback,
-    parents: Sequence[Node | None],
-    plan: _Plan,
+    parents: Any,
+    place: int | None,
+    number: int,
     value: Any,
     where: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The value, or several, as Tensors that know how they were made."""
-    node, (wanted, place) = Node(), plan
-    node.parents, node.place, node.number = parents, 0, len(wanted)
-    if place is not None:
-        node.parents, node.place = parents[place] or (), place
+    node = Node()
     node.operation, node.pull, node.order = operation, pull, next(order)
-    node.saved = checksums(pull, where is not None)
-    node.hooks, node.gradient, node.where = None, None, where
+    node.parents, node.place, node.number = parents, place, number
+    node.saved = checksums(pull, where is not None) if pull.__closure__ else 0
+    node.hooks = node.gradient = None
+    node.where = where
     if type(value) is tuple:
         node.shape, node.dtype = [x.shape for x in value], None
         return tuple(Tensor._made(x, noted(operation, k, node, x)) for k, x in enumerate(value))
@@ -241,8 +249,9 @@ def _record(
     return y
 
 
-def _unrecorded(value: Any) -> Tensor | tuple[Tensor, ...]:
-    return tuple(map(Tensor._made, value)) if type(value) is tuple else Tensor._made(value)
+def _exactly(x: Any) -> Any:
+    """A Tensor of a derived class as one of Tensor itself."""
+    return Tensor._made(x._data, x._node) if isinstance(x, Tensor) else x
 
 
 class _Form:
@@ -268,48 +277,41 @@ class _Form:
         )
         self._seen: dict[Any, tuple[Any, Any]] = {}
 
-    def arrange(  # noqa: PLR0912
-        self, inputs: tuple[Any, ...], settings: dict[str, Any]
-    ) -> tuple[Any, ...]:
+    def arrange(self, inputs: tuple[Any, ...], settings: dict[str, Any]) -> tuple[Any, ...]:
         """The arrays, in order, taken out of the settings if they were named there; settings that
         came by position are put in."""
-        if len(inputs) > self.arity >= 0 and self.settings and not settings:  # the usual, soon done
-            rest = inputs[self.arity :]
-            if type(rest[0]) in _SETTINGS and (len(rest) == 1 or self.spreads):
-                settings[self.settings[0]] = rest if len(rest) > 1 else rest[0]
-                return inputs[: self.arity]
-            if len(rest) <= len(self.settings) and _SETTINGS.issuperset(map(type, rest)):
-                settings.update(zip(self.settings, rest))  # noqa: B905  the first settings only
-                return inputs[: self.arity]
-        if len(inputs) > self.arity:
-            if not self.variadic:
-                inputs, rest = inputs[: self.arity], inputs[self.arity :]
-            elif inputs and isinstance(inputs[0], tuple | list):
-                inputs, rest = tuple(inputs[0]), inputs[1:]
-            else:
-                rest = ()
-            if self.spreads and rest and hasattr(rest[0], "__index__"):
-                rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
-            if len(rest) > len(self.settings):
-                raise self._refused(f"got {len(inputs) + len(rest)} arguments")
-            for name, x in zip(self.settings, rest):  # noqa: B905  the first settings only
-                if name in settings:
-                    raise self._refused(f"got {name} twice")
-                settings[name] = x
         if not self.names.isdisjoint(settings):
             left = self.parameters[len(inputs) :]
             last = max((k for k, name in enumerate(left, 1) if name in settings), default=0)
             inputs = (*inputs, *(settings.pop(name, None) for name in left[:last]))
-        for name, x in settings.items():
-            if type(x) in _SETTINGS:
-                continue
-            if isinstance(x, Tensor):
-                if x.requires_grad and is_recording():
-                    raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
-                settings[name] = x._data
-            elif isinstance(x, backend.HostScalar):
-                settings[name] = x.item()
+        rest: tuple[Any, ...] = ()
+        if not self.variadic:
+            inputs, rest = inputs[: self.arity], inputs[self.arity :]
+        elif inputs and isinstance(inputs[0], tuple | list):
+            inputs, rest = tuple(inputs[0]), inputs[1:]
+        self.settle(rest, settings)
         return inputs
+
+    def settle(self, rest: tuple[Any, ...], settings: dict[str, Any]) -> None:
+        """Put in the settings that came by position, and make plain numbers and arrays of all."""
+        if settings and not _SETTINGS.issuperset(map(type, settings.values())):
+            settings.update((name, self._plain(name, x)) for name, x in settings.items())
+        if self.spreads and len(rest) > 1 and hasattr(rest[0], "__index__"):
+            rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
+        if len(rest) > len(self.settings):
+            raise self._refused(f"got {max(self.arity, 1) + len(rest)} arguments")
+        for name, x in zip(self.settings, rest):  # noqa: B905  the first settings only
+            if name in settings:
+                raise self._refused(f"got {name} twice")
+            settings[name] = x if type(x) in _SETTINGS else self._plain(name, x)
+
+    def _plain(self, name: str, x: Any) -> Any:
+        """A setting without a Tensor or a scalar of NumPy."""
+        if isinstance(x, Tensor):
+            if x.requires_grad and is_recording():
+                raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
+            return x._data
+        return x.item() if isinstance(x, backend.HostScalar) else x
 
     def _refused(self, why: str) -> TypeError:
         plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]

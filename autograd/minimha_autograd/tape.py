@@ -28,8 +28,9 @@ class Node:
 
     operation  what was called: it has a name and parameters; None for a leaf
     pull       its pullback; None for a leaf, the number k for the k-th of several values
-    parents    one for each argument, None where no gradient is wanted; where that is all but one,
-    place      that one, which spares the garbage collector a tuple, and its place
+    parents    one for each argument, None where no gradient is wanted; where one alone is wanted,
+               it alone, which spares the garbage collector a tuple
+    place      of that one among the arguments; or None
     number     of the arguments, and so of the gradients that the pullback returns
     shape      of the value, and so of its gradient; of several values a list of theirs
     dtype      of the value and its gradient
@@ -48,7 +49,7 @@ class Node:
     operation: Any
     pull: Pullback | int | None
     parents: Node | Sequence[Node | None]
-    place: int
+    place: int | None
     number: int
     shape: Any
     dtype: Any
@@ -109,8 +110,9 @@ def backward(  # noqa: PLR0912, PLR0915  one loop, in view
             gradients = pull(*dy) if type(dy) is list else pull(dy)
             if type(gradients) is not tuple or len(gradients) != node.number:
                 counted(node.operation, gradients, node.number)
-            if type(parents) is Node:
-                dx = gradients[node.place]
+            place: Any = node.place
+            if place is not None:
+                dx = gradients[place]
                 if (
                     type(dx) is kind
                     and dx.shape == parents.shape
@@ -122,7 +124,7 @@ def backward(  # noqa: PLR0912, PLR0915  one loop, in view
                         node.pull, node.parents, node.saved = _freed, (), 0
                     node, dy = parents, dx
                     continue
-                parents = (*(None,) * node.place, parents)
+                parents = (*(None,) * place, parents)
             for place, parent in enumerate(parents):
                 if parent is None:
                     continue
