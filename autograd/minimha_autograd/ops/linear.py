@@ -20,10 +20,7 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
     if a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
         return _as_rows(a, b, wanted)
     y, row, column = a @ b, a.ndim == 1, b.ndim == 1
-    if not wanted[0]:  # then nothing needs b
-        b = None
-    if not wanted[1]:
-        a = None
+    a, b = a if wanted[1] else None, b if wanted[0] else None  # what no gradient needs may go
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = xp.expand_dims(dy, axis=-1) if column else dy
@@ -70,10 +67,7 @@ def einsum(
     terms, out = backend.einsum_terms(subscripts, operands)
     y = backend.einsum(terms, out, operands)
     shapes = [x.shape for x in operands]
-    if not wanted[1]:  # then nothing needs b
-        b = None
-    if not wanted[2]:
-        a = None
+    a, b = a if wanted[2] else None, b if wanted[1] else None  # what no gradient needs may go
 
     def gradient(k: int, dy: Array, other: Array | None) -> Array:
         sources = [(out, dy)] if other is None else [(out, dy), (terms[1 - k], other)]
@@ -94,8 +88,5 @@ def outer(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullb
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError("a and b must be vectors, of one axis")
     y = a[:, None] * b[None, :]
-    if not wanted[0]:  # then nothing needs b
-        b = None
-    if not wanted[1]:
-        a = None
+    a, b = a if wanted[1] else None, b if wanted[0] else None  # what no gradient needs may go
     return y, lambda dy: (None if b is None else dy @ b, None if a is None else dy.mT @ a)
