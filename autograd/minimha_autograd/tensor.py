@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from . import backend, tape
 from .backend import Array
@@ -13,6 +14,10 @@ from .tape import Node, noted
 if TYPE_CHECKING:
     from .graph import Graph
     from .operation import Operation
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+    return lambda tensor, other: compare(tensor._data, array_of(other))
 
 
 class Tensor:
@@ -30,25 +35,15 @@ class Tensor:
     __array_ufunc__ = None  # array * Tensor is ours to answer, not NumPy's
 
     # Operators and methods are the operations of `ops`, which put themselves here.
-    __add__: ClassVar[Operation]
-    __radd__: ClassVar[Operation]
-    __sub__: ClassVar[Operation]
-    __rsub__: ClassVar[Operation]
-    __mul__: ClassVar[Operation]
-    __rmul__: ClassVar[Operation]
-    __truediv__: ClassVar[Operation]
-    __rtruediv__: ClassVar[Operation]
-    __pow__: ClassVar[Operation]
-    __rpow__: ClassVar[Operation]
-    __matmul__: ClassVar[Operation]
-    __rmatmul__: ClassVar[Operation]
-    __neg__: ClassVar[Operation]
-    __abs__: ClassVar[Operation]
-    __getitem__: ClassVar[Operation]
     mT: Tensor  # noqa: N815  the standard's name
     if TYPE_CHECKING:
 
         def __getattr__(self, method: str) -> Operation: ...
+        def _operator(self, *others: Any) -> Any: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _operator
+        __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _operator
+        __neg__ = __abs__ = __getitem__ = _operator
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self._data: Array = backend.asarray(array_of(data))
@@ -195,24 +190,9 @@ class Tensor:
             )
         return seed
 
-    def __eq__(self, other: object) -> Any:
-        return self._data == array_of(other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._data != array_of(other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._data < array_of(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._data <= array_of(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._data > array_of(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._data >= array_of(other)
-
+    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -228,13 +208,16 @@ class Tensor:
         """Leaves can be copied and pickled; what was made from them would lose its graph."""
         if self._node is not None and self._node.pull is not None:
             raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
-        return _restored, (self._data, self.requires_grad, self.grad)
+        gradient = None if self.grad is None else (None, {"grad": self.grad})
+        return Tensor, (self._data, self.requires_grad), gradient
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """By the library's own way to copy, which array-api-strict and others need."""
-        restored, (data, requires_grad, gradient) = self.__reduce__()
-        copied = None if gradient is None else backend.copy(gradient)
-        return restored(backend.copy(data), requires_grad, copied)
+        self.__reduce__()  # refuses what has a graph
+        copied = Tensor(backend.copy(self._data), self.requires_grad)
+        if self.grad is not None:
+            copied.grad = backend.copy(self.grad)
+        return copied
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[k] for k in range(len(self)))
@@ -257,13 +240,6 @@ def _require_floating(data: Array) -> None:
             f"only real floating-point Tensors can require a gradient, got dtype {data.dtype}: "
             "convert the data first, for instance to float64, or take the real part"
         )
-
-
-def _restored(data: Array, requires_grad: bool, gradient: Array | None) -> Tensor:
-    tensor = Tensor(data, requires_grad=requires_grad)
-    if gradient is not None:
-        tensor.grad = gradient
-    return tensor
 
 
 def array_of(x: Any) -> Any:
