@@ -7,6 +7,8 @@ its arguments; arrows that pass layers get a place of their own in each.
 from __future__ import annotations
 
 import html
+import itertools
+import operator
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -64,10 +66,8 @@ def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
     if tensor._node is None:
         raise RuntimeError("graph() of a Tensor that does not require a gradient: it has none")
     boxes = _boxes(tensor._node, names)
-    layers: dict[int, list[_Box]] = {}
-    for box in boxes:
-        layers.setdefault(box.layer, []).append(box)
-    rows = [layers[k] for k in sorted(layers)]
+    layer = operator.attrgetter("layer")
+    rows = [list(row) for _, row in itertools.groupby(sorted(boxes, key=layer), layer)]
     _arrange(rows)
     width = max(box.x + box.width / 2 for box in boxes) + _GAP
     height = _LAYER * (len(rows) + 0.2)
@@ -106,20 +106,17 @@ def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
         kind = "leaf" if node.pull is None else "root" if node is _step(root) else "step"
         boxes[node] = box = _Box(_lines([node, *values.get(node, [])], names), layer, kind)
         box.above = parents
-        for parent in parents:
-            parent.below.append(box)
     every = list(boxes.values())
-    for box in reversed(every):  # leaves come down to where they are used
-        if box.kind == "leaf" and box.below:
-            box.layer = min(user.layer for user in box.below) - 1
+    for box in sorted(every, key=lambda box: -box.layer):  # the highest user has the last word
+        for parent in box.above:
+            if parent.kind == "leaf":  # it comes down to where it is used
+                parent.layer = box.layer - 1
     return every + _bends(every)
 
 
 def _bends(boxes: list[_Box]) -> list[_Box]:
     """Places for the arrows that pass layers, which become neighbours of the boxes they tie."""
     bends = []
-    for box in boxes:
-        box.below = []
     for box in boxes:
         for k, parent in enumerate(box.above):
             last = parent
@@ -165,15 +162,12 @@ def _arrange(rows: list[list[_Box]]) -> None:
             row.sort(key=lambda box: box.x)
             for place, box in enumerate(row):
                 box.x = place - len(row) / 2
-    for row in rows:
-        x = -sum(box.width + _GAP for box in row) / 2
+    spans = [sum(box.width + _GAP for box in row) for row in rows]
+    for row, span in zip(rows, spans, strict=True):
+        left = (max(spans) - span) / 2 + _GAP
         for box in row:
-            box.x = x + (box.width + _GAP) / 2
-            x += box.width + _GAP
-    left = min(box.x - box.width / 2 for row in rows for box in row)
-    for row in rows:
-        for box in row:
-            box.x += _GAP - left
+            box.x = left + box.width / 2
+            left += box.width + _GAP
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
