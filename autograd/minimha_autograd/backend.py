@@ -235,9 +235,9 @@ def is_floating(x: object) -> bool:
     return x.dtype.kind == "f" if type(x) is HostArray else _is(x, "real floating")
 
 
-def is_half(x: Array) -> bool:
-    """Whether x holds floats of 16 bits, which are computed with in 32."""
-    return getattr(x.dtype, "itemsize", 0) == 2 and is_floating(x)
+def is_half(x: object) -> bool:
+    """Whether x is an array of floats of 16 bits, which are computed with in 32."""
+    return getattr(getattr(x, "dtype", None), "itemsize", 0) == 2 and is_floating(x)
 
 
 def is_complex(x: object) -> bool:

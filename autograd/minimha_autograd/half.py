@@ -12,7 +12,7 @@ from .pullback import Pullback
 def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pullback]:
     """The value and the pullback of an operation on float16, both rounded once, at the end."""
     value, pull = operation.with_pullback(*map(widened, arrays), **settings)
-    dtype = next(x.dtype for x in arrays if _is_half(x))
+    dtype = next(x.dtype for x in arrays if backend.is_half(x))
 
     def narrowed(results: Any) -> Any:
         if isinstance(results, tuple):
@@ -26,10 +26,6 @@ def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pull
     return narrowed(value), pullback
 
 
-def _is_half(x: Any) -> bool:
-    return backend.is_array(x) and backend.is_half(x)
-
-
 def widened(x: Any) -> Any:
     """An array of float16 as one of float32; anything else as it is."""
-    return namespace(x).astype(x, namespace(x).float32) if _is_half(x) else x
+    return namespace(x).astype(x, namespace(x).float32) if backend.is_half(x) else x
