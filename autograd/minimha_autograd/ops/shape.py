@@ -59,18 +59,14 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
 
-@operation
+@operation(fits=stacking)
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with an axis of length 1, which becomes the axis given.   dx = dy without it."""
     xp, before = namespace(x), x.shape
-    if not -x.ndim - 1 <= axis <= x.ndim:
-        raise IndexError(f"axis {axis} must be from {-x.ndim - 1} to {x.ndim}")
-    k = axis % (x.ndim + 1)
-    after = (*before[:k], 1, *before[k:])
-    return xp.reshape(x, after), lambda dy: (xp.reshape(dy, before),)
+    return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(fits=axes)
+@operation(fits=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
 def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x without these axes of length 1, without any such by default.   dx = dy with them.
 
@@ -79,14 +75,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     xp, before = namespace(x), x.shape
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
-    places, after = range(x.ndim), list(before)
-    gone = [places[axis]] if isinstance(axis, int) else sorted({places[k] for k in axis})
-    if isinstance(axis, tuple) and len(gone) < len(axis):
-        raise ValueError("an axis twice")
-    for k in reversed(gone):
-        if after.pop(k) != 1:
-            raise ValueError(f"axis {axis} is not of length 1")
-    return xp.reshape(x, tuple(after)), lambda dy: (xp.reshape(dy, before),)
+    return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(fits=joining)
@@ -97,11 +86,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """
     y = namespace(*arrays).concat(arrays, axis=axis)
     ends = (0, *accumulate(x.shape[axis] for x in arrays))
-
-    def pullback(dy: Array) -> tuple[Array, ...]:
-        return tuple(dy[_along(axis, dy.ndim, i, j)] for i, j in pairwise(ends))
-
-    return y, pullback
+    return y, lambda dy: _cut(dy, ends, axis)
 
 
 @operation(fits=stacking)
@@ -110,13 +95,8 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 
     Called with the arrays, or with a list of them.
     """
-    xp, number = namespace(*arrays), len(arrays)
-
-    def pullback(dy: Array) -> tuple[Array, ...]:
-        parts = (dy[_along(axis, dy.ndim, k, k + 1)] for k in range(number))
-        return tuple(xp.squeeze(part, axis=axis) for part in parts)
-
-    return xp.stack(arrays, axis=axis), pullback
+    xp = namespace(*arrays)
+    return xp.stack(arrays, axis=axis), lambda dy: xp.unstack(dy, axis=axis)
 
 
 @operation(fits=axes)
@@ -133,12 +113,10 @@ def split(
         if sections < 1 or n % sections:
             raise ValueError(f"an axis of length {n} has no {sections} equal parts")
         sections = tuple(k * (n // sections) for k in range(1, sections))
-    sections = tuple(min(max(k + n * (k < 0), 0), n) for k in sections)  # as slices take them
+    sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):
         raise ValueError(f"the indices {sections} must grow")
-    parts = tuple(
-        x[_along(axis, x.ndim, i, j)] for i, j in zip((0, *sections), (*sections, n), strict=True)
-    )
+    parts = _cut(x, (0, *sections, n), axis)
     shapes = [part.shape for part in parts]
 
     def pullback(*dys: Array | None) -> tuple[Array]:
@@ -179,18 +157,13 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     xp, before = namespace(x), tuple(x.shape)
     if repeats < 0:
         raise ValueError(f"repeats must be at least 0, not {repeats}")
-    if axis is None:
-        flat, axis = (math.prod(before),), 0
-    else:
-        flat, axis = before, range(len(before))[axis]
-    lead, n, rest = flat[:axis], flat[axis], flat[axis + 1 :]
-    copies = xp.broadcast_to(xp.reshape(x, (*lead, n, 1, *rest)), (*lead, n, repeats, *rest))
+    flat, after = ((math.prod(before),), 1) if axis is None else (before, range(x.ndim)[axis] + 1)
+    apart = (*flat[:after], repeats, *flat[after:])
 
     def pullback(dy: Array) -> tuple[Array]:
-        apart = xp.reshape(dy, (*lead, n, repeats, *rest))
-        return (xp.reshape(xp.sum(apart, axis=len(lead) + 1), before),)
+        return (xp.reshape(xp.sum(xp.reshape(dy, apart), axis=after), before),)
 
-    return xp.reshape(copies, (*lead, n * repeats, *rest)), pullback
+    return xp.repeat(x, repeats, axis=axis), pullback
 
 
 @operation(converts=True)
@@ -200,6 +173,7 @@ def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
     return backend.to_device(x, device), lambda dy: (back(dy),)
 
 
-def _along(axis: int, ndim: int, start: int, stop: int) -> tuple[Any, ...]:
-    """The index of start:stop along one axis of an array."""
-    return (slice(None),) * (axis % ndim) + (slice(start, stop), ...)
+def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:
+    """The parts of x between these places along axis."""
+    before = (slice(None),) * (axis % x.ndim)
+    return tuple(x[(*before, slice(i, j), ...)] for i, j in pairwise(ends))
