@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -75,10 +76,12 @@ def _lean(numpy: Any) -> ModuleType:
     On 8x8 float32: sum 0.8 µs for 2.0, max 0.9 for 2.1, clip 0.9 for 9.6, zeros_like 0.2 for 1.3.
     """
 
-    def reduction(ufunc: Any) -> Callable[..., Array]:
+    def reduction(ufunc: Any, adds: bool) -> Callable[..., Array]:
         def reduce(
             x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False
         ) -> Array:
+            if adds and dtype is None and x.dtype.char == "e":  # in 16 bits it would stop growing
+                return np.asarray(ufunc.reduce(x, axis, np.float32, None, keepdims)).astype("e")
             return ufunc.reduce(x, axis, dtype, None, keepdims)
 
         return reduce
@@ -97,6 +100,8 @@ def _lean(numpy: Any) -> ModuleType:
     def cumulative_sum(x: Array, /, *, axis: int | None = None, **settings: Any) -> Array:
         if settings or axis is None or x.dtype.kind != "f":
             return numpy.cumulative_sum(x, axis=axis, **settings)
+        if x.dtype.char == "e":
+            return np.add.accumulate(x, axis, np.float32).astype("e")
         return np.add.accumulate(x, axis)
 
     def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
@@ -132,7 +137,7 @@ def _lean(numpy: Any) -> ModuleType:
     ):  # fmt: skip
         setattr(lean, function.__name__, function)
     for name, ufunc in {"sum": np.add, "max": np.maximum, "min": np.minimum}.items():
-        setattr(lean, name, reduction(ufunc))
+        setattr(lean, name, reduction(ufunc, name == "sum"))
     lean.__dict__["matmul"] = np.matmul
     return lean
 
@@ -183,6 +188,12 @@ def put(into: Array, mask: Array, values: Array) -> Array:
         return namespace(into).where(mask, values, into)
     np.putmask(into, mask, values)
     return into
+
+
+def number(x: Any) -> Any:
+    """A scalar of NumPy as a Python number, rounded where there is none so long."""
+    y = x.item()
+    return y if not isinstance(y, np.generic) else complex(y) if y.dtype.kind == "c" else float(y)
 
 
 def library(name: str) -> Any:
@@ -255,6 +266,11 @@ def is_boolean(x: object) -> bool:
     return x.dtype.kind == "b" if type(x) is HostArray else _is(x, "bool")
 
 
+def is_exact(x: object) -> bool:
+    """Whether x is an array of integers or booleans."""
+    return is_integral(x) or is_boolean(x)
+
+
 def _is(x: Any, kind: str) -> bool:
     """By the standard's word for a kind of dtype, which NumPy has a letter for."""
     return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
@@ -280,8 +296,13 @@ def to_numpy(x: Array) -> np.ndarray:
     return np.from_dlpack(namespace(x).asarray(x, copy=True))  # NumPy 2.0 refuses read-only ones
 
 
-def dtype(xp: Any, name: str) -> Any:
-    """The dtype of a library by its name. Raises TypeError where there is none."""
+def dtype(xp: Any, name: Any) -> Any:
+    """The dtype of a library by its name, or by NumPy's dtype; its own as it is.
+
+    Raises TypeError where there is none.
+    """
+    if not isinstance(name, str | type | np.dtype):
+        return name
     try:
         return getattr(xp, np.dtype(name).name)
     except (AttributeError, TypeError) as error:
@@ -371,7 +392,10 @@ def to_device(x: Array, device: Any) -> Array:
     """
     name, _, number = str(device).partition(":")
     if isinstance(x, np.ndarray) and name == "cuda":
-        return to_device(library("cupy").asarray(x), device)
+        try:
+            return to_device(library("cupy").asarray(x), device)
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
     if hasattr(x, "get"):  # CuPy
         if name == "cpu":
             return to_numpy(x)
@@ -412,6 +436,8 @@ def pick(x: Array, key: tuple[Any, ...]) -> Array:
 def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
     """Zeros of a shape with updates added at key: where it names an entry again, they add up."""
     xp = namespace(updates)
+    if is_half(updates):  # in 16 bits a sum would stop growing
+        return xp.astype(add_at(shape, key, xp.astype(updates, xp.float32)), updates.dtype)
     out = xp.zeros(shape, dtype=updates.dtype, device=updates.device)
     if indexes_as_numpy(xp):
         xp.add.at(out, key, updates)
@@ -478,6 +504,8 @@ def erf(x: Array) -> Array:
     xp = namespace(x)
     if is_half(x):  # its largest number, 65504, is too small for the sums below
         return xp.astype(erf(xp.astype(x, xp.float32)), x.dtype)
+    if is_exact(x):
+        x = xp.astype(x, xp.float64)
     real = xp.real(x) if is_complex(x) else x
     sign = xp.astype(xp.sign(real), x.dtype)
     size = x * sign
@@ -508,7 +536,8 @@ def einsum_terms(subscripts: str, operands: list[Array]) -> tuple[list[str], str
     if len(terms) != len(operands):
         raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, {len(operands)} were given")
     spare = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True)]
-    greek = "".join(chr(ord("α") + k) for k in range(max(spare, default=0)))
+    free = (c for c in map(chr, range(ord("α"), ord("ω"))) if c not in subscripts)
+    greek = "".join(itertools.islice(free, max(0, *spare)))
     if not arrow:
         once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
         out = "..." * ("..." in left) + "".join(once)

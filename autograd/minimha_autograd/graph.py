@@ -31,7 +31,7 @@ class Graph:
         for name, t in names.items():
             if not hasattr(t, "_node"):
                 raise TypeError(f"graph: {name} must be a Tensor, not a {type(t).__name__}")
-        self.svg = _drawn(tensor, {t._node: name for name, t in names.items()})
+        self.svg = _drawn(tensor, {t._node: _printable(name) for name, t in names.items()})
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -41,6 +41,11 @@ class Graph:
         path = pathlib.Path(path)
         path.write_text(self.svg, encoding="utf-8")
         return path
+
+
+def _printable(name: str) -> str:
+    """A name with a dot for each character that an SVG cannot hold."""
+    return "".join(c if c.isprintable() else "·" for c in name)
 
 
 class _Box:
@@ -103,7 +108,7 @@ def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
             continue
         parents = [boxes[_step(p)] for p in node.arguments]
         layer = 1 + max((box.layer for box in parents), default=-1)
-        kind = "leaf" if node.pull is None else "root" if node is _step(root) else "step"
+        kind = "leaf" if node.operation is None else "root" if node is _step(root) else "step"
         boxes[node] = box = _Box(_lines([node, *values.get(node, [])], names), layer, kind)
         box.above = parents
     every = list(boxes.values())

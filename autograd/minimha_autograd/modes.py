@@ -84,8 +84,19 @@ class Block:
             @functools.wraps(function)
             async def inside(*args: Any, **kwargs: Any) -> Any:
                 with block():
-                    async for value in function(*args, **kwargs):
-                        yield value
+                    made = function(*args, **kwargs)
+                    step = made.asend(None)
+                    try:
+                        while True:
+                            value = await step
+                            try:
+                                step = made.asend((yield value))
+                            except Exception as error:  # which its consumer throws into it
+                                step = made.athrow(error)
+                    except StopAsyncIteration:
+                        return
+                    finally:
+                        await made.aclose()
 
         else:
 

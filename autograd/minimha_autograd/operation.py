@@ -39,7 +39,7 @@ _ABSENT = object()
 _Plan = tuple[tuple[bool, ...], int | None]
 _NUMBERS = frozenset({bool, complex, float, int})
 _SETTINGS = _NUMBERS | {type(None), slice, str, tuple}
-_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+_ERRORS = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError)
 
 
 class Operation(Protocol):
@@ -48,6 +48,7 @@ class Operation(Protocol):
 
     __name__: str
     __doc__: str | None
+    __signature__: inspect.Signature
     parameters: tuple[str, ...]
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
@@ -242,7 +243,10 @@ def _record(
     node.where = where
     if type(value) is tuple:
         node.shape, node.dtype = [x.shape for x in value], None
-        return tuple(Tensor._made(x, noted(operation, k, node, x)) for k, x in enumerate(value))
+        return tuple(  # no gradient flows through integers
+            Tensor._made(x, noted(operation, k, node, x) if backend.is_floating(x) else None)
+            for k, x in enumerate(value)
+        )
     node.shape, node.dtype = value.shape, value.dtype
     y = _new_tensor(Tensor)
     y._data, y._node = value, node
@@ -284,6 +288,8 @@ class _Form:
             left = self.parameters[len(inputs) :]
             last = max((k for k, name in enumerate(left, 1) if name in settings), default=0)
             inputs = (*inputs, *(settings.pop(name, None) for name in left[:last]))
+            if twice := self.names & settings.keys():
+                raise self._refused(f"got {', '.join(sorted(twice))} twice")
         rest: tuple[Any, ...] = ()
         if not self.variadic:
             inputs, rest = inputs[: self.arity], inputs[self.arity :]
@@ -296,7 +302,7 @@ class _Form:
         """Put in the settings that came by position, and make plain numbers and arrays of all."""
         if settings and not _SETTINGS.issuperset(map(type, settings.values())):
             settings.update((name, self._plain(name, x)) for name, x in settings.items())
-        if self.spreads and len(rest) > 1 and hasattr(rest[0], "__index__"):
+        if self.spreads and len(rest) > 1:
             rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
         if len(rest) > len(self.settings):
             raise self._refused(f"got {max(self.arity, 1) + len(rest)} arguments")
@@ -311,11 +317,10 @@ class _Form:
             if x.requires_grad and is_recording():
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             return x._data
-        return x.item() if isinstance(x, backend.HostScalar) else x
+        return backend.number(x) if isinstance(x, backend.HostScalar) else x
 
     def _refused(self, why: str) -> TypeError:
-        plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
-        return TypeError(f"{self.name}{inspect.Signature(plain)} {why}")
+        return TypeError(f"{self.name}{_shown(self.signature)} {why}")
 
     def examine(self, arrays: list[Any]) -> tuple[Any, Any]:
         """The type of the arrays, and the dtype of those of floats; NumPy's scalars become numbers.
@@ -329,7 +334,7 @@ class _Form:
             if kind in known:
                 key.append(x.dtype)
             elif isinstance(x, backend.HostScalar):
-                arrays[k] = x.item()
+                arrays[k] = backend.number(x)
         seen = self._seen.get(tuple(key))
         if seen is None:
             seen = self._seen[tuple(key)] = self._common(arrays)
@@ -347,6 +352,8 @@ class _Form:
                     fix = ": make it one first" if isinstance(x, list | tuple) else ""
                     raise TypeError(f"{self.name}: {name} must be an array, not {kind}{fix}")
                 continue
+            if not (backend.is_floating(x) or backend.is_complex(x) or backend.is_exact(x)):
+                raise TypeError(f"{self.name}: {_described(name, x)}: numbers are required")
             for other in (first, floats if backend.is_floating(x) else None):
                 if other and (
                     backend.namespace(x) is not backend.namespace(other[1])
@@ -369,15 +376,15 @@ class _Form:
         if isinstance(value, tuple):
             return tuple(self.check(v, dtype, arrays, recorded) for v in value)
         value = backend.asarray(value)
+        if recorded and backend.is_complex(value):
+            raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
         if value.dtype != dtype and not self.converts:
             _, floats = self.examine(arrays)
             if floats is not None and value.dtype != floats and backend.is_floating(value):
                 raise TypeError(
-                    f"{self.name}: {floats} went in and {value.dtype} came out: an integer array "
-                    f"among the arguments promotes it; convert that to {floats}"
+                    f"{self.name}: {floats} went in and {value.dtype} came out: convert to "
+                    f"{floats} what else takes part, integers too"
                 )
-            if recorded and backend.is_complex(value):
-                raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
         return value
 
 
@@ -389,17 +396,24 @@ def _explained(
     settings: dict[str, Any],
 ) -> Exception:
     """The error of a library with what was given and, where it is known, what is required."""
-    what = None
-    if fits is not None:
-        with contextlib.suppress(Exception):
-            what = fits(*arrays, **{k: v for k, v in settings.items() if k != "wanted"})
-    kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-    if type(error) is RuntimeError:  # torch's word for shapes that do not fit
-        kind = ValueError
-    if kind is AttributeError and any(isinstance(x, Number) for x in arrays):
-        what, kind = what or "it needs arrays, not numbers", TypeError
-    if "unpack" in str(error):
+    what: Any = None
+    kinds = [type(error), *(kind for kind in _ERRORS if isinstance(error, kind))]
+    within = bool(error.__traceback__ and error.__traceback__.tb_next)  # or by the call itself
+    empty, shown = inspect.Parameter.empty, operation.__signature__.parameters.values()
+    defaults = {p.name: p.default for p in shown if p.kind is p.KEYWORD_ONLY}
+    settings = {k: x for k, x in (defaults | settings).items() if k != "wanted" and x is not empty}
+    if not within and (unknown := settings.keys() - defaults):
+        what = f"no setting {', '.join(sorted(unknown))} in {_shown(operation.__signature__)}"
+    elif not within and "unpack" in str(error):
         what = f"{PAIR}: {error}"
+    elif fits is not None:
+        with contextlib.suppress(Exception):
+            what = fits(*arrays, **settings)
+    on_host = all(type(x) is backend.HostArray for x in arrays if backend.is_array(x))
+    if type(error) is RuntimeError and not on_host:  # torch's word for shapes that do not fit
+        kinds = [ValueError]
+    if isinstance(error, AttributeError) and any(isinstance(x, Number) for x in arrays):
+        what, kinds = what or "it needs arrays, not numbers", [TypeError]
     names = operation.parameters or [f"array {k}" for k in range(len(arrays))]
     places = {str(x.device) for x in arrays if backend.is_array(x)}
     given = ", ".join(
@@ -408,9 +422,17 @@ def _explained(
         if x is not None
     )
     what = what or getattr(error, "what", str(error))  # of an operation inside this one
-    explained: Any = kind(f"{operation.__name__}: {what} ({given})")
-    explained.what = what
-    return explained
+    for kind in kinds:  # its own, unless that asks for more than a text
+        with contextlib.suppress(Exception):
+            explained: Any = kind(f"{operation.__name__}: {what} ({given})")
+            explained.what = what
+            return explained
+    return error
+
+
+def _shown(signature: inspect.Signature) -> inspect.Signature:
+    """A signature without types, as a caller reads it."""
+    return inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
 
 
 def _described(name: str, x: Any) -> str:

@@ -77,6 +77,13 @@ def noted(operation: Any, pull: int | None, parent: Any, value: Any) -> Node:
     return node
 
 
+def replaced(leaf: Node, data: Any) -> Node:
+    """A leaf for data of another kind, in the place of one that graphs may still lead to."""
+    node = noted(None, None, None, data)
+    node.hooks, leaf.hooks, leaf.pull = leaf.hooks, None, _misfit
+    return node
+
+
 def backward(  # noqa: PLR0912, PLR0915  one loop, in view
     root: Node, seed: Array, retain: bool
 ) -> None:
@@ -184,6 +191,13 @@ def _hooked(node: Node, dy: Array) -> Array:
                 )
             dy = replaced
     return dy
+
+
+def _misfit(*_: Array) -> tuple[Array | None, ...]:
+    raise RuntimeError(
+        "the data of a leaf was replaced by data of another shape, dtype, library or device after "
+        "it was used: compute the value anew"
+    )
 
 
 def _freed(*_: Array) -> tuple[Array | None, ...]:

@@ -62,7 +62,8 @@ class Tensor:
 
     @property
     def data(self) -> Array:
-        """The array. A leaf may be given another, of any shape, floating-point dtype and device."""
+        """The array. A leaf may be given another, of any shape, floating-point dtype and device:
+        where one of these differs, backward() through what was made before is refused."""
         return self._data
 
     @data.setter
@@ -72,11 +73,8 @@ class Tensor:
             if self._node.pull is not None:
                 raise RuntimeError("only a leaf can be given other data: detach() makes one")
             _require_floating(data)
-            if (type(data), data.shape, data.dtype) != (
-                type(self._data), self._node.shape, self._node.dtype
-            ):  # fmt: skip
-                self._node.gradient = None  # it would not fit
-            self._node.shape, self._node.dtype = data.shape, data.dtype
+            if _kind(data) != _kind(self._data):  # then neither its gradient nor its graphs fit
+                self._node = tape.replaced(self._node, data)
         self._data = data
 
     @property
@@ -156,7 +154,7 @@ class Tensor:
             raise RuntimeError("register_hook() on a Tensor that does not require a gradient")
         return Hook(self._node, hook)
 
-    def graph(self, **names: Tensor) -> Graph:
+    def graph(self, /, **names: Tensor) -> Graph:
         """A picture of how this Tensor was made, an SVG that shows itself in a notebook.
 
         names  Tensors by the name to show: y.graph(x=x, w=w). `.save(path)` writes it to a file
@@ -179,14 +177,15 @@ class Tensor:
         """A gradient as an array of this shape, dtype and library."""
         seed = array_of(gradient)
         if not backend.is_array(seed):
+            backend.asarray(seed)  # which refuses what is no number
             xp = backend.namespace(self._data)
             seed = xp.asarray(seed, dtype=self.dtype, device=self.device)
         if tuple(seed.shape) != self.shape:
             raise ValueError(f"gradient has shape {tuple(seed.shape)}, the Tensor {self.shape}")
-        if type(seed) is not type(self._data) or seed.dtype != self.dtype:
+        if _kind(seed) != _kind(self._data):
             raise TypeError(
-                f"gradient is {type(seed).__name__} of {seed.dtype}, "
-                f"the Tensor {type(self._data).__name__} of {self.dtype}"
+                f"gradient is {type(seed).__name__} of {seed.dtype} on {seed.device}, "
+                f"the Tensor {type(self._data).__name__} of {self.dtype} on {self.device}"
             )
         return seed
 
@@ -232,6 +231,11 @@ class Tensor:
 
 
 _new = Tensor.__new__
+
+
+def _kind(data: Array) -> tuple[Any, ...]:
+    """What a gradient shares with the data."""
+    return type(data), tuple(data.shape), data.dtype, data.device
 
 
 def _require_floating(data: Array) -> None:

@@ -72,10 +72,45 @@ def test_float16_is_summed_up_in_float32():
     np.testing.assert_array_equal(gradient(ops.max, leaf(np.zeros(70_000), "float16")), share)
 
 
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda x: x.sum(axis=0),
+        lambda x: ops.einsum("ij->j", x),
+        lambda x: ops.cumsum(x, 0)[-1],
+        lambda x: ops.scatter_add(np.zeros((1, 2), "float16"), np.zeros(5000, int), x)[0],
+    ],
+)
+def test_sums_of_float16_do_not_stop_growing(total):
+    y = total(leaf(np.ones((5000, 2)), "float16"))
+    assert y.dtype == np.float16
+    np.testing.assert_array_equal(y.data, 5000)
+
+
+def test_gradients_of_float16_are_summed_up_in_float32():
+    b, rows = leaf(np.zeros(2), "float16"), np.zeros((5000, 2), dtype="float16")
+    np.testing.assert_array_equal(gradient(lambda b: rows + b, b), 5000)
+    table = leaf(np.zeros((3, 2)), "float16")
+    gradient(lambda table: ops.gather(table, np.ones(5000, int)), table)
+    np.testing.assert_array_equal(table.grad, [[0, 0], [5000, 5000], [0, 0]])
+
+
+def test_narrow_integers_do_not_overflow_on_the_way():
+    small = np.array([16, 255], dtype="uint8")
+    np.testing.assert_array_equal(ops.erf(small), 1)
+    np.testing.assert_array_equal(ops.erf(np.array([-128], dtype="int8")), -1)
+    np.testing.assert_allclose(ops.logsumexp(small), 255)
+
+
+def test_the_power_0_is_flat_everywhere():
+    np.testing.assert_array_equal(gradient(lambda x: x**0, leaf([np.inf, np.nan, 2, 0])), 0)
+
+
 def test_a_variance_without_degrees_of_freedom_is_nan():
     with np.errstate(all="ignore"):
         x = leaf([[1.0, 2.0]])
         assert np.isnan(gradient(lambda x: x.var(axis=0, correction=1), x)).all()
+        assert np.isnan(ops.var(x, correction=3).data)
         assert gradient(lambda x: x.var(axis=1), leaf(np.zeros((2, 0)))).shape == (2, 0)
 
 
@@ -112,6 +147,51 @@ def test_einsum_of_numbers_and_of_nothing():
     np.testing.assert_array_equal(x.grad, [[0, 0]])
 
 
+@pytest.mark.parametrize("operation", [ops.matmul, ops.concat, ops.stack])
+def test_what_is_right_is_not_blamed_for_an_error(operation):
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(TypeError, match="cannot be type promoted together"):
+        operation(strict.ones((2, 2)), strict.ones((2, 2), dtype=strict.int64))
+
+
+def test_einsum_by_letters_that_an_ellipsis_could_take():
+    a, b = np.arange(12.0).reshape(2, 3, 2), np.arange(8.0).reshape(2, 4)
+    np.testing.assert_array_equal(ops.einsum("...α,αβ->...β", a, b), a @ b)
+
+
+@pytest.mark.parametrize("index", [np.array(True), np.array([1, 2]).all()])
+def test_a_boolean_is_no_index(index, place):
+    x, index = place(np.arange(3.0)), place(np.asarray(index))
+    with pytest.raises(TypeError, match="an index must be integers, slices"):
+        ops.getitem(x, index)
+
+
+def test_the_ends_of_a_slice_may_be_arrays_that_change_later():
+    x, start, stop = leaf(np.zeros(4)), np.array(0), np.array(2)
+    y = x[start:stop]
+    start += 2
+    stop += 2
+    np.testing.assert_array_equal(gradient(lambda _: y, x), [1, 1, 0, 0])
+
+
+def test_of_several_values_integers_have_no_gradient():
+    @mh.operation
+    def largest(x):
+        place = np.asarray(x.argmax())
+
+        def pullback(dy, _):
+            return (np.where(np.arange(3) == place, dy, 0.0),)
+
+        return (x.max(), place), pullback
+
+    x = leaf([1.0, 3.0, 2.0])
+    value, place = largest(x)
+    assert value.requires_grad
+    assert not place.requires_grad
+    (value * place).backward()
+    np.testing.assert_array_equal(x.grad, [0, 1, 0])
+
+
 def test_nothing_flows_back_through_integers():
     x = leaf([1.5, 2.5])
     whole = x.astype("int64")
@@ -125,6 +205,7 @@ def test_empty_lists_and_foreign_byte_orders():
     assert leaf([1.0, 2.0])[[]].shape == (0,)
     assert leaf(np.ones((3, 2)))[:, []].shape == (3, 0)
     assert mh.Tensor(np.ones(2, dtype=">f8")).exp().dtype == np.float64
+    assert (leaf([1.0], "float32") * np.longdouble(2)).dtype == np.float32
     assert mh.Tensor(np.ones(6)).reshape(np.int64(2), 3).shape == (2, 3)
 
 
@@ -144,6 +225,21 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
         (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
         (lambda x: x.graph(w=3), "graph: w must be a Tensor, not a int"),
+        (lambda x: x.sum(dim=0), r"no setting dim in \(x, \*, axis=None, keepdims=False\)"),
+        (lambda x: ops.concat([x, x], dim=0), r"no setting dim in \(\*arrays, axis=0\)"),
+        (lambda x: ops.matmul(x, x, out=1), r"no setting out in \(a, b\)"),
+        (lambda x: ops.multiply(x, a=x), r"multiply\(a, b\) got a twice"),
+        (lambda x: x.reshape(-2, -1), r"lengths of \(-2, -1\) must be integers from 0 on"),
+        (lambda x: x.permute(1), r"axes \(1,\) must name each of the 1 axes"),
+        (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
+        (
+            lambda x: x * np.array([None, 1]),
+            "b is numpy.ndarray .* of object: numbers are required",
+        ),
+        (lambda x: x.clip(1, 0), "min must not be larger than max: 1 > 0"),
+        (lambda x: x.astype("complex128"), "complex values have no gradient"),
+        (lambda x: x.backward([[1, 2], [3]]), "the nested lists are ragged"),
+        (lambda x: x.backward("a"), "expected numbers"),
     ],
 )
 def test_messages_say_what_to_do(call, message):

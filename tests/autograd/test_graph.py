@@ -23,6 +23,12 @@ def texts(svg):
     return [node.text for node in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
+def test_any_name_can_be_shown():
+    x, _, y = made()
+    names = {"self": y, "a\x00<b>\ud800": x}
+    assert "a·<b>·: leaf" in texts(y.graph(**names).svg)
+
+
 def test_it_names_operations_and_shapes():
     x, _, y = made()
     shown = texts(y.graph(x=x).svg)

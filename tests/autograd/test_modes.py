@@ -253,6 +253,34 @@ def test_every_kind_of_function_can_be_decorated():
         return [value async for value in yields()]
 
     assert asyncio.run(collected()) == [False]
+
+    @mh.no_grad()
+    async def answers():
+        heard = []
+        try:
+            while True:
+                try:
+                    heard.append((yield records()))
+                except KeyError:
+                    heard.append("thrown")
+                    if len(heard) > 2:
+                        return
+        finally:
+            closed.append(heard)
+
+    async def asks():
+        made = answers()
+        asked = [await made.__anext__(), await made.asend(7), await made.athrow(KeyError())]
+        with pytest.raises(StopAsyncIteration):
+            await made.athrow(KeyError())
+        other = answers()
+        await other.__anext__()
+        await other.aclose()
+        return asked, records()
+
+    closed = []
+    assert asyncio.run(asks()) == ([False] * 3, True)
+    assert closed == [[7, "thrown", "thrown"], []]
     with pytest.raises(TypeError, match=r"write it with \(\)"):
         mh.no_grad(records)
     with pytest.raises(TypeError, match="decorates functions, not the class"):

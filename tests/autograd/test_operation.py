@@ -128,6 +128,35 @@ def test_results_of_the_wrong_kind_are_named(result, message):
         wrong(x).sum().backward()
 
 
+class MineError(ValueError):
+    """An error of somebody's own."""
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda x: raises(MineError("no")), MineError, r"odd: no \(x is numpy.ndarray \(3,\)"),
+        (lambda x: raises(RuntimeError("no")), RuntimeError, "odd: no"),
+        (lambda x: np.linalg.cholesky(x), np.linalg.LinAlgError, "odd: 1-dimensional array given"),
+        (lambda x: 10**400 * x, OverflowError, "odd: int too large"),
+        (lambda x: [0 for _, _ in x.reshape(1, 3)], ValueError, r"odd: too many values to unpack"),
+    ],
+)
+def test_errors_within_keep_their_class(function, error, message):
+    @mh.operation
+    def odd(x):
+        return function(x), lambda dy: (dy,)
+
+    for x in (np.zeros(3), mh.Tensor(np.zeros(3), requires_grad=True)):
+        with pytest.raises(error, match=message) as caught:
+            odd(x)
+        assert type(caught.value) is error
+
+
 def test_an_operation_of_many_arrays_names_them():
     @mh.operation
     def total(*arrays):

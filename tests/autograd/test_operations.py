@@ -37,7 +37,7 @@ class Call:
     def cotangents(self, result, seed=0):
         rng = np.random.default_rng(seed)
         return [
-            self.place(np.asarray(rng.standard_normal(tuple(y.shape))).astype(self.dtype))
+            backend.like(np.asarray(rng.standard_normal(tuple(y.shape))).astype(self.dtype), y)
             for y in several(result)
         ]
 

@@ -472,6 +472,47 @@ def test_a_leaf_may_be_given_other_data():
         (x * 2.0).data = np.ones((2, 2))
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (2, 3), ()])
+def test_data_of_another_shape_ends_the_graphs_of_a_leaf(shape):
+    x, w, seen = leaf(np.ones((4, 3))), leaf(2.0), []
+    hook = x.register_hook(lambda gradient: seen.append(gradient.shape))
+    y = (x * w).sum()
+    x.data = np.ones(shape)
+    with pytest.raises(RuntimeError, match="the data of a leaf was replaced by data of another"):
+        y.backward()
+    assert x.grad is w.grad is None
+    assert seen == []
+    (x * w).sum().backward()
+    assert seen == [x.grad.shape] == [shape]
+    hook.remove()
+    (x * w).sum().backward()
+    assert len(seen) == 1
+
+
+def test_data_of_the_same_kind_may_take_the_place_of_what_nobody_saved():
+    x = leaf(np.ones(3))
+    y = (x + 1.0).sum()
+    y.backward(retain_graph=True)
+    x.data = np.zeros(3)
+    y.backward()
+    np.testing.assert_array_equal(x.grad, 2)
+
+
+def test_a_gradient_lives_where_the_data_does():
+    strict = pytest.importorskip("array_api_strict")
+    there = strict.Device("device1")
+    x = mh.Tensor(strict.ones(3), requires_grad=True)
+    (x * x).sum().backward()
+    x.data = strict.ones(3, device=there)
+    assert x.grad is None
+    (x * x).sum().backward()
+    assert x.grad.device == there
+    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor Array .*device1"):
+        x.grad = strict.ones(3)
+    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor Array .*device1"):
+        (x * x).backward(strict.ones(3))
+
+
 def test_settings_may_follow_by_position():
     x = mh.Tensor(np.arange(24.0).reshape(2, 3, 4), requires_grad=True)
     assert x.sum(1).shape == x.sum(axis=1).shape == (2, 4)

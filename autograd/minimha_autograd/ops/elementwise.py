@@ -69,7 +69,7 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = db = None
         if wants_a:  # the power 0 has slope 0, though 0⁻¹ is infinite
-            slope = b * a ** (b - 1) if is_array(b) or b else 0 * a
+            slope = b * a ** (b - 1) if is_array(b) or b else xp.zeros_like(a)
             da = dy * (xp.where(b == 0, xp.zeros_like(slope), slope) if is_array(b) else slope)
         if power is not None:  # 0 to a positive power stays 0, though log 0 is infinite
             base = a if is_array(a) else xp.full_like(b, a)
@@ -222,6 +222,8 @@ def where(
 @operation
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
     """y = x kept between two numbers, or on one side of one.   dx = dy where min ≤ x ≤ max."""
+    if min is not None and max is not None and min > max:
+        raise ValueError(f"min must not be larger than max: {min} > {max}")
     xp, two_parts = namespace(x), is_complex(x)
     real = xp.real(x) if two_parts else x
     y = xp.clip(real, min, max)
@@ -233,11 +235,10 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
 
 @operation(converts=True)
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
-    """y = x in another dtype, given as such or by name.   dx = dy in the dtype of x.
+    """y = x in another dtype, given as such, by name or as NumPy's.   dx = dy in the dtype of x.
 
     Nothing flows back from integers and booleans. Raises TypeError for a name that is no dtype.
     """
     xp, before = namespace(x), x.dtype
-    if isinstance(dtype, str):
-        dtype = backend.dtype(xp, dtype)
+    dtype = backend.dtype(xp, dtype)
     return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)

@@ -31,6 +31,10 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
 
 def repeating(x: Array, *, shape: Any, **_: Any) -> str | None:
     """The shape broadcasts to another."""
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    there = lengths[len(lengths) - x.ndim :]
+    if len(there) == x.ndim and all(n in (1, m) for n, m in zip(x.shape, there, strict=True)):
+        return None
     return f"shape {tuple(x.shape)} does not broadcast to {shape}"
 
 
@@ -40,8 +44,11 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
         return "a product of matrices needs arrays with an axis at least; * multiplies by a number"
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] == inner:
-        batches = f"{tuple(a.shape[:-2])} and {tuple(b.shape[:-2])}"
-        return f"the leading axes {batches} do not broadcast: lengths must be equal or 1"
+        batches = [tuple(x.shape[:-2]) for x in (a, b)]
+        if _broadcast(batches):
+            return None
+        both = " and ".join(map(str, batches))
+        return f"the leading axes {both} do not broadcast: lengths must be equal or 1"
     fix = ""
     if b.ndim > 1 and a.shape[-1] == b.shape[-1]:
         fix = "; b.mT would fit"
@@ -63,19 +70,33 @@ def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
     return None
 
 
+def one_axis(x: Array, *_: Array, axis: Any, **__: Any) -> str | None:
+    """One axis, which is there."""
+    return axes(x, axis=axis) if isinstance(axis, int) else f"axis must be an integer, not {axis!r}"
+
+
 def permuting(x: Array, *, axes: Any, **_: Any) -> str | None:
     """Each axis of x is named, once."""
+    axes = (axes,) if isinstance(axes, int) else axes
+    if all(isinstance(k, int) and -x.ndim <= k < x.ndim for k in axes) and (
+        len({k % x.ndim for k in axes}) == len(axes) == x.ndim
+    ):
+        return None
     return f"axes {axes} must name each of the {x.ndim} axes of x once"
 
 
 def entries(x: Array, *, shape: Any, **_: Any) -> str | None:
     """The product of the lengths is the number of entries."""
     lengths = (shape,) if isinstance(shape, int) else shape
+    if any(not isinstance(n, int) or n < -1 for n in lengths):
+        return f"the lengths of {shape} must be integers from 0 on, or one of them -1"
     known = math.prod(n for n in lengths if n != -1)
     if lengths.count(-1) > 1 or (-1 in lengths and not known):
         return f"one length can be found from the others, but not those of {shape}"
-    open_ = " or multiples of it" if -1 in lengths else ""
-    return f"{math.prod(x.shape)} entries do not fit the shape {shape}, which has {known}{open_}"
+    size, open_ = math.prod(x.shape), " or multiples of it" if -1 in lengths else ""
+    if size == known or (open_ and size % known == 0):
+        return None
+    return f"{size} entries do not fit the shape {shape}, which has {known}{open_}"
 
 
 def joining(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
@@ -85,7 +106,12 @@ def joining(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
     shapes = ", ".join(str(tuple(x.shape)) for x in arrays)
     if len({x.ndim for x in arrays}) > 1:
         return f"shapes {shapes} need the same number of axes"
-    return axes(arrays[0], axis=axis) or (f"shapes {shapes} must be equal but for axis {axis}")
+    if wrong := axes(arrays[0], axis=axis):
+        return wrong
+    k = axis % arrays[0].ndim
+    if len({(*x.shape[:k], *x.shape[k + 1 :]) for x in arrays}) == 1:
+        return None
+    return f"shapes {shapes} must be equal but for axis {axis}"
 
 
 def stacking(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
@@ -95,4 +121,7 @@ def stacking(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
         return "at least one array is needed"
     if len(shapes) > 1:
         return f"shapes {', '.join(map(str, sorted(shapes)))} must be equal"
-    return f"axis {axis} must be from {-arrays[0].ndim - 1} to {arrays[0].ndim}"
+    n = arrays[0].ndim
+    if isinstance(axis, int) and -n - 1 <= axis <= n:
+        return None
+    return f"axis {axis} must be an integer from {-n - 1} to {n}"

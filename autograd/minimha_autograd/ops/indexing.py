@@ -10,9 +10,9 @@ from ..backend import Array, namespace
 from ..operation import operation
 from ..pullback import Pullback
 from ..tensor import array_of
-from .fits import axes
+from .fits import one_axis
 
-_BASIC = frozenset({int, slice, type(None), type(...)})
+_BASIC = frozenset({int, type(None), type(...)})
 
 
 @operation
@@ -25,7 +25,7 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     """
     xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
     arrays = False
-    if not _BASIC.issuperset(map(type, key)):
+    if not all(map(_is_basic, key)):
         key = tuple(_part(k, x) for k in key)
         arrays = any(map(backend.is_array, key))
     if arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
@@ -39,23 +39,33 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     return x[key], pullback
 
 
+def _is_basic(k: Any) -> bool:
+    """Whether a part of a key is a number, None, an ellipsis, or a slice of such."""
+    if type(k) is slice:
+        return type(k.start) in _BASIC and type(k.stop) in _BASIC and type(k.step) in _BASIC
+    return type(k) in _BASIC
+
+
 def _part(k: Any, x: Array) -> Any:
     """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
     k = array_of(k)
     if isinstance(k, list):
         k = backend.asarray(k) if k else slice(0, 0)
-    if k is None or k is ... or isinstance(k, slice):
+    if isinstance(k, slice):  # of numbers: arrays without axes could be changed
+        ends = (k.start, k.stop, k.step)
+        return slice(*(n if n is None else operator.index(array_of(n)) for n in ends))
+    if k is None or k is ...:
         return k
     if getattr(k, "ndim", 0):
-        if not (backend.is_integral(k) or backend.is_boolean(k)):
+        if not backend.is_exact(k):
             raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
         return k if type(k) is type(x) else backend.like(backend.to_numpy(k), x)
-    if isinstance(k, bool) or not hasattr(k, "__index__"):
+    if isinstance(k, bool) or backend.is_boolean(k) or not hasattr(k, "__index__"):
         raise TypeError(f"an index must be integers, slices, None, ... or arrays, got {k!r}")
     return operator.index(k)
 
 
-@operation(fits=axes)
+@operation(fits=one_axis)
 def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
@@ -67,7 +77,7 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]
     return y, lambda dy: (*pull(dy), None)
 
 
-@operation(fits=axes)
+@operation(fits=one_axis)
 def scatter_add(
     x: Array, indices: Array, updates: Array, *, axis: int = 0
 ) -> tuple[Array, Pullback]:
@@ -86,7 +96,7 @@ def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
     return (*(slice(None),) * range(x.ndim)[axis], indices)
 
 
-@operation(fits=axes)
+@operation(fits=one_axis)
 def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 

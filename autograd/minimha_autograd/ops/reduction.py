@@ -6,11 +6,11 @@ import functools
 import math
 from typing import Any
 
-from ..backend import Array, beside, is_complex, is_half, namespace
+from ..backend import Array, beside, is_complex, is_exact, is_half, namespace
 from ..half import in_float32
 from ..operation import operation
 from ..pullback import Pullback
-from .fits import axes
+from .fits import axes, one_axis
 
 Axis = int | tuple[int, ...] | None
 
@@ -51,9 +51,9 @@ def var(
     xp, kept = namespace(x), _kept(x.shape, axis)
     n = _count(x.shape, kept)
     centred = x - xp.sum(x, axis=axis, keepdims=True) / n
-    y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / (n - correction)
-    factor = 2 / (n - correction) if n != correction else math.nan
-    return y, lambda dy: (xp.reshape(dy * factor, kept) * centred,)
+    freedom = n - correction if n > correction else math.nan
+    y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / freedom
+    return y, lambda dy: (xp.reshape(dy * (2 / freedom), kept) * centred,)
 
 
 @operation(fits=axes)
@@ -97,6 +97,8 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     if is_half(x):
         return in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
+    if is_exact(x):
+        x = xp.astype(x, xp.float64)  # a difference of narrow integers overflows
     real = xp.real(x) if is_complex(x) else x
     if 0 in x.shape:
         peak = xp.zeros(kept, dtype=real.dtype, device=x.device)
@@ -112,7 +114,7 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     return y, lambda dy: (xp.reshape(dy, kept) * (exps / total),)
 
 
-@operation(fits=axes)
+@operation(fits=one_axis)
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
     xp, axis = namespace(x), range(x.ndim)[axis]

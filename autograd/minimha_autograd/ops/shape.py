@@ -10,7 +10,7 @@ from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
 from ..pullback import Pullback
-from .fits import axes, entries, joining, permuting, repeating, stacking
+from .fits import axes, entries, joining, one_axis, permuting, repeating, stacking
 
 
 @operation(fits=entries)
@@ -27,6 +27,7 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 @operation(fits=permuting)
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
+    axes = (axes,) if isinstance(axes, int) else tuple(axes)
     xp, y, back = namespace(x), namespace(x).permute_dims(x, axes), [0] * x.ndim
     for k, axis in enumerate(axes):
         back[axis] = k
@@ -100,7 +101,7 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return xp.stack(arrays, axis=axis), lambda dy: xp.unstack(dy, axis=axis)
 
 
-@operation(fits=axes)
+@operation(fits=one_axis)
 def split(
     x: Array, *, sections: int | tuple[int, ...], axis: int = 0
 ) -> tuple[tuple[Array, ...], Pullback]:
@@ -156,8 +157,8 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     repeats H // G.
     """
     xp, before = namespace(x), tuple(x.shape)
-    if repeats < 0:
-        raise ValueError(f"repeats must be at least 0, not {repeats}")
+    if not isinstance(repeats, int) or repeats < 0:
+        raise ValueError(f"repeats must be at least 0 and an integer, not {repeats}")
     flat, after = ((math.prod(before),), 1) if axis is None else (before, range(x.ndim)[axis] + 1)
     apart = (*flat[:after], repeats, *flat[after:])
 
