@@ -122,6 +122,6 @@ def stacking(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
     if len(shapes) > 1:
         return f"shapes {', '.join(map(str, sorted(shapes)))} must be equal"
     n = arrays[0].ndim
-    if isinstance(axis, int) and -n - 1 <= axis <= n:
-        return None
-    return f"axis {axis} must be an integer from {-n - 1} to {n}"
+    if not isinstance(axis, int):
+        return f"axis must be an integer, not {axis!r}"
+    return None if -n - 1 <= axis <= n else f"axis {axis} must be from {-n - 1} to {n}"
