@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
+_MANAGING = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -162,17 +163,18 @@ def is_recording() -> bool:
 def _owner(frame: FrameType) -> FrameType:
     """The frame whose block it is.
 
-    A generator that contextlib made a context manager of opens its block for the with statement
-    that uses it.
+    A context manager that opens it within does so for the with statement that uses it, be it of a
+    class or what contextlib made of a generator.
     """
     while True:
-        while _of_contextlib(frame) and frame.f_back is not None:
+        while _serves(frame) and frame.f_back is not None:
             frame = frame.f_back
         caller = frame.f_back
-        if not (frame.f_code.co_flags & _SUSPENDS and caller and _of_contextlib(caller)):
+        if not (frame.f_code.co_flags & _SUSPENDS and caller and _serves(caller)):
             return frame
         frame = caller
 
 
-def _of_contextlib(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") == "contextlib"
+def _serves(frame: FrameType) -> bool:
+    """Whether it enters or leaves a block for the frame that called it."""
+    return frame.f_code.co_name in _MANAGING or frame.f_globals.get("__name__") == "contextlib"

@@ -244,6 +244,46 @@ def test_a_task_that_outlives_its_block_records():
     assert asyncio.run(main())
 
 
+class Evaluating:
+    """A context manager that opens a block within."""
+
+    def __enter__(self):
+        self.block = mh.no_grad()
+        self.block.__enter__()
+
+    def __exit__(self, *error):
+        self.block.__exit__(*error)
+
+    async def __aenter__(self):
+        self.__enter__()
+
+    async def __aexit__(self, *error):
+        self.__exit__(*error)
+
+
+def test_a_context_manager_opens_a_block_for_who_uses_it():
+    def evaluates():
+        with Evaluating():
+            yield records()
+            yield records()
+        yield records()
+
+    steps = evaluates()
+    assert [(next(steps), records()) for _ in range(3)] == [
+        (False, True), (False, True), (True, True)
+    ]  # fmt: skip
+    with Evaluating():
+        assert not records()
+
+    async def awaits():
+        async with Evaluating():
+            inside = records()
+        return inside, records()
+
+    assert asyncio.run(awaits()) == (False, True)
+    assert records()
+
+
 def test_every_kind_of_function_can_be_decorated():
     @mh.no_grad()
     async def yields():
