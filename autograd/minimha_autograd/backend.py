@@ -54,9 +54,10 @@ def namespace(x: Any, *others: Any) -> Any:
 
     Looked up once a type: asking array-api-compat each time costs as much as a small operation.
     """
-    xp = known.get(type(x))
-    if xp is not None:
-        return xp
+    try:
+        return known[type(x)]
+    except KeyError:  # met for the first time, or no array
+        pass
     if isinstance(x, np.generic):
         return namespace(np.asarray(x))
     if hasattr(x, "dtype"):

@@ -300,6 +300,9 @@ class _Form:
 
     def settle(self, rest: tuple[Any, ...], settings: dict[str, Any]) -> None:
         """Put in the settings that came by position, and make plain numbers and arrays of all."""
+        if self.settings and len(rest) == 1 and not settings and type(rest[0]) in _SETTINGS:
+            settings[self.settings[0]] = rest[0]  # the usual, soon done
+            return
         if settings and not _SETTINGS.issuperset(map(type, settings.values())):
             settings.update((name, self._plain(name, x)) for name, x in settings.items())
         if self.spreads and len(rest) > 1:
