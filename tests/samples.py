@@ -525,6 +525,7 @@ RECORDS = [
         [
             Refused(ValueError, "axis 0 is not of length 1", normal(B, T), axis=0),
             Refused(IndexError, "axis 2 is not among the axes", normal(B, 1), axis=2),
+            Refused(IndexError, "axes of x, which are none", np.asarray(1.0), axis=0),
         ],
     ),
     Record(

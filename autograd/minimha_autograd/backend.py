@@ -191,12 +191,6 @@ def put(into: Array, mask: Array, values: Array) -> Array:
     return into
 
 
-def number(x: Any) -> Any:
-    """A scalar of NumPy as a Python number, rounded where there is none so long."""
-    y = x.item()
-    return y if not isinstance(y, np.generic) else complex(y) if y.dtype.kind == "c" else float(y)
-
-
 def library(name: str) -> Any:
     """The namespace of a library by its name, one of `LIBRARIES`.
 
@@ -537,7 +531,8 @@ def einsum_terms(subscripts: str, operands: list[Array]) -> tuple[list[str], str
     if len(terms) != len(operands):
         raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, {len(operands)} were given")
     spare = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True)]
-    free = (c for c in map(chr, range(ord("α"), ord("ω"))) if c not in subscripts)
+    letters = filter(str.isalpha, map(chr, range(ord("α"), sys.maxunicode)))
+    free = (c for c in letters if c not in subscripts)
     greek = "".join(itertools.islice(free, max(0, *spare)))
     if not arrow:
         once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)

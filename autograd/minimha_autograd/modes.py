@@ -92,7 +92,9 @@ class Block:
                             value = await step
                             try:
                                 step = made.asend((yield value))
-                            except Exception as error:  # which its consumer throws into it
+                            except GeneratorExit:
+                                raise
+                            except BaseException as error:  # which its consumer throws into it
                                 step = made.athrow(error)
                     except StopAsyncIteration:
                         return

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from numbers import Number
 from types import FunctionType
@@ -268,7 +269,7 @@ class _Form:
         shown = [p for p in shown if p.name != "wanted"]
         self.optional = {p.name for p in shown if p.default is None}
         self.signature = inspect.Signature(shown)
-        arrays = [p for p in shown if p.kind is not p.KEYWORD_ONLY]
+        arrays = [p for p in shown if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in arrays)
         self.parameters = () if self.variadic else tuple(p.name for p in arrays)
         self.names = frozenset(self.parameters)
@@ -305,7 +306,7 @@ class _Form:
             return
         if settings and not _SETTINGS.issuperset(map(type, settings.values())):
             settings.update((name, self._plain(name, x)) for name, x in settings.items())
-        if self.spreads and len(rest) > 1:
+        if self.spreads and len(rest) > 1 and hasattr(rest[0], "__index__"):
             rest = (rest,)  # reshape(x, 2, 3) for reshape(x, (2, 3))
         if len(rest) > len(self.settings):
             raise self._refused(f"got {max(self.arity, 1) + len(rest)} arguments")
@@ -319,8 +320,10 @@ class _Form:
         if isinstance(x, Tensor):
             if x.requires_grad and is_recording():
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
-            return x._data
-        return backend.number(x) if isinstance(x, backend.HostScalar) else x
+            x = x._data
+        if backend.is_integral(x) and not x.ndim:
+            return operator.index(x)  # an array could change
+        return x.item() if isinstance(x, backend.HostScalar) else x
 
     def _refused(self, why: str) -> TypeError:
         return TypeError(f"{self.name}{_shown(self.signature)} {why}")
@@ -337,7 +340,7 @@ class _Form:
             if kind in known:
                 key.append(x.dtype)
             elif isinstance(x, backend.HostScalar):
-                arrays[k] = backend.number(x)
+                arrays[k] = x.item()
         seen = self._seen.get(tuple(key))
         if seen is None:
             seen = self._seen[tuple(key)] = self._common(arrays)
@@ -402,16 +405,14 @@ def _explained(
     what: Any = None
     kinds = [type(error), *(kind for kind in _ERRORS if isinstance(error, kind))]
     within = bool(error.__traceback__ and error.__traceback__.tb_next)  # or by the call itself
-    empty, shown = inspect.Parameter.empty, operation.__signature__.parameters.values()
-    defaults = {p.name: p.default for p in shown if p.kind is p.KEYWORD_ONLY}
-    settings = {k: x for k, x in (defaults | settings).items() if k != "wanted" and x is not empty}
-    if not within and (unknown := settings.keys() - defaults):
-        what = f"no setting {', '.join(sorted(unknown))} in {_shown(operation.__signature__)}"
+    if not within and "unexpected keyword" in str(error):
+        name = str(error).rpartition(" ")[2].strip("'")
+        what = f"no setting {name} in {_shown(operation.__signature__)}"
     elif not within and "unpack" in str(error):
         what = f"{PAIR}: {error}"
     elif fits is not None:
         with contextlib.suppress(Exception):
-            what = fits(*arrays, **settings)
+            what = fits(*arrays, **{k: x for k, x in settings.items() if k != "wanted"})
     on_host = all(type(x) is backend.HostArray for x in arrays if backend.is_array(x))
     if type(error) is RuntimeError and not on_host:  # torch's word for shapes that do not fit
         kinds = [ValueError]
@@ -425,11 +426,13 @@ def _explained(
         if x is not None
     )
     what = what or getattr(error, "what", str(error))  # of an operation inside this one
+    text = f"{operation.__name__}: {what} ({given})"
     for kind in kinds:  # its own, unless that asks for more than a text
         with contextlib.suppress(Exception):
-            explained: Any = kind(f"{operation.__name__}: {what} ({given})")
-            explained.what = what
-            return explained
+            explained: Any = kind(text)
+            if str(explained) == text:
+                explained.what = what
+                return explained
     return error
 
 

@@ -132,6 +132,13 @@ class MineError(ValueError):
     """An error of somebody's own."""
 
 
+class ShapeError(ValueError):
+    """One that is not made of its text."""
+
+    def __init__(self, shape):
+        super().__init__(f"bad shape {shape}")
+
+
 def raises(error):
     raise error
 
@@ -141,6 +148,7 @@ def raises(error):
     [
         (lambda x: raises(MineError("no")), MineError, r"odd: no \(x is numpy.ndarray \(3,\)"),
         (lambda x: raises(RuntimeError("no")), RuntimeError, "odd: no"),
+        (lambda x: raises(ShapeError((2, 3))), ValueError, r"^odd: bad shape \(2, 3\) \(x is"),
         (lambda x: np.linalg.cholesky(x), np.linalg.LinAlgError, "odd: 1-dimensional array given"),
         (lambda x: 10**400 * x, OverflowError, "odd: int too large"),
         (lambda x: [0 for _, _ in x.reshape(1, 3)], ValueError, r"odd: too many values to unpack"),
@@ -155,6 +163,28 @@ def test_errors_within_keep_their_class(function, error, message):
         with pytest.raises(error, match=message) as caught:
             odd(x)
         assert type(caught.value) is error
+
+
+def test_an_operation_may_take_any_settings():
+    @mh.operation
+    def scaled(x, **settings):
+        return x * settings["factor"], lambda dy: (dy * settings["factor"],)
+
+    x = mh.Tensor([1.0, 2.0], requires_grad=True)
+    scaled(x, factor=3.0).sum().backward()
+    np.testing.assert_array_equal(x.grad, 3)
+    with pytest.raises(TypeError, match="got 2 arguments"):
+        scaled(x, 3.0)
+
+
+def test_only_numbers_spread_into_a_shape():
+    @mh.operation
+    def filled(x, *, shape: "tuple[int, ...]", fill=0.0, sign=1.0):
+        return np.full(shape, fill * sign), lambda dy: (np.zeros_like(x),)
+
+    x = np.ones(2)
+    np.testing.assert_array_equal(filled(x, (2, 1), 5.0, sign=-1.0), [[-5], [-5]])
+    assert filled(x, 2, 3).shape == (2, 3)
 
 
 def test_an_operation_of_many_arrays_names_them():

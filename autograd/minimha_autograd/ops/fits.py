@@ -70,7 +70,7 @@ def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
     return None
 
 
-def one_axis(x: Array, *_: Array, axis: Any, **__: Any) -> str | None:
+def one_axis(x: Array, *_: Array, axis: Any = 0, **__: Any) -> str | None:
     """One axis, which is there."""
     return axes(x, axis=axis) if isinstance(axis, int) else f"axis must be an integer, not {axis!r}"
 

@@ -77,6 +77,8 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     xp, before = namespace(x), x.shape
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
+    elif not before and axis != ():
+        raise IndexError("there are no axes")  # NumPy takes 0 and -1 all the same
     return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
