@@ -119,7 +119,7 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             inputs = form.arrange(inputs, settings)
         arrays: list[Any] = []
         parent: Any = None
-        lifts = unlike = False
+        lifts = unlike = derives = False
         library = dtype = None
         wants, bit = 0, 1  # whose gradients are wanted: a bit an argument
         for x in inputs:
@@ -142,9 +142,9 @@ def operation(  # noqa: PLR0915  what follows is three short functions
             elif library is None and kind in known:
                 library, dtype = kind, x.dtype
             elif kind not in _NUMBERS:
-                unlike = True
+                unlike, derives = True, derives or isinstance(x, Tensor)
         if unlike or library is None:
-            if any(isinstance(x, Tensor) for x in arrays):  # of a class derived from it
+            if derives:
                 return lifted(*map(_exactly, inputs), **settings)
             library, dtype = form.examine(arrays)
         blocks = open_blocks.get()

@@ -513,6 +513,18 @@ def test_a_gradient_lives_where_the_data_does():
         (x * x).backward(strict.ones(3))
 
 
+def test_a_class_may_derive_from_tensor():
+    class Named(mh.Tensor):
+        __slots__ = ()
+
+    x, w = Named([1.0, 2.0], requires_grad=True), leaf([3.0, 4.0])
+    for y in (x * w, w * x, mh.ops.einsum("i,i->i", x, w), mh.ops.concat(x * 1.0, w)[:2] * w):
+        x.grad = None
+        y.sum().backward()
+        np.testing.assert_array_equal(x.grad, [3, 4])
+    np.testing.assert_array_equal(mh.ops.exp(x).data, np.exp(x.data))
+
+
 def test_settings_may_follow_by_position():
     x = mh.Tensor(np.arange(24.0).reshape(2, 3, 4), requires_grad=True)
     assert x.sum(1).shape == x.sum(axis=1).shape == (2, 4)

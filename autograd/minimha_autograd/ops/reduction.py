@@ -44,7 +44,8 @@ def var(
 ) -> tuple[Array, Pullback]:
     """y = Σ (x − mean)² / (n − correction) over axis.   dx = dy · 2 (x − mean) / (n − correction).
 
-    correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample
+    correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample; y is
+                NaN unless it is smaller than n
     """
     if is_half(x):
         return in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
