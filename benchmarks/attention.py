@@ -39,7 +39,7 @@ from attention_page import BATCH, HEADS, LONGEST, WINDOW, Cell, Results, Times, 
 from common import growth, optional, show
 
 import minimha as mh
-from minimha.functional import IMPLEMENTATIONS
+from minimha.attention import IMPLEMENTATIONS
 from minimha.kernels import threads
 
 torch, jax = map(optional, ("torch", "jax"))

@@ -23,7 +23,7 @@ import minimha as mh
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 SHAPES = (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)
-attention = mh.functional.attention.with_pullback
+attention = mh.attention.attention.with_pullback
 Check = Callable[[np.ndarray, np.ndarray, np.ndarray, float, float], bool]
 
 

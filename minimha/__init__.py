@@ -22,19 +22,20 @@ from minimha_autograd import (
 )
 from minimha_autograd.gradcheck import SIGNATURES
 
-from . import functional, interchange, masks, pictures, positions, projections
-from .functional import (
+from . import functional, masks, projections
+from .attention import (
     attention_steps,
     explain_dispatch,
     implementation,
     scaled_dot_product_attention,
 )
-from .modules import GPT, Block, Embedding, LayerNorm, Linear, Module, RMSNorm
-from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention
-from .optim import AdamW
+from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
+from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
+from .transformers import GPT, Block
 
 if TYPE_CHECKING:
-    from . import conventions, cost, diagnosis, homework
+    from . import attention, cost, diagnosis, homework, interchange, pictures
+    from .masks import conventions
 
 __version__ = "0.1.0"
 SIGNATURES.append(f"{__name__}.diagnosis")
@@ -52,6 +53,7 @@ __all__ = [
     "MultiHeadAttention",
     "RMSNorm",
     "Tensor",
+    "attention",
     "attention_steps",
     "backend",
     "conventions",
@@ -76,8 +78,18 @@ __all__ = [
 ]
 
 
+_ON_FIRST_USE = {
+    "conventions": "masks.conventions",
+    "cost": "cost",
+    "diagnosis": "diagnosis",
+    "homework": "homework",
+    "interchange": "interchange",
+    "pictures": "pictures",
+}
+
+
 def __getattr__(name: str) -> ModuleType:
-    """What few programs need is loaded when it is first asked for."""
-    if name in ("conventions", "cost", "diagnosis", "homework"):
-        return importlib.import_module(f"{__name__}.{name}")
+    """Load a room that few programs need when it is first used."""
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(f"{__name__}.{_ON_FIRST_USE[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

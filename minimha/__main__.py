@@ -10,7 +10,8 @@ from pathlib import Path
 
 from minimha_autograd.backend import LIBRARIES
 
-from . import course, tour
+from .course import chapters as course
+from .course import tour
 from .homework import commands
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import minimha as mh
-from minimha.functional import IMPLEMENTATIONS, attention_steps
+from minimha.attention import IMPLEMENTATIONS, attention_steps
 from minimha.kernels.choice import COMPILED
 from minimha_autograd import backend
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import minimha as mh
-from minimha import functional, ops
+from minimha import attention, functional, ops
 
 RNG = np.random.default_rng(1729)
 B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axes cannot pass
@@ -692,9 +692,9 @@ RECORDS = [
         ],
         [Refused(TypeError, "mask must be a boolean", normal(B, T), normal(1), mask=normal(T))],
     ),
-    *map(attention_record, functional.IMPLEMENTATIONS.values()),
+    *map(attention_record, attention.IMPLEMENTATIONS.values()),
     Record(
-        functional.pair_scores,
+        attention.pair_scores,
         lambda query, key, mask=True: (
             np.where(mask, query @ doubled(key, query).mT, 0.0)
             if np.ndim(mask) and not np.all(np.isfinite(query))
@@ -708,7 +708,7 @@ RECORDS = [
         [Refused(ValueError, "query is .* key is", normal(B, T, D), normal(B, S, M))],
     ),
     Record(
-        functional.weighted_sum,
+        attention.weighted_sum,
         lambda weights, value, mask=None: weights @ doubled(value, weights),
         [
             Case(normal(B, 4, T, S), normal(B, 2, S, DV)),

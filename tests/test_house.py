@@ -18,7 +18,7 @@ LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 HOST = {  # what lives on the host may use NumPy, as all of homework/ and pictures/ does
     "backend.py", "data.py", "training.py", "tour.py", "safetensors_file.py", "torch_layer.py",
     "check.py", "compare.py", "edge.py", "explain.py", "locate.py", "numeric.py", "plot.py", "signatures.py", "subject.py",
-    "diagnosis.py",
+    "attention.py",
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minimha import course, homework
+from minimha import homework
+from minimha.course import chapters as course
 
 pytest.importorskip("jupytext", reason="jupytext is not installed: pip install '.[test]'")
 nbformat = pytest.importorskip("nbformat")

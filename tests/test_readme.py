@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import minimha as mh
-from minimha import course
+from minimha.course import chapters as course
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -9,7 +9,7 @@ from minimha_autograd.backend import Array, is_complex, namespace
 from minimha_autograd.ops.fits import axes
 
 from ..kernels import accelerated
-from .pairs import hide, is_finite
+from .masked_products import hide, is_finite
 
 
 @operation(fits=axes)

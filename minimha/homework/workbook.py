@@ -23,7 +23,7 @@ from typing import Any
 
 import minimha_autograd
 
-from ..course import CHAPTERS
+from ..course.chapters import CHAPTERS
 from . import course
 from .task import FAILED, PASSED, TO_DO, Task
 from .told import with_line

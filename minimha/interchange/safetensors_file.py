@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..files import written_whole
-from ..modules import Module
+from ..nn import Module
 from .states import described, on_host, require_dictionary, set_state, state
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import HostArray
 
-from ..modules import Module
+from ..nn import Module
 
 Fit = tuple[tuple[int, ...], Any]
 """The shape and the dtype, NumPy's, that an entry must have."""

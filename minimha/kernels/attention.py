@@ -17,7 +17,7 @@ from minimha_autograd.backend import Array
 from minimha_autograd.pullback import unbroadcast
 
 from .. import masks
-from ..functional.attention import attention
+from ..attention.reference import attention
 from . import fused as in_one_pass
 from . import tiles as in_tiles
 from . import unavailable

@@ -290,7 +290,7 @@ def test_a_hundred_seeds_and_no_false_alarm():
     for seed in range(100):
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(s) for s in [(2, 3, 4), (2, 5, 4), (2, 5, 3)]]
-        mh.gradcheck(mh.functional.attention, *inputs, rng=rng)
+        mh.gradcheck(mh.attention.attention, *inputs, rng=rng)
 
 
 def adds_up(x, kept=np.zeros(3)):  # noqa: B008  what it is tested for

@@ -142,14 +142,14 @@ def test_a_bias_of_minus_infinity_counts_as_masked(qkv, rng):
 
 def test_the_operation_takes_arrays_for_masks_not_rules(qkv):
     with pytest.raises(TypeError, match="mask must be a boolean array, not of type _Causal"):
-        mh.functional.attention(*qkv, mask=mh.masks.causal(offset=0))
+        mh.attention.attention(*qkv, mask=mh.masks.causal(offset=0))
     with pytest.raises(TypeError, match="not of dtype float64"):
         mh.functional.softmax(qkv[0], mask=np.zeros(4))
 
 
 def test_a_bias_may_be_a_tensor_by_name(qkv, rng):
     bias = mh.Tensor(rng.standard_normal((T, S)), requires_grad=True)
-    mh.functional.attention(*qkv, bias=bias)[0].sum().backward()
+    mh.attention.attention(*qkv, bias=bias)[0].sum().backward()
     assert bias.grad.shape == (T, S)
 
 
@@ -229,14 +229,14 @@ def test_a_host_mask_serves_every_library(qkv, place):
 
 
 def steps_out(*arguments, return_weights=False, **more):
-    return mh.functional.attention_steps(*arguments, **more).out
+    return mh.attention.attention_steps(*arguments, **more).out
 
 
 PATHS = {
     "steps": steps_out,
     **{
         name: functools.partial(mh.scaled_dot_product_attention, implementation=name)
-        for name in mh.functional.IMPLEMENTATIONS
+        for name in mh.attention.IMPLEMENTATIONS
     },
 }
 
@@ -247,7 +247,7 @@ def path(request):
 
 
 @pytest.mark.parametrize("answer", [False, True, "dropped"])
-@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_gradients_with_everything_at_once(implementation, answer):
     rng = np.random.default_rng(31)
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
@@ -276,7 +276,7 @@ def test_gradients_with_everything_at_once(implementation, answer):
     assert max(row.error for row in sharp) <= 1e-12
 
 
-@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     q, k, v = qkv
     mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7
@@ -289,7 +289,7 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     )
 
     def f(*arrays):
-        return mh.functional.IMPLEMENTATIONS[implementation].with_pullback(
+        return mh.attention.IMPLEMENTATIONS[implementation].with_pullback(
             *arrays, mask=mask, keep=keep, p=0.3
         )
 
@@ -377,7 +377,7 @@ def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
         mh.scaled_dot_product_attention(*qkv, return_weights="all")
     with pytest.raises(ValueError, match="called 'fast': there are 'auto', 'loop'"):
         mh.scaled_dot_product_attention(*qkv, implementation="fast")
-    with pytest.raises(ValueError, match="called 'fast'"), mh.functional.implementation("fast"):
+    with pytest.raises(ValueError, match="called 'fast'"), mh.attention.implementation("fast"):
         pass
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minimha as mh
-from minimha.functional import attention_steps
+from minimha.attention import attention_steps
 from minimha_autograd import backend
 
 H, G, T, S, D, DV = 4, 2, 3, 5, 2, 6
@@ -126,7 +126,7 @@ def test_a_drawn_keep_is_among_the_steps_and_replays(inputs, place):
         attention_steps(**x, **SETTINGS, rng=np.random.default_rng(8)).out,
         *(
             mh.scaled_dot_product_attention(**x, **SETTINGS, **draw, implementation=name)
-            for name in mh.functional.IMPLEMENTATIONS
+            for name in mh.attention.IMPLEMENTATIONS
             for draw in ({"keep": steps.keep}, {"rng": np.random.default_rng(8)})
         ),
     ):
@@ -173,7 +173,7 @@ def test_the_graph_is_freed_with_its_last_name(backward, inputs, rng):
         gc.enable()
 
 
-@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_so_is_that_of_the_function(implementation, inputs, rng):
     gc.collect()
     gc.disable()

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from minimha import course
 from minimha.__main__ import main
+from minimha.course import chapters as course
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_a_scale_that_is_nan_leaves_padding_alone():
             assert not result.gradients["query"][:, :, 2].any()
 
 
-@pytest.mark.parametrize("implementation", mh.functional.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_padding_of_a_causal_batch_may_hold_anything(implementation, place):
     rng = np.random.default_rng(3)
     q, k, v, dout = (

@@ -340,7 +340,7 @@ def test_documents_packed_into_one_row_are_as_by_themselves(settings, rng):
         assert abs(packed.data - alone).max() <= 1e-12 * abs(alone).max()
 
 
-@pytest.mark.parametrize("name", mh.functional.IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", mh.attention.IMPLEMENTATIONS)
 def test_every_implementation_gives_the_same_layer(name, rng):
     mha, x = drawn(rng, ALL), rng.standard_normal((B, T, M))
     keep = rng.random((B, FOUR, T, T)) < 0.6

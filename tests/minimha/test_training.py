@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from minimha import GPT, data, training
+from minimha import GPT
+from minimha.nn import data, training
 
 PATTERN = "a bird in the hand is worth two in the bush. " * 40
 

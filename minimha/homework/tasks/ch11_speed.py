@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from ... import functional
+from ...attention import attention
 from .. import same, task
 
 
@@ -292,7 +292,7 @@ def the_gradients_of_attention(yours, rng):
     first, last = np.array([0, 0, 1, 0]), np.array([2, 3, 4, 0])
     keys = np.arange(5)
     mask = (first[:, None] <= keys) & (keys <= last[:, None])
-    _, pullback = functional.attention.with_pullback(query, key, value, scale=0.6, mask=mask)
+    _, pullback = attention.with_pullback(query, key, value, scale=0.6, mask=mask)
     expected = dict(zip(_GRADIENTS, pullback(dout, None), strict=False))
     forward = _attended(query, key, value, 0.6, first, last)
     found = yours(query, key, value, *forward, dout, 0.6, first, last, 2)

@@ -2,7 +2,7 @@
 
 Forward, for a few queries Q, and one block of keys K with their values V after another:
 
-    scores = scale · Q Kᵀ             then softcap, bias and mask as in `functional.attention`
+    scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.attention`
     m′     = max(m, max of scores)    the largest so far of each row
     p      = exp(scores − m′)
     l      ← l · exp(m − m′) + Σ p    the sum so far, and

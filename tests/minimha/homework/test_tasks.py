@@ -5,7 +5,8 @@ import time
 import pytest
 from wrong_answers import all_wrong, answered, function
 
-from minimha import course, homework
+from minimha import homework
+from minimha.course import chapters as course
 from minimha.homework.show import lines
 from minimha.homework.task import FAILED, PASSED, TO_DO
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import minimha as mh
-from minimha.functional import IMPLEMENTATIONS, attention, implementations
+from minimha.attention import IMPLEMENTATIONS, attention
+from minimha.attention import dispatch as implementations
 from minimha.kernels import attention as ways
 from minimha.kernels import given, threads, tiles
 

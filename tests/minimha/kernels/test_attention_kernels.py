@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import masks
-from minimha.functional import IMPLEMENTATIONS, attention
+from minimha.attention import IMPLEMENTATIONS, attention
 from minimha.kernels import attention as ways
 from minimha.kernels import given as slabs
 from minimha.kernels import threads, tiles

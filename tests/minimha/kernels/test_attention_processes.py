@@ -11,7 +11,7 @@ pytest.importorskip("numba")
 CASES = """
 import numpy as np, minimha as mh
 from minimha import masks
-from minimha.functional import IMPLEMENTATIONS, attention
+from minimha.attention import IMPLEMENTATIONS, attention
 from minimha.kernels import attention as ways, given, threads, tiles
 tiles.FORWARD, tiles.BACKWARD, tiles._FAR = (24, 96), (24, 64), 80
 given._THREADS, given._PIECE, given._SLAB, given._LEAST = 1, 1, 1, 32
@@ -128,7 +128,7 @@ def test_without_compiling_they_are_python_that_tells_the_same():
 
 MEMORY = """
 import numpy as np, minimha as mh
-from minimha.functional import IMPLEMENTATIONS
+from minimha.attention import IMPLEMENTATIONS
 T, D = 4096, 64
 
 def peak():

@@ -10,11 +10,11 @@ from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array
 
 from .. import masks
-from .attention import pair_scores, visible_pairs, weighted_sum
-from .dropout import dropout as drop
-from .pairs import harmless
+from ..functional.dropout import dropout as drop
+from ..functional.masked_products import harmless
+from ..functional.softmax import sink_softmax, softmax
+from .reference import pair_scores, visible_pairs, weighted_sum
 from .scaled_dot_product import check, drawn
-from .softmax import sink_softmax, softmax
 
 
 class Steps(Mapping[str, Any]):

@@ -12,7 +12,7 @@ from ..functional.embedding import embedding
 from ..functional.layer_norm import layer_norm
 from ..functional.linear import linear
 from ..functional.rms_norm import rms_norm
-from ..module import Module
+from .module import Module
 
 
 class Linear(Module):

@@ -27,7 +27,7 @@ from minimha_autograd.gradcheck.explain import AXES
 from minimha_autograd.gradcheck.locate import Trace
 from minimha_autograd.gradcheck.signatures import Cause, signature
 
-from . import functional
+from ..attention import attention_steps as steps_of_attention
 
 _NAMES = {  # of the usual number of axes: with fewer, the first could be any
     ("query", "q", "heads"): ("batch", "head", "query", "column"),
@@ -163,7 +163,7 @@ def attention_steps(trace: Trace) -> tuple[Named, Named]:
     width = q.shape[-1]
     for visible, scale in itertools.product(seen, (width**-0.5, 1.0, 1 / width)):
         try:
-            steps = functional.attention_steps(q, k, v, visible, scale=scale)
+            steps = steps_of_attention(q, k, v, visible, scale=scale)
         except (TypeError, ValueError):
             continue
         if steps["out"].shape == out.shape and np.allclose(steps["out"], out, rtol=1e-9, atol=0):

@@ -9,9 +9,9 @@ from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
 from ..functional.gelu import gelu
-from ..module import Module
 from ..multihead import MultiHeadAttention
-from .layers import Embedding, LayerNorm, Linear
+from ..nn.layers import Embedding, LayerNorm, Linear
+from ..nn.module import Module
 
 
 class Block(Module):

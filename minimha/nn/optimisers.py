@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from minimha_autograd import Tensor
 from minimha_autograd.backend import Array, namespace
 
-from .kernels.choice import kernel
-from .kernels.memory import reuse
+from ..kernels.choice import kernel
+from ..kernels.memory import reuse
 
 
 class AdamW:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from minimha_autograd.backend import Array, namespace
 
 if TYPE_CHECKING:
-    from .masks import Mask
+    from .kinds import Mask
 
 
 class Spans(NamedTuple):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
+from ..checks import integer
 from .alignment import aligned, checked
-from .checks import integer
-from .spans import Spans, both, bounding, either, occurrences, outside
+from .intervals import Spans, both, bounding, either, occurrences, outside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -182,13 +182,13 @@ class Mask:
         title: str = "",
     ) -> Figure:
         """A picture: see `minimha.pictures.mask`. Without a shape, a small one that fits."""
-        from . import pictures
+        from .. import pictures
 
         shape = self._small() if shape is None else shape
         return pictures.mask(self, shape, block=block, offset=offset, title=title or repr(self))
 
     def _repr_svg_(self) -> str | None:
-        from . import pictures
+        from .. import pictures
 
         try:
             small = self._small()

@@ -10,10 +10,10 @@ import numpy as np
 from minimha_autograd import backend, no_grad
 from minimha_autograd.backend import Array
 
+from ..functional import cross_entropy
+from ..transformers import GPT
 from .data import random_batches, windows
-from .functional import cross_entropy
-from .modules import GPT
-from .optim import AdamW
+from .optimisers import AdamW
 
 
 def train(

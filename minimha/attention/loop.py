@@ -9,7 +9,7 @@ from typing import Any
 from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from .attention import attention
+from .reference import attention
 
 
 @operation

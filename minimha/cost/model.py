@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from minimha_autograd import Tensor, backend
 
-from .checks import integer
-from .projections import FORMS, Projections, Sizes, _form
+from ..checks import integer
+from ..projections import FORMS, Projections, Sizes, form_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -234,7 +234,7 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
 
     Raises ValueError for an unknown form, and for the fused one with three inputs.
     """
-    _form(form)
+    form_named(form)
     s = Setting.of(**letters)
     z, inputs = s.sizes, s.inputs()
     if form == "fused" and s.cross:

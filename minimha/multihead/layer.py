@@ -11,15 +11,15 @@ from typing import Any, Self
 from minimha_autograd import Pullback, Tensor, array_of, backend, operation, ops
 from minimha_autograd.backend import Array, Rng
 
-from . import masks
-from .checks import integer
-from .functional.attention import attention
-from .functional.dropout import check_probability
-from .functional.projection import project_in, project_out
-from .functional.rms_norm import rms_norm
-from .functional.scaled_dot_product import check, scaled_dot_product_attention
+from .. import masks
+from ..attention.reference import attention
+from ..attention.scaled_dot_product import check, scaled_dot_product_attention
+from ..checks import integer
+from ..functional.dropout import check_probability
+from ..functional.rms_norm import rms_norm
+from ..projections import Projections
+from ..projections.operations import project_in, project_out
 from .positions import Rope, alibi
-from .projections import Projections
 
 
 @operation

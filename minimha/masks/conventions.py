@@ -33,8 +33,8 @@ from typing import Any
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from . import masks
-from .masks import Mask
+from . import kinds as masks
+from .kinds import Mask
 
 __all__ = [
     "from_hugging_face",

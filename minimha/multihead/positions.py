@@ -13,10 +13,10 @@ from typing import Any
 from minimha_autograd import Tensor, array_of, backend
 from minimha_autograd.backend import Array, Rng, namespace
 
-from .alignment import aligned
-from .checks import integer
-from .functional.rope import rope, turns
-from .module import Module
+from ..checks import integer
+from ..functional.rope import rope, turns
+from ..masks.alignment import aligned
+from ..nn.module import Module
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 

@@ -26,8 +26,8 @@ from minimha_autograd import array_of
 
 from ..kernels import attention as kernels
 from ..kernels.choice import in_force
-from .attention import attention
-from .attention_loop import attention_loop
+from .loop import attention_loop
+from .reference import attention
 
 IMPLEMENTATIONS: dict[str, Any] = {
     "loop": attention_loop,

@@ -11,9 +11,9 @@ from typing import Any
 from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from .dropout import dropout
-from .pairs import gather, harmless, hide, is_finite, mix, products
-from .softmax import normalised, through_softmax
+from ..functional.dropout import dropout
+from ..functional.masked_products import gather, harmless, hide, is_finite, mix, products
+from ..functional.softmax import normalised, through_softmax
 
 
 @operation

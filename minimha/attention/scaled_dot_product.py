@@ -13,12 +13,12 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from .. import masks
+from ..functional.dropout import check_probability, draw
+from ..functional.dropout import dropout as drop
 from ..kernels.choice import COMPILED
-from .attention import attention
-from .attention_loop import attention_loop
-from .dropout import check_probability, draw
-from .dropout import dropout as drop
-from .implementations import Dispatch, choose, decide
+from .dispatch import Dispatch, choose, decide
+from .loop import attention_loop
+from .reference import attention
 
 
 def scaled_dot_product_attention(
@@ -54,11 +54,11 @@ def scaled_dot_product_attention(
     return_weights
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
     implementation
-             one of `functional.IMPLEMENTATIONS`; "auto" leaves it to `minimha.implementation`
+             one of `attention.IMPLEMENTATIONS`; "auto" leaves it to `minimha.implementation`
 
     Returns the output (…, H, T, Dv), and the weights if asked for: arrays for arrays, Tensors if
     any argument is one. Gradients flow to query, key, value and bias, and to scale, softcap and
-    sink where these are Tensors, by the formulas of `functional.attention`. A query that may attend
+    sink where these are Tensors, by the formulas of `attention.attention`. A query that may attend
     to nothing gets the output 0, weights 0 and gradients 0. What is hidden has no influence, even
     if it is NaN or infinite.
 

@@ -23,17 +23,11 @@ from typing import Any, Self
 from minimha_autograd import Tensor, backend, ops, widened
 from minimha_autograd.backend import Array, Rng, namespace
 
-from .checks import integer
-from .functional.linear import linear
-from .functional.pairs import is_finite
-from .functional.projection import (
-    merge_heads,
-    project_fused,
-    project_in,
-    project_out,
-    split_heads,
-)
-from .module import Module
+from ..checks import integer
+from ..functional.linear import linear
+from ..functional.masked_products import is_finite
+from ..nn.module import Module
+from .operations import merge_heads, project_fused, project_in, project_out, split_heads
 
 __all__ = [
     "FORMS",
@@ -143,7 +137,7 @@ class Projections(Module):
             stacked[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
             zeros = backend.full((count * dim,), 0, dtype=dtype)
             stacked[f"b_{role}"] = zeros if bias else None
-        self._hold(form, _form(form).from_stacked(self.sizes, stacked))
+        self._hold(form, form_named(form).from_stacked(self.sizes, stacked))
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv) of query (…, T, M), key (…, S, Mk) and
@@ -170,7 +164,7 @@ class Projections(Module):
         Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
         where W_i is of a higher rank than D.
         """
-        source, target = _form(self.form), _form(form)
+        source, target = form_named(self.form), form_named(form)
         if head_dim is not None and (self.form != "bilinear" or form == "bilinear"):
             raise ValueError("head_dim is for converting from the bilinear form into another")
         if form == self.form:
@@ -196,7 +190,7 @@ class Projections(Module):
 
     def _converted(self, form: str, read: Callable[[Tensor], Array], head_dim: int | None) -> Self:
         """A copy in another form, with what is read of each Tensor for its data."""
-        source, new = _form(self.form), copy.deepcopy(self)
+        source, new = form_named(self.form), copy.deepcopy(self)
         held = {name: _mapped(read, getattr(self, name)) for name in source.names}
         for name in source.names:
             delattr(new, name)
@@ -210,7 +204,7 @@ class Projections(Module):
         if head_dim is None:
             self._check_rank(spectra, stacked["w_q"])
         learned = any(p.requires_grad for name in source.names for p in _each(getattr(self, name)))
-        new._hold(form, _form(form).from_stacked(new.sizes, stacked), learned)
+        new._hold(form, form_named(form).from_stacked(new.sizes, stacked), learned)
         return new
 
     def _check_rank(self, spectra: Spectra, w_q: Array) -> None:
@@ -485,7 +479,8 @@ def _finite(w: Array) -> Array:
     return w
 
 
-def _form(name: str) -> Form:
+def form_named(name: str) -> Form:
+    """The form of this name. Raises ValueError for a name that is not in `FORMS`."""
     if name not in FORMS:
         raise ValueError(
             f"no form of the projections is called {name!r}: there are {', '.join(FORMS)}"

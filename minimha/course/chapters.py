@@ -41,7 +41,7 @@ CHAPTERS = {
 
 def notebooks() -> list[Path]:
     """The student notebooks in order: those in the package, or in a clone those at its top."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     folder = next(f for f in (here / "notebooks", here.parent / "notebooks") if f.is_dir())
     paths = (folder / f"{chapter.stem}.ipynb" for chapter in CHAPTERS.values())
     return [path for path in paths if path.exists()]

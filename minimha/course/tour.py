@@ -13,10 +13,12 @@ import numpy as np
 from minimha_autograd import Operation, backend, gradcheck, no_grad, ops
 from minimha_autograd.gradcheck.report import text_table
 
-from . import data, functional, masks, pictures, training
-from .modules import GPT
-from .multihead import multi_head_attention
-from .projections import project_in, project_out
+from .. import functional, masks, pictures
+from ..attention import attention
+from ..multihead import multi_head_attention
+from ..nn import data, training
+from ..projections import project_in, project_out
+from ..transformers import GPT
 
 CONTEXT = 64
 STEPS = 1000
@@ -118,8 +120,8 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
     return [
         ("matmul", ops.matmul, {}, {"x": x, "w": w}),
         ("softmax", functional.softmax, {}, {"scores": (h, t, s)}),
-        ("attention", functional.attention, {}, qkv),
-        ("attention, masked", functional.attention, {"mask": mask}, qkv | {"bias": (h, 1, s)}),
+        ("attention", attention, {}, qkv),
+        ("attention, masked", attention, {"mask": mask}, qkv | {"bias": (h, 1, s)}),
         ("project in", project_in, {"num_heads": h}, {"x": x, "w": w, "b": bias}),
         ("project out", project_out, {}, {"x": (b, h, t, d), "w": (h * d, m), "b": (m,)}),
         (

@@ -1,0 +1,1 @@
+"""The tour and the chapters, as the command `minimha` hands them out."""

@@ -1,0 +1,6 @@
+"""Multi-head attention: the operation on arrays, the layer, its cache, and positions."""
+
+from . import positions
+from .layer import KeyValueCache, MultiHeadAttention, multi_head_attention
+
+__all__ = ["KeyValueCache", "MultiHeadAttention", "multi_head_attention", "positions"]

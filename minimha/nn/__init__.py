@@ -1,0 +1,7 @@
+"""What a network is built from and trained with: modules, layers, optimisers, data, training."""
+
+from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .module import Module
+from .optimisers import AdamW
+
+__all__ = ["AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm"]
