@@ -10,6 +10,25 @@ import pytest
 from minimha_autograd import backend
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="also the tests marked thorough: slow ones that rarely find what the others miss",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "thorough: runs only with --thorough")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--thorough"):
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(20170612)

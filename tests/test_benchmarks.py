@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -54,6 +54,7 @@ def _pip(python, *arguments):
     pytest.skip("no pip is installed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["wheel", "editable"])
 def test_both_are_used_and_theirs_stays_when_ours_goes(mode, environment):
     theirs = _pip(environment, "install", "--no-deps", "autograd")

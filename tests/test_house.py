@@ -1,11 +1,8 @@
 """The house keeps its rules: which way imports run, what they cost, and who names a library."""
 
 import ast
-import os
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -87,16 +84,6 @@ def test_what_unpickles_would_be_seen(code):
     assert list(unpickling(code))
 
 
-def run(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
-    ).stdout
-
-
 def test_importing_loads_nothing_heavy():
     heavy = (
         "numba",
@@ -110,21 +97,9 @@ def test_importing_loads_nothing_heavy():
         "minimha.cost",
         "minimha.homework",
     )
-    loaded = run(f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])")
-    assert loaded == "[]\n"
-
-
-def test_importing_takes_at_most_twice_the_time_of_numpy(tmp_path):
-    """Of what is compiled to bytecode, as pip installs it, even where Python is not to keep any."""
-    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    times = {"numpy": [], "minimha": []}
-    for _ in range(9):
-        for name, seen in times.items():
-            start = time.perf_counter()
-            run(f"import {name}", **kept)
-            seen.append(time.perf_counter() - start)
-    ratio = statistics.median(times["minimha"]) / statistics.median(times["numpy"])
-    assert ratio <= 2, times
+    code = f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,13 @@ def text(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("library", ["numpy", "array-api-strict", "torch"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "numpy",
+        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("array-api-strict", "torch")),
+    ],
+)
 def test_a_short_tour(library, text, tmp_path, capsys):
     pytest.importorskip(library.replace("-", "_"), reason=f"{library} is not installed")
     picture = tmp_path / "heads.png"
@@ -46,6 +52,7 @@ def test_a_short_tour(library, text, tmp_path, capsys):
     assert picture.stat().st_size > 5000
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_tour(text, tmp_path, capsys):
     shown = []
     for seed in (5, 5, 6):
@@ -55,6 +62,7 @@ def test_the_same_seed_gives_the_same_tour(text, tmp_path, capsys):
     assert shown[0] == shown[1] != shown[2]
 
 
+@pytest.mark.thorough
 def test_the_default_tour_fails_unless_it_beats_the_bigram_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tour, "STEPS", 2)
     options = ["--steps", "2", "--picture", str(tmp_path / "p.png")]
@@ -126,6 +134,7 @@ def test_a_reader_that_leaves_ends_the_tour_quietly(text, tmp_path):
     assert tour.wait() == 1
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fills_up_is_one_line(text, tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError("no space left on device")
