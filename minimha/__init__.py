@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 SIGNATURES.append(f"{__name__}.diagnosis")
+functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")
 
 __all__ = [
     "GPT",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha.attention import IMPLEMENTATIONS, attention_steps
-from minimha.kernels.choice import COMPILED
+from minimha.functional.acceleration import COMPILED
 from minimha_autograd import backend
 
 INPUTS = "query", "key", "value", "bias", "sink", "scale", "softcap"

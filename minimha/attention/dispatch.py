@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from minimha_autograd import array_of
 
+from ..functional import acceleration
 from ..kernels import attention as kernels
-from ..kernels.choice import in_force
 from .loop import attention_loop
 from .reference import attention
 
@@ -45,11 +45,11 @@ def implementation(name: str) -> Iterator[None]:
     Raises ValueError for a name that is not among `IMPLEMENTATIONS`, or "auto".
     """
     _check(name)
-    token = in_force.set(name)
+    token = acceleration.in_force.set(name)
     try:
         yield
     finally:
-        in_force.reset(token)
+        acceleration.in_force.reset(token)
 
 
 def _check(name: str) -> None:
@@ -80,7 +80,7 @@ def choose(name: str, *inputs: Any, keep: Any = None) -> Any:
 
 def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
     """The same with the reasons."""
-    name = in_force.get() if name == "auto" else name
+    name = acceleration.in_force.get() if name == "auto" else name
     _check(name)
     if name in ("loop", "reference"):
         return Dispatch(name, {name: "asked for"})

@@ -13,9 +13,9 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from .. import masks
+from ..functional import acceleration
 from ..functional.dropout import check_probability, draw
 from ..functional.dropout import dropout as drop
-from ..kernels.choice import COMPILED
 from .dispatch import Dispatch, choose, decide
 from .loop import attention_loop
 from .reference import attention
@@ -114,7 +114,7 @@ def explain_dispatch(
         keep = True  # instead of a draw
     inputs = query, key, value, bias, sink, scale, softcap
     told = decide(implementation, *inputs, keep=keep)
-    if return_weights and told.implementation in COMPILED:
+    if return_weights and told.implementation in acceleration.COMPILED:
         told.reasons["reference"] = "makes the weights, which no kernel keeps"
     return told
 

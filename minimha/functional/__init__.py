@@ -1,5 +1,6 @@
 """What neural networks add to the engine's operations, each with its hand-derived pullback."""
 
+from . import acceleration as acceleration
 from .cross_entropy import cross_entropy
 from .dropout import drop, dropout
 from .embedding import embedding

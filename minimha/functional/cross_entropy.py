@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 @operation

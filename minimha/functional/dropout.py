@@ -8,7 +8,7 @@ from typing import Any
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:

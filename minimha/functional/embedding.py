@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 def _entries(table: Array, indices: Array) -> int:

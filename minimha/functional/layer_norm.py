@@ -5,7 +5,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 @operation

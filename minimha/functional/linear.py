@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 def _entries(x: Array, w: Array, b: Array | None = None) -> int:

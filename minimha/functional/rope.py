@@ -9,11 +9,10 @@ from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from ..checks import integer
-from ..kernels import accelerated
+from .acceleration import accelerated
 
 
 @operation
-@accelerated
 def rope(
     x: Array,
     *,
@@ -57,23 +56,27 @@ def rope(
             width=width,
             interleaved=interleaved,
         )
-    theta = angles(x, offset, positions, base, width)
+    theta = turns(_positions(x, offset, positions), width, base)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
     cos, sin = xp.astype(xp.cos(theta), dtype), xp.astype(xp.sin(theta), dtype)
+    return rotate(x, cos, sin, interleaved=interleaved)
 
-    def turned(x: Array, sin: Array) -> Array:
+
+@accelerated
+def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Array, Pullback]:
+    """(a, b) -> (a cos − b sin, b cos + a sin) for each pair (a, b) of the first columns of x.
+
+    x (…, T, D), cos and sin (…, T, width/2). The pullback rotates by the opposite angles.
+    """
+    width = 2 * cos.shape[-1]
+
+    def rotated(x: Array, sin: Array) -> Array:
         a, b = _pairs(x[..., :width], interleaved)
         y = _joined(a * cos - b * sin, b * cos + a * sin, interleaved)
-        return y if width == x.shape[-1] else xp.concat([y, x[..., width:]], axis=-1)
+        return y if width == x.shape[-1] else namespace(x).concat([y, x[..., width:]], axis=-1)
 
-    return turned(x, sin), lambda dy: (turned(dy, -sin),)
-
-
-def angles(x: Array, offset: int, positions: Any, base: float, width: int | None) -> Array:
-    """The angles by which `rope` turns x, (…, T, width/2) in float64. Raises as it does."""
-    width = _check(x, width)
-    return turns(_positions(x, offset, positions), width, base)
+    return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
 
 
 def turns(positions: Array, width: int, base: float) -> Array:

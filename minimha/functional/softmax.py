@@ -8,7 +8,7 @@ from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
 from minimha_autograd.ops.fits import axes
 
-from ..kernels import accelerated
+from .acceleration import accelerated
 from .masked_products import hide, is_finite
 
 

@@ -1,8 +1,9 @@
-"""Fast paths: functions of `functional` once more, compiled, with the same values and pullbacks.
+"""Compiled kernels: other implementations of operations, with the same values and pullbacks.
 
-Nothing here is needed for an answer, and nothing is loaded before it is used.
+They register with `functional.acceleration`. No result depends on them, only its speed, and nothing
+is imported before it is used.
 """
 
-from .choice import accelerated, unavailable
+from .availability import unavailable
 
-__all__ = ["accelerated", "unavailable"]
+__all__ = ["unavailable"]

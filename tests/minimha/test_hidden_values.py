@@ -8,7 +8,7 @@ import pytest
 from attention_paths import BARS, PATHS, Case
 
 import minimha as mh
-from minimha.kernels.choice import COMPILED
+from minimha.functional.acceleration import COMPILED
 
 B, H, G, T, S, D, DV = 2, 4, 2, 5, 7, 3, 6
 READS = np.arange(H) // (H // G)

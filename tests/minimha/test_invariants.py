@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import given as drawn
 
 import minimha as mh
-from minimha.kernels.choice import COMPILED
+from minimha.functional.acceleration import COMPILED
 from minimha_autograd import ops
 
 INVARIANTS = {}

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ...functional import acceleration
 from .arrays import Array, exact, floats, plain, shared
 from .parallel import led, own
 
 
+@acceleration.register("adamw")
 def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ...functional.rope import angles
+from ...functional import acceleration
 from .arrays import Array, as_rows, exact, floats, shared
 from .parallel import led
 
 
+@acceleration.register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
     """As `functional.embedding`."""
     fits = floats(table) and table.ndim == 2 and type(indices) is Array
@@ -36,22 +37,11 @@ def _add_rows(dy, indices, dtable):
             dtable[indices[i], j] += dy[i, j]
 
 
-def rope(
-    x: Array,
-    *,
-    offset: int = 0,
-    positions: Any = None,
-    base: float = 10000.0,
-    width: int | None = None,
-    interleaved: bool = False,
-) -> Any:
-    """As `functional.rope`, for positions (T,)."""
-    if not floats(x) or x.ndim < 2:
+@acceleration.register("rotate")
+def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
+    """As `functional.rope.rotate`, for positions (T,): cos and sin (T, width/2)."""
+    if not floats(x, cos, sin) or cos.ndim != 2:
         return None
-    theta = angles(x, offset, positions, base, width)  # (T, width/2)
-    if theta.ndim != 2:
-        return None
-    cos, sin = np.cos(theta).astype(x.dtype), np.sin(theta).astype(x.dtype)
     shape, interleaved = x.shape, bool(interleaved)
 
     def turned(x: Array, sin: Array) -> Array:

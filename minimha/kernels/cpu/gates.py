@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...functional import acceleration
 from .arrays import Array, exact, floats, plain, shared
 from .exp import exp
 from .jit import widest_vectors
@@ -15,11 +16,13 @@ from .parallel import led, own
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
 
+@acceleration.register("gelu")
 def gelu(x: Array) -> Any:
     """As `functional.gelu`; only x is saved."""
     return _gate(x, "gelu")
 
 
+@acceleration.register("silu")
 def silu(x: Array) -> Any:
     """As `functional.silu`; only x is saved."""
     return _gate(x, "silu")
@@ -104,6 +107,7 @@ _FORWARD = {"gelu": _gelu, "silu": _silu}
 _BACKWARD = {"gelu": _through_gelu, "silu": _through_silu}
 
 
+@acceleration.register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
     """As `functional.dropout`, for a keep of the shape of x."""
     fits = floats(x) and type(keep) is Array and keep.dtype == np.bool_ and keep.shape == x.shape

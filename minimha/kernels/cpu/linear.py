@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...functional import acceleration
 from .. import threads
 from .arrays import Array, as_rows, floats, plain
 from .jit import kernel
@@ -28,6 +29,7 @@ _BLOCKS = 2
 """and as many blocks of rows: each piece copies all panels."""
 
 
+@acceleration.register("linear")
 def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
     """As `functional.linear`."""
     biases = () if b is None else (b,)

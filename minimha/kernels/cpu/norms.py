@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...functional import acceleration
 from .arrays import Array, as_rows, exact, floats, in_any_order, plain, shared
 from .parallel import led
 
@@ -14,6 +15,7 @@ _BLOCK = 64
 """Rows whose gradients are summed before they join the others: rounding stays small."""
 
 
+@acceleration.register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
     """As `functional.layer_norm`; x is saved, and two numbers a row."""
     if not floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
@@ -35,6 +37,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> An
     return y, pullback
 
 
+@acceleration.register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """As `functional.rms_norm`; x is saved, and one number a row."""
     if not floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ...functional import acceleration
 from .arrays import Array, as_rows, exact, floats, plain, shared
 from .parallel import led
 from .rows import exp_less, largest, weighted
 
 
+@acceleration.register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     """As `functional.softmax`, over the last axis; y is saved, and the mask."""
     if not floats(x) or not x.ndim or type(axis) is not int or axis not in (-1, x.ndim - 1):
@@ -47,6 +49,7 @@ def _reaches(mask: Array, x: Array) -> bool:
     return mask.ndim <= x.ndim and all(n in (1, m) for n, m in lengths)
 
 
+@acceleration.register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
     """As `functional.cross_entropy`; the probabilities are saved."""
     if not floats(logits) or type(targets) is not Array or targets.dtype.kind not in "iu":

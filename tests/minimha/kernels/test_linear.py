@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
-from minimha.kernels import choice, threads
+from minimha.functional import acceleration
+from minimha.kernels import threads
 
 pytest.importorskip("numba")
 linear = pytest.importorskip("minimha.kernels.cpu.linear")
@@ -123,6 +124,6 @@ def test_a_wrong_shape_is_named_whatever_computes():
 )
 def test_copies_of_the_weights_pay_from_some_rows_and_columns_on(x, w, size, monkeypatch):
     asked = []
-    monkeypatch.setattr(choice, "kernel", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(acceleration, "kernel", lambda *arguments: asked.append(arguments))
     functional.linear(np.ones(x), np.ones(w))
     assert asked == [("linear", size)]

@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
-from minimha.kernels import blas, choice, threads
+from minimha.kernels import blas, threads, unavailable
 
-if why := choice.unavailable():
+if why := unavailable():
     pytest.skip(why, allow_module_level=True)
 
 from minimha.kernels.cpu import parallel

@@ -1,0 +1,88 @@
+"""Kernels: other implementations of an operation, which answer where they are faster.
+
+Nothing here knows a kernel. A provider, a module named in `PROVIDERS`, registers its kernels when
+it is imported, and that happens at the first call for which a kernel would pay.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from minimha_autograd.backend import HostArray
+
+in_force = contextvars.ContextVar(
+    "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
+)
+"""The name given to the enclosing `minimha.implementation`, or else by the environment."""
+
+COMPILED = frozenset({"fused", "tiled", "microkernel"})
+"""The implementations that use kernels for arrays of every size."""
+
+ENOUGH = 2**14
+"""Number of entries from which a kernel pays; "auto" leaves smaller arrays to the reference."""
+
+PROVIDERS: list[str] = []
+"""Names of the modules that register kernels."""
+
+_kernels: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the decorated function the kernel of the function with this name.
+
+    A kernel takes the arguments of that function and returns what it returns, in most cases (value,
+    pullback), or None for arguments that it does not support.
+    """
+
+    def decorate(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        _kernels[name] = kernel
+        return kernel
+
+    return decorate
+
+
+def accelerated(
+    function: Callable[..., Any] | None = None, *, size: Callable[..., int] | None = None
+) -> Any:
+    """Let the kernel registered under the function's name answer for NumPy arrays.
+
+    The function itself answers when there is no kernel, when the kernel returns None, and for small
+    arrays unless a compiled implementation is in force. It is the reference and raises all errors.
+
+    size  number of entries of the value, computed from the arguments; by default the size of the
+          first argument
+    """
+    if function is None:
+        return functools.partial(accelerated, size=size)
+    name = function.__name__
+
+    @functools.wraps(function)
+    def either(*arrays: Any, **settings: Any) -> Any:
+        if arrays and type(arrays[0]) is HostArray:
+            fast = kernel(name, size(*arrays) if size else arrays[0].size)
+            result = fast(*arrays, **settings) if fast else None
+            if result is not None:
+                return result
+        return function(*arrays, **settings)
+
+    return either
+
+
+def kernel(name: str, size: int) -> Callable[..., Any] | None:
+    """The kernel registered under this name; None if there is none, or too few entries for it."""
+    wanted = in_force.get()
+    if size >= ENOUGH if wanted == "auto" else wanted in COMPILED:
+        _load()
+        return _kernels.get(name)
+    return None
+
+
+@functools.cache
+def _load() -> None:
+    for name in PROVIDERS:
+        importlib.import_module(name)
