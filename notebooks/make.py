@@ -24,7 +24,7 @@ import jupytext
 import nbformat
 
 from minimha import homework
-from minimha.homework.marks import stubbed, unmarked
+from minimha.homework import solutions
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted((FOLDER / "source").glob("*.md"))
@@ -66,7 +66,7 @@ def _code(text: str, solved: bool) -> str:
     if found := re.fullmatch(r"# exercise: (\w+)\s*", text):
         code = homework.course()[found[1]].code(solved=solved)
         return f"{code}\n\nmh.homework.check({found[1]})"
-    return (unmarked(text) if solved else stubbed(text)).rstrip()
+    return (solutions.solved(text) if solved else solutions.stubbed(text)).rstrip()
 
 
 def written(source: Path) -> str:

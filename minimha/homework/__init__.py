@@ -1,7 +1,7 @@
 """Homework: functions to write, checked in a notebook, by `minimha homework`, by pytest.
 
-mh.homework.check(softmax)    in a notebook or a script: prints what holds and what does not
-mh.homework.task(…)           makes a task of one's own
+mh.homework.check(softmax)    in a notebook or a script: prints which checks pass
+mh.homework.task(…)           defines a task of your own
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .expect import recorded, same, same_gradients, same_steps, tap_is_used, value_of
-from .show import lines
-from .task import TASKS, Check, Task, Verdict, task
-from .told import with_line
+from .comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
+from .error_messages import error_with_line
+from .task import TASKS, Task, task
+from .verdicts import Check, Verdict, lines
 
 __all__ = [
     "TASKS",
@@ -36,16 +36,17 @@ __all__ = [
 
 
 def course() -> dict[str, Task]:
-    """All tasks by name, in order: those of the course, and what else has been made."""
-    from . import tasks  # noqa: F401  which are made when they are imported
+    """All tasks by name, in order: those of the course, then a teacher's own."""
+    from . import tasks  # noqa: F401  importing them registers them
 
     return TASKS
 
 
 def load_tasks(path: Path) -> None:
-    """Make the tasks of a file of a teacher's own, after those of the course.
+    """Add the tasks of a teacher's own file to those of the course.
 
-    Raises OSError for a file that cannot be read, and ValueError for one that cannot be used.
+    Raises OSError for a file that cannot be read, ValueError for one that does not run or
+    defines no task.
     """
     before = len(course())
     module = types.ModuleType(f"_minimha_homework_tasks_{path.stem}")
@@ -56,15 +57,15 @@ def load_tasks(path: Path) -> None:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be used\n{with_line(error, str(path))}") from None
+        raise ValueError(f"{path} cannot be used\n{error_with_line(error, str(path))}") from None
     if len(TASKS) == before:
-        raise ValueError(f"{path} makes no task: @mh.homework.task(…) makes one of a function")
+        raise ValueError(f"{path} defines no task: decorate a function with @mh.homework.task(…)")
 
 
 def check(function: Callable[..., Any]) -> None:
-    """Check a function that goes by the name of a task, and print what holds and what does not.
+    """Check a function named after a task, and print which checks pass.
 
-    Stops at the first check that fails. Raises KeyError for a name that is no task.
+    Stops at the first check that fails. Raises KeyError if no task has that name.
     """
     tasks = course()
     name = getattr(function, "__name__", repr(function))

@@ -1,4 +1,4 @@
-"""The command `minimha homework`: what it is told, and what it prints."""
+"""The command `minimha homework`: its subcommands and what they print."""
 
 from __future__ import annotations
 
@@ -13,28 +13,39 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import course, grading, load_tasks, show, workbook
-from .task import FAILED, PASSED, TO_DO, Task, Verdict
+from . import course, grading, load_tasks, workbook
+from .task import Task
+from .verdicts import FAILED, PASSED, TO_DO, Verdict, lines
 from .workbook import CHANGED, NOT_STARTED
 
 WIDTH = 78
 SHOWN = 30
-"""The lines shown of what a student's code printed, the last ones."""
-_PLAIN = str.maketrans({"★": "*", "☆": ".", "█": "#", "░": ".", "·": "-", "–": "-", "…": "..."})
+"""How many of the last lines that a student's code printed are shown."""
+_ASCII = str.maketrans({"★": "*", "☆": ".", "█": "#", "░": ".", "·": "-", "–": "-", "…": "..."})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands; each leaves what is to be called, with the options, in `run`."""
+    """Add the subcommands; each stores the function to call with the options in `run`."""
     tasks = argparse.ArgumentParser(add_help=False)
     tasks.add_argument("--tasks", type=Path, metavar="FILE", help="a teacher's own tasks as well")
     commands = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(run=functools.partial(_explain, parser), command=parser)
     for name, run, arguments, text in (
-        ("list", _list, [_place], "all tasks, how difficult they are and how they stand"),
-        ("start", _start, [_name, _into], "write the file of a task, for you to fill in"),
-        ("check", _check, [_name, _place], "check a task or file, or all begun until one is wrong"),
-        ("hint", _hint, [_name, _place, _all], "a hint on a task, one more each time"),
-        ("progress", _progress, [_place], "what is done, chapter by chapter; runs nothing"),
+        ("list", _list, [_place], "all tasks, their difficulty and your progress"),
+        ("start", _start, [_name, _into], "write a task's file for you to fill in"),
+        (
+            "check",
+            _check,
+            [_name, _place],
+            "check a task or a file, or all that you started",
+        ),
+        ("hint", _hint, [_name, _place, _all], "a hint for a task, one more each time"),
+        (
+            "progress",
+            _progress,
+            [_place],
+            "what is done in each chapter; runs nothing",
+        ),
         ("key", _key, [_name], "the solution of a task, or of all"),
         ("grade", grading.run, [grading.add_arguments], "for teachers: the scores of submissions"),
     ):
@@ -50,11 +61,11 @@ def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
 
 
 def _name(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", nargs="?", metavar="NAME", help="of the task")
+    command.add_argument("name", nargs="?", metavar="NAME", help="the task")
 
 
 def _place(command: argparse.ArgumentParser) -> None:
-    text = "where your files are (default: here, or one folder down)"
+    text = "where your files are (default: this folder and those inside it)"
     command.add_argument(
         "--from", dest="place", type=Path, default=Path(), metavar="DIR", help=text
     )
@@ -70,7 +81,7 @@ def _all(command: argparse.ArgumentParser) -> None:
 
 
 def _run(run: Callable[[Any], int], options: Any) -> int:
-    """Run a subcommand; a message for what cannot be done."""
+    """Run a subcommand; print an error as one message."""
     try:
         if options.tasks:
             load_tasks(options.tasks)
@@ -86,12 +97,12 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
 
 
 def _say(text: str = "", *, end: str = "\n", stream: Any = None) -> None:
-    """Print it; with plain signs on a console that has no stars."""
+    """Print the text, in ASCII on a console that cannot show the stars."""
     stream = stream or sys.stdout
     try:
         text.encode(getattr(stream, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        text = text.translate(_PLAIN)
+        text = text.translate(_ASCII)
     print(text, end=end, file=stream)
 
 
@@ -106,7 +117,7 @@ def _task(name: str) -> Task:
 
 
 def _command(what: str, name: str, options: Any, place: Path | None = None) -> str:
-    """What to type next, with the options that were given now."""
+    """The command to type next, with the options of this call."""
     text = f"minimha homework {what} {name}"
     for option, path in (("--from", place), ("--tasks", options.tasks)):
         if path not in (None, Path()):
@@ -115,7 +126,7 @@ def _command(what: str, name: str, options: Any, place: Path | None = None) -> s
 
 
 def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None) -> str:
-    """How to go on: with the task asked about, what else is begun, those after it; or nothing."""
+    """The next step: the task asked about, another one started, the next in the course, or ""."""
     names = list(standing)
     here = names.index(asked) if asked else 0
     begun = [name for name in names if standing[name] != NOT_STARTED]
@@ -171,30 +182,30 @@ def _progress(options: Any) -> int:
 def _end(
     files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None = None
 ) -> None:
-    """The bar of the whole course, and how to go on."""
+    """Print the progress bar of the whole course and the next step."""
     _say(f"\nhomework  {_bar(list(standing), standing, 24)}")
     following = _next(files, standing, options, asked)
-    _say(f"next      {following}" if following else "That was all of it.")
+    _say(f"next      {following}" if following else "You have finished the course.")
 
 
 def _start(options: Any) -> int:
     begun = workbook.find(Path())
     name = options.name or next((name for name in course() if name not in begun), None)
     if name is None:
-        _say("all tasks are begun: minimha homework progress")
+        _say("every task has been started: minimha homework progress")
         return 0
     task = _task(name)
     folder = options.into or next((path.parent for path in begun.values()), Path("homework"))
     there = begun if options.into is None else workbook.find(folder) if folder.is_dir() else {}
     path = there.get(name, folder / f"{name}.py")
     if path.exists():
-        _say(f"{path} is there already, and is left as it is", stream=sys.stderr)
+        _say(f"{path} exists already and was left unchanged", stream=sys.stderr)
         if name in there:
             _say(f"  check it    {_for_file('check', path, name, options)}", stream=sys.stderr)
-        _say(f"  begin anew  {_command('start', name, options)} --into DIR", stream=sys.stderr)
+        _say(f"  start over  {_command('start', name, options)} --into DIR", stream=sys.stderr)
         return 1
     workbook.start(task, folder)
-    _say(f"{path} is yours to fill in")
+    _say(f"{path} is ready for you to fill in")
     about = f"about {task.minutes} minutes, chapter {workbook.chapter(task.chapter)}"
     _say(f"  {workbook.stars(task)}, {about}")
     _say(f"  check it  {_for_file('check', path, name, options)}")
@@ -203,7 +214,7 @@ def _start(options: Any) -> int:
 
 
 def _for_file(what: str, path: Path, name: str, options: Any) -> str:
-    """The command for a file, which says where it is if it would not be found from here."""
+    """The command for a file, with its folder if it would not be found from here."""
     with contextlib.suppress(ValueError):
         found = workbook.find(Path()).get(name)
         if found is not None and found.absolute() == path.absolute():
@@ -212,7 +223,7 @@ def _for_file(what: str, path: Path, name: str, options: Any) -> str:
 
 
 def _check(options: Any) -> int:
-    from . import running  # pytest, which the other subcommands do without
+    from . import pytest_run  # imports pytest, which the other subcommands do not need
 
     if options.name and Path(options.name).is_file():
         options.place, options.name = _file(Path(options.name))
@@ -220,13 +231,13 @@ def _check(options: Any) -> int:
     name = _task(options.name).name if options.name else None
     if not files or (name and name not in files):
         begin = _command("start", name or next(iter(course())), options)
-        found = f"{name} is not begun" if name else "no task is begun"
-        raise ValueError(f"{found} here; begin with\n  {begin}")
+        found = f"{name} has not been started" if name else "no task has been started"
+        raise ValueError(f"{found} here; start with\n  {begin}")
 
-    def tell(verdict: Verdict, printed: str) -> None:
-        _tell(verdict, printed, files[verdict.task], options)
+    def report(verdict: Verdict, printed: str) -> None:
+        _report(verdict, printed, files[verdict.task], options)
 
-    outcomes = running.run(files[name] if name else options.place, tell)
+    outcomes = pytest_run.run(files[name] if name else options.place, report)
     kept = [workbook.record(files[name], name, outcome=o) for name, o in outcomes.items()]
     failed = FAILED in outcomes.values()
     standing = workbook.states(files) | outcomes
@@ -235,33 +246,33 @@ def _check(options: Any) -> int:
     else:
         _end(files, standing, options, name)
     if not all(kept):
-        _say(f"(not remembered: {workbook.RECORD} cannot be written)")
+        _say(f"(your progress was not saved: {workbook.RECORD} cannot be written)")
     return 1 if failed else 0
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """Where to look, and for which task, if a file is named instead of one."""
+    """The place to search and the task, when a file is named instead of a task."""
     name = next(iter(workbook.find(path)), None)
     if name is None:
-        raise ValueError(f"{path} is not homework: minimha homework list shows the tasks")
+        raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
     with contextlib.suppress(ValueError):
         if workbook.find(Path()).get(name, Path()).absolute() == path.absolute():
             return Path(), name
     return path, name
 
 
-def _tell(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
-    """Print what came of a check; where all tasks are checked, one line for one that passes."""
+def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
+    """Print a verdict; when all tasks are checked, a task that passes gets one line."""
     last = verdict.check is course()[verdict.task].checks[-1]
     if options.name or verdict.outcome == FAILED:
-        for line in show.lines([verdict]):
+        for line in lines([verdict]):
             _say(line)
     elif last or verdict.outcome == TO_DO:
         _say(f"{verdict.outcome:<6} {verdict.task}")
     if printed and verdict.outcome != PASSED and (options.name or verdict.outcome == FAILED):
-        lines = printed.splitlines()
-        _say(f"\nit printed{', at the end' if len(lines) > SHOWN else ''}")
-        for line in lines[-SHOWN:]:
+        printed_lines = printed.splitlines()
+        _say(f"\nyour code printed{', at the end' if len(printed_lines) > SHOWN else ''}")
+        for line in printed_lines[-SHOWN:]:
             _say(f"  {line[: WIDTH - 2]}")
     if verdict.outcome == FAILED:
         _say(f"\nin {path}; for a hint:")
@@ -274,7 +285,7 @@ def _hint(options: Any) -> int:
     begun = (name for name in files if standing[name] != PASSED)
     name = options.name or next(begun, None)
     if name is None:
-        raise ValueError("a hint on which task? minimha homework list shows them all")
+        raise ValueError("a hint for which task? minimha homework list shows them all")
     hints = _task(name).hints
     known = workbook.recorded(files[name].parent).get(name, {}) if name in files else {}
     before = known.get("hints")
@@ -286,7 +297,7 @@ def _hint(options: Any) -> int:
     if options.all:
         return 0
     if name in files and not workbook.record(files[name], name, hints=last):
-        _say(f"(not remembered: {workbook.RECORD} cannot be written)")
+        _say(f"(your progress was not saved: {workbook.RECORD} cannot be written)")
     if last < len(hints):
         more = _command("hint", name, options, options.place)
         _say(f"one more: {more}{'' if name in files else ' --all'}")

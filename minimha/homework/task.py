@@ -1,8 +1,8 @@
-"""A task: a function to write, what must hold of it, and three hints.
+"""A task: a function to write, the checks it must pass, and three hints.
 
     @task(chapter=5, difficulty=2, minutes=15, hints=("…", "…", "…"))
     def softmax(x):
-        '''What is to be written, in the glossary's letters.'''
+        '''What to write, in the glossary's letters.'''
         # BEGIN SOLUTION: return y and its pullback
         …
         # END SOLUTION
@@ -12,8 +12,8 @@
         y, _ = yours(rng.standard_normal((3, 5)))
         same(y.sum(-1), np.ones(3), "the sum of each row")
 
-The function is the solution, and the only place where it is written: students get the same text
-with the marked lines taken out.
+The decorated function is the solution and the only copy of it: students get the same text without
+the marked lines.
 """
 
 from __future__ import annotations
@@ -24,44 +24,22 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .marks import stubbed, unmarked
-from .told import file_of, line_of, told, watched
+from .error_messages import arguments_watched, error_message, file_of, line_of
+from .solutions import solved as with_solution
+from .solutions import stubbed
+from .verdicts import FAILED, PASSED, TO_DO, Check, Verdict
 
 TASKS: dict[str, Task] = {}
 """All tasks by name, in the order of the course."""
-PASSED, FAILED, TO_DO = "ok", "wrong", "to do"
-
-
-@dataclass(frozen=True)
-class Check:
-    """Something that must hold: `holds(yours, rng)` raises an AssertionError where it does not."""
-
-    name: str
-    holds: Callable[[Any, np.random.Generator], None]
-    weight: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How one check of one function went: outcome is PASSED, FAILED or TO_DO."""
-
-    task: str
-    check: Check
-    outcome: str
-    message: str = ""
 
 
 class Task:
-    """A function to write. Called, it is its own solution.
-
-    chapter, difficulty (1 to 3), minutes, hints (three, each telling more) and given (functions
-    that the student gets as they are) as they were said; checks in the order to be passed.
-    """
+    """A function to write. Calling the task calls its solution. `task` documents the attributes;
+    `checks` are in the order in which a student passes them."""
 
     def __init__(
         self,
@@ -84,9 +62,9 @@ class Task:
     def check(
         self, holds: Callable[[Any, np.random.Generator], None] | None = None, *, weight: float = 1
     ) -> Any:
-        """Add a check: `holds(yours, rng)`, whose name says what it states.
+        """Add a check, `holds(yours, rng)`; its name, with spaces, is what the student reads.
 
-        weight  of the check in the score of the task, relative to the other checks
+        weight  of the check in the task's score, relative to the other checks
         """
         if holds is None:
             return functools.partial(self.check, weight=weight)
@@ -94,37 +72,37 @@ class Task:
         return holds
 
     def code(self, *, solved: bool = False) -> str:
-        """What the student gets, or with solved what was meant: the functions, without imports."""
+        """The functions that the student gets, or with `solved` the answer; without imports."""
         own = _source(self.solution)
-        functions = [unmarked(_source(f)) for f in self.given]
-        return "\n\n".join([*functions, unmarked(own) if solved else stubbed(own)])
+        functions = [with_solution(_source(f)) for f in self.given]
+        return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
 
     def verdicts(self, yours: Callable[..., Any], seed: int = 0) -> Iterator[Verdict]:
-        """Check a function, one check after the other."""
+        """Check a function, one check after another."""
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
-        """Whether this check holds of a function, which leaves its arguments as they are; what it
-        raises becomes a message."""
+        """The outcome of one check. A function that modifies its arguments fails; an error becomes
+        the message."""
         rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
         file, changed = file_of(yours), set[str]()
         outcome, message = PASSED, ""
         try:
-            check.holds(watched(yours, changed), rng)
+            check.holds(arguments_watched(yours, changed), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
-        except (Exception, SystemExit) as error:  # whatever a student's code does
-            outcome, message = FAILED, told(error, file)
+        except (Exception, SystemExit) as error:  # a student's code may raise anything
+            outcome, message = FAILED, error_message(error, file)
             if isinstance(error, TypeError) and not line_of(error, file):
-                message += self._misfit(yours)
+                message += self._expected_signature(yours)
         if changed and "in place" not in message:
             given = " and ".join(sorted(changed))
             message = f"{self.name} changes {given} in place: work on a copy\n{message}".rstrip()
             outcome = FAILED
         return Verdict(self.name, check, outcome, message)
 
-    def _misfit(self, yours: Callable[..., Any]) -> str:
-        """How the function should begin, if it does not take the arguments of the task."""
+    def _expected_signature(self, yours: Callable[..., Any]) -> str:
+        """How the function should begin, if it does not accept the task's arguments."""
         taken = inspect.signature(self.solution).parameters.values()
         words = {x.name: None for x in taken if x.kind is x.KEYWORD_ONLY}
         try:
@@ -145,12 +123,12 @@ def task(
     hints: tuple[str, str, str],
     given: tuple[Callable[..., Any], ...] = (),
 ) -> Callable[[Callable[..., Any]], Task]:
-    """Make a task of its solution; see the top of this file.
+    """Turn a solution into a task; the top of this file shows how.
 
-    chapter     number of the chapter that it belongs to
+    chapter     the number of its chapter
     difficulty  1 to 3
-    minutes     that a student needs, about
-    hints       three: where to look, what to do, nearly how it is written
+    minutes     roughly how long a student needs
+    hints       three: where to look, what to do, almost the code
     given       functions that the student's file starts with
 
     Raises ValueError for a second task of the same name.
@@ -167,7 +145,7 @@ def task(
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """The text of a function, without its decorators."""
+    """The source of a function without its decorators."""
     text = textwrap.dedent(inspect.getsource(function))
     (node,) = ast.parse(text).body
     assert isinstance(node, ast.FunctionDef)

@@ -1,6 +1,7 @@
 """Homework as pytest runs it, in the folder of the files: `pytest --pyargs minimha.homework`.
 
-A test is a check of a task that is begun. `--homework` names another folder, or one file.
+There is one test for each check of each task started here. `--homework` names another folder, or
+one file.
 """
 
 import functools
@@ -12,12 +13,13 @@ import pytest
 
 from minimha import homework
 from minimha.homework import workbook
-from minimha.homework.task import FAILED, PASSED, TO_DO, Check, Task, Verdict
-from minimha.homework.told import with_line
+from minimha.homework.error_messages import error_with_line
+from minimha.homework.task import Task
+from minimha.homework.verdicts import FAILED, PASSED, TO_DO, Check, Verdict
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each check of each task that has a file."""
+    """One test for each check of each task that has a file."""
     try:
         files = workbook.find(Path(metafunc.config.getoption("--homework", ".")).absolute())
     except (ValueError, OSError) as error:
@@ -26,8 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     tests = [(task, check, files[task.name]) for task in tasks for check in task.checks]
     names = [f"{task.name}: {check.name}" for task, check, _ in tests]
     if not tests:
-        none = pytest.mark.skip(reason="no task is begun here: minimha homework start")
-        tests, names = [pytest.param(None, None, None, marks=none)], ["none begun"]  # type: ignore[list-item]
+        none = pytest.mark.skip(reason="no task has been started here: minimha homework start")
+        tests, names = [pytest.param(None, None, None, marks=none)], ["none started"]  # type: ignore[list-item]
     metafunc.parametrize(("task", "check", "path"), tests, ids=names)
 
 
@@ -40,7 +42,7 @@ def load() -> Callable[[Path, str], Any]:
 def test_homework(
     task: Task, check: Check, path: Path, load: Callable[..., Any], record_property: Any
 ) -> None:
-    """Passes, fails with what the student is told, or is skipped as to do."""
+    """Passes, fails with the student's message, or is skipped if still to do."""
     record_property("task", task.name)
     record_property("check", check.name)
     verdict = _verdict(task, check, path, load)
@@ -62,5 +64,5 @@ def _verdict(task: Task, check: Check, path: Path, load: Callable[..., Any]) -> 
         return Verdict(task.name, check, FAILED, str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # out of time, or of the student's making
-        return Verdict(task.name, check, FAILED, with_line(error, str(path)))
+    except BaseException as error:  # a timeout, or an error class of the student's own
+        return Verdict(task.name, check, FAILED, error_with_line(error, str(path)))

@@ -1,7 +1,7 @@
-"""A student's files: where they are, how one is begun and loaded, and what is known of it.
+"""A student's files: finding, starting and loading them, and the record of what passed.
 
-The file of a task says so in its first lines, `# minimha homework: softmax · …`, or goes by the
-task's name and defines it. Beside the files a record keeps how the last check of each went.
+A task's file says so in its first lines, `# minimha homework: softmax · …`, or has the task's name
+and defines the function. A record beside the files holds the outcome of each file's last check.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ import minimha_autograd
 
 from ..course.chapters import CHAPTERS
 from . import course
-from .task import FAILED, PASSED, TO_DO, Task
-from .told import with_line
+from .error_messages import error_with_line
+from .task import Task
+from .verdicts import FAILED, PASSED, TO_DO
 
 RECORD = ".minimha-homework.json"
 NOT_STARTED, CHANGED = "not started", "changed"
 SECONDS = 10
-"""How long a file may take to load, or a check of it, before it is stopped."""
+"""How long loading a file or running one check may take."""
 
 MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
-"""The line that says of which task a file is homework, among its first 1000 bytes."""
+"""The line, among a file's first 1000 bytes, that names its task."""
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
 
 
 class LoadError(Exception):
-    """A file that cannot be loaded, or holds no function of the task's name."""
+    """A file that cannot be loaded or does not define the task's function."""
 
 
 def stars(task: Task) -> str:
@@ -48,16 +49,16 @@ def stars(task: Task) -> str:
 
 
 def chapter(number: int) -> str:
-    """How a chapter is called: "05 attention"; a teacher's own may have a number only."""
+    """The name of a chapter: "05 attention"; a teacher's own may only have a number."""
     return f"{number:02} {CHAPTERS[number].name}" if number in CHAPTERS else f"{number:02}"
 
 
 def find(place: Path) -> dict[str, Path]:
-    """The file of each task that is begun, by name and in the order of the course.
+    """The file of each task that has been started, by name, in the order of the course.
 
-    place  a folder, in which and one folder further down files are looked for; or one file
+    place  a file, or a folder to search, with the folders directly inside it
 
-    Raises ValueError for two files of one task, and FileNotFoundError where there is no place.
+    Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
     """
     if not place.exists():
         raise FileNotFoundError(f"there is no {place}")
@@ -71,8 +72,8 @@ def find(place: Path) -> dict[str, Path]:
         found = marked.get(name) or named.get(name) or []
         if len(found) > 1:
             raise ValueError(
-                f"two files are homework of {name}:\n  {found[0]}\n  {found[1]}\n"
-                "move one elsewhere, or take its first line out and give it another name"
+                f"two files are homework for {name}:\n  {found[0]}\n  {found[1]}\n"
+                "move one elsewhere, or delete its first line and rename it"
             )
         if found:
             files[name] = found[0]
@@ -80,18 +81,18 @@ def find(place: Path) -> dict[str, Path]:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """The .py files here and one folder down, without ours and those of environments."""
+    """The .py files here and one folder down, except minimha's own and those of environments."""
     below = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for inner in [folder, *below]:
         installed = inner / "pyvenv.cfg", inner / "site-packages"
         ours = any(inner.resolve().is_relative_to(package) for package in _PACKAGES)
-        with contextlib.suppress(OSError):  # a folder that may not be looked into
+        with contextlib.suppress(OSError):  # an unreadable folder
             if inner.is_dir() and not ours and not any(path.exists() for path in installed):
                 yield from sorted(path for path in inner.glob("*.py") if path.is_file())
 
 
 def _task_of(path: Path) -> tuple[str, bool]:
-    """The task that a file is homework of, "" for none, and whether its first lines say so."""
+    """The task that a file is homework for, or "", and whether its first lines name it."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
@@ -104,7 +105,7 @@ def _task_of(path: Path) -> tuple[str, bool]:
 
 
 def decoded(data: bytes) -> str:
-    """Text enough to find a mark in, however an editor has saved it."""
+    """The bytes as text, whatever encoding the editor chose: good enough to find the mark."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\r", "\n")
 
@@ -112,7 +113,7 @@ def decoded(data: bytes) -> str:
 def start(task: Task, folder: Path) -> Path:
     """Write the stub of a task to folder/NAME.py.
 
-    Raises FileExistsError where that file is there already, and OSError where none can be written.
+    Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, not a folder")
@@ -125,26 +126,26 @@ def start(task: Task, folder: Path) -> Path:
 
 
 def stub(task: Task, *, solved: bool = False) -> str:
-    """The text of a student's file, or of the file that solves it."""
+    """The text of a student's file, or with `solved` of the answer."""
     return (
         f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
         f"about {task.minutes} minutes\n"
-        f"#   minimha homework check {task.name}    says what holds and what does not\n"
-        f"#   minimha homework hint {task.name}     gives a hint, one more each time\n\n"
+        f"#   minimha homework check {task.name}    runs its checks\n"
+        f"#   minimha homework hint {task.name}     shows a hint, one more each time\n\n"
         f"import numpy as np\n\n\n{task.code(solved=solved)}"
     )
 
 
 def load(path: Path, name: str) -> Callable[..., Any]:
-    """The function of this name in a file, which runs as a module that nobody else imports.
+    """Run a file as a module of its own and return its function of this name.
 
-    Raises LoadError, with a message for the student; NotImplementedError as the file raises it.
+    Raises LoadError with a message for the student, and NotImplementedError if the file does.
     """
     module = types.ModuleType(f"_minimha_homework_{name}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where a dataclass of theirs looks for itself
+    sys.modules[module.__name__] = module  # dataclasses look their module up
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for files of theirs beside it
+        sys.path.append(str(path.parent))  # for imports of files beside it
     try:
         with in_time():
             exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
@@ -153,7 +154,9 @@ def load(path: Path, name: str) -> Callable[..., Any]:
     except SyntaxError as error:
         raise LoadError(_syntax(error)) from None
     except (Exception, SystemExit) as error:
-        raise LoadError(f"{path.name} cannot be loaded\n{with_line(error, str(path))}") from None
+        raise LoadError(
+            f"{path.name} cannot be loaded\n{error_with_line(error, str(path))}"
+        ) from None
     function = vars(module).get(name)
     if callable(function):
         return function
@@ -169,7 +172,7 @@ def _syntax(error: SyntaxError) -> str:
 
 
 def _debugged() -> bool:
-    """Whether the main thread is in pdb, at a prompt."""
+    """Whether the main thread waits at a pdb prompt."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_code.co_filename != bdb.__file__:
         frame = frame.f_back
@@ -178,9 +181,9 @@ def _debugged() -> bool:
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Interrupt what takes more than SECONDS, by a TimeoutError. In the main thread only.
+    """Raise TimeoutError in a block that runs longer than SECONDS, unless a debugger is open.
 
-    Not while someone looks at it in a debugger.
+    Works in the main thread only; elsewhere there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -194,24 +197,24 @@ def in_time() -> Iterator[None]:
 
     timer = threading.Timer(SECONDS, stop)
     timer.daemon = True
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # or it may be ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
     timer.start()
     try:
         yield
-    except KeyboardInterrupt as error:  # which student's code and the checks let pass
+    except KeyboardInterrupt as error:  # neither a student's code nor a check catches it
         if not late.is_set():
             raise
-        told = TimeoutError(f"not done after {SECONDS:g} seconds: does a loop never end?")
-        raise told.with_traceback(error.__traceback__) from None
+        timeout = TimeoutError(f"not done after {SECONDS:g} seconds: does a loop never end?")
+        raise timeout.with_traceback(error.__traceback__) from None
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)
 
 
 def record(path: Path, name: str, **facts: Any) -> bool:
-    """Keep facts about the file of a task, as it is now: outcome, hints. Whether that was possible.
+    """Record facts about a task's file: outcome, hints. Returns whether they could be written.
 
-    An outcome is kept with the hash of the file's text, by which a later change is seen.
+    The file's hash is stored with an outcome, so that a later change of the file shows.
     """
     known = recorded(path.parent)
     if "outcome" in facts:
@@ -226,7 +229,7 @@ def record(path: Path, name: str, **facts: Any) -> bool:
 
 
 def recorded(folder: Path) -> dict[str, dict[str, Any]]:
-    """What is kept in a folder, by task; nothing, where the record is absent or damaged."""
+    """The record of a folder, by task; empty if it is missing or damaged."""
     try:
         known = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -237,7 +240,7 @@ def recorded(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def states(files: dict[str, Path]) -> dict[str, str]:
-    """How each task stands: the outcome of its last check, CHANGED since then, or NOT_STARTED."""
+    """The state of each task: the outcome of its last check, CHANGED since then, or NOT_STARTED."""
     records = {folder: recorded(folder) for folder in {path.parent for path in files.values()}}
 
     def state(name: str) -> str:

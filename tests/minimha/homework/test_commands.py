@@ -18,8 +18,8 @@ import pytest
 from minimha import homework
 from minimha.__main__ import main
 from minimha.homework import workbook
+from minimha.homework.error_messages import arguments_watched
 from minimha.homework.task import TASKS
-from minimha.homework.told import watched
 
 ROOT = Path(__file__).parents[3]
 TEACHER = '''
@@ -106,7 +106,7 @@ def test_a_task_from_start_to_done(student, folder):
     code, shown = student("start twice")
     file = folder / "homework" / "twice.py"
     assert code == 0
-    assert f"{Path('homework/twice.py')} is yours to fill in" in shown
+    assert f"{Path('homework/twice.py')} is ready for you to fill in" in shown
     assert file.read_text(encoding="utf-8").startswith(
         "# minimha homework: twice · chapter 99 · ★☆☆ · about 5 minutes\n"
     )
@@ -149,7 +149,8 @@ def test_what_is_printed_before_it_is_done_is_shown(student, folder):
         folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    raise NotImplementedError"
     )
     assert (
-        "line 5: raise NotImplementedError\n\nit printed\n  x is 1.0\n" in student("check twice")[1]
+        "line 5: raise NotImplementedError\n\nyour code printed\n  x is 1.0\n"
+        in student("check twice")[1]
     )
 
 
@@ -163,7 +164,7 @@ def test_a_file_may_stand_for_its_task(student, folder):
     assert (code, shown.splitlines()[1]) == (0, "ok     twice: of any")
     assert student("check notes.py") == (
         2,
-        "minimha: notes.py is not homework: minimha homework list shows the tasks\n",
+        "minimha: notes.py is not a homework file: minimha homework list shows the tasks\n",
     )
 
 
@@ -174,7 +175,7 @@ def test_too_much_is_told_with_the_usage_of_the_command(student):
     assert "unrecognized arguments: thrice" in shown
     code, shown = student("")
     assert code == 2
-    assert "a hint on a task" in shown
+    assert "a hint for a task" in shown
 
 
 def test_nobody_is_interrupted_in_a_debugger(monkeypatch):
@@ -191,7 +192,7 @@ def test_nested_changes_are_seen():
         x += 0
 
     changed = set()
-    watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
+    arguments_watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
     assert changed == {"parents"}
 
 
@@ -201,7 +202,7 @@ def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
     assert code == 1
     assert "ok     twice: of ones" not in shown
     assert shown.startswith("wrong  twice: of any\nthe result is wrong\n")
-    assert "it printed\n  x is " in shown
+    assert "your code printed\n  x is " in shown
     assert "minimha homework hint twice" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "pytest" not in shown
@@ -226,7 +227,7 @@ def test_start_never_overwrites(student, folder):
     file.write_text("mine")
     code, shown = student("start twice")
     assert (code, file.read_text()) == (1, "mine")
-    assert "left as it is" in shown
+    assert "left unchanged" in shown
     write(folder / "elsewhere.py", RIGHT)
     code, shown = student("start twice")
     assert (code, file.read_text()) == (1, "mine")
@@ -237,7 +238,7 @@ def test_start_goes_on_with_the_next_task_beside_the_others(student, folder):
     assert student("start --into mine")[0] == 0
     assert student("start")[0] == 0
     assert sorted(path.name for path in (folder / "mine").glob("*.py")) == ["thrice.py", "twice.py"]
-    assert "all tasks are begun" in student("start")[1]
+    assert "every task has been started" in student("start")[1]
 
 
 def test_what_start_says_to_type_finds_the_file_far_away(student, folder):
@@ -265,9 +266,9 @@ def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
         ("start twice --into file", "file is a file, not a folder"),
         ("start twice --into file/x", "Not a directory" if os.name != "nt" else "file"),
         ("check --from absent", "there is no absent"),
-        ("check", "no task is begun here; begin with\n  minimha homework start twice"),
-        ("check thrice", "thrice is not begun here"),
-        ("hint", "on which task?"),
+        ("check", "no task has been started here; start with\n  minimha homework start twice"),
+        ("check thrice", "thrice has not been started here"),
+        ("hint", "for which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file makes no task"),
         (
@@ -323,7 +324,7 @@ def test_a_clone_holds_no_homework(below, monkeypatch, capsys):
     monkeypatch.chdir(ROOT / below)
     assert workbook.find(Path()) == {}
     assert main(["homework", "check"]) == 2
-    assert "no task is begun here" in capsys.readouterr().err
+    assert "no task has been started here" in capsys.readouterr().err
 
 
 DEEP = "def twice(x):\n    return twice(x)"
@@ -351,7 +352,7 @@ BAD = {
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n  in twice, line 4: assert x.ndim == 2"),
     "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
     "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
-    "prints much": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "it printed, at the end\n  y\n"),
+    "prints much": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "your code printed, at the end\n  y\n"),
     "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n  in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
 }  # fmt: skip
@@ -388,7 +389,7 @@ def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypat
         (f"# minimha homework: twice\n# coding: latin-1\n# é\n{RIGHT}\n".encode("latin-1"), 0, "ok     twice: of any"),
         (f"# minimha homework: twice\nx = 'é'\n{RIGHT}\n".encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
         (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16"), 1, "null bytes"),
-        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16-le"), 2, "twice is not begun here"),
+        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16-le"), 2, "twice has not been started here"),
     ],
     ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, unsaid", "utf-16", "utf-16, unsaid"],
 )  # fmt: skip
@@ -457,7 +458,7 @@ def test_a_record_that_cannot_be_written_is_told(student, folder):
     (folder / workbook.RECORD).mkdir()
     code, shown = student("check")
     assert code == 0
-    assert "not remembered" in shown
+    assert "progress was not saved" in shown
     assert "1 of 2 tasks" in shown
     assert student("progress")[0] == student("hint twice")[0] == 0
 
@@ -547,7 +548,7 @@ def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
 def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     for options, code, says in (
         (["--homework", str(tmp_path / "absent")], pytest.ExitCode.INTERRUPTED, "there is no "),
-        (["--homework", str(tmp_path), "-rs"], pytest.ExitCode.OK, "no task is begun here"),
+        (["--homework", str(tmp_path), "-rs"], pytest.ExitCode.OK, "no task has been started here"),
     ):
         found, shown = in_pytest(*options)
         assert says in shown
@@ -556,5 +557,5 @@ def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
         write(tmp_path / f"{name}.py", "", "softmax")
     code, shown = in_pytest("--homework", str(tmp_path))
     assert code == pytest.ExitCode.INTERRUPTED
-    assert "two files are homework of softmax" in shown
+    assert "two files are homework for softmax" in shown
     assert "workbook.py" not in shown

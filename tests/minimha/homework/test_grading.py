@@ -19,9 +19,10 @@ from wrong_answers import all_wrong, answered
 
 import minimha
 from minimha import homework
-from minimha.homework import grading, remote, submissions
-from minimha.homework.peer import MOST, LostError, Peer
-from minimha.homework.remote import Limits, Submission
+from minimha.homework.grading import grade as grading
+from minimha.homework.grading import process, submissions
+from minimha.homework.grading.connection import MOST, Connection, ConnectionLost
+from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import FAILED, PASSED, TO_DO, Task
 
 LIMITS = Limits(seconds=1.5, megabytes=250)
@@ -283,7 +284,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "eats all of it": (GREEDY, "MemoryError"),
     "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
-    "returns what is no array": ("return ({1, 2},)", "a set cannot be passed on"),
+    "returns what is no array": ("return ({1, 2},)", "a set cannot be sent"),
     "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
     "returns NaN": ("return (factor * dy * np.nan,)", "dx is wrong"),
     "raises what cannot be told": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
@@ -340,15 +341,15 @@ WORTHLESS = {
     "answers for the line": FORGED.format("""
     import sys
     frame = sys._getframe()
-    while "peer" not in frame.f_locals: frame = frame.f_back
-    peer = frame.f_locals["peer"]
+    while "connection" not in frame.f_locals: frame = frame.f_back
+    peer = frame.f_locals["connection"]
     for _ in range(9): peer._send(["return", True, []])
     """.strip()),
     "asks the other end": FORGED.format("""
     import sys
     frame = sys._getframe()
-    while "peer" not in frame.f_locals: frame = frame.f_back
-    frame.f_locals["peer"].call(0, (), {})
+    while "connection" not in frame.f_locals: frame = frame.f_back
+    frame.f_locals["connection"].call(0, (), {})
     """.strip()),
     "changes the line": FORGED.format("import json; json.dumps = lambda *a: '[' * 10**5"),
     "names no task": "def scale(x): return x",
@@ -512,9 +513,9 @@ def f(g, x):
         x = np.ones(3)
         with Submission(source, "f", LIMITS) as submission:
             f = submission.function()
-            submission.peer.restores = restores
+            submission.connection.restores = restores
             np.testing.assert_array_equal(f(lambda: kept, x), kept if restores else kept + 1)
-        assert submission.peer.changed
+        assert submission.connection.changed
         np.testing.assert_array_equal(x, np.full(3, seen))
         np.testing.assert_array_equal(kept, [2.0, 2.0, 2.0])
 
@@ -539,9 +540,9 @@ def f(g, x):
 
 
 def test_too_much_from_many_calls_is_too_much(monkeypatch):
-    monkeypatch.setattr(remote, "_MOST", 1 << 22)
+    monkeypatch.setattr(process, "_MOST", 1 << 22)
     source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
-    assert judged(source)[1].message == "too much came back"
+    assert judged(source)[1].message == "it sent back too much"
 
 
 def test_a_loop_at_the_start_costs_the_time_of_one_check():
@@ -558,7 +559,7 @@ def test_a_task_takes_no_more_than_twice_the_time_of_a_check():
     verdicts = judged("def scaled(*_, **__):\n    while True: pass\n", Limits(0.7, 250), task)
     assert [verdict.message for verdict in verdicts] == [
         *["not done after 0.7 seconds"] * 2,
-        *["no time is left for this check"] * 2,
+        *["no time was left for this check"] * 2,
     ]
     assert time.monotonic() - start < 2.5
 
@@ -662,22 +663,22 @@ def outer(f, x, *, tap):
 )  # fmt: skip
 def test_what_is_no_answer_is_refused(data):
     line, asked = io.BytesIO(data), []
-    with pytest.raises(LostError):
-        Peer(lambda n: asked.append(n) or line.read(n), lambda data: None).call(0, (), {})
+    with pytest.raises(ConnectionLost):
+        Connection(lambda n: asked.append(n) or line.read(n), lambda data: None).call(0, (), {})
     assert max(asked) <= MOST
 
 
 def test_nothing_has_no_size():
     text = b'["list", "return", ["array", "<f8", [100000000000, 0], false], ["list"]]'
     line = io.BytesIO(struct.pack(">II", len(text), 0) + text)
-    with pytest.raises(LostError):  # its sum over axis 1 would have 800 GB
-        Peer(line.read, lambda data: None).call(0, (), {})
+    with pytest.raises(ConnectionLost):  # its sum over axis 1 would have 800 GB
+        Connection(line.read, lambda data: None).call(0, (), {})
 
 
 def test_a_byte_of_2_is_no_bool():
     text = b'["list", "return", ["array", "|b1", [2], false], ["list"]]'
     line = io.BytesIO(struct.pack(">II", len(text), 2) + text + b"\2\0")
-    answer = Peer(line.read, lambda data: None).call(0, (), {})
+    answer = Connection(line.read, lambda data: None).call(0, (), {})
     assert answer.tobytes() == b"\1\0"
 
 
@@ -825,7 +826,7 @@ def test_folders_may_be_deep_and_their_names_long(tmp_path):
         "ben": 0,
         "carl": 0,
     }
-    assert ["deeper" in note or "too long" in note for note in notes] == [True, True]
+    assert ["below this one" in note or "too long" in note for note in notes] == [True, True]
 
 
 @pytest.mark.usefixtures("tasks")
@@ -846,7 +847,7 @@ def test_a_table_can_be_read_whatever_was_handed_in(tmp_path, capsys, monkeypatc
         f"{'':6}    0.00 of 3  scaled  wrong: all, ImportError: minimha cannot be imported here, where homework is graded",
     ]
     assert len(lines) == 3 + 20 + 2
-    assert lines[-2] == "? and 30 more, which the JSON has"
+    assert lines[-2] == "? and 30 more, listed in the JSON"
 
 
 @pytest.mark.usefixtures("tasks")
@@ -856,8 +857,8 @@ def test_a_table_can_be_read_whatever_was_handed_in(tmp_path, capsys, monkeypatc
         ([], "holds no submissions"),
         (["--only", "nothing"], "no task or chapter is called nothing"),
         (["--seed", "-1"], "--seed -1 is negative"),
-        (["--time", "nan"], "more than 0"),
-        (["--memory", "0"], "more than 0"),
+        (["--time", "nan"], "must be positive"),
+        (["--memory", "0"], "must be positive"),
     ],
 )
 def test_what_cannot_be_graded_is_said(tmp_path, arguments, says):

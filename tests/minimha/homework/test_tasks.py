@@ -3,11 +3,11 @@
 import time
 
 import pytest
+from minimha.homework.verdicts import lines
 from wrong_answers import all_wrong, answered, function
 
 from minimha import homework
 from minimha.course import chapters as course
-from minimha.homework.show import lines
 from minimha.homework.task import FAILED, PASSED, TO_DO
 
 TASKS = homework.course()

@@ -1,4 +1,4 @@
-"""The process that a submission runs in: it answers calls, is told little and allowed less.
+"""The process that runs a submission: it answers calls, and may do little else.
 
 Started as a program, python -I -S worker.py …, it has the standard library and NumPy, and never
 imports minimha.
@@ -20,34 +20,34 @@ _KNOWN = """
     operator pprint random statistics string textwrap time timeit typing unicodedata warnings
     numpy numpy.fft numpy.linalg numpy.polynomial numpy.random
 """
-"""What a submission may import, with what these import in their turn."""
+"""What a submission may import, together with whatever these import."""
 _ALLOWED = (
     "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
     "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",
     "object.__setattr__", "sys._getframe", "sys._getframemodulename", "sys.excepthook",
     "sys.unraisablehook", "time.sleep",
 )  # fmt: skip
-"""Events that Python reports to hooks and that do no harm."""
+"""Harmless events that Python reports to audit hooks."""
 _UNREPORTED = """
     chroot create_builtin create_dynamic killpg mkfifo mknod openpty pidfd_open
     pidfd_send_signal sched_setaffinity sched_setparam sched_setscheduler setns setpriority
     supports_dir_fd unshare
 """
-"""What reaches beyond the process and is not reported; a list with such functions."""
+"""Functions that reach beyond the process without an audit event."""
 
 
 def lock(readable: Sequence[str]) -> None:
-    """From now on refuse this process what a function of arrays has no need of.
+    """From now on, refuse everything that a function on arrays does not need.
 
-    It may read files below the readable folders, which end in a separator, and import what is
-    imported already or lies there. All else that Python reports before it is done is refused, but
-    for what is listed here.
+    The process may read files below the readable folders, which end in a separator, and import
+    what is already imported or lies there. Every other event that Python reports to audit hooks is
+    refused, except those in `_ALLOWED`.
     """
     for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
             vars(importlib.import_module(module)).pop(name, None)
 
-    # what it names is bound here, as its globals and the built-in names can be changed by others
+    # the names are bound as defaults, because a submission can change globals and built-ins
     def hook(
         event: str, arguments: tuple[Any, ...], allowed: Any = _ALLOWED,
         readable: Any = tuple(readable), writes: Any = os.O_WRONLY | os.O_RDWR | os.O_CREAT,
@@ -63,7 +63,7 @@ def lock(readable: Sequence[str]) -> None:
             return
         if event in ("open", "os.listdir", "os.scandir"):
             if event == "open" and kind(first) is int:
-                return  # it is open
+                return  # an open descriptor
             below = kind(first) is text and text.startswith(first, readable) and "/.." not in first
             if below and not (event == "open" and arguments[2] & writes):
                 return
@@ -73,21 +73,21 @@ def lock(readable: Sequence[str]) -> None:
 
 
 def limit(megabytes: int, seconds: int) -> None:
-    """Limit this process: memory, time, open files, no files written, no processes, no core."""
+    """Limit memory, time and open files; forbid written files, processes and core dumps."""
     import resource
 
     for name, most in (
         ("AS", megabytes << 20), ("CPU", seconds), ("NOFILE", 32), ("FSIZE", 0), ("NPROC", 0),
         ("CORE", 0),
     ):  # fmt: skip
-        with suppress(AttributeError, OSError, ValueError):  # a system may not have it
+        with suppress(AttributeError, OSError, ValueError):  # not every system has each limit
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def confine(readable: Sequence[str]) -> None:
-    """Have Linux refuse files, TCP and signals as well, as by NumPy one can write over any hook.
+    """Have Linux refuse files, TCP and signals too, because NumPy can overwrite any hook.
 
-    With Landlock, where there is one: https://docs.kernel.org/userspace-api/landlock.html
+    Uses Landlock where the kernel has it: https://docs.kernel.org/userspace-api/landlock.html
     """
     if sys.platform != "linux":
         return
@@ -99,7 +99,9 @@ def confine(readable: Sequence[str]) -> None:
         version = libc.syscall(number(444), None, number(0), number(1))
         if version < 1:
             return
-        files = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1  # all that it knows to refuse
+        files = (
+            1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]
+        ) - 1  # all that this version can refuse
         size = 8 if version < 4 else 16 if version < 6 else 24
         refused = struct.pack("=QQQ", files, 3, 3)[:size]
         rules = libc.syscall(number(444), refused, number(size), number(0))
@@ -114,13 +116,13 @@ def confine(readable: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Load the submission when asked to, and answer calls of its functions."""
+    """Load the submission when asked to, and answer calls to its functions."""
     _, folder, name, megabytes, seconds = sys.argv
-    sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy does without
+    sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
     sys.path += [folder, os.path.dirname(__file__)]
     for module in _KNOWN.split():
         importlib.import_module(module)
-    from peer import Peer  # type: ignore[import-not-found]
+    from connection import Connection  # type: ignore[import-not-found]
 
     line, file = os.dup(0), f"{name}.py"
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -141,16 +143,21 @@ def main() -> None:
 
     def load(source: Any) -> Any:
         lines = bytes(source).decode(errors="replace").splitlines(keepends=True)
-        linecache.cache[file] = (len(source), None, lines, file)  # for the lines that errors show
+        linecache.cache[file] = (
+            len(source),
+            None,
+            lines,
+            file,
+        )  # so that errors can quote their lines
         module = sys.modules["homework"] = types.ModuleType("homework")
         exec(compile(bytes(source), file, "exec", dont_inherit=True), vars(module))
         if not callable(vars(module).get(name)):
             raise NameError(f"{file} defines no function {name}")
         return vars(module)[name]
 
-    peer = Peer(read, write)
-    peer.caught, peer.file = BaseException, file
-    peer.give(load)
+    connection = Connection(read, write)
+    connection.caught, connection.file = BaseException, file
+    connection.give(load)
     limit(int(megabytes), int(seconds))
     encodings = os.path.join(os.path.dirname(os.__file__), "encodings")
     readable = [os.path.join(folder, "numpy", ""), os.path.join(encodings, "")]
@@ -160,7 +167,7 @@ def main() -> None:
         sys.modules[module] = None  # type: ignore[assignment]
     sys.path.clear()
     lock(readable)
-    peer.serve()
+    connection.serve()
 
 
 if __name__ == "__main__":

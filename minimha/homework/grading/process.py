@@ -1,4 +1,4 @@
-"""A function of a submission, in a process of its own: this side of the line."""
+"""A submission in a confined process of its own: the grader's side of the connection."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .peer import LostError, Peer
+from .connection import Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
-_MOST = 1 << 28  # bytes that come back in one check
+_MOST = 1 << 28  # bytes that one check may send back
 
 
 class Limits(NamedTuple):
-    """Of a submission: seconds a check, and megabytes of memory."""
+    """The limits of a submission: seconds for each check, and megabytes of memory."""
 
     seconds: float = 10
     megabytes: int = 512
 
 
 class Submission:
-    """A function that a source defines, in a process that is started when it is needed.
+    """The function that a source defines, in a process that starts when it is needed.
 
-    The source is never run here. A context manager, at whose end the process is gone.
+    The source never runs in this process. A context manager: leaving it ends the process.
     """
 
     def __init__(self, source: bytes, name: str, limits: Limits) -> None:
@@ -46,32 +46,31 @@ class Submission:
         self.end()
 
     def function(self) -> Callable[..., Any]:
-        """The function, for one more check: the time and what may come back are counted from now.
+        """The function, for one more check, with new limits on time and on the bytes sent back.
 
-        Raises what the source raises when it is run, and LostError, of which nothing calls for a
-        second attempt.
+        Raises what running the source raises, or ConnectionLost; either is final.
         """
         self._deadline, self._left = time.monotonic() + self.limits.seconds, _MOST
         if self._unusable:
             raise self._unusable
         if self._process is not None:
-            self.peer.functions.clear()  # what a check lent is nothing to call in the next
+            self.connection.functions.clear()  # the next check must not call what the last one lent
         else:
             try:
                 self._start()
-                self._function = self.peer.call(0, [np.frombuffer(self.source, np.uint8)], {})
+                self._function = self.connection.call(0, [np.frombuffer(self.source, np.uint8)], {})
                 if not callable(self._function):
-                    raise LostError("what came back is no answer")
-            except (Exception, LostError) as error:
+                    raise ConnectionLost("it sent back something that is not an answer")
+            except (Exception, ConnectionLost) as error:
                 self._unusable = error
                 raise
         return self._function
 
     def end(self) -> None:
-        """End the process, and all that it may have started."""
+        """Kill the process and everything it started."""
         if self._process is None:
             return
-        with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, of a zombie
+        with suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a zombie
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._socket.close()
@@ -79,9 +78,9 @@ class Submission:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self.peer = Peer(self._read, self._write)
+        self.connection = Connection(self._read, self._write)
         folder = Path(np.__file__).parents[1]
-        seconds = int(3 * self.limits.seconds) + 1  # of processor time, should nobody stop it
+        seconds = int(3 * self.limits.seconds) + 1  # of processor time, in case the grader dies
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", str(_WORKER)]
@@ -97,7 +96,7 @@ class Submission:
     def _read(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise self._lost("too much came back")
+            raise self._lost("it sent back too much")
         data = bytearray()
         while len(data) < size:
             chunk = self._on_time(self._socket.recv, min(size - len(data), 1 << 16))
@@ -110,7 +109,7 @@ class Submission:
         self._on_time(self._socket.sendall, data)
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Take a step on the line, which may not take longer than there is time."""
+        """One step of the connection, with the time that is left as its limit."""
         try:
             self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-6))
             return step(argument)
@@ -119,8 +118,8 @@ class Submission:
         except OSError:
             raise self._lost() from None
 
-    def _lost(self, why: str = "") -> LostError:
-        """End the process. The error says why, or else how it ended."""
+    def _lost(self, why: str = "") -> ConnectionLost:
+        """End the process. The error says why, or how the process ended."""
         process = self._process
         if process is not None and not why:
             with suppress(subprocess.TimeoutExpired):
@@ -130,11 +129,11 @@ class Submission:
         if not why and code is not None:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
             why = f"its process ended{how}"
-        return LostError(why or "its process does not answer")
+        return ConnectionLost(why or "its process does not answer")
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours, but where libraries are."""
+    """An environment with nothing of ours but where shared libraries are."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     return dict.fromkeys(threads, "1") | {k: os.environ[k] for k in kept if k in os.environ}

@@ -1,4 +1,4 @@
-"""`minimha homework grade`: the scores of submissions, none of which is ever run in here."""
+"""`minimha homework grade`: the scores of a folder of submissions, and the reports of them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from . import course, submissions
-from .peer import LostError
-from .remote import Limits, Submission
-from .task import FAILED, PASSED, TO_DO, Check, Task, Verdict
+from .. import course
+from ..task import Task
+from ..verdicts import FAILED, PASSED, TO_DO, Check, Verdict
+from . import submissions
+from .connection import ConnectionLost
+from .process import Limits, Submission
 
 MISSING = "missing"
 _PLACES = 4
-_NOTES = 20  # of files that are not graded, in the table: somebody may hand in thousands
+_NOTES = 20  # the table lists at most so many files that were not graded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `grade` is told."""
+    """Add the arguments of `grade`."""
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER",
-        help="a folder a student, or files called STUDENT_TASK.py",
+        help="one folder per student, or files named STUDENT_TASK.py",
     )  # fmt: skip
     parser.add_argument(
         "--only", nargs="+", metavar="TASK", help="tasks, or numbers of chapters (default: all)"
@@ -41,28 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"write {form.upper()} (default: grades.{form}; - for standard output)",
         )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="of the inputs, to repeat a run (default: a new one)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed of the random inputs, to repeat a run (default: a new one)",
     )
     parser.add_argument(
         "--time", type=float, default=Limits().seconds, metavar="SECONDS",
-        help=f"that one check may take (default: {Limits().seconds:g})",
+        help=f"time limit of one check (default: {Limits().seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--memory", type=int, default=Limits().megabytes, metavar="MB",
-        help=f"that a submission may use (default: {Limits().megabytes})",
+        help=f"memory limit of a submission (default: {Limits().megabytes})",
     )  # fmt: skip
 
 
 def run(options: Any) -> int:
     """Grade a folder and write the results. Returns 0 whatever the scores are.
 
-    Raises ValueError for options that cannot be used, and OSError as files do.
+    Raises ValueError for unusable options, and OSError for files that cannot be read or written.
     """
     if sys.platform == "win32":
         raise ValueError("grading needs Linux or macOS: on Windows run it in WSL")
     limits = Limits(options.time, options.memory)
     if not (0 < limits.seconds < 1e6 and limits.megabytes > 0):
-        raise ValueError("--time and --memory are more than 0")
+        raise ValueError("--time and --memory must be positive")
     seed = secrets.randbits(32) if options.seed is None else options.seed
     if seed < 0:
         raise ValueError(f"--seed {seed} is negative")
@@ -78,13 +83,13 @@ def run(options: Any) -> int:
 
 
 def _print(text: str) -> None:
-    """Print it on a console that may lack the letters of a name."""
+    """Print the text on a console that may lack the letters of a name."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def chosen(only: Sequence[str] | None) -> list[Task]:
-    """The tasks of these names or chapters, in the order of the course.
+    """The tasks with these names or chapters, in the order of the course.
 
     Raises ValueError for a name that is neither.
     """
@@ -97,15 +102,17 @@ def chosen(only: Sequence[str] | None) -> list[Task]:
 
 
 def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dict[str, Any]:
-    """The results of all students, as they go into JSON. Tells on standard error how far it is.
+    """The results of all students, as written to JSON. Reports progress on standard error.
 
-    Raises ValueError where there are no submissions, and OSError where there is no folder.
+    Raises ValueError if there are no submissions, OSError if there is no folder.
     """
     import minimha
 
     found, notes = submissions.find(folder, [task.name for task in tasks])
     if not found:
-        raise ValueError(f"{folder} holds no submissions: a folder a student, or STUDENT_TASK.py")
+        raise ValueError(
+            f"{folder} holds no submissions: one folder per student, or STUDENT_TASK.py"
+        )
     students = []
     for name, files in found.items():
         start = time.monotonic()
@@ -113,7 +120,7 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
         points, out_of = (
             round(sum(r[key] for r in results), _PLACES) for key in ("points", "out_of")
         )
-        shown = plain(name)
+        shown = printable(name)
         students.append({"student": shown, "points": points, "out_of": out_of, "tasks": results})
         taken = time.monotonic() - start
         sys.stderr.write(f"{shown}: {len(files)} of {len(tasks)} handed in, {taken:.1f} s\n")
@@ -121,15 +128,15 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
         "minimha": minimha.__version__,
         "seed": seed,
         "students": students,
-        "notes": [plain(note) for note in notes],
+        "notes": [printable(note) for note in notes],
     }
 
 
 def _result(
     task: Task, path: Path | None, folder: Path, seed: int, limits: Limits
 ) -> dict[str, Any]:
-    """The result of one student in one task."""
-    given = passed_by_stub(task)
+    """The result of one student for one task."""
+    free = passed_by_stub(task)
     if path is None:
         verdicts = [Verdict(task.name, check, MISSING) for check in task.checks]
     else:
@@ -140,15 +147,15 @@ def _result(
     return {
         "task": task.name,
         "chapter": task.chapter,
-        "file": None if path is None else plain(str(path.relative_to(folder))),
-        "points": round(task.difficulty * score(verdicts, given), _PLACES),
+        "file": None if path is None else printable(str(path.relative_to(folder))),
+        "points": round(task.difficulty * score(verdicts, free), _PLACES),
         "out_of": task.difficulty,
         "checks": [
             {
                 "check": verdict.check.name,
-                "weight": 0 if verdict.check.name in given else verdict.check.weight,
+                "weight": 0 if verdict.check.name in free else verdict.check.weight,
                 "outcome": verdict.outcome,
-                "message": plain(verdict.message, keep="\n"),
+                "message": printable(verdict.message, keep="\n"),
             }
             for verdict in verdicts
         ],
@@ -157,26 +164,26 @@ def _result(
 
 @functools.cache
 def passed_by_stub(task: Task) -> frozenset[str]:
-    """The checks that pass before anything is written: nobody earns points by these."""
+    """The checks that the unchanged stub passes; they earn no points."""
     names: dict[str, Any] = {"np": np}
     exec(task.code(), names)
     found = task.verdicts(names[task.name])
     return frozenset(verdict.check.name for verdict in found if verdict.outcome == PASSED)
 
 
-def score(verdicts: Iterable[Verdict], given: Collection[str] = ()) -> float:
-    """The weight of the checks that passed, as a share of that of all but those given."""
-    counted = [verdict for verdict in verdicts if verdict.check.name not in given]
+def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
+    """The share of the weight that passed, not counting the checks in `free`."""
+    counted = [verdict for verdict in verdicts if verdict.check.name not in free]
     pairs = [(verdict.check.weight, verdict.outcome == PASSED) for verdict in counted]
     total = sum(weight for weight, _ in pairs)
     return sum(weight for weight, passed in pairs if passed) / total if total else 0.0
 
 
 def judged(task: Task, source: bytes, seed: int, limits: Limits) -> list[Verdict]:
-    """What came of each check of a source, which runs in a process of its own.
+    """The verdict of each check on a source, which runs in a process of its own.
 
-    A check that ends the process has failed, and the next gets a new one, as long as the task has
-    not taken twice the time of a check.
+    A check that ends the process fails, and the next check gets a new process, until the task has
+    used twice the time limit of a check.
     """
     start, verdicts = time.monotonic(), []
     with Submission(source, task.name, limits) as submission:
@@ -184,7 +191,7 @@ def judged(task: Task, source: bytes, seed: int, limits: Limits) -> list[Verdict
             if time.monotonic() - start < 2 * limits.seconds:
                 verdict = _judged(task, check, submission, seed)
             else:
-                verdict = Verdict(task.name, check, FAILED, "no time is left for this check")
+                verdict = Verdict(task.name, check, FAILED, "no time was left for this check")
             verdicts.append(verdict)
     return verdicts
 
@@ -192,36 +199,36 @@ def judged(task: Task, source: bytes, seed: int, limits: Limits) -> list[Verdict
 def _judged(task: Task, check: Check, submission: Submission, seed: int) -> Verdict:
     try:
         yours = submission.function()
-        submission.peer.restores, submission.peer.changed = True, False
+        submission.connection.restores, submission.connection.changed = True, False
         verdict = task.verdict(check, yours, seed)
-        if verdict.outcome == PASSED and submission.peer.changed:
-            # what it was lent, a cotangent perhaps, is not what it was: into what makes a wrong
-            # answer look right? (Arguments of the function itself are watched by the task.)
-            submission.peer.restores = False
+        if verdict.outcome == PASSED and submission.connection.changed:
+            # By changing a lent array, perhaps a cotangent, it could make a wrong answer
+            # look right: check again without the changes. (The task watches the arguments itself.)
+            submission.connection.restores = False
             verdict = task.verdict(check, yours, seed)
     except NotImplementedError:
         return Verdict(task.name, check, TO_DO)
-    except LostError as error:
+    except ConnectionLost as error:
         return Verdict(task.name, check, FAILED, str(error))
-    except Exception as error:  # of a file that cannot be run
+    except Exception as error:  # the file does not run
         return Verdict(task.name, check, FAILED, f"{type(error).__name__}: {error}")
     return verdict
 
 
-def plain(text: str, keep: str = "") -> str:
-    """The text with nothing in it that a terminal takes for an order, and not too long."""
+def printable(text: str, keep: str = "") -> str:
+    """The text without control characters, cut at 4000 characters."""
     return "".join(c if c.isprintable() or c in keep else "�" for c in text)[:4000]
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """All there is to tell."""
+    """The whole report."""
     return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_csv(report: dict[str, Any]) -> str:
-    """A row a student and task. No cell is one that a spreadsheet takes for a formula.
+    """One row for each student and task. No cell can be taken for a formula.
 
-    Text is quoted, as in some countries a semicolon begins the next cell.
+    Text is quoted, because in some countries a semicolon separates cells.
     """
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
@@ -229,37 +236,37 @@ def as_csv(report: dict[str, Any]) -> str:
     for student in report["students"]:
         for result in student["tasks"]:
             row = [student["student"], result["chapter"], result["task"]]
-            row += [result["points"], result["out_of"], _lacking(result), result["file"] or ""]
-            writer.writerow([_harmless(cell) for cell in row])
+            row += [result["points"], result["out_of"], _not_passed(result), result["file"] or ""]
+            writer.writerow([_without_formula(cell) for cell in row])
     return text.getvalue()
 
 
-def _harmless(cell: Any) -> Any:
+def _without_formula(cell: Any) -> Any:
     risky = isinstance(cell, str) and cell.lstrip().startswith(("=", "+", "-", "@"))
     return f"'{cell}" if risky else cell
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """A line a student, and below it one for each task that is not complete."""
+    """One line for each student, and below it one for each incomplete task."""
     width = max(len(student["student"]) for student in report["students"])
     lines = []
     for student in report["students"]:
         points = f"{student['points']:6.2f} of {student['out_of']}"
         lines.append(f"{student['student']:<{width}}  {points}")
         for result in student["tasks"]:
-            if lacking := _lacking(result):
+            if lacking := _not_passed(result):
                 points = f"{result['points']:6.2f} of {result['out_of']}"
                 lines.append(f"{'':<{width}}  {points}  {result['task']}  {lacking}")
     notes = report["notes"]
     lines += [f"not graded: {note}" for note in notes[:_NOTES]]
-    lines += [f"… and {len(notes) - _NOTES} more, which the JSON has"] * (len(notes) > _NOTES)
+    lines += [f"… and {len(notes) - _NOTES} more, listed in the JSON"] * (len(notes) > _NOTES)
     return "\n".join([*lines, f"seed {report['seed']}"]) + "\n"
 
 
-def _lacking(result: dict[str, Any]) -> str:
+def _not_passed(result: dict[str, Any]) -> str:
     """The checks that did not pass, by outcome: "wrong: gradients · to do: values".
 
-    Where all fail for one reason, such as an import at the top of the file, the reason.
+    If all fail for the same reason, such as an import at the top of the file, that reason.
     """
     reasons = {check["message"] for check in result["checks"]}
     if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):

@@ -1,8 +1,8 @@
-"""Which file of a folder is whose homework, and of which task.
+"""Which file of a folder is whose homework, and for which task.
 
-A folder in it is a student, with files in folders of their own. A file in it is of the student
-whose name stands before that of the task, anna_softmax.py, or else after it. The task is what the
-file's first lines say, `# minimha homework: softmax`, or else what its name ends with.
+Each folder inside it belongs to a student, with files at any depth. A file directly inside it
+belongs to the student named before the task, anna_softmax.py, or after it. The task is named in the
+file's first lines, `# minimha homework: softmax`, or by the end of the file's name.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .workbook import MARK, decoded
+from ..workbook import MARK, decoded
 
 MOST = 1 << 20
-"""Bytes of a file: longer ones are not read."""
+"""The largest file that is read, in bytes."""
 DEEPEST = 20
-"""Folders in one another: what lies deeper is not looked at."""
+"""How deep folders are searched."""
 
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": what browsers add
 
@@ -26,21 +26,21 @@ Found = dict[str, dict[str, Path]]
 
 
 def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
-    """The file of each task by student, and notes on what is left out.
+    """The file of each task by student, and notes on the files that were left out.
 
-    Of two files of one task the one counts that lies less deep, or comes last by name. Links are
-    not followed; names that begin with a dot or two underscores are passed over.
+    Of two files for one task the less deeply nested one counts, or the last by name. Links are not
+    followed; names that begin with a dot or two underscores are skipped.
     """
     tasks, found, notes = list(tasks), Found(), list[str]()
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False) and not _hidden(entry.name):
             found[entry.name] = {}
     files = sorted(_files(folder, notes), key=lambda path: (-len(path.parts), path.stem))
-    for path in files:  # those that count come last
+    for path in files:  # the file that counts comes last
         name = task_of(path, tasks)
         inside = path.relative_to(folder)
         if name is None:
-            notes.append(f"{inside}: no task that is graded")
+            notes.append(f"{inside}: not one of the tasks being graded")
             continue
         if len(inside.parts) > 1:
             student = inside.parts[0]
@@ -51,13 +51,13 @@ def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
         theirs = found.setdefault(student, {})
         if name in theirs:
             old = theirs[name].relative_to(folder)
-            notes.append(f"{old}: not graded, as {inside} is homework of {name} too")
+            notes.append(f"{old}: not graded, because {inside} is also homework for {name}")
         theirs[name] = path
     return dict(sorted(found.items())), sorted(notes)
 
 
 def task_of(path: Path, tasks: Iterable[str]) -> str | None:
-    """The task that a file is homework of."""
+    """The task that a file is homework for."""
     try:
         with path.open("rb") as file:
             marked = MARK.search(decoded(file.read(1000)))
@@ -71,7 +71,7 @@ def task_of(path: Path, tasks: Iterable[str]) -> str | None:
 
 
 def source(path: Path) -> bytes:
-    """What is in the file. Raises ValueError for a file that is too long."""
+    """The contents of a file. Raises ValueError if it is too long."""
     with path.open("rb") as file:
         data = file.read(MOST + 1)
     if len(data) > MOST:
@@ -80,7 +80,7 @@ def source(path: Path) -> bytes:
 
 
 def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
-    """The files *.py at any depth, as they are called: no links, pipes or devices."""
+    """The *.py files at any depth, without links, pipes and devices."""
     for top, folders, names in os.walk(
         folder, onerror=lambda e: notes.append(f"{e.filename}: {e.strerror}")
     ):
@@ -88,11 +88,11 @@ def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
         links = [name for name in folders if os.path.islink(os.path.join(top, name))]
         folders[:] = [name for name in folders if not _hidden(name) and name not in links]
         if folders and len(inside.parts) == DEEPEST:
-            notes.append(f"{inside}: what lies deeper is not looked at")
+            notes.append(f"{inside}: folders below this one were not searched")
             folders.clear()
         for name in [*links, *names]:
             if name in links or (name.endswith(".py") and not _is_file(Path(top, name))):
-                notes.append(f"{inside / name}: a link or no file, which is not followed")
+                notes.append(f"{inside / name}: a link or a special file, which is not read")
             elif name.endswith(".py") and not _hidden(name):
                 yield Path(top, name)
 
@@ -100,7 +100,7 @@ def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it is gone, or its name is too long
+    except OSError:  # it was deleted, or its name is too long
         return False
 
 

@@ -1,4 +1,4 @@
-"""pytest underneath `minimha homework check`, in which nobody's own settings have a say."""
+"""The pytest run behind `minimha homework check`, which ignores the user's own pytest settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import minimha_pytest
 
 from . import course
-from .task import FAILED, PASSED, TO_DO, Verdict
+from .verdicts import FAILED, PASSED, TO_DO, Verdict
 
 OUTCOMES = {"passed": PASSED, "skipped": TO_DO, "failed": FAILED}
 
@@ -22,45 +22,44 @@ SETTINGS = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 
 
 class Listener:
-    """A plugin that hands on what came of each check, and what the student's code printed."""
+    """A plugin that reports each verdict, with what the student's code printed."""
 
-    def __init__(self, tell: Callable[[Verdict, str], None]) -> None:
-        self.tell, self.outcomes = tell, dict[str, str]()
+    def __init__(self, report: Callable[[Verdict, str], None]) -> None:
+        self.report, self.outcomes = report, dict[str, str]()
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Keep the session, to stop it."""
         self.session = session
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tell the checks of a task up to the first that is not ok; stop at one that fails."""
-        told = {str(key): str(value) for key, value in report.user_properties}
-        if report.when != "call" or self.outcomes.get(told["task"], PASSED) != PASSED:
+        """Report a task's checks up to the first that does not pass; stop at one that fails."""
+        properties = {str(key): str(value) for key, value in report.user_properties}
+        if report.when != "call" or self.outcomes.get(properties["task"], PASSED) != PASSED:
             return
-        task = course()[told["task"]]
-        check = next(check for check in task.checks if check.name == told["check"])
+        task = course()[properties["task"]]
+        check = next(check for check in task.checks if check.name == properties["check"])
         crash = getattr(report.longrepr, "reprcrash", None)
-        message = crash.message.removeprefix("Failed: ") if crash else told.get("message", "")
+        message = crash.message.removeprefix("Failed: ") if crash else properties.get("message", "")
         verdict = Verdict(task.name, check, OUTCOMES[report.outcome], message)
         self.outcomes[task.name] = verdict.outcome
-        self.tell(verdict, report.capstdout)
+        self.report(verdict, report.capstdout)
         if report.failed:
             self.session.shouldfail = f"{task.name} is wrong"
 
 
-def run(place: Path, tell: Callable[[Verdict, str], None]) -> dict[str, str]:
+def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
     """Check the homework in a folder, or in one file, up to the first task that fails.
 
-    tell(verdict, printed) is called for each check up to the first of its task that is not ok.
-    Returns the outcome by task. Raises KeyboardInterrupt, and RuntimeError where pytest itself
-    does not run.
+    report(verdict, printed) is called for each check of a task up to the first that does not pass.
+    Returns the outcomes by task. Raises KeyboardInterrupt, and RuntimeError if pytest fails to run.
     """
     folder = place.parent if place.is_file() else place
-    listener = Listener(tell)
+    listener = Listener(report)
     options = ["-c", os.devnull, "--rootdir", str(folder.absolute()), "--noconftest"]
     options += ["--assert=plain", "--import-mode=append", "-p", "no:terminal"]
     options += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
     options += ["--homework", str(place.absolute())]
-    with _alone():
+    with _isolated():
         code = pytest.main(
             [*options, str(Path(__file__).with_name("test_homework.py"))],
             plugins=[minimha_pytest, listener],
@@ -73,8 +72,8 @@ def run(place: Path, tell: Callable[[Verdict, str], None]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """No plugins but ours, and no options from the environment."""
+def _isolated() -> Iterator[None]:
+    """No plugins but our own, and no options from the environment."""
     before = {name: os.environ.pop(name, None) for name in SETTINGS}
     sys.breakpointhook, hook = _no_debugger, sys.breakpointhook
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -1,4 +1,4 @@
-"""What a student is told of an error: where in their file, and with what it was called there."""
+"""What a student reads about an error: the line of their file, and the values it worked with."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 
 NAMES = 6
-"""The most variables of a line whose values are told."""
+"""At most so many variables of a line are shown with their values."""
 
 
 def file_of(function: Callable[..., Any]) -> str | None:
-    """The file of a function, as its code says it."""
+    """The file that a function was defined in."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code and str(code.co_filename)
 
 
-def told(error: BaseException, file: str | None) -> str:
-    """What a student is told of an error: of a check, what it says; of theirs, the line as well."""
+def error_message(error: BaseException, file: str | None) -> str:
+    """The message for a student: a check's own words, or their own error with its line."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AssertionError) and innermost != file:
         return str(error)
-    return with_line(error, file)
+    return error_with_line(error, file)
 
 
-def with_line(error: BaseException, file: str | None) -> str:
-    """The error, the last line of this file on the way to it, and what its variables were.
+def error_with_line(error: BaseException, file: str | None) -> str:
+    """The error, the innermost line of this file that led to it, and that line's variables.
 
-    Where that line is not in the function that was called first, the line there as well.
+    If that line is in a helper, the line of the outer function that called it follows.
     """
     lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
     places = _places(error, file)
@@ -49,7 +49,7 @@ def with_line(error: BaseException, file: str | None) -> str:
 
 
 def line_of(error: BaseException, file: str | None) -> str:
-    """The last line of this file on the way to an error, "line 14: …"; "" where there is none."""
+    """The innermost line of this file that led to an error, "line 14: …", or ""."""
     places = _places(error, file)
     return f"line {places[-1][1].lineno}: {places[-1][1].line}" if places else ""
 
@@ -57,14 +57,14 @@ def line_of(error: BaseException, file: str | None) -> str:
 def _places(
     error: BaseException, file: str | None
 ) -> list[tuple[types.FrameType, traceback.FrameSummary]]:
-    """The frames of this file on the way to an error, the outermost first."""
+    """The frames of this file that led to an error, outermost first."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     pairs = zip(frames, traceback.extract_tb(error.__traceback__), strict=True)
     return [(frame, summary) for frame, summary in pairs if summary.filename == file]
 
 
 def _values(frame: types.FrameType, line: str) -> list[str]:
-    """What the variables in a line were when it failed: "x has shape (4, 6)"."""
+    """The variables in a line when it failed: "x has shape (4, 6)"."""
     names = dict.fromkeys(re.findall(r"(?<![\w.])[^\W\d]\w*", line))
     known = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
     facts = [f"{name} {fact}" for name, x in known.items() if (fact := _fact(x))]
@@ -72,7 +72,7 @@ def _values(frame: types.FrameType, line: str) -> list[str]:
 
 
 def _fact(x: Any) -> str:
-    """What is worth telling of a value: of an array its shape, of what is long the kind."""
+    """A short description of a value: an array by its shape, a long value by its type."""
     if isinstance(x, np.ndarray):
         return f"has shape {x.shape}{'' if x.dtype == float else f', {x.dtype}'}"
     if callable(x) or isinstance(x, types.ModuleType):
@@ -90,17 +90,17 @@ def _short(x: Any) -> bool:
     return len(x) < 30 if type(x) is str else type(x) in (type(None), bool, float, complex)
 
 
-def watched(function: Callable[..., Any], changed: set[str]) -> Callable[..., Any]:
-    """The same function; the names of arguments that a call changes in place go into changed."""
+def arguments_watched(function: Callable[..., Any], changed: set[str]) -> Callable[..., Any]:
+    """The same function, which adds to `changed` the arguments that a call modifies in place."""
     names = _names(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
-        before = [_kept(x) for x in arguments]
+        before = [_copied(x) for x in arguments]
         try:
             return function(*arguments, **settings)
         finally:
-            places = (k for k, x in enumerate(arguments) if not _as_kept(x, before[k]))
+            places = (k for k, x in enumerate(arguments) if not _unchanged(x, before[k]))
             changed.update(names[k] if k < len(names) else f"argument {k + 1}" for k in places)
 
     return call
@@ -113,21 +113,21 @@ def _names(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _kept(x: Any) -> Any:
-    """A copy of what can be changed in place."""
+def _copied(x: Any) -> Any:
+    """A copy of anything that can be changed in place."""
     if type(x) is np.ndarray:
         return x.copy()
     if type(x) is list:
-        return [_kept(y) for y in x]
-    return {key: _kept(y) for key, y in x.items()} if type(x) is dict else x
+        return [_copied(y) for y in x]
+    return {key: _copied(y) for key, y in x.items()} if type(x) is dict else x
 
 
-def _as_kept(x: Any, before: Any) -> bool:
+def _unchanged(x: Any, before: Any) -> bool:
     if type(x) is np.ndarray:
         return x.shape == before.shape and x.tobytes() == before.tobytes()
     if type(x) in (list, dict):
         if len(x) != len(before):
             return False
         keys = range(len(x)) if type(x) is list else before
-        return all((type(x) is list or k in x) and _as_kept(x[k], before[k]) for k in keys)
+        return all((type(x) is list or k in x) and _unchanged(x[k], before[k]) for k in keys)
     return x is before

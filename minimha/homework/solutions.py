@@ -1,10 +1,11 @@
-"""Solutions marked in a source: the text that a student gets, and the one with the solution.
+"""Solutions marked in a source: the stub that students get, and the solved text.
 
     # BEGIN SOLUTION: return a tuple with one gradient, (dx,)
     return (y * (dy - (dy * y).sum(-1, keepdims=True)),)
     # END SOLUTION
 
-The student gets `raise NotImplementedError  # return a tuple with one gradient, (dx,)` instead.
+In place of the marked lines the student gets
+`raise NotImplementedError  # return a tuple with one gradient, (dx,)`.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ _MARKED = re.compile(
 
 
 def stubbed(text: str) -> str:
-    """The text with each marked solution replaced by a line that is to do."""
+    """The text with each marked solution replaced by `raise NotImplementedError`."""
 
-    def to_do(found: re.Match[str]) -> str:
+    def placeholder(found: re.Match[str]) -> str:
         comment = f"  # {found[2]}" if found[2] else ""
         return f"{found[1]}raise NotImplementedError{comment}\n"
 
-    return _checked(_MARKED.sub(to_do, _ended(text)))
+    return _checked(_MARKED.sub(placeholder, _newline_ended(text)))
 
 
-def unmarked(text: str) -> str:
+def solved(text: str) -> str:
     """The text with its solutions, without the marks."""
-    return _checked(_MARKED.sub(lambda found: found[3], _ended(text)))
+    return _checked(_MARKED.sub(lambda found: found[3], _newline_ended(text)))
 
 
-def _ended(text: str) -> str:
+def _newline_ended(text: str) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
 def _checked(text: str) -> str:
     if re.search(r"# (BEGIN|END) SOLUTION", text):
-        raise ValueError(f"a solution that begins and does not end, or the reverse:\n{text}")
+        raise ValueError(f"a BEGIN SOLUTION without its END SOLUTION, or the reverse:\n{text}")
     return text

@@ -1,4 +1,4 @@
-"""What a check of homework states, with messages that a student can use."""
+"""Comparisons for the checks of homework, with messages that help a student on."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def same(
     yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
     tolerance: float = 1e-12, advice: str = "",
 ) -> None:  # fmt: skip
-    """Raise AssertionError, with the facts, where yours is not what is expected.
+    """Raise AssertionError, with the worst entry, if yours differs from what is expected.
 
     name       of the array, as in the task
     axes       its axes, letters or words: "B H T D" or "batch query key"
-    tolerance  the error allowed, in units of the largest entry expected
-    advice     a last line: what it looks like, or what to try
+    tolerance  the largest error allowed, relative to the largest expected entry
+    advice     a last line: the likely mistake, or what to try
     """
     expected = np.asarray(expected)
     lines = _facts(yours, expected, name, axes, tolerance)
@@ -32,7 +32,7 @@ def same(
 def _facts(
     yours: Any, expected: np.ndarray, name: str, axes: str | None, tolerance: float
 ) -> list[str]:
-    """What is wrong with yours; nothing, if it is right."""
+    """What is wrong with yours; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         return [textwrap.fill(f"{name} should be {wanted}, not {_described(yours)}", 80)]
@@ -67,7 +67,7 @@ def _facts(
 
 
 def _entries(*entries: Any) -> list[str]:
-    """The entries as text, with as many digits as tell them apart."""
+    """The entries as text, with enough digits to tell them apart."""
     for digits in (9, 17):
         texts = [str(x) if x.dtype == bool else f"{x:.{digits}g}" for x in entries]
         if len(set(texts)) > 1:
@@ -76,7 +76,7 @@ def _entries(*entries: Any) -> list[str]:
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
-    """The value of what should be (value, pullback)."""
+    """The value out of what should be a pair (value, pullback)."""
     if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
         return returned[0]
     wanted = "should return two things, its value and its pullback"
@@ -133,7 +133,7 @@ def same_gradients(told: Any, expected: dict[str, Any]) -> None:
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """The value of f and what it passed through its keyword `tap`, by name."""
+    """The value of f, and the intermediates that it passed through its keyword `tap`, by name."""
     seen: dict[str, Any] = {}
 
     def tap(name: str, x: Any) -> Any:

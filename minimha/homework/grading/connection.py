@@ -1,6 +1,6 @@
-"""A line between two processes, along which each calls functions of the other.
+"""A connection between two processes, over which each can call the other's functions.
 
-It needs NumPy and the standard library: worker.py, at the far end, has nothing else.
+It uses only NumPy and the standard library, because worker.py at the far end has nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 MOST = 1 << 24
-"""Bytes of arrays in one message."""
+"""The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
 
 _ERRORS = {
@@ -32,40 +32,40 @@ _ERRORS = {
 }  # fmt: skip
 
 
-class LostError(BaseException):
-    """There is no one at the other end any more, or what came is no answer.
+class ConnectionLost(BaseException):
+    """The other end is gone, or sent something that is not an answer.
 
-    Not an Exception, so that no check takes it for something that the function raised.
+    It is not an Exception, so that no check mistakes it for an error of the function.
     """
 
 
-class Remote:
+class RemoteFunction:
     """A function at the other end, called as if it were here."""
 
-    def __init__(self, peer: Peer, number: int, name: str, parameters: Any) -> None:
+    def __init__(self, connection: Connection, number: int, name: str, parameters: Any) -> None:
         self.__name__ = self.__qualname__ = name
-        self._peer, self._number = peer, number
+        self._connection, self._number = connection, number
         if parameters is not None:
             self.__signature__ = inspect.Signature(
                 [_parameter(name, kind, optional) for name, kind, optional in parameters]
             )
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        return self._peer.call(self._number, arguments, settings)
+        return self._connection.call(self._number, arguments, settings)
 
     def __del__(self) -> None:
-        self._peer.dropped.append(self._number)
+        self._connection.dropped.append(self._number)
 
 
-Remote.__name__ = "function"  # as messages call it
+RemoteFunction.__name__ = "function"  # the name that messages show
 
 
-class Peer:
-    """One end of a line, along which both ends call each other's functions.
+class Connection:
+    """One end of a connection over which both ends call each other's functions.
 
     read(n) and write(data) move bytes. Arguments and results are arrays, numbers, text, None,
     tuples, lists and dictionaries of these, and functions, which stay where they are: the other
-    end gets a Remote. Nothing that comes along the line is ever run.
+    end gets a RemoteFunction. Nothing received is ever executed.
 
     A message is two lengths, JSON, and the bytes of the arrays in it:
 
@@ -73,8 +73,8 @@ class Peer:
         ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
 
-    Lent to a call are the arrays in its arguments, and in what the functions return that it calls
-    meanwhile. One that comes back unchanged is the array that was lent.
+    A call is lent the arrays in its arguments and those returned by the functions that it calls
+    meanwhile. A lent array that comes back unchanged is the same object again.
     """
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
@@ -83,15 +83,17 @@ class Peer:
         self._numbers = itertools.count()
         self.dropped: list[int] = []
         self.caught: type[BaseException] = Exception
-        self.file: str | None = None  # whose lines an error tells
-        self.changed = self.restores = False  # arrays in place; and is that done here as well?
-        self._lent: list[list[np.ndarray]] = []  # by the calls under way
-        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with how they were
+        self.file: str | None = None  # errors quote the lines of this file
+        self.changed = self.restores = (
+            False  # whether the other end changed lent arrays; whether to change them here
+        )
+        self._lent: list[list[np.ndarray]] = []  # to the calls under way
+        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with their bytes at that time
 
     def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
-        """Call a function of the other end; meanwhile answer the calls that it makes.
+        """Call a function at the other end, answering the calls that it makes meanwhile.
 
-        Raises what the function raised, as the nearest built-in error, and LostError.
+        Raises the function's error as the nearest built-in one, or ConnectionLost.
         """
         dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
         self._lent.append(self._send(["call", number, tuple(arguments), dict(settings), dropped]))
@@ -108,12 +110,12 @@ class Peer:
                     case "raise", [list(names), str(text)]:
                         raise _error(names, text)
                     case _:
-                        raise LostError("what came back is no answer")
+                        raise ConnectionLost("it sent back something that is not an answer")
         finally:
             self._lent.pop()
 
     def serve(self) -> None:
-        """Answer calls for ever."""
+        """Answer calls until the process ends."""
         while True:
             (_, *content), arrays = self._receive()
             self._answer(content, arrays)
@@ -137,18 +139,18 @@ class Peer:
             sent = self._send(["return", value, changed])
             if self._lent:
                 self._lent[-1] += sent
-        except self.caught as error:  # of the function, or because its value cannot be sent
+        except self.caught as error:  # the function's own, or its value cannot be sent
             names = [kind.__name__ for kind in type(error).__mro__]
             self._send(["raise", names, _text(error, self.file)])
         finally:
             self._borrowed.pop()
 
     def _here(self) -> list[tuple[np.ndarray, bytes]]:
-        """The arrays that are lent to the call that is answered now."""
+        """The arrays that were lent to the call being answered."""
         return self._borrowed[-1] if self._borrowed else []
 
     def _number_here(self, array: np.ndarray) -> int | None:
-        """Which of the arrays that are lent this is, as it was when it was lent."""
+        """The number of this array among those lent here, if it is unchanged."""
         for k, (lent, before) in enumerate(self._here()):
             if lent is array and lent.tobytes() == before:
                 return k
@@ -166,11 +168,11 @@ class Peer:
             match pair:
                 case [int(k), np.ndarray() as new] if 0 <= k < len(lent):
                     if (new.shape, new.dtype) != (lent[k].shape, lent[k].dtype):
-                        raise LostError("what came back is no answer")
+                        raise ConnectionLost("it sent back something that is not an answer")
                     if lent[k].flags.writeable:
                         lent[k][...] = new
                 case _:
-                    raise LostError("what came back is no answer")
+                    raise ConnectionLost("it sent back something that is not an answer")
 
     def _send(self, message: list[Any]) -> list[np.ndarray]:
         """Send a message. Returns the arrays in it, in order."""
@@ -178,7 +180,7 @@ class Peer:
         text = json.dumps(self._packed(message, arrays)).encode()
         size = sum(array.nbytes for array in arrays)
         if size > MOST or len(text) > _MOST_TEXT:
-            raise ValueError(f"{(size + len(text)) / 1e6:.3g} MB are too much to be passed on")
+            raise ValueError(f"{(size + len(text)) / 1e6:.3g} MB are too much to send")
         data = [struct.pack(">II", len(text), size), text, *(a.tobytes() for a in arrays)]
         self._write(b"".join(data))
         return arrays
@@ -187,7 +189,7 @@ class Peer:
         """A message, and the arrays in it, in order."""
         length, size = struct.unpack(">II", self._read(8))
         if length > _MOST_TEXT or size > MOST:
-            raise LostError("what came back is no answer")
+            raise ConnectionLost("it sent back something that is not an answer")
         text, body = self._read(length), io.BytesIO(self._read(size))
         arrays: list[np.ndarray] = []
         try:
@@ -196,17 +198,17 @@ class Peer:
                 raise ValueError("a message is a list, and all bytes are of its arrays")
             return message, arrays
         except Exception:  # whatever is wrong with it
-            raise LostError("what came back is no answer") from None
+            raise ConnectionLost("it sent back something that is not an answer") from None
 
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
-        """The value in terms of JSON: lists with a first word that says what they are."""
+        """The value as JSON: lists whose first word says what they stand for."""
         match value:
             case np.ndarray() if (k := self._number_here(value)) is not None:
                 return ["lent", k]
             case np.ndarray() | np.generic():
                 array = np.asarray(value)
                 if array.dtype.kind not in "biufc":
-                    raise TypeError(f"an array of dtype {array.dtype} cannot be passed on")
+                    raise TypeError(f"an array of dtype {array.dtype} cannot be sent")
                 arrays.append(array)
                 return ["array", array.dtype.str, array.shape, isinstance(value, np.generic)]
             case None | bool() | int() | float() | str():
@@ -218,13 +220,13 @@ class Peer:
                 return [kind, *(self._packed(x, arrays) for x in value)]
             case dict() if all(isinstance(key, str) for key in value):
                 return {key: self._packed(x, arrays) for key, x in value.items()}
-            case Remote() if value._peer is self:
+            case RemoteFunction() if value._connection is self:
                 return ["yours", value._number]
         if callable(value) and not isinstance(value, type):
             name = str(getattr(value, "__name__", type(value).__name__))
             return ["function", self.give(value), name, _parameters(value)]
         raise TypeError(
-            f"a {type(value).__name__} cannot be passed on, only arrays, numbers, text, None, "
+            f"a {type(value).__name__} cannot be sent, only arrays, numbers, text, None, "
             "functions, and tuples, lists and dictionaries of these"
         )
 
@@ -245,7 +247,7 @@ class Peer:
             case ["complex", float(real), float(imag)]:
                 return complex(real, imag)
             case ["function", int(number), str(name), parameters]:
-                return Remote(self, number, name[:80], parameters)
+                return RemoteFunction(self, number, name[:80], parameters)
             case ["lent", int(k)] if k >= 0:
                 return self._lent[-1][k]
             case ["yours", int(number)]:
@@ -275,7 +277,7 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """What a signature is, as far as it may matter to who calls it."""
+    """The parameters of a function, as far as a caller may look at them."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -284,11 +286,11 @@ def _parameters(function: Callable[..., Any]) -> Any:
 
 
 def _text(error: BaseException, file: str | None) -> str:
-    """What the error says, with the last line of the file that it came through."""
+    """The error's message, with the last line of the file on its way."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()
-    except Exception:  # it may be a class of theirs
+    except Exception:  # a class of the student's own may fail here
         text = ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file:
@@ -297,7 +299,7 @@ def _text(error: BaseException, file: str | None) -> str:
 
 
 def _error(names: list[Any], text: str) -> Exception:
-    """An error of the nearest class that is built in, which goes by the name of its own."""
+    """An error of the nearest built-in class, under the name of its own class."""
     base = next((_ERRORS[name] for name in names if name in _ERRORS), Exception)
     name = str(names[0])[:80] if names else base.__name__
     return type(name, (base,), {"__str__": lambda self: text})(text)

@@ -1,0 +1,50 @@
+"""What came of a check, and how it is printed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+PASSED, FAILED, TO_DO = "ok", "wrong", "to do"
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that must hold: `holds(yours, rng)` raises AssertionError where it does not."""
+
+    name: str
+    holds: Callable[[Any, np.random.Generator], None]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one check of one function went: outcome is PASSED, FAILED or TO_DO."""
+
+    task: str
+    check: Check
+    outcome: str
+    message: str = ""
+
+
+def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
+    """The lines to print: one for each check up to the first that fails, and its message."""
+    for verdict in verdicts:
+        yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
+        if verdict.outcome == FAILED:
+            yield from _wrapped(verdict.message)
+        elif verdict.message:
+            yield from _wrapped(f"       {verdict.message}")
+        if verdict.outcome != PASSED:
+            return
+
+
+def _wrapped(message: str) -> Iterator[str]:
+    """At most 40 lines of 80 columns: a student's own error may be of any length."""
+    for line in message.splitlines()[:40]:
+        indent = " " * (len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(line[:320], 80, subsequent_indent=f"{indent}  ")
