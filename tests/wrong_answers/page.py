@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 
 from minimha.homework.verdicts import lines
-
 from wrong_answers import all_wrong, answered
 
 PAGE = Path(__file__).parents[2] / "docs" / "wrong-answers.md"

@@ -231,7 +231,7 @@ def test_start_never_overwrites(student, folder):
     write(folder / "elsewhere.py", RIGHT)
     code, shown = student("start twice")
     assert (code, file.read_text()) == (1, "mine")
-    assert "elsewhere.py is there already" in shown
+    assert "elsewhere.py exists already" in shown
 
 
 def test_start_goes_on_with_the_next_task_beside_the_others(student, folder):
@@ -270,7 +270,7 @@ def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
         ("check thrice", "thrice has not been started here"),
         ("hint", "for which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
-        ("list --tasks file", "file makes no task"),
+        ("list --tasks file", "file defines no task"),
         (
             "list --tasks again.py",
             "again.py cannot be used\nValueError: there is a task twice already",

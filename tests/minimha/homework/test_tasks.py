@@ -3,12 +3,12 @@
 import time
 
 import pytest
-from minimha.homework.verdicts import lines
 from wrong_answers import all_wrong, answered, function
 
 from minimha import homework
 from minimha.course import chapters as course
 from minimha.homework.task import FAILED, PASSED, TO_DO
+from minimha.homework.verdicts import lines
 
 TASKS = homework.course()
 ANSWERS = list(all_wrong())
