@@ -14,7 +14,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--thorough",
         action="store_true",
-        help="also the tests marked thorough: slow ones that rarely find what the others miss",
+        help="run the tests marked thorough too, and every test on every array library",
     )
 
 
@@ -23,10 +23,33 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--thorough"):
-        thorough = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=thorough)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    """Leave out what only a thorough run needs."""
+    if config.getoption("--thorough"):
+        return
+    first = _libraries(config)[0]
+    seen, chosen, left_out = set(), [], []
+    for item in items:
+        sample = _sample(item)
+        library = sample[-1]
+        if item.get_closest_marker("thorough") or (library not in (None, first) and sample in seen):
+            left_out.append(item)
+        else:
+            chosen.append(item)
+            seen.add(sample)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+def _sample(item):
+    """What a library other than the first one runs once: a test, of an operation or of any."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    record, _ = parameters.get("sample", (None, None))
+    library = parameters.get("place") or parameters.get("xp")
+    return item.path, item.originalname, record and record.operation, library
+
+
+def _libraries(config):
+    return [name.strip() for name in config.getoption("--array-backend").split(",")]
 
 
 @pytest.fixture
@@ -59,9 +82,13 @@ class Place(NamedTuple):
 
 
 def pytest_generate_tests(metafunc):
-    """`place` is each library asked for; array-api-strict's device1 stands in for a GPU."""
+    """`place` is each library asked for; array-api-strict's device1 stands in for a GPU.
+
+    The first library runs every case. The others run the first case of each test, or of each
+    operation where a test loops over operations; with --thorough they run every case too.
+    """
     if "place" in metafunc.fixturenames:
-        names = [name.strip() for name in metafunc.config.getoption("--array-backend").split(",")]
+        names = _libraries(metafunc.config)
         names += ["array-api-strict:device1"] * ("array-api-strict" in names)
         metafunc.parametrize("place", names, indirect=True)
 

@@ -160,8 +160,9 @@ MASK = RNG.random((B, 1, T, S)) < 0.6
 MASK[1, 0, 2] = False  # a query that may attend to nothing
 INDICES = np.array([[1, 0, 1], [4, 1, 1]])  # with repeated entries
 QKV = normal(B, H, T, D), normal(B, H, S, D), normal(B, H, S, DV)
-WEIGHTS = (normal(M, H * D), normal(M, H * D), normal(M, H * DV), normal(H * DV, M))
-BIASES = (normal(H * D), normal(H * D), normal(H * DV), normal(M))
+SEQUENCES = normal(B, T, 4), normal(B, S, 4), normal(B, S, 4)  # for multi-head attention, M = 4
+WEIGHTS = normal(4, H * 2), normal(4, H * 2), normal(4, H), normal(H, 4)
+BIASES = normal(H * 2), normal(H * 2), normal(H), normal(4)
 
 
 def doubled(x, like):
@@ -721,30 +722,17 @@ RECORDS = [
         mh.multi_head_attention,
         looped_multi_head,
         [
-            Case(normal(B, T, M), normal(B, S, M), normal(B, S, M), *WEIGHTS, *BIASES, num_heads=H),
-            Case(
-                *(normal(B, T, M), normal(B, S, M), normal(B, S, M)),
-                *WEIGHTS,
-                num_heads=H,
-                mask=MASK,
-            ),
+            Case(*SEQUENCES, *WEIGHTS, *BIASES, num_heads=H),
+            Case(*SEQUENCES, *WEIGHTS, num_heads=H, mask=MASK),
         ],
-        [
-            Refused(
-                ValueError,
-                "num_heads",
-                *(normal(B, T, M), normal(B, S, M), normal(B, S, M)),
-                *WEIGHTS,
-                num_heads=5,
-            )
-        ],
+        [Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5)],
         zero=(8,),  # the key bias adds the same to every score of a query
     ),
     Record(
         mh.projections.project_in,
         lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads),
         [
-            Case(normal(B, T, M), WEIGHTS[0], BIASES[0], num_heads=H),
+            Case(normal(B, T, M), normal(M, H * D), normal(H * D), num_heads=H),
             Case(normal(1, M), normal(M, D), num_heads=1),
         ],
         [Refused(ValueError, "need the same K|x is", normal(B, T, M), normal(T, M), num_heads=1)],
@@ -765,8 +753,8 @@ RECORDS = [
         ),
         [
             Case(
-                normal(B, T, M),
-                normal(M, 6 * D + 2 * DV),
+                normal(B, T, 3),
+                normal(3, 6 * D + 2 * DV),
                 normal(6 * D + 2 * DV),
                 num_heads=4,
                 num_kv_heads=2,
@@ -789,7 +777,10 @@ RECORDS = [
     Record(
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
-        [Case(normal(B, H, T, DV), WEIGHTS[3], BIASES[3]), Case(normal(1, 1, T, D), normal(D, M))],
+        [
+            Case(normal(B, H, T, DV), normal(H * DV, M), normal(M)),
+            Case(normal(1, 1, T, D), normal(D, M)),
+        ],
         [Refused(ValueError, "H·D = 21 rows.* w is", normal(B, H, T, DV), normal(T, M))],
     ),
     Record(
@@ -937,6 +928,7 @@ RECORDS = [
 ]
 
 SAMPLES = [(record, case) for record in RECORDS for case in record.cases]
+FIRST = [(record, record.cases[0]) for record in RECORDS]
 REFUSED = [(record, case) for record in RECORDS for case in record.refused]
 
 
