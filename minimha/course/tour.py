@@ -182,7 +182,7 @@ def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
 def attention_weights(model: GPT, tokens: np.ndarray) -> np.ndarray:
     """The weights (layers, H, T, T) with which the model reads tokens (T,)."""
     with no_grad():
-        _, weights = model(training.beside(tokens[None, :], model), return_weights=True)
+        _, weights = model(training.tokens_for(model, tokens[None, :]), return_weights=True)
     return np.stack([backend.to_numpy(w.data)[0] for w in weights])
 
 

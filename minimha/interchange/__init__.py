@@ -1,11 +1,11 @@
-"""Weights as plain dictionaries of arrays: of a module, of torch's layer, of a safetensors file.
+"""Weights as dictionaries of arrays: of a module, of torch's layer, of a safetensors file.
 
     arrays = state(module)             set_state(module, arrays)
     arrays = to_torch(mha)             mha = from_torch(arrays, num_heads)
     write(arrays, path)                arrays = read(path)
 
 All copies are exact, to the bit. Nothing here unpickles: a safetensors file holds numbers and their
-names, and nothing that could run.
+names, and no code.
 """
 
 from .safetensors_file import load, read, save, write

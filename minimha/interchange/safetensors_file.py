@@ -12,29 +12,37 @@ from ..files import written_whole
 from ..nn import Module
 from .states import described, on_host, require_dictionary, set_state, state
 
+_DTYPES = {
+    "BOOL": "bool",
+    "BF16": "float32",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+"""safetensors' names of dtypes, and the NumPy dtypes that hold them exactly."""
+
 
 def write(arrays: Mapping[str, Any], path: str | Path) -> None:
     """Write a dictionary of arrays to a safetensors file, whole or not at all.
 
     bfloat16, which NumPy lacks, is written as float32, exactly. No metadata is written.
-    Raises ValueError, which names all of them, for what such a file does not hold; OSError where
-    the file can't be written; TypeError for what is no dictionary.
+    Raises ValueError, which names all of them, for entries that such a file does not hold; OSError
+    where the file cannot be written; TypeError for what is not a dictionary.
     """
     from safetensors.numpy import save as packed
 
     require_dictionary(arrays)
     wrong, host = [], {}
     for name, x in arrays.items():
+        numbers = on_host(x)
         if not isinstance(name, str) or name == "__metadata__":
             wrong.append(f"{name!r} cannot be a name")
-            continue
-        numbers = on_host(x)
-        if numbers is None:
+        elif numbers is None:
             wrong.append(f"{name} is {described(x)}")
         elif numbers.dtype.name not in _DTYPES.values():
             wrong.append(f"{name} is of {numbers.dtype}")
         else:
-            # safetensors writes memory as it lies: of a transposed array other numbers than it has
+            # safetensors writes memory in its order, which for a transposed array is another one
             host[name] = np.asarray(numbers, order="C")
     if wrong:
         raise ValueError(
@@ -46,11 +54,11 @@ def write(arrays: Mapping[str, Any], path: str | Path) -> None:
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, by name; its metadata are passed over.
+    """The arrays of a safetensors file, by name; its metadata are ignored.
 
     bfloat16, which NumPy lacks, becomes float32, exactly.
-    Raises OSError where there is no file, ValueError for a file that is not one of safetensors,
-    whole, or has entries of other dtypes: they are named at once. Nothing is unpickled.
+    Raises OSError where there is no file; ValueError for a file that is not in this format or not
+    complete, and for entries of other dtypes, all of which it names. Nothing is unpickled.
     """
     from safetensors import SafetensorError, deserialize
 
@@ -61,17 +69,17 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         pickled = content.startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
         raise ValueError(
             f"{path} is not a safetensors file, or not a whole one: {error}"
-            + ". It looks like a pickle, which may run anything when it is read, so it is not: "
-            "write it anew with safetensors, where you trust it" * pickled
+            + ". It looks like a pickle, which can run any code when it is read, so it is not: "
+            "if you trust it, write it again with safetensors" * pickled
         ) from error
-    strange = [
+    other = [
         f"{name} is {entry['dtype']}" for name, entry in entries if entry["dtype"] not in _DTYPES
     ]
-    if strange:
+    if other:
         raise ValueError(
-            f"{path} has entries of dtypes that are not read here: " + "; ".join(strange)
+            f"{path} has entries of dtypes that are not read here: " + "; ".join(other)
         )
-    return {name: _numbers(**entry) for name, entry in entries}
+    return {name: _array(**entry) for name, entry in entries}
 
 
 def save(module: Module, path: str | Path) -> None:
@@ -84,17 +92,7 @@ def load(module: Module, path: str | Path) -> None:
     set_state(module, read(path))
 
 
-_DTYPES = {
-    "BOOL": "bool",
-    "BF16": "float32",
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-}
-"""safetensors' names of dtypes, and NumPy's of what holds them exactly."""
-
-
-def _numbers(data: bytearray, dtype: str, shape: list[int]) -> np.ndarray:
+def _array(data: bytearray, dtype: str, shape: list[int]) -> np.ndarray:
     """The array of an entry. A bfloat16 is the upper half of the bits of a float32."""
     if dtype == "BF16":
         x = (np.frombuffer(data, "uint16").astype("uint32") << 16).view("float32")

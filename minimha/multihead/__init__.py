@@ -1,6 +1,8 @@
 """Multi-head attention: the operation on arrays, the layer, its cache, and positions."""
 
 from . import positions
-from .layer import KeyValueCache, MultiHeadAttention, multi_head_attention
+from .cache import KeyValueCache
+from .layer import MultiHeadAttention
+from .operation import multi_head_attention
 
 __all__ = ["KeyValueCache", "MultiHeadAttention", "multi_head_attention", "positions"]

@@ -1,95 +1,41 @@
-"""Multi-head attention: the operation on arrays first, the module that holds its weights last.
+"""The module that holds the weights of multi-head attention.
 
 Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Self
 
-from minimha_autograd import Pullback, Tensor, array_of, backend, operation, ops
+from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array, Rng
 
 from .. import masks
-from ..attention.reference import attention
-from ..attention.scaled_dot_product import check, scaled_dot_product_attention
-from ..checks import integer
+from ..attention import check, scaled_dot_product_attention
+from ..functional import rms_norm
 from ..functional.dropout import check_probability
-from ..functional.rms_norm import rms_norm
-from ..projections import Projections
-from ..projections.operations import project_in, project_out
+from ..nn import Module
+from ..projections import Form, Projections, project_out
+from .cache import KeyValueCache
 from .positions import Rope, alibi
 
 
-@operation
-def multi_head_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    w_q: Array,
-    w_k: Array,
-    w_v: Array,
-    w_o: Array,
-    b_q: Array | None = None,
-    b_k: Array | None = None,
-    b_v: Array | None = None,
-    b_o: Array | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    mask: masks.Mask | Array | None = None,
-    wanted: tuple[bool, ...],
-) -> tuple[tuple[Array, Array], Pullback]:
-    """The values (out, weights) of attention in H heads, and the pullback to all eleven arrays.
+def _of_projections(name: str) -> Any:
+    """An attribute of the layer's projections as one of the layer: mha.w_q, to read and to set."""
 
-        Q, K, V = split_heads(query w_q + b_q), split_heads(key w_k + b_k), …
-        out     = merge_heads(attention(Q, K, V)) w_o + b_o
+    def read(mha: MultiHeadAttention) -> Any:
+        return getattr(mha.projections, name)
 
-    query (…, T, M), key (…, S, Mk), value (…, S, Mv), w_q (M, H·D), w_k (Mk, G·D), w_v (Mv, G·Dv),
-    w_o (H·Dv, M), biases (columns of w,); out (…, T, M), weights (…, H, T, S). H is num_heads, and
-    G, num_kv_heads, is H unless given.
+    def write(mha: MultiHeadAttention, value: Any) -> None:
+        setattr(mha.projections, name, value)
 
-    The backward is the pullbacks of the parts in reverse order. The gradient of b_k is zero: it
-    adds the same number to every score of a row, which softmax does not see.
-
-    Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
-    """
-    num_heads = integer(num_heads, "num_heads")
-    groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
-    widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
-    if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
-        given = "" if num_kv_heads is None else f" and num_kv_heads = {groups}"
-        raise ValueError(
-            f"num_heads = {num_heads}{given} must divide the columns {widths} of w_q, w_k, w_v"
-        )
-    to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
-    q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
-    k, pull_k = project_in.with_pullback(key, w_k, b_k, num_heads=groups, wanted=to_k)
-    v, pull_v = project_in.with_pullback(value, w_v, b_v, num_heads=groups, wanted=to_v)
-    check(q, k, v)
-    (heads, weights), pull_attention = attention.with_pullback(
-        q,
-        k,
-        v,
-        mask=masks.resolve(mask, q, k),
-        wanted=(any(to_q), any(to_k), any(to_v), False, False, False, False),
-    )
-    out, pull_o = project_out.with_pullback(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
-
-    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
-        dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)
-        dq, dk, dv, *_ = pull_attention(dheads, dweights)
-        dquery, dw_q, db_q = (None,) * 3 if dq is None else pull_q(dq)
-        dkey, dw_k, db_k = (None,) * 3 if dk is None else pull_k(dk)
-        dvalue, dw_v, db_v = (None,) * 3 if dv is None else pull_v(dv)
-        return dquery, dkey, dvalue, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o
-
-    return (out, weights), pullback
+    return property(read, write)
 
 
-class MultiHeadAttention(Projections):
-    """Attention in H heads, with the projections W^Q, W^K, W^V before it and W^O behind.
+class MultiHeadAttention(Module):
+    """Attention in H heads, with the projections W^Q, W^K, W^V before it and W^O after it.
 
     d_model       M, the width of query and output, and of key and value unless kdim, vdim are given
     num_heads     H
@@ -103,21 +49,36 @@ class MultiHeadAttention(Projections):
     bias          whether the projections add b_q, b_k, b_v, b_o
     scale         of the scores, 1/√D unless given
     softcap       bends the scores to softcap · tanh(scores / softcap)
-    sink          whether each head has a logit that takes weight and has no value, started at 0
+    sink          whether each head has a learned logit that takes weight and has no value; starts
+                  at 0
     qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights
-    rope          `positions.Rope(…)`: Q and K are turned by their positions
+    rope          `positions.Rope(…)`: Q and K are rotated by their positions
     alibi         whether scores fall with the distance, by `positions.alibi`: self-attention only
-    dropout       the share of the weights that is dropped in calls that bring an rng or a keep
+    dropout       the share of the weights that is dropped in calls with an rng or a keep
     rng           a generator, or the seed of one; weights start normal, with variance 1/rows
     dtype         of the weights
 
     Call it with query (…, T, M) for self-attention, or with key and value (…, S, Mk), (…, S, Mv) as
-    well. `convert` changes the form.
+    well. `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the given form; they are attributes of
+    the layer as well, next to w_o, b_o, sink, norm_q and norm_k.
     Raises ValueError for sizes that do not go together, and for what the form cannot hold.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
     square in place of the norm.
     """
+
+    unnamed = ("projections",)  # parameters are called "w_q", not "projections.w_q"
+
+    sizes, form = _of_projections("sizes"), _of_projections("form")
+    truncation_error = _of_projections("truncation_error")
+    project, ranks = _of_projections("project"), _of_projections("ranks")
+    w_q, b_q = _of_projections("w_q"), _of_projections("b_q")
+    w_k, b_k = _of_projections("w_k"), _of_projections("b_k")
+    w_v, b_v = _of_projections("w_v"), _of_projections("b_v")
+    w_qkv, b_qkv = _of_projections("w_qkv"), _of_projections("b_qkv")  # fused
+    w_qk, b_qk = _of_projections("w_qk"), _of_projections("b_qk")  # bilinear
+    first_q, first_k = _of_projections("first_q"), _of_projections("first_k")  # double
+    first_v = _of_projections("first_v")
 
     def __init__(
         self,
@@ -145,7 +106,7 @@ class MultiHeadAttention(Projections):
         if not isinstance(rope, Rope | None):
             raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
         rng = backend.generator(rng)
-        super().__init__(
+        self.projections: Form = Projections(
             d_model,
             num_heads,
             num_kv_heads=num_kv_heads,
@@ -158,24 +119,20 @@ class MultiHeadAttention(Projections):
             rng=rng,
             dtype=dtype,
         )
-        sizes = self.sizes
+        d, columns = self.sizes.head_dim, num_heads * self.sizes.v_head_dim
         self.d_model, self.num_heads = d_model, num_heads
-        self.scale = 1 / math.sqrt(sizes.head_dim) if scale is None else scale
+        self.scale = 1 / math.sqrt(d) if scale is None else scale
         self.softcap, self.rope, self.alibi, self.dropout = softcap, rope, alibi, dropout
 
-        def parameter(shape: tuple[int, ...], value: float) -> Tensor:
-            return Tensor(backend.full(shape, value, dtype=dtype), requires_grad=True)
+        def parameter(length: int, value: float) -> Tensor:
+            return Tensor(backend.full((length,), value, dtype=dtype), requires_grad=True)
 
-        columns = num_heads * sizes.v_head_dim
-        std = 1 / math.sqrt(columns)
-        draws = backend.normal(rng, (columns, d_model), std=std, dtype=dtype)
-        self.w_o = Tensor(draws, requires_grad=True)
-        self.b_o = parameter((d_model,), 0) if bias else None
-        self.sink = parameter((num_heads,), 0) if sink else None
-        self.norm_q = self.norm_k = None
-        if qk_norm:
-            self.norm_q = parameter((sizes.head_dim,), 1)
-            self.norm_k = parameter((sizes.head_dim,), 1)
+        w_o = backend.normal(rng, (columns, d_model), std=1 / math.sqrt(columns), dtype=dtype)
+        self.w_o = Tensor(w_o, requires_grad=True)
+        self.b_o = parameter(d_model, 0) if bias else None
+        self.sink = parameter(num_heads, 0) if sink else None
+        self.norm_q = parameter(d, 1) if qk_norm else None
+        self.norm_k = parameter(d, 1) if qk_norm else None
         if form == "bilinear":
             self._check_bilinear()
 
@@ -198,24 +155,25 @@ class MultiHeadAttention(Projections):
         Without a key this is self-attention; without a value, the value is the key. mask, bias,
         keep, return_weights and implementation are those of `scaled_dot_product_attention`.
 
-        cache  remembers keys and values of the calls before: S counts them all, with these ones.
-               Masks, rope and alibi know that the T queries are the last positions; lengths, ids
-               and valid keys in masks may be those of the whole sequence
+        cache  remembers keys and values of earlier calls: S counts them and the new ones. Masks,
+               rope and alibi know that the T queries are the last positions; lengths, ids and valid
+               keys in masks may be those of the whole sequence
         rng    draws what dropout keeps; without rng and keep nothing is dropped
 
-        Raises ValueError for an input of another width than M, Mk, Mv, TypeError for what is no
-        array.
+        Raises ValueError for an input of another width than M, Mk, Mv, TypeError for what is not an
+        array of floating-point numbers.
         """
         if cache is not None and key is not None:
             raise ValueError("a cache is for self-attention: give query alone")
         if not isinstance(cache, KeyValueCache | None):
             raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
         if self.alibi and key is not None and key is not query:
-            raise ValueError("alibi is for self-attention, where queries and keys stand in one row")
+            raise ValueError("alibi is for self-attention: key positions are those of the queries")
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
-        q, k, v = self.project(query, key, value)
+
+        q, k, v = self.projections.project(query, key, value)
         if self.norm_q is not None:
             q, k = rms_norm(q, self.norm_q), rms_norm(k, self.norm_k)
         past = 0 if cache is None else len(cache)
@@ -227,7 +185,7 @@ class MultiHeadAttention(Projections):
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
             if bias is not None:
-                check(q, k, v, bias)  # before it is added, when a boolean would be a number
+                check(q, k, v, bias)  # before the sum turns booleans into numbers
                 slopes = ops.add(bias, slopes)
             bias = slopes
         attended = scaled_dot_product_attention(
@@ -247,23 +205,25 @@ class MultiHeadAttention(Projections):
         )
         heads, *weights = attended if return_weights else (attended,)
         out = project_out(heads, self.w_o, self.b_o)
-        if cache is not None:  # last: a call that raised can be made again
-            cache.keys, cache.values = k, v
+        if cache is not None:
+            cache.keys, cache.values = k, v  # last: a call that raised can be repeated
         return (out, *weights) if weights else out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
-        """As `Projections.convert`.
+        """A copy with its projections in another form: see `projections.Form.convert`.
 
         Raises ValueError also for the bilinear form with rope or qk_norm, which stand between W^Q
         and W^K, and with a b_k that is not zero under a softcap or a sink.
         """
-        if form == "bilinear" and self.form != "bilinear":
+        if form == "bilinear":
             self._check_bilinear()
-        return super().convert(form, head_dim=head_dim)
+        new = copy.deepcopy(self)
+        new.projections = self.projections.convert(form, head_dim=head_dim)
+        return new
 
     def _check_bilinear(self) -> None:
-        between = {"rope": self.rope, "qk_norm": self.norm_q}
-        for name, x in between.items():
+        """Raise ValueError for what the bilinear form cannot hold."""
+        for name, x in {"rope": self.rope, "qk_norm": self.norm_q}.items():
             if x is not None:
                 raise ValueError(
                     f"the bilinear form holds W^Q W^Kᵀ, and {name} stands between the two: "
@@ -272,12 +232,12 @@ class MultiHeadAttention(Projections):
         bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else None
         if bent is None or self.form == "bilinear":  # which has no b_k
             return
-        b_k = self._converted("stacked", lambda p: p.data, None).b_k  # type: ignore[attr-defined]
-        if b_k is not None and backend.to_numpy(b_k.data).any():
+        b_k = self.projections.mapped(lambda p: p.data).to_stacked().b_k
+        if b_k is not None and backend.to_numpy(b_k).any():
             raise ValueError(
-                "the bilinear form leaves b_k out, which adds the same to all scores of a query: "
-                f"softmax does not see that, and a {bent} does. Set b_k to zero, or keep another "
-                "form"
+                "the bilinear form leaves out b_k, which adds the same number to all scores of a "
+                f"query: softmax does not see that, and a {bent} does. Set b_k to zero, or keep "
+                "another form"
             )
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
@@ -300,43 +260,3 @@ class MultiHeadAttention(Projections):
                     f"{name} has shape {tuple(x.shape)}, required is (…, positions, {letter}) "
                     f"with {letter} = {width}"
                 )
-
-
-class KeyValueCache:
-    """The keys and values of the positions so far, for decoding step by step.
-
-        cache = mh.KeyValueCache()
-        for x in tokens:                      # (…, 1, M) each, or some at a time
-            y = mha(x, mask=mh.masks.causal(), cache=cache)
-
-    One cache serves one layer and one run through a sequence. With Tensors gradients flow through
-    it; decode within `no_grad`. `len(cache)` is the number of positions.
-    """
-
-    def __init__(self) -> None:
-        self.keys: Any = None
-        self.values: Any = None
-
-    def __len__(self) -> int:
-        return 0 if self.keys is None else int(self.keys.shape[-2])
-
-    def append(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Remember these keys and values, and return all: see `joined`."""
-        self.keys, self.values = self.joined(keys, values)
-        return self.keys, self.values
-
-    def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """All keys (…, G, S, D) and values (…, G, S, Dv), with these ones at the end, not yet kept.
-
-        Raises ValueError for a batch or heads other than those so far.
-        """
-        if self.keys is not None:
-            for old, new in ((self.keys, keys), (self.values, values)):
-                if (*old.shape[:-2], old.shape[-1]) != (*new.shape[:-2], new.shape[-1]):
-                    raise ValueError(
-                        f"the cache holds (…, G, S, D) {tuple(old.shape)} and is given "
-                        f"{tuple(new.shape)}: a new sequence or layer needs a new cache"
-                    )
-            keys = ops.concat(self.keys, keys, axis=-2)
-            values = ops.concat(self.values, values, axis=-2)
-        return keys, values

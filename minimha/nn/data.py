@@ -1,4 +1,4 @@
-"""Text for a character-level model: its source, its vocabulary, and what a table can do."""
+"""Text for a character-level model: its source, its vocabulary, and a bigram baseline."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 
 def python_reference() -> str:
-    """The language reference that Python carries for `help()`: real text on every machine.
+    """The language reference that Python ships for `help()`: real text on every machine.
 
-    It differs between versions of Python. Raises ValueError where a trimmed Python lacks it.
+    It differs between versions of Python. Raises ValueError where a reduced Python lacks it.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise ValueError("this Python carries no language reference: use a text file") from error
+        raise ValueError("this Python has no language reference: use a text file") from error
     return "\n".join(topics[name] for name in sorted(topics))
 
 
@@ -40,18 +40,18 @@ def read_text(path: str | Path) -> str:
 
 
 class Vocabulary:
-    """The different characters of a text, in order; a token is a character's place among them."""
+    """The different characters of a text, in order; a token is a character's index among them."""
 
     def __init__(self, text: str) -> None:
         self.characters = sorted(set(text))
-        self._place = {c: k for k, c in enumerate(self.characters)}
+        self._index = {c: k for k, c in enumerate(self.characters)}
 
     def __len__(self) -> int:
         return len(self.characters)
 
     def encode(self, text: str) -> np.ndarray:
         """The tokens (T,) of a text. Raises KeyError for a character outside the vocabulary."""
-        return np.array([self._place[c] for c in text], dtype=np.int64)
+        return np.array([self._index[c] for c in text], dtype=np.int64)
 
     def decode(self, tokens: np.ndarray) -> str:
         """The text of tokens (T,)."""
@@ -59,7 +59,7 @@ class Vocabulary:
 
 
 class Split(NamedTuple):
-    """Tokens to learn from, and those at the end of the text to be judged on."""
+    """Tokens to train on, and those at the end of the text to validate on."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -68,13 +68,13 @@ class Split(NamedTuple):
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
     """Keep the last fraction of the tokens, but at least one context, for validation.
 
-    Raises ValueError where there are not tokens enough for a context and its target on both sides.
+    Raises ValueError if either part is too short for one context and its target.
     """
     held_out = max(int(fraction * len(tokens)), context + 1)
     if len(tokens) - held_out < context + 1:
         raise ValueError(
             f"the text has {len(tokens)} characters: a context of {context} needs at least "
-            f"{2 * (context + 1)}, half to learn from and half to be judged on"
+            f"{2 * (context + 1)}, half to train on and half to validate on"
         )
     return Split(tokens[:-held_out], tokens[-held_out:])
 
@@ -100,18 +100,10 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 def bigram_loss(parts: Split, vocabulary: int, smoothing: float = 0.1) -> float:
     """Cross entropy in nats, on the validation tokens, of a table of which character follows which.
 
-    p(b | a) = (count(a, b) + smoothing) / (count(a) + smoothing · V), counted on the training part:
-    what a model must beat to have learned from more than the last character.
+    p(b | a) = (count(a, b) + smoothing) / (count(a) + smoothing · V), counted on the training part.
+    A model with a lower loss uses more than the last character.
     """
-    pairs, counts = np.unique(_pairs(parts.train, vocabulary), return_counts=True)
-    seen = np.bincount(parts.train[:-1], minlength=vocabulary)
-    wanted = _pairs(parts.validation, vocabulary)
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    hits = np.where(pairs[place] == wanted, counts[place], 0)
-    before = seen[parts.validation[:-1]]
-    return float(-np.mean(np.log((hits + smoothing) / (before + smoothing * vocabulary))))
-
-
-def _pairs(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Each pair of neighbours (a, b) as one number."""
-    return tokens[:-1] * vocabulary + tokens[1:]
+    p = np.full((vocabulary, vocabulary), smoothing)
+    np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)
+    p /= p.sum(axis=1, keepdims=True)
+    return float(-np.mean(np.log(p[parts.validation[:-1], parts.validation[1:]])))

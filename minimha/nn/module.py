@@ -14,7 +14,11 @@ class Module:
 
     Names are the path to the attribute: "blocks.0.attention.w_q". A parameter that stands in two
     places, as tied weights do, is one parameter, under the first of its names.
+
+    unnamed  attributes that names leave out: what stands in them is named as the module's own
     """
+
+    unnamed: tuple[str, ...] = ()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters with their names, in the order in which they were made."""
@@ -53,6 +57,8 @@ def _walk(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Module | dict | list | tuple):
+        unnamed = value.unnamed if isinstance(value, Module) else ()
         keyed = vars(value) if isinstance(value, Module) else value
         for key, item in keyed.items() if isinstance(keyed, dict) else enumerate(keyed):
-            yield from _walk(item, f"{name}.{key}" if name else str(key))
+            parts = [name] * bool(name) + [str(key)] * (key not in unnamed)
+            yield from _walk(item, ".".join(parts))

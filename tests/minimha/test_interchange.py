@@ -27,23 +27,10 @@ def test_a_round_trip_through_a_file_is_exact(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["gpt.safetensors"]
 
 
-def test_transposed_weights_are_saved_as_they_read(tmp_path):
-    layer = mh.Linear(3, 3, rng=1)
-    layer.weight.data = layer.weight.data.T
-    interchange.save(layer, tmp_path / "layer.safetensors")
-    other = mh.Linear(3, 3, rng=2)
-    interchange.load(other, tmp_path / "layer.safetensors")
-    np.testing.assert_array_equal(other.weight.data, layer.weight.data)
-
-
-def test_the_state_is_a_copy():
-    model = gpt(1)
+def test_the_state_is_a_copy_and_is_copied_when_set():
+    model, weights = gpt(1), interchange.state(gpt(2))
     interchange.state(model)["head.weight"][:] = 0
     assert model.head.weight.data.any()
-
-
-def test_the_state_that_is_set_is_copied():
-    model, weights = gpt(1), interchange.state(gpt(2))
     interchange.set_state(model, weights)
     weights["head.weight"][:] = 0
     assert model.head.weight.data.any()
@@ -82,53 +69,43 @@ def test_what_is_no_array_is_named_and_nan_is_a_number_like_others():
             interchange.set_state(layer, nothing)
 
 
+NAMES = {
+    "per-head": ["w_q.0", "w_q.1", "w_k.0", "w_k.1", "w_v.0", "w_v.1"],
+    "stacked": ["w_q", "w_k", "w_v"],
+    "fused": ["w_qkv"],
+    "double": ["first_q", "first_k", "first_v", "w_q", "w_k", "w_v"],
+    "bilinear": ["w_qk", "w_v"],
+}
+
+
 @pytest.mark.parametrize("form", mh.projections.FORMS)
-def test_every_form_gives_and_takes_its_weights(form, tmp_path, rng):
-    one, other = (mh.MultiHeadAttention(12, 3, form=form, rng=seed) for seed in (1, 2))
-    x = rng.standard_normal((2, 5, 12)).astype("float32")
+def test_every_form_gives_and_takes_its_weights_by_name(form, tmp_path, rng):
+    one, other = (mh.MultiHeadAttention(4, 2, form=form, rng=seed, bias=False) for seed in (1, 2))
+    assert list(interchange.state(one)) == [*NAMES[form], "w_o"]
+    x = rng.standard_normal((2, 5, 4)).astype("float32")
     assert abs(one(x).data - other(x).data).max() > 0.1
     interchange.save(one, tmp_path / "weights")
     interchange.load(other, tmp_path / "weights")
     np.testing.assert_array_equal(one(x).data, other(x).data)
 
 
-def test_the_names_of_each_form():
-    names = {
-        form: [
-            name
-            for name in interchange.state(mh.MultiHeadAttention(4, 2, form=form, bias=False))
-            if name != "w_o"
-        ]
-        for form in mh.projections.FORMS
-    }
-    assert names == {
-        "per-head": ["w_q.0", "w_q.1", "w_k.0", "w_k.1", "w_v.0", "w_v.1"],
-        "stacked": ["w_q", "w_k", "w_v"],
-        "fused": ["w_qkv"],
-        "double": ["first_q", "first_k", "first_v", "w_q", "w_k", "w_v"],
-        "bilinear": ["w_qk", "w_v"],
-    }
-
-
-@pytest.mark.parametrize("held", mh.projections.FORMS)
-@pytest.mark.parametrize("given", mh.projections.FORMS)
-def test_weights_of_another_form_are_told_to_be_so(held, given, rng):
+@pytest.mark.parametrize("here", mh.projections.FORMS)
+@pytest.mark.parametrize("there", mh.projections.FORMS)
+def test_weights_of_another_form_are_refused_by_its_name(here, there):
     model, source = gpt(1), gpt(2)
-    model.blocks[1].attention = model.blocks[1].attention.convert(held)
-    source.blocks[1].attention = source.blocks[1].attention.convert(given)
+    model.blocks[1].attention = model.blocks[1].attention.convert(here)
+    source.blocks[1].attention = source.blocks[1].attention.convert(there)
     weights = interchange.state(source)
-    if held == given:
-        interchange.set_state(model, weights)
-        return
-    message = (
-        f'the projections of blocks.1.attention have the form "{given}" in the weights and "{held}" '
-        f'in the module: its convert("{given}") is a copy that takes them; '
-    )
-    with pytest.raises(ValueError, match="do not fit") as failure:
-        interchange.set_state(model, weights)
-    assert message in str(failure.value)
-    assert str(failure.value).count("the projections") == 1
-    model.blocks[1].attention = model.blocks[1].attention.convert(given)  # as the error says
+    if here != there:
+        message = (
+            f'the projections of blocks.1.attention have the form "{there}" in the weights and '
+            f'"{here}" in the module: its convert("{there}") is a copy that takes them; '
+        )
+        with pytest.raises(ValueError, match="do not fit") as failure:
+            interchange.set_state(model, weights)
+        assert message in str(failure.value)
+        assert str(failure.value).count("the projections") == 1
+        model.blocks[1].attention = model.blocks[1].attention.convert(there)
     interchange.set_state(model, weights)
 
 
@@ -228,28 +205,13 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     interchange.save(mh.Linear(2, 3), whole)
     content = whole.read_bytes()
-    for length in range(len(content)):
+    for length in (*range(9), len(content) // 2, len(content) - 1):
         cut.write_bytes(content[:length])
         with pytest.raises(ValueError, match="not a whole one"):
             interchange.read(cut)
     cut.write_bytes(content + b"1")
     with pytest.raises(ValueError, match="is not a safetensors file"):
         interchange.read(cut)
-
-
-def test_damaged_files_are_read_as_others_or_refused(tmp_path, rng):
-    path = tmp_path / "damaged"
-    interchange.save(mh.Linear(2, 3), path)
-    content, refused = path.read_bytes(), 0
-    for place in rng.integers(len(content), size=500):
-        damaged = bytearray(content)
-        damaged[place] ^= rng.integers(1, 256)
-        path.write_bytes(damaged)
-        try:
-            interchange.read(path)
-        except ValueError:
-            refused += 1
-    assert refused > 200  # the header is four fifths of it
 
 
 class Bomb:

@@ -75,9 +75,7 @@ def masked(kind, rng, t, s, num_heads, dtype):
     [(None, H, True), (None, 1, False), ("one", H, False), ("two", H, True), ("three", H, True),
      ("three", 2, False), ("three", 1, True), ("one", M, True)],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", [1, 2])
-def test_outputs_and_gradients_are_those_of_torch(seed, widths, num_heads, bias, mask, dtype):
-    rng = np.random.default_rng(seed)
+def test_outputs_and_gradients_are_those_of_torch(widths, num_heads, bias, mask, dtype, rng):
     kdim, vdim = WIDTHS[widths or "one"]
     theirs = layer(rng, num_heads, dtype, bias=bias, kdim=kdim, vdim=vdim)
     ours = interchange.from_torch(theirs.state_dict(), num_heads)
@@ -206,7 +204,7 @@ def test_a_layer_within_a_larger_module_of_torch(rng):
     ours = interchange.from_torch(model.state_dict(), H, prefix="1.self_attn")
     x = rng.standard_normal((B, T, M))
     close(ours(x).data, encoder.self_attn(*[torch.tensor(x)] * 3)[0], "float64")
-    with pytest.raises(ValueError, match=r"none of the entries .* the prefix 1\.self_attn$"):
+    with pytest.raises(ValueError, match=r"the entries lack .* the prefix 1\.self_attn$"):
         interchange.from_torch(model.state_dict(), H)
 
 
@@ -218,8 +216,8 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(r
     with pytest.raises(ValueError, match="do not make") as failure:
         interchange.from_torch(weights, 5)
     for part in (
-        "bias_k comes of add_bias_kv",
-        "bias_v comes of add_bias_kv",
+        "bias_k is extra",
+        "bias_v is extra",
         "out_proj.bias is missing",
         "in_proj_weight is a Tensor of torch.float8_e4m3fn, which NumPy cannot read",
         "in_proj_bias is a Tensor of torch.float64, which NumPy cannot read",

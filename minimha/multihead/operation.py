@@ -1,0 +1,80 @@
+"""Multi-head attention as one operation on arrays, its backward composed by hand.
+
+Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from minimha_autograd import Pullback, operation
+from minimha_autograd.backend import Array
+
+from .. import masks
+from ..attention import attention, check
+from ..checks import integer
+from ..projections import project_in, project_out
+
+
+@operation
+def multi_head_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    mask: masks.Mask | Array | None = None,
+    wanted: tuple[bool, ...],
+) -> tuple[tuple[Array, Array], Pullback]:
+    """The values (out, weights) of attention in H heads, and the pullback to all eleven arrays.
+
+        Q, K, V = split_heads(query w_q + b_q), split_heads(key w_k + b_k), …
+        out     = merge_heads(attention(Q, K, V)) w_o + b_o
+
+    query (…, T, M), key (…, S, Mk), value (…, S, Mv), w_q (M, H·D), w_k (Mk, G·D), w_v (Mv, G·Dv),
+    w_o (H·Dv, M), biases (columns of w,); out (…, T, M), weights (…, H, T, S). H is num_heads, and
+    G, num_kv_heads, is H unless given.
+
+    The backward is the pullbacks of the parts in reverse order. The gradient of b_k is zero: it
+    adds the same number to every score of a row, which softmax does not see.
+
+    Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
+    """
+    num_heads = integer(num_heads, "num_heads")
+    groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
+    widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
+    if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
+        given = "" if num_kv_heads is None else f" and num_kv_heads = {groups}"
+        raise ValueError(
+            f"num_heads = {num_heads}{given} must divide the columns {widths} of w_q, w_k, w_v"
+        )
+    to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
+    q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
+    k, pull_k = project_in.with_pullback(key, w_k, b_k, num_heads=groups, wanted=to_k)
+    v, pull_v = project_in.with_pullback(value, w_v, b_v, num_heads=groups, wanted=to_v)
+    check(q, k, v)
+    (heads, weights), pull_attention = attention.with_pullback(
+        q,
+        k,
+        v,
+        mask=masks.resolve(mask, q, k),
+        wanted=(any(to_q), any(to_k), any(to_v), False, False, False, False),
+    )
+    out, pull_o = project_out.with_pullback(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
+
+    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
+        dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)
+        dq, dk, dv, *_ = pull_attention(dheads, dweights)
+        dquery, dw_q, db_q = (None,) * 3 if dq is None else pull_q(dq)
+        dkey, dw_k, db_k = (None,) * 3 if dk is None else pull_k(dk)
+        dvalue, dw_v, db_v = (None,) * 3 if dv is None else pull_v(dv)
+        return dquery, dkey, dvalue, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o
+
+    return (out, weights), pullback

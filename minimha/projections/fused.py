@@ -1,0 +1,69 @@
+"""The fused form: one matmul for all three roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from minimha_autograd.backend import Array, namespace
+
+from .form import Form
+from .operations import project_fused
+from .stacked import Stacked
+
+
+@dataclass(eq=False, repr=False)
+class Fused(Form):
+    """One matrix: those of Q, K and V side by side. For self-attention."""
+
+    w_qkv: Any  # (M, (H + G)·D + G·Dv)
+    b_qkv: Any  # ((H + G)·D + G·Dv,)
+
+    form = "fused"
+
+    def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        if query is not key or key is not value:
+            raise ValueError(
+                "the fused form is for self-attention, where query, key and value are the same: "
+                'call convert("stacked") for three different inputs'
+            )
+        return project_fused(
+            query,
+            self.w_qkv,
+            self.b_qkv,
+            num_heads=self.sizes.num_heads,
+            num_kv_heads=self.sizes.num_kv_heads,
+            head_dim=self.sizes.head_dim,
+        )
+
+    def to_stacked(self) -> Stacked:
+        h, g, d = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
+
+        def roles(x: Array | None) -> list[Array | None]:
+            if x is None:
+                return [None] * 3
+            return [x[..., : h * d], x[..., h * d : (h + g) * d], x[..., (h + g) * d :]]
+
+        return Stacked(self.sizes, *roles(self.w_qkv), *roles(self.b_qkv))
+
+    @classmethod
+    def from_stacked(cls, stacked: Stacked) -> Self:
+        widths = stacked.sizes.d_model, stacked.sizes.kdim, stacked.sizes.vdim
+        if len(set(widths)) > 1:
+            raise ValueError(
+                "the fused form is one matrix for one input: queries, keys and values of widths "
+                f"{', '.join(map(str, widths))} need the stacked form"
+            )
+        biases = {"b_q": stacked.b_q, "b_k": stacked.b_k, "b_v": stacked.b_v}
+        missing = [name for name, b in biases.items() if b is None]
+        if 0 < len(missing) < 3:
+            raise ValueError(
+                "the fused form has one bias for all three roles: without "
+                f"{' and '.join(missing)} keep another form, or make zeros of what is missing"
+            )
+        xp = namespace(stacked.w_q)
+        return cls(
+            stacked.sizes,
+            w_qkv=xp.concat([stacked.w_q, stacked.w_k, stacked.w_v], axis=-1),
+            b_qkv=None if missing else xp.concat(list(biases.values()), axis=-1),
+        )

@@ -1,0 +1,76 @@
+"""The stacked form, in which new weights are drawn and through which all conversions go."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Rng
+
+from .form import Form, form_named, parameter
+from .operations import project_in
+from .sizes import Sizes
+
+
+@dataclass(eq=False, repr=False)
+class Stacked(Form):
+    """One matrix a role: the heads side by side, as blocks of columns."""
+
+    w_q: Any  # (M, H·D)
+    w_k: Any  # (Mk, G·D)
+    w_v: Any  # (Mv, G·Dv)
+    b_q: Any  # (H·D,)
+    b_k: Any  # (G·D,)
+    b_v: Any  # (G·Dv,)
+
+    form = "stacked"
+
+    def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        h, g = self.sizes.num_heads, self.sizes.num_kv_heads
+        return (
+            project_in(query, self.w_q, self.b_q, num_heads=h),
+            project_in(key, self.w_k, self.b_k, num_heads=g),
+            project_in(value, self.w_v, self.b_v, num_heads=g),
+        )
+
+    def to_stacked(self) -> Stacked:
+        return self
+
+    @classmethod
+    def from_stacked(cls, stacked: Stacked) -> Stacked:
+        return stacked
+
+
+def Projections(  # noqa: N802 — reads as the class of what it makes
+    d_model: int,
+    num_heads: int,
+    *,
+    form: str = "stacked",
+    bias: bool = True,
+    rng: Rng = 0,
+    dtype: str = "float32",
+    **sizes: int | None,
+) -> Any:
+    """New projections in one of the `FORMS`.
+
+    d_model, num_heads  M, the width of queries, and H
+    form                how the weights are held: a name in `FORMS`
+    bias                whether b_q, b_k and b_v are added
+    rng                 a generator or a seed. The stacked weights are normal with variance 1/M, and
+                        the other forms are converted from them: the same seed gives all forms the
+                        same function
+    dtype               of the weights
+    sizes               num_kv_heads, head_dim, v_head_dim, kdim, vdim: G, D, Dv, Mk, Mv. By default
+                        G is H, D is M/H, Dv is D, Mk is M and Mv is Mk
+
+    Raises ValueError for sizes that do not go together or that the form cannot hold.
+    """
+    of, rng = Sizes.of(d_model, num_heads, **sizes), backend.generator(rng)
+    weights: dict[str, Any] = {}
+    for role, (width, count, dim) in of.roles().items():
+        shape, std = (width, count * dim), 1 / math.sqrt(width)
+        weights[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
+        weights[f"b_{role}"] = backend.full(shape[1:], 0, dtype=dtype) if bias else None
+    return form_named(form).from_stacked(Stacked(of, **weights)).mapped(parameter)
