@@ -29,16 +29,17 @@ from .attention import (
     implementation,
     scaled_dot_product_attention,
 )
+from .masks import conventions
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
 from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .transformers import GPT, Block
 
 if TYPE_CHECKING:
     from . import attention, cost, diagnosis, homework, interchange, pictures
-    from .masks import conventions
 
 __version__ = "0.1.0"
 SIGNATURES.append(f"{__name__}.diagnosis")
+masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures").mask_svg(mask)
 functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")
 
 __all__ = [
@@ -80,7 +81,6 @@ __all__ = [
 
 
 _ON_FIRST_USE = {
-    "conventions": "masks.conventions",
     "cost": "cost",
     "diagnosis": "diagnosis",
     "homework": "homework",

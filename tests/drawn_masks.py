@@ -1,7 +1,6 @@
 """Masks drawn for a shape, alone and combined.
 
-Each kind draws a mask, the rule (place, i, j) that it stands for, in which place is (…, h), and
-whether its blocks are exact.
+Each kind draws a mask and the rule (place, i, j) that it stands for, in which place is (…, h).
 """
 
 import numpy as np
@@ -21,65 +20,62 @@ def band(draw, rng, shape, offset):
     ]
     if t == s or offset is not None:
         ways.append(({}, offset or 0))
-    told, by = draw(st.sampled_from(ways))
+    settings, by = draw(st.sampled_from(ways))
     if draw(st.booleans()):
-        return mh.masks.causal(**told), lambda p, i, j: j <= i + by, True
+        return mh.masks.causal(**settings), lambda p, i, j: j <= i + by
 
     def near(p, i, j):
         return (left is None or i + by - left <= j) and (right is None or j <= i + by + right)
 
-    return mh.masks.sliding_window(left, right, **told), near, True
+    return mh.masks.sliding_window(left, right, **settings), near
 
 
 def padding(draw, rng, shape, offset):
     n = rng.integers(0, shape[-1] + 1, shape[:-3])
-    return mh.masks.padding(n), lambda p, i, j: j < n[p[:-1]], True
+    return mh.masks.padding(n), lambda p, i, j: j < n[p[:-1]]
 
 
 def prefix(draw, rng, shape, offset):
     n = rng.integers(0, shape[-1] + 3, draw(st.sampled_from([shape[:-3], ()])))
-    return mh.masks.prefix(n), lambda p, i, j: j < (n[p[:-1]] if n.ndim else n), True
+    return mh.masks.prefix(n), lambda p, i, j: j < (n[p[:-1]] if n.ndim else n)
 
 
 def keys(draw, rng, shape, offset):
     valid = rng.random((*shape[:-3], shape[-1])) < 0.5
-    return mh.masks.keys(valid), lambda p, i, j: valid[p[:-1]][j], True
+    return mh.masks.keys(valid), lambda p, i, j: valid[p[:-1]][j]
 
 
 def documents(draw, rng, shape, offset):
     apart, places = draw(st.booleans()), rng.integers(0, 5, (*shape[:-3], shape[-1]))
     ids = rng.permutation(5)[places if apart else np.sort(places, axis=-1)]
     start = offset or 0
-    return (
-        mh.masks.documents(ids),
-        lambda p, i, j: ids[p[:-1]][i + start] == ids[p[:-1]][j],
-        not apart,
-    )
+    return mh.masks.documents(ids), lambda p, i, j: ids[p[:-1]][i + start] == ids[p[:-1]][j]
 
 
 def documents_of_two(draw, rng, shape, offset):
     one, other = (rng.integers(-2, 3, (*shape[:-3], n)) for n in shape[-2:])
-    return mh.masks.documents(one, other), lambda p, i, j: one[p[:-1]][i] == other[p[:-1]][j], False
+    return mh.masks.documents(one, other), lambda p, i, j: one[p[:-1]][i] == other[p[:-1]][j]
 
 
 def dense(draw, rng, shape, offset):
     axes = shape[draw(st.integers(0, len(shape))) :]
     seen = rng.random([n if draw(st.booleans()) else 1 for n in axes]) < 0.5
     whole = np.broadcast_to(seen, shape)
-    return mh.masks.dense(seen), lambda p, i, j: whole[p][i, j], True
+    return mh.masks.dense(seen), lambda p, i, j: whole[p][i, j]
 
 
 KINDS_DRAWN = [band, padding, prefix, keys, documents, documents_of_two, dense]
 
 
 def shapes(leads):
-    """Shapes of scores and offsets; for documents the queries are among the keys."""
+    """Shapes of scores and offsets."""
     lengths = st.tuples(st.integers(0, 7), st.integers(0, 9))
     lead_and_lengths = st.tuples(st.sampled_from(leads), lengths)
     return st.tuples(lead_and_lengths.map(lambda x: x[0] + x[1]), st.none() | st.integers(-3, 9))
 
 
-def fits(kind, shape, offset):
+def possible(kind, shape, offset):
+    """For documents of one sequence the queries are among the keys."""
     t, s = shape[-2:]
     among = t == s if offset is None else 0 <= offset <= s - t
     return among or kind is not documents
@@ -88,7 +84,7 @@ def fits(kind, shape, offset):
 @st.composite
 def single(draw, shape, offset, kinds=KINDS_DRAWN):
     rng = np.random.default_rng(draw(st.integers(0, 999)))
-    kind = draw(st.sampled_from([kind for kind in kinds if fits(kind, shape, offset)]))
+    kind = draw(st.sampled_from([kind for kind in kinds if possible(kind, shape, offset)]))
     return kind(draw, rng, shape, offset)
 
 
@@ -98,17 +94,17 @@ def drawn(draw):
     shape, offset = draw(shapes([(), (3,), (2, 3), (2, 1, 3)]))
 
     def combine(parts):
-        def both(pair):
-            (a, f, _), (b, g, _) = pair
-            return a & b, lambda p, i, j: f(p, i, j) and g(p, i, j), False
+        def both(two):
+            (a, f), (b, g) = two
+            return a & b, lambda p, i, j: f(p, i, j) and g(p, i, j)
 
-        def either(pair):
-            (a, f, _), (b, g, _) = pair
-            return a | b, lambda p, i, j: f(p, i, j) or g(p, i, j), False
+        def either(two):
+            (a, f), (b, g) = two
+            return a | b, lambda p, i, j: f(p, i, j) or g(p, i, j)
 
-        pairs = st.tuples(parts, parts)
-        inverted = parts.map(lambda x: (~x[0], lambda p, i, j: not x[1](p, i, j), x[2]))
-        return pairs.map(both) | pairs.map(either) | inverted
+        two = st.tuples(parts, parts)
+        inverted = parts.map(lambda x: (~x[0], lambda p, i, j: not x[1](p, i, j)))
+        return two.map(both) | two.map(either) | inverted
 
     return shape, offset, *draw(st.recursive(single(shape, offset), combine, max_leaves=4))
 

@@ -106,7 +106,7 @@ def explain_dispatch(
     """
     check(query, key, value, bias, scale, softcap, sink)
     q, k = array_of(query), array_of(key)
-    masks.spans(mask, q, k)
+    masks.key_intervals(mask, q, k)
     if keep is not None or not dropout:
         keep = drawn(dropout, rng, keep, q, k)
     else:

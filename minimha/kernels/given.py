@@ -1,4 +1,4 @@
-"""What is given to attention, as kernels take it: four axes, contiguous, masks as spans."""
+"""What is given to attention, as kernels take it: four axes, contiguous, masks as intervals."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class Given:
         if self.rest is None:
             yield 0, t, _of_pairs(None, self.shape, bool)
             return
-        entries = math.prod(self.rest.rows(self.shape, 0, 1).shape[:-2]) * s
+        entries = math.prod(self.rest.array(self.shape, queries=slice(0, 1)).shape[:-2]) * s
         step = max(_LEAST, _SLAB // entries)
         for t0 in range(0, t, step):
             t1 = min(t, t0 + step)
-            some = self.rest.rows(self.shape, t0, t1)
+            some = self.rest.array(self.shape, queries=slice(t0, t1))
             yield t0, t1, _of_pairs(some, (*lead, t1 - t0, s), bool)
 
 
@@ -132,8 +132,8 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
     """first, last, rest and seen."""
     shape = (*query.shape[:-1], key.shape[-2])
     first, last, rest = (np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None)
-    if (spans := masks.spans(mask, query, key)) is not None:
-        first, last, rest = spans
+    if (intervals := masks.key_intervals(mask, query, key)) is not None:
+        first, last, rest = intervals
     first, last = _of_queries(first, shape[:-1]), _of_queries(last, shape[:-1])
     return first, last, rest, (last.sum() - first.sum()) / last.size
 

@@ -1,40 +1,42 @@
-"""Typed masks: who may attend to whom, and where queries stand among keys."""
+"""Typed masks: which query may attend to which key, and where queries stand among keys.
 
-from .alignment import aligned, checked
-from .intervals import Spans
+    masks.causal() & masks.padding([5, 3])
+
+A mask is a rule, True = may attend. Combine masks with & | ~.
+"""
+
+from . import conventions
+from .alignment import aligned
 from .kinds import (
     Band,
-    Mask,
     broadcasts,
     causal,
     dense,
     documents,
-    empty_rows,
     keys,
     padding,
     prefix,
-    resolve,
     sliding_window,
-    spans,
-    typed,
 )
+from .mask import KeyIntervals, Mask
+from .queries import empty_rows, key_intervals, resolve, typed
 
 __all__ = [
     "Band",
+    "KeyIntervals",
     "Mask",
-    "Spans",
     "aligned",
     "broadcasts",
     "causal",
-    "checked",
+    "conventions",
     "dense",
     "documents",
     "empty_rows",
+    "key_intervals",
     "keys",
     "padding",
     "prefix",
     "resolve",
     "sliding_window",
-    "spans",
     "typed",
 ]

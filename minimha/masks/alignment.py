@@ -8,7 +8,7 @@ from ..checks import integer
 def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
     """The offset of T query positions among S key positions.
 
-    With T = S it is 0 unless said. Otherwise it must be said, since libraries disagree: as offset,
+    With T = S it is 0 by default. Otherwise it must be given, since libraries disagree: as offset,
     or as align, "top-left" (0: both start together) or "bottom-right" (S − T: they end together).
 
     who  the function or mask that asks, for the message
@@ -28,7 +28,7 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
 
 
 def checked(who: str, offset: int | None, align: str | None) -> int | None:
-    """The offset as an integer. Raises ValueError when both ways are given, or another align;
+    """The offset as an integer. Raises ValueError for offset and align together, or another align;
     TypeError for an offset that is no integer."""
     if offset is not None and align is not None:
         raise ValueError(f"{who}: give offset or align, not both")

@@ -1,7 +1,7 @@
 """Masks of other libraries, read as a typed mask and a bias, and written as their arguments.
 
-Each pair of functions carries the name of the function whose convention it is, and takes and gives
-arguments by their names there:
+Each pair of functions is named after the function whose convention it follows, and uses the names
+of its arguments:
 
                      a boolean True    numbers are added,     is_causal, use_causal_mask
                                        and hidden where
@@ -10,9 +10,9 @@ arguments by their names there:
     keras            may attend        refused                top-left
     hugging_face     may attend        the dtype's min, −∞
 
-Reading gives (mask, bias) for `scaled_dot_product_attention(query, key, value, mask, bias=bias)`;
-either is None where the arguments say nothing of it. Writing gives a dictionary of keyword
-arguments, and reading what was written gives the same mask, and the bias where it is not hidden.
+Reading gives (mask, bias) for `scaled_dot_product_attention(query, key, value, mask, bias=bias)`,
+None where the arguments have no mask or no bias. Writing gives a dictionary of keyword arguments;
+reading these gives the same mask, and the same bias where it is not hidden.
 
 Where a query may attend to nothing, the output is 0 here. Elsewhere it depends. torch 2.13 on a CPU
 gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its MultiheadAttention
@@ -27,14 +27,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from . import kinds as masks
-from .kinds import Mask
+from .kinds import broadcasts, causal, dense, keys
+from .mask import Mask
+from .queries import typed
 
 __all__ = [
     "from_hugging_face",
@@ -47,10 +48,10 @@ __all__ = [
     "to_torch_sdpa",
 ]
 
-Read = tuple[Mask | None, Array | None]
+MaskAndBias = tuple[Mask | None, Array | None]
 
 
-def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> Read:
+def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAndBias:
     """Read the arguments of torch.nn.functional.scaled_dot_product_attention. True = may attend.
 
     attn_mask  boolean, or floats that are added to the scores; broadcasts to (…, H, T, S)
@@ -64,7 +65,7 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> Read:
             'mask & masks.causal(align="top-left")'
         )
     if is_causal:
-        return masks.causal(align="top-left"), None
+        return causal(align="top-left"), None
     if attn_mask is None:
         return None, None
     seen, bias = _split(
@@ -72,7 +73,7 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> Read:
         "attn_mask",
         "write attn_mask != 0 if ones may attend, or attn_mask == 0 if ones are hidden",
     )
-    return masks.dense(seen), bias
+    return dense(seen), bias
 
 
 def to_torch_sdpa(
@@ -93,37 +94,37 @@ def to_torch_sdpa(
 
     Left out, like is the bias, or NumPy's. Raises ValueError where mask or bias do not fit.
     """
-    seen, bias = _made(mask, shape, bias, offset, like)
-    if seen is None and bias is None:
-        return {}
-    return {"attn_mask": _matrices(seen if bias is None else _added(seen, bias, -math.inf))}
+    seen, bias = _arrays(mask, shape, bias, offset, like)
+    added = seen if bias is None else _added(seen, bias, -math.inf)
+    return {} if added is None else {"attn_mask": added}
 
 
 def from_torch_mha(
     *, attn_mask: Any = None, key_padding_mask: Any = None, num_heads: int | None = None
-) -> Read:
+) -> MaskAndBias:
     """Read the arguments of torch.nn.MultiheadAttention. True = is hidden: may NOT attend.
 
     attn_mask         (T, S) or (B·H, T, S), boolean or floats that are added to the scores
     key_padding_mask  (B, S), or (S,) without a batch; the same
     num_heads         H, needed for an attn_mask of three axes
 
-    torch's is_causal is a hint that attn_mask is causal, so attn_mask says all there is to say.
+    torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough.
     Raises TypeError for integers, ValueError for other shapes or a missing num_heads.
     """
     fix = "write {0} != 0 if ones are hidden, or {0} == 0 if ones may attend"
-    parts, biases = [], []
+    mask, bias, of_keys, bias_of_keys = None, None, None, None
     if attn_mask is not None:
         seen, bias = _split(attn_mask, "attn_mask", fix.format("attn_mask"), true_hides=True)
-        parts.append(masks.dense(_heads_apart(seen, num_heads)))
-        biases += [] if bias is None else [_heads_apart(bias, num_heads)]
+        mask = dense(_heads_apart(seen, num_heads))
+        bias = None if bias is None else _heads_apart(bias, num_heads)
     if key_padding_mask is not None:
         name = "key_padding_mask"
-        seen, bias = _split(key_padding_mask, name, fix.format(name), true_hides=True)
+        seen, bias_of_keys = _split(key_padding_mask, name, fix.format(name), true_hides=True)
         _need(seen, name, "(B, S), or (S,) without a batch", 1, 2)
-        parts.append(masks.keys(seen))
-        biases += [] if bias is None else [bias if bias.ndim == 1 else bias[:, None, None, :]]
-    return _all(parts), functools.reduce(operator.add, biases) if biases else None
+        of_keys = keys(seen)
+        if bias_of_keys is not None and bias_of_keys.ndim == 2:
+            bias_of_keys = bias_of_keys[:, None, None, :]
+    return _reduced(operator.and_, mask, of_keys), _reduced(operator.add, bias, bias_of_keys)
 
 
 def to_torch_mha(
@@ -141,15 +142,17 @@ def to_torch_mha(
     Others become attn_mask, (T, S) if it is the same for all sequences and heads, else (B·H, T, S);
     so do those with a bias, as floats with −∞ where hidden.
     """
-    seen, bias = _made(mask, shape, bias, offset, like, axes=(2, 3, 4))
-    if bias is not None:
-        return {"attn_mask": _heads_together(_added(seen, bias, -math.inf), shape)}
-    if seen is None:
+    seen, bias = _arrays(mask, shape, bias, offset, like, axes=(2, 3, 4))
+    if seen is None and bias is None:
         return {}
-    per_key = _per_key(seen, shape)
+    per_key = None if bias is not None else _per_key(seen, shape)
     if per_key is not None:
         return {"key_padding_mask": ~per_key}
-    return {"attn_mask": _heads_together(~seen, shape)}
+    x = ~seen if bias is None else _added(seen, bias, -math.inf)
+    x, heads = _matrices(x, shape), ()
+    if math.prod(x.shape[:-2]) != 1:
+        x, heads = namespace(x).broadcast_to(x, tuple(shape)), (math.prod(shape[:-2]),)
+    return {"attn_mask": namespace(x).reshape(x, (*heads, *shape[-2:]))}
 
 
 def from_keras(
@@ -159,7 +162,7 @@ def from_keras(
     value_mask: Any = None,
     key_mask: Any = None,
     use_causal_mask: bool = False,
-) -> Read:
+) -> MaskAndBias:
     """Read the arguments of keras.layers.MultiHeadAttention. True = may attend.
 
     attention_mask         (B, T, S), (T, S) or (B, H, T, S)
@@ -171,15 +174,14 @@ def from_keras(
     All of them hold together. The bias is None: keras takes none, and casts numbers to booleans,
     which turns a mask of 0 and −1e9 into its opposite. So numbers are a TypeError here.
     """
-    shapes = {
-        "attention_mask": "(B, T, S), (T, S) or (B, H, T, S)",
-        "query_mask": "(B, T)",
-        "value_mask": "(B, S)",
-        "key_mask": "(B, S)",
-    }
-    given = (attention_mask, query_mask, value_mask, key_mask)
-    parts = [masks.causal(align="top-left")] if use_causal_mask else []
-    for (name, meaning), x in zip(shapes.items(), given, strict=True):
+    mask = causal(align="top-left") if use_causal_mask else None
+    arguments = (
+        ("attention_mask", attention_mask, "(B, T, S), (T, S) or (B, H, T, S)", (2, 3, 4)),
+        ("query_mask", query_mask, "(B, T)", (2,)),
+        ("value_mask", value_mask, "(B, S)", (2,)),
+        ("key_mask", key_mask, "(B, S)", (2,)),
+    )
+    for name, x, shape, axes in arguments:
         if x is None:
             continue
         seen = backend.asarray(array_of(x))
@@ -188,14 +190,13 @@ def from_keras(
                 f"{name} has dtype {seen.dtype} and must be boolean, True = may attend: write "
                 f"{name} != 0 for ones and zeros, {name} == 0 for zeros and large negative numbers"
             )
-        _need(seen, name, meaning, *((2, 3, 4) if name == "attention_mask" else (2,)))
+        _need(seen, name, shape, *axes)
         if name == "attention_mask":
-            parts.append(masks.dense(seen[:, None, :, :] if seen.ndim == 3 else seen))
-        elif name == "query_mask":
-            parts.append(masks.dense(seen[:, None, :, None]))
+            part = dense(seen[:, None, :, :] if seen.ndim == 3 else seen)
         else:
-            parts.append(masks.keys(seen))
-    return _all(parts), None
+            part = dense(seen[:, None, :, None]) if name == "query_mask" else keys(seen)
+        mask = _reduced(operator.and_, mask, part)
+    return mask, None
 
 
 def to_keras(
@@ -210,19 +211,17 @@ def to_keras(
     shape is (B, H, T, S), or (T, S); the rest as in `to_torch_sdpa`. The result is (T, S) if it is
     the same for all sequences and heads, (B, T, S) if for all heads, else (B, H, T, S).
     """
-    seen, _ = _made(mask, shape, None, offset, like, axes=(2, 4))
+    seen, _ = _arrays(mask, shape, None, offset, like, axes=(2, 4))
     if seen is None:
         return {}
-    seen = _matrices(seen, shape)
-    if seen.ndim == 4 and seen.shape[1] == 1:
-        seen = seen[:, 0, :, :]
-    xp = namespace(seen)
+    xp, seen = namespace(seen), _matrices(seen, shape)
     if math.prod(seen.shape[:-2]) == 1:
         return {"attention_mask": xp.reshape(seen, tuple(shape[-2:]))}
+    seen = seen[:, 0, :, :] if seen.shape[1] == 1 else seen
     return {"attention_mask": xp.broadcast_to(seen, (shape[0], *seen.shape[1:]))}
 
 
-def from_hugging_face(attention_mask: Any) -> Read:
+def from_hugging_face(attention_mask: Any) -> MaskAndBias:
     """Read the attention_mask of a model in transformers. 1 and True = may attend.
 
     (B, S)        integers 0 and 1, or booleans: which keys are no padding. A decoder is causal
@@ -239,7 +238,7 @@ def from_hugging_face(attention_mask: Any) -> Read:
     if x.ndim == 4:
         fix = f"write {name} != 0 if ones may attend, or {name} == 0 if ones are hidden"
         seen, bias = _split(x, name, fix, lowest=True)
-        return masks.dense(seen), bias
+        return dense(seen), bias
     if backend.is_integral(x):
         if bool(xp.any((x != 0) & (x != 1))):
             raise ValueError(f"{name} (B, S) holds other integers than 1 (may attend) and 0")
@@ -249,7 +248,7 @@ def from_hugging_face(attention_mask: Any) -> Read:
             f"{name} (B, S) has dtype {x.dtype} and must be integers or booleans: write "
             f"{name} != 0 for ones and zeros; floats to add to the scores are (B, H, T, S)"
         )
-    return masks.keys(x), None
+    return keys(x), None
 
 
 def to_hugging_face(
@@ -272,7 +271,7 @@ def to_hugging_face(
     """
     if bias is not None and dtype is not None:
         raise TypeError("a bias has its dtype: give bias or dtype, not both")
-    seen, bias = _made(mask, shape, bias, offset, like, axes=(4,))
+    seen, bias = _arrays(mask, shape, bias, offset, like, axes=(4,))
     if dtype is not None:
         there = backend.asarray(0) if like is None else array_of(like)
         xp = namespace(there)
@@ -308,7 +307,7 @@ def _split(
     return ~hidden, xp.where(hidden, xp.zeros_like(x), x)
 
 
-def _made(
+def _arrays(
     mask: Mask | Array | None,
     shape: Sequence[int],
     bias: Any,
@@ -316,7 +315,7 @@ def _made(
     like: Any,
     axes: tuple[int, ...] = (),
 ) -> tuple[Array | None, Array | None]:
-    """The boolean array and the bias in the library and on the device of like."""
+    """The boolean array, with as many axes as shape, and the bias, where like lives."""
     if axes and len(shape) not in axes:
         meant = " or ".join(("(T, S)", "(H, T, S)", "(B, H, T, S)")[n - 2] for n in axes)
         raise ValueError(f"shape is that of the scores, {meant}, not {tuple(shape)}")
@@ -325,15 +324,16 @@ def _made(
     if bias is not None:
         if not backend.is_floating(bias):
             raise TypeError(f"bias has dtype {bias.dtype}: it is floats to add to the scores")
-        if not masks.broadcasts(bias.shape, tuple(shape)):
+        if not broadcasts(bias.shape, shape):
             raise ValueError(
                 f"bias has shape {tuple(bias.shape)}, which does not broadcast to "
                 f"(…, H, T, S) {tuple(shape)}"
             )
-        bias = backend.mover(like)(bias)
+        bias = _all_axes(backend.mover(like)(bias), shape)
     if mask is None:
         return None, bias
-    return masks.typed(mask, shape).array(shape, offset=offset, like=like), bias
+    seen = typed(mask, shape).array(shape, offset=offset, like=like)
+    return _all_axes(seen, shape), bias
 
 
 def _added(seen: Array | None, bias: Array, hidden: float) -> Array:
@@ -344,22 +344,22 @@ def _added(seen: Array | None, bias: Array, hidden: float) -> Array:
     return xp.where(seen, bias, xp.full_like(bias, hidden))
 
 
-def _matrices(x: Array, shape: Sequence[int] | None = None) -> Array:
-    """x with two axes at least; with a shape, with as many as it has and the last two as there."""
-    xp, axes = namespace(x), 2 if shape is None else len(shape)
-    x = xp.reshape(x, (*[1] * (axes - x.ndim), *x.shape))
-    return x if shape is None else xp.broadcast_to(x, (*x.shape[:-2], *shape[-2:]))
+def _all_axes(x: Array, shape: Sequence[int]) -> Array:
+    """x with as many axes as the scores."""
+    return namespace(x).reshape(x, (*[1] * (len(shape) - x.ndim), *x.shape))
+
+
+def _matrices(x: Array, shape: Sequence[int]) -> Array:
+    """x with its last two axes broadcast to (T, S)."""
+    return namespace(x).broadcast_to(x, (*x.shape[:-2], *shape[-2:]))
 
 
 def _per_key(seen: Array, shape: Sequence[int]) -> Array | None:
     """(B, S), or (S,) without a batch; None unless it is the same for all heads and queries."""
-    xp, s = namespace(seen), shape[-1]
-    seen = _matrices(seen) if seen.ndim < 3 else seen
     if math.prod(seen.shape[-3:-1]) != 1:
         return None
-    batch = tuple(shape[:-3])
-    whole = xp.broadcast_to(seen, (*batch, *[1] * min(2, len(shape) - 1), s))
-    return xp.reshape(whole, (*batch, s))
+    xp, per_key = namespace(seen), (*seen.shape[:-3], seen.shape[-1])
+    return xp.broadcast_to(xp.reshape(seen, per_key), (*shape[:-3], shape[-1]))
 
 
 def _heads_apart(x: Array, num_heads: int | None) -> Array:
@@ -378,19 +378,12 @@ def _heads_apart(x: Array, num_heads: int | None) -> Array:
     return namespace(x).reshape(x, (n // num_heads, num_heads, *x.shape[1:]))
 
 
-def _heads_together(x: Array, shape: Sequence[int]) -> Array:
-    """(T, S) if x is the same for all sequences and heads, else (B·H, T, S)."""
-    xp, x = namespace(x), _matrices(x, shape)
-    if math.prod(x.shape[:-2]) == 1:
-        return xp.reshape(x, tuple(shape[-2:]))
-    whole = xp.broadcast_to(x, tuple(shape))
-    return xp.reshape(whole, (math.prod(shape[:-2]), *shape[-2:]))
-
-
 def _need(x: Array, name: str, meaning: str, *axes: int) -> None:
     if x.ndim not in axes:
         raise ValueError(f"{name} has shape {tuple(x.shape)}, required is {meaning}")
 
 
-def _all(parts: list[Mask]) -> Mask | None:
-    return functools.reduce(operator.and_, parts) if parts else None
+def _reduced(how: Callable[[Any, Any], Any], *parts: Any) -> Any:
+    """The parts together, without those that are None; None if all are."""
+    present = [part for part in parts if part is not None]
+    return functools.reduce(how, present) if present else None

@@ -15,7 +15,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 
 from ..checks import integer
 from ..functional.rope import rope, turns
-from ..masks.alignment import aligned
+from ..masks import aligned
 from ..nn.module import Module
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]

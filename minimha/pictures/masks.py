@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..masks import Mask
+from .saving import svg
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    from ..masks import Mask
+LARGEST = 4096  # entries of a mask that a notebook draws without being asked
 
 _SEEN, _EDGE = "#08306b", "#e69f00"  # apart in grey, and to the colour-blind
 _BLOCKS: dict[str, str | None] = {"empty": "//", "full": "xx", "partial": None}
@@ -21,25 +24,27 @@ _BLOCKS: dict[str, str | None] = {"empty": "//", "full": "xx", "partial": None}
 
 def mask(
     rule: Mask,
-    shape: Sequence[int],
+    shape: Sequence[int] | None = None,
     *,
     block: tuple[int, int] | None = None,
     offset: int | None = None,
-    title: str = "",
+    title: str | None = None,
 ) -> Figure:
     """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
 
     rule    one of `minimha.masks`
-    shape   of the scores, (…, H, T, S) or (T, S). Where sequences or heads differ, each is a panel,
-            the first four of them
-    block   (rows, columns): draws the grid of blocks and marks what `Mask.blocks` says of each.
-            Those neither empty nor full are partial, or of a combination that cannot tell
-    offset  where the first query stands among the keys, for masks that were not told
+    shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits. Where sequences
+            or heads differ, each is a panel, the first four of them
+    block   (queries, keys): draws the grid of blocks, and marks which are empty, full or partial
+    offset  the key position of the first query, for masks without an offset of their own
+    title   the mask's own expression by default
 
     Returns the figure; `save` writes it to a file. Raises ValueError where the mask does not fit.
     """
     from matplotlib.figure import Figure
 
+    shape = small_shape(rule) if shape is None else shape
+    title = repr(rule) if title is None else title
     *lead, t, s = shape
     arrays = [rule.array(shape, offset=offset)]
     if block is not None:
@@ -65,6 +70,21 @@ def mask(
     return figure
 
 
+def mask_svg(rule: Mask) -> str | None:
+    """What a notebook shows of a mask; None where its parts fit no small shape."""
+    try:
+        *_, t, s = shape = small_shape(rule)
+        return svg(mask(rule, shape)) if t * s <= LARGEST else None
+    except ValueError:
+        return None
+
+
+def small_shape(rule: Mask) -> tuple[int, ...]:
+    """The smallest shape of scores that the mask's own arrays fit, 8 where any length does."""
+    *lead, t, s = (0, 0, *rule.sizes)[-max(2, len(rule.sizes)) :]
+    return (*(n or 1 for n in lead), t or s or 8, s or t or 8)
+
+
 def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
     """The names of the panels, and each array with one first axis over the panels.
 
@@ -86,7 +106,7 @@ def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarra
 
 
 def _cells(axes: Axes, seen: np.ndarray) -> None:
-    """One cell a pair: rows of queries from top to bottom, columns of keys."""
+    """A cell for each query and key: queries from top to bottom, keys from left to right."""
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import FixedLocator, MaxNLocator
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minimha import pictures
-from minimha.pictures import hover
+from minimha.pictures import interactive
 
 
 class Read(html.parser.HTMLParser):
@@ -178,8 +178,8 @@ def test_it_is_light(rng):
 
 def test_numbers_can_be_read_on_every_shade():
     """The cell is blue over white, the number black, and white from a percentage on."""
-    assert f"(var(--w, 0) - {hover.WHITE_FROM - 0.5}) * 1000%" in hover._style(1)
-    assert "rgb(8 48 107 / calc(var(--w) * 1%))" in hover._style(1)
+    assert f"(var(--w, 0) - {interactive.WHITE_FROM - 0.5}) * 1000%" in interactive._style(1)
+    assert "rgb(8 48 107 / calc(var(--w) * 1%))" in interactive._style(1)
     for percent in range(101):
         c = (255 + (np.array([8, 48, 107]) - 255) * percent / 100) / 255
         light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ (
@@ -187,7 +187,7 @@ def test_numbers_can_be_read_on_every_shade():
             0.7152,
             0.0722,
         )
-        white = percent >= hover.WHITE_FROM
+        white = percent >= interactive.WHITE_FROM
         assert (1.05 / (light + 0.05) if white else (light + 0.05) / 0.05) > 4.5, percent
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import minimha as mh
 from minimha import pictures
-from minimha.pictures.forms import takeovers
+from minimha.pictures.costs import takeovers
 
 EVEN = mh.cost.Machine(((1.0, 1e-9),), ((1.0, 1e-9),), 1e-6)  # 1 Gflop/s, 1 GB/s, 1 µs
 

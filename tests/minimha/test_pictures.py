@@ -71,7 +71,7 @@ def test_unusable_paths_are_refused(tmp_path):
 
 def test_a_mask_is_drawn_as_it_is():
     mask = masks.causal() & masks.padding([3, 5])
-    figure = mask.draw((2, 4, 5, 5))
+    figure = pictures.mask(mask, (2, 4, 5, 5))
     assert [axes.get_title() for axes in figure.axes] == ["sequence 0", "sequence 1"]
     for n, axes in enumerate(figure.axes):
         np.testing.assert_array_equal(axes.images[0].get_array(), mask.array((2, 4, 5, 5))[n, 0])
@@ -82,7 +82,7 @@ def test_a_mask_is_drawn_as_it_is():
 
 
 def test_blocks_are_marked_where_they_are():
-    figure = masks.causal(offset=-1).draw((5, 7), block=(2, 3))
+    figure = pictures.mask(masks.causal(offset=-1), (5, 7), block=(2, 3))
     (axes,) = figure.axes
     marks = {
         (p.get_x(), p.get_y(), p.get_width(), p.get_height()): p.get_hatch() for p in axes.patches
@@ -98,7 +98,7 @@ def test_blocks_are_marked_where_they_are():
 
 def test_a_mask_of_many_heads_shows_the_first():
     mask = masks.dense(np.ones((5, 3, 4, 4), dtype=bool))
-    figure = mask.draw(title="all")
+    figure = pictures.mask(mask, title="all")
     assert [axes.get_title() for axes in figure.axes][:2] == [
         "sequence 0, head 0",
         "sequence 0, head 1",
@@ -108,5 +108,34 @@ def test_a_mask_of_many_heads_shows_the_first():
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (0, 2, 3, 3), (2, 0, 3, 3), (1, 1)])
 def test_a_mask_of_any_size_is_drawn(shape, tmp_path):
-    figure = masks.causal(offset=0).draw(shape, block=(2, 2))
+    figure = pictures.mask(masks.causal(offset=0), shape, block=(2, 2))
     assert pictures.save(figure, tmp_path / "mask.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [
+        (masks.causal(), (8, 8)),
+        (masks.padding([3, 6]), (2, 1, 6, 6)),
+        (masks.prefix([1, 4]), (2, 1, 8, 8)),
+        (masks.keys(np.ones((2, 6), dtype=bool)), (2, 1, 6, 6)),
+        (masks.documents([[1, 1, 2]], [[1, 2, 2, 2]]), (1, 1, 3, 4)),
+        (masks.dense(np.ones((4, 1), dtype=bool)), (4, 4)),
+        (~masks.causal() & masks.padding([3, 5]).at(0), (2, 1, 5, 5)),
+    ],
+)
+def test_a_notebook_shows_a_mask_of_a_small_shape_that_fits(mask, shape):
+    assert pictures.masks.small_shape(mask) == shape
+    assert "<svg" in mask._repr_svg_()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.padding([1, 2]) & masks.padding([1, 2, 3]),
+        masks.documents(3),
+        masks.padding([100_000]),  # larger than a picture
+    ],
+)
+def test_a_mask_that_cannot_be_drawn_is_left_to_the_repr(mask):
+    assert mask._repr_svg_() is None

@@ -1,0 +1,263 @@
+"""What every mask can do, and masks combined with & | ~.
+
+B batch, H heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from minimha_autograd import array_of, backend
+from minimha_autograd.backend import Array, namespace
+
+from ..checks import integer
+from . import intervals
+
+
+class Scores(NamedTuple):
+    """The scores that a mask is made for: their shape, and where the array shall live."""
+
+    shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
+    offset: int | None  # the key position of the first query
+    like: Array
+    growing: bool = False  # whether more keys will come, which the mask may know already
+    queries: slice = slice(None)  # the queries whose rows are wanted
+
+    @classmethod
+    def of(
+        cls, shape: Sequence[int], offset: int | None, like: Any, queries: slice = slice(None)
+    ) -> Scores:
+        shape = tuple(operator.index(n) for n in shape)
+        if len(shape) < 2 or min(shape) < 0:
+            raise ValueError(f"shape is that of the scores, (…, H, T, S) or (T, S), not {shape}")
+        like = backend.asarray(0) if like is None else array_of(like)
+        offset = None if offset is None else integer(offset, "offset")
+        return cls(shape, offset, like, queries=queries)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return self.shape[:-3]
+
+    @property
+    def t(self) -> int:
+        return self.shape[-2]
+
+    @property
+    def s(self) -> int:
+        return self.shape[-1]
+
+    def positions(self, n: int) -> Array:
+        """0, 1, …, n − 1."""
+        return namespace(self.like).arange(n, device=self.like.device)
+
+    def bring(self, x: Array) -> Array:
+        """x in the library and on the device of the scores."""
+        return backend.mover(self.like)(x)
+
+    def over_heads(self, x: Array) -> Array:
+        """(…, n) as (…, 1, n): the same for all heads."""
+        heads = [1] * (len(self.shape) - 1 - x.ndim)
+        return namespace(x).reshape(x, (*x.shape[:-1], *heads, x.shape[-1]))
+
+    def over_keys(self, x: Array) -> Array:
+        """(…, T) as (…, 1, T, 1): the same for all heads and keys."""
+        return self.over_heads(x)[..., :, None]
+
+    def over_queries(self, x: Array) -> Array:
+        """(…, S) as (…, 1, 1, S): the same for all heads and queries."""
+        return self.over_heads(x)[..., None, :]
+
+
+class KeyIntervals(NamedTuple):
+    """The keys that each query may attend to: j with start ≤ j < stop, where `inside` allows it.
+
+    start, stop  int64, both broadcast to (…, H, T), with 0 ≤ start ≤ stop ≤ S. Where they are
+                 equal, the query sees nothing
+    inside       None: every key of an interval is seen. Otherwise a mask that says which, for the
+                 same shape and offset; what it says of keys outside does not matter
+    """
+
+    start: Array
+    stop: Array
+    inside: Mask | None
+
+
+class Mask:
+    """Which query may attend to which key. Combine masks with & | ~.
+
+    A subclass defines `_array`, and `_intervals` where it can do so without the array.
+    """
+
+    svg: ClassVar[Callable[[Mask], str | None] | None] = None
+    """How a notebook draws a mask. Set by the package, since masks do not know about pictures."""
+
+    sizes: tuple[int, ...] = ()
+    """The (…, H, T, S) that the mask's own arrays fit, 0 where any size does."""
+
+    def array(
+        self,
+        shape: Sequence[int],
+        *,
+        offset: int | None = None,
+        like: Any = None,
+        queries: slice = slice(None),
+    ) -> Array:
+        """The boolean array of this mask; it broadcasts to the shape of the scores.
+
+        shape    (…, H, T, S), or (T, S) alone
+        offset   the key position of the first query, for masks without an offset of their own: in
+                 cached decoding T new queries stand at the positions offset … offset + T − 1
+        like     an array of the library and on the device wanted; NumPy if left out
+        queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never made. Where
+                 all queries share one row, the array has this row alone
+
+        Raises ValueError if the mask does not fit the shape.
+        """
+        return self._array(Scores.of(shape, offset, like, queries))
+
+    def blocks(
+        self,
+        shape: Sequence[int],
+        block: tuple[int, int],
+        *,
+        offset: int | None = None,
+        like: Any = None,
+    ) -> tuple[Array, Array]:
+        """Which blocks of the scores are empty, and which are full.
+
+        block    (queries, keys) in a block; the last blocks may be smaller
+        returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
+
+        The array (T, S) is never made as a whole: where each query sees one run of keys, its
+        interval is enough, and otherwise one row of blocks is made at a time.
+        """
+        height, width = (operator.index(n) for n in block)
+        if height < 1 or width < 1:
+            raise ValueError(f"block is (queries, keys), both at least 1, not {block}")
+        scores = Scores.of(shape, offset, like)
+        t, s, xp = scores.t, scores.s, namespace(scores.like)
+        height, width = min(height, max(1, t)), min(width, max(1, s))
+        start, stop, inside = self._intervals(scores)
+        start, stop = (xp.broadcast_to(x, (*x.shape[:-1], t))[..., None] for x in (start, stop))
+        left = scores.positions(-(-s // width)) * width
+        right = xp.clip(left + width, max=s)
+        rows = []
+        for first in range(0, t, height):
+            queries = slice(first, first + height)
+            if inside is None:
+                among = xp.minimum(stop[..., queries, :], right)
+                seen = xp.clip(among - xp.maximum(start[..., queries, :], left), min=0)
+            else:
+                some = self._array(scores._replace(queries=queries))
+                some = xp.broadcast_to(some, (*(some.shape[:-1] or (1,)), s))
+                before = xp.cumulative_sum(xp.astype(some, xp.int64), axis=-1, include_initial=True)
+                seen = xp.take(before, right, axis=-1) - xp.take(before, left, axis=-1)
+            rows.append((xp.all(seen == 0, axis=-2), xp.all(seen == right - left, axis=-2)))
+        if not rows:
+            none = xp.zeros((0, left.shape[0]), dtype=xp.bool, device=scores.like.device)
+            return none, none
+        empty, full = (xp.stack(x, axis=-2) for x in zip(*rows, strict=True))
+        return empty, full
+
+    def at(self, offset: int) -> Mask:
+        """This mask for queries that begin at a key position, unless it has its own offset.
+
+        For decoding with a cache, where more keys will come: lengths, ids and valid keys may be
+        those of the whole sequence, and count up to S.
+        """
+        return _At(self, offset)
+
+    def _repr_svg_(self) -> str | None:
+        return None if Mask.svg is None else Mask.svg(self)
+
+    def _array(self, scores: Scores) -> Array:
+        raise NotImplementedError
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        start, stop, whole = intervals.around(self._array(scores), scores.s)
+        return KeyIntervals(start, stop, None if whole else self)
+
+    def __and__(self, other: Mask) -> Mask:
+        return _Combined(self, other, operator.and_)
+
+    def __or__(self, other: Mask) -> Mask:
+        return _Combined(self, other, operator.or_)
+
+    __rand__, __ror__ = __and__, __or__  # reached with an array on the left, and refused
+    __array_ufunc__ = None  # so that a NumPy array on the left comes here as well
+
+    def __invert__(self) -> Mask:
+        return _Inverted(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is neither true nor false: combine masks with & | ~")
+
+
+class _Combined(Mask):
+    def __init__(self, left: Mask, right: Mask, how: Callable[[Array, Array], Array]) -> None:
+        if not isinstance(right, Mask):
+            raise TypeError(
+                f"a mask combines with a mask, not with {type(right).__name__}; "
+                "a boolean array becomes one by masks.dense(array)"
+            )
+        self.left, self.right, self.how = left, right, how
+        n = max(len(left.sizes), len(right.sizes))
+        padded = ((0,) * (n - len(m.sizes)) + m.sizes for m in (left, right))
+        self.sizes = tuple(map(max, *padded))
+
+    def _array(self, scores: Scores) -> Array:
+        return self.how(self.left._array(scores), self.right._array(scores))
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        left, right = self.left._intervals(scores), self.right._intervals(scores)
+        if self.how is operator.and_:
+            inside = [x.inside for x in (left, right) if x.inside is not None]
+            both = inside[0] & inside[1] if len(inside) == 2 else (*inside, None)[0]
+            return KeyIntervals(*intervals.intersection(left[:2], right[:2]), both)
+        start, stop, whole = intervals.union(left[:2], right[:2])
+        whole = whole and left.inside is right.inside is None
+        return KeyIntervals(start, stop, None if whole else self)
+
+    def __repr__(self) -> str:
+        def part(mask: Mask) -> str:
+            other = isinstance(mask, _Combined) and mask.how is not self.how
+            return f"({mask!r})" if other else repr(mask)
+
+        sign = "&" if self.how is operator.and_ else "|"
+        return f"{part(self.left)} {sign} {part(self.right)}"
+
+
+class _Inverted(Mask):
+    def __init__(self, mask: Mask) -> None:
+        self.mask, self.sizes = mask, mask.sizes
+
+    def _array(self, scores: Scores) -> Array:
+        return ~self.mask._array(scores)
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        zero = namespace(scores.like).zeros_like(self.mask._intervals(scores).start)
+        return KeyIntervals(zero, zero + scores.s, self)
+
+    def __repr__(self) -> str:
+        return f"~({self.mask!r})" if isinstance(self.mask, _Combined) else f"~{self.mask!r}"
+
+
+class _At(Mask):
+    def __init__(self, mask: Mask, offset: int) -> None:
+        self.mask, self.sizes = mask, mask.sizes
+        self.offset = integer(offset, "at: offset", least=0)
+
+    def _array(self, scores: Scores) -> Array:
+        return self.mask._array(self._moved(scores))
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        start, stop, inside = self.mask._intervals(self._moved(scores))
+        return KeyIntervals(start, stop, None if inside is None else _At(inside, self.offset))
+
+    def _moved(self, scores: Scores) -> Scores:
+        return scores._replace(offset=self.offset, growing=True)
+
+    def __repr__(self) -> str:
+        return f"({self.mask!r}).at({self.offset})"

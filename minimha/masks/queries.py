@@ -1,0 +1,84 @@
+"""What attention asks of a mask: its array, the keys that each query sees, the empty rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minimha_autograd.backend import Array, namespace
+
+from .kinds import boolean, broadcasts, dense
+from .mask import KeyIntervals, Mask, Scores
+
+
+def resolve(
+    mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
+) -> Array | None:
+    """The boolean array of a mask, typed or bare, for these shapes; None for no mask.
+
+    query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). offset as in
+    `Mask.array`. A bare array is taken as `dense`, unless it could be (B, S): that is refused,
+    since it would silently broadcast over queries instead of the batch.
+    """
+    if mask is None:
+        return None
+    shape = (*query.shape[:-1], key.shape[-2])
+    return typed(mask, shape).array(shape, offset=offset, like=query)
+
+
+def key_intervals(
+    mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
+) -> KeyIntervals | None:
+    """Where the keys that each query sees begin and end; None for no mask.
+
+    For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
+    by `Mask.array(…, queries=…)` of `inside`, only where an interval is not enough. It needs
+    O(T + S) memory a sequence, besides the array of `dense`. Arguments and errors are those of
+    `resolve`.
+
+    `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
+    dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
+    intervals of each query meet, as in causal() | prefix(n).
+    """
+    if mask is None:
+        return None
+    shape = (*query.shape[:-1], key.shape[-2])
+    return typed(mask, shape)._intervals(Scores.of(shape, offset, query))
+
+
+def empty_rows(
+    mask: Mask | Array, shape: Sequence[int], *, offset: int | None = None, like: Any = None
+) -> Array:
+    """The queries that may attend to nothing, boolean (…, H, T): their output is 0.
+
+    shape is that of the scores, (…, H, T, S) or (T, S); offset and like as in `Mask.array`. A bare
+    boolean array is taken as in `resolve`, and the result is an array of its library.
+    """
+    if not isinstance(mask, Mask):
+        mask = boolean(mask, "mask")
+        like = mask if like is None else like
+    seen = typed(mask, shape).array(shape, offset=offset, like=like)
+    xp = namespace(seen)
+    return ~xp.any(xp.broadcast_to(seen, tuple(shape)), axis=-1)
+
+
+def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
+    """A mask as it is; a bare boolean array as `dense`, refused where it could be (B, S)."""
+    if isinstance(mask, Mask):
+        return mask
+    array = boolean(mask, "mask")
+    shape, batch = tuple(array.shape), tuple(scores[:-3])
+    if batch and shape == (*batch, scores[-1]):
+        b, t = ("B", "(T, S)") if len(batch) == 1 else ("…", "for heads and queries")
+        raise ValueError(
+            f"mask of shape {shape} could be ({b}, S): write masks.keys(mask) or "
+            f"masks.padding(lengths); if it is {t}, write masks.dense(mask)"
+        )
+    over_heads = broadcasts(shape[:-2], scores[:-2])
+    if batch and shape[:-2] == batch and over_heads and max(batch) > 1:
+        b, h = ("B", "H") if len(batch) == 1 else ("…", "…, H")
+        raise ValueError(
+            f"mask of shape {shape} could be ({b}, T, S) or ({h}, T, S): write "
+            "mask[..., None, :, :] for one mask a sequence, masks.dense(mask) for one a head"
+        )
+    return dense(array)

@@ -1,0 +1,203 @@
+"""Key intervals: where the keys that a query sees begin and end, and which of them it sees."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from drawn_masks import KINDS_DRAWN, by_hand, drawn, possible, shapes, single
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minimha as mh
+from minimha import masks as m
+from minimha_autograd import backend
+
+B, H, T, S, D = 2, 3, 4, 6, 5
+
+
+def key_intervals(mask, shape, offset=None):
+    query, key = np.zeros((*shape[:-1], 0)), np.zeros((*shape[:-2], shape[-1], 0))
+    return m.key_intervals(mask, query, key, offset=offset)
+
+
+def seen_by(intervals, shape, offset=None):
+    """The keys that each query sees by its interval, as a kernel reads it: (…, H, T, S)."""
+    start, stop = (np.broadcast_to(x, shape[:-1])[..., None] for x in intervals[:2])
+    assert ((start >= 0) & (start <= stop) & (stop <= shape[-1])).all()
+    assert start.dtype == stop.dtype == np.int64
+    j = np.arange(shape[-1])
+    seen = (start <= j) & (j < stop)
+    return seen if intervals.inside is None else seen & intervals.inside.array(shape, offset=offset)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(drawn())
+def test_intervals_and_what_is_inside_are_the_mask(case):
+    shape, offset, mask, rule = case
+    expected = by_hand(shape, rule)
+    found = seen_by(key_intervals(mask, shape, offset), shape, offset)
+    np.testing.assert_array_equal(found, expected)
+    if offset is None or offset >= 0:
+        placed = mask.at(offset or 0)
+        np.testing.assert_array_equal(seen_by(key_intervals(placed, shape), shape), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS_DRAWN)
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(data=st.data())
+def test_intervals_of_each_kind_are_as_short_as_can_be_and_whole_if_keys_are_in_one_run(kind, data):
+    shape, offset = data.draw(
+        shapes([(), (2, 3)]).filter(lambda x: possible(kind, *x) and x[0][-2] > 0)
+    )
+    mask, rule = data.draw(single(shape, offset, [kind]))
+    start, stop, inside = key_intervals(mask, shape, offset)
+    seen = by_hand(shape, rule)
+    runs = (np.diff(seen, axis=-1, prepend=False) & seen).sum(-1)
+    assert (inside is None) == (runs <= 1).all()
+    start, stop = (np.broadcast_to(x, shape[:-1]) for x in (start, stop))
+    for query in np.ndindex(shape[:-1]):
+        keys = np.flatnonzero(seen[query])
+        if keys.size:
+            assert (start[query], stop[query]) == (keys[0], keys[-1] + 1)
+        else:
+            assert start[query] == stop[query]
+
+
+N = 20_000
+ONE_RUN = {
+    "window": m.sliding_window(100, 3),
+    "window, open": m.sliding_window(None, None),
+    "keys": m.keys((np.arange(N) > 50) & (np.arange(N) < [[60], [0]])),
+    "documents of two": m.documents(
+        np.arange(2 * N).reshape(2, N) % 300, np.arange(2 * N).reshape(2, N) // 77
+    ),
+    "causal & padding": m.causal() & m.padding([0, 700]),
+    "causal & documents": m.causal() & m.documents(np.arange(2 * N).reshape(2, N) // 77),
+    "causal | prefix": m.causal() | m.prefix([3, 900]),
+    "nothing | nothing": m.padding([0, 0]) & m.sliding_window(3, 3) | m.causal(offset=-N),
+    "placed": (m.causal() & m.padding([1, 700])).at(0),
+}
+SEVERAL_RUNS = {
+    "~window": ~m.sliding_window(9, 9),
+    "window | prefix": m.sliding_window(9, 0) | m.prefix(4),
+    "documents": m.documents(np.arange(2 * N).reshape(2, N) % 77),
+    "causal & keys": m.causal() & m.keys(np.arange(2 * N).reshape(2, N) % 3 > 0),
+    "placed": (m.causal() & m.documents(np.arange(2 * N).reshape(2, N) % 77)).at(0),
+}
+
+
+def peak_of(call):
+    tracemalloc.start()
+    try:
+        result = call()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def rows(mask, start, stop):
+    return mask.array((2, 1, N, N), queries=slice(start, stop))
+
+
+@pytest.mark.parametrize("name", ONE_RUN)
+def test_where_a_query_sees_one_run_no_array_is_needed(name):
+    (start, stop, inside), peak = peak_of(lambda: key_intervals(ONE_RUN[name], (2, 1, N, N)))
+    assert inside is None
+    assert peak < 8e6  # the array would be 400e6, an integer for each query 0.32e6
+    for i in (0, 1, 77, 700, N - 1):
+        first, last = (np.broadcast_to(x, (2, 1, N))[..., i, None, None] for x in (start, stop))
+        seen = (np.arange(N) >= first) & (np.arange(N) < last)
+        np.testing.assert_array_equal(seen, np.broadcast_to(rows(ONE_RUN[name], i, i + 1), (2, 1, 1, N)))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL_RUNS)
+def test_where_a_query_sees_several_runs_a_few_rows_are_made_at_a_time(name):
+    def block():
+        intervals = key_intervals(SEVERAL_RUNS[name], (2, 1, N, N))
+        return intervals, rows(intervals.inside, N - 64, N)
+
+    (intervals, inside), peak = peak_of(block)
+    assert peak < 24e6  # the array would be 400e6, the rows are 2.56e6
+    start, stop = (np.broadcast_to(x, (2, 1, N))[..., N - 64 :, None] for x in intervals[:2])
+    seen = (np.arange(N) >= start) & (np.arange(N) < stop) & inside
+    expected = np.broadcast_to(rows(SEVERAL_RUNS[name], N - 64, N), seen.shape)
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_only_masks_with_gaps_are_asked_inside():
+    valid = m.keys(np.array([True, False, True, True, True, True]))
+    odd = m.dense(np.arange(S) % 2 == 0)
+    intervals = key_intervals(m.causal(offset=0) & valid & m.prefix(5), (T, S))
+    assert intervals.inside is valid
+    np.testing.assert_array_equal(intervals.stop, [1, 2, 3, 4])
+    both = key_intervals(m.causal(offset=0) & valid & odd, (T, S)).inside
+    assert repr(both) == repr(valid & odd)
+
+
+def test_what_heads_and_queries_share_is_one_interval():
+    for mask in (m.padding([3, 6]), m.prefix([1, 2]), m.keys(np.ones((B, S), dtype=bool))):
+        assert key_intervals(mask, (B, H, T, S)).start.shape == (B, 1, 1)
+    documents = m.documents(np.zeros((B, S), dtype=int))
+    assert key_intervals(documents, (B, H, S, S)).stop.shape == (B, 1, S)
+    assert key_intervals(m.causal(offset=0), (B, H, T, S)).stop.shape == (T,)
+
+
+def test_bare_arrays_and_no_mask_are_taken_as_by_resolve(rng):
+    query, key = np.zeros((B, H, T, D)), np.zeros((B, 1, S, D))
+    assert m.key_intervals(None, query, key) is None
+    bare = rng.random((T, S)) < 0.5
+    found = seen_by(m.key_intervals(bare, query, key), (B, H, T, S))
+    np.testing.assert_array_equal(found, np.broadcast_to(bare, found.shape))
+    for make in (np.asarray, mh.Tensor):
+        intervals = m.key_intervals(m.causal(), make(query), make(key), offset=2)
+        np.testing.assert_array_equal(intervals.stop, [3, 4, 5, 6])
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.ones((B, S), dtype=bool),
+        np.ones((T, S)),
+        m.causal,
+        m.causal(),
+        m.documents(np.zeros((B, S), dtype=int)),
+        m.documents([0], np.zeros((B, S), dtype=int)),
+        m.prefix(0) & ~m.padding([1, 2, 3]),
+        m.keys(np.ones((B, T), dtype=bool)).at(1),
+    ],
+)
+def test_what_resolve_refuses_is_refused_here_in_the_same_words(mask):
+    query, key = np.zeros((B, H, T, D)), np.zeros((B, H, S, D))
+    with pytest.raises((TypeError, ValueError)) as one:
+        m.resolve(mask, query, key)
+    with pytest.raises((TypeError, ValueError)) as other:
+        m.key_intervals(mask, query, key)
+    assert (type(one.value), str(one.value)) == (type(other.value), str(other.value))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (2, 3, 0, 6), (2, 3, 4, 0), (0, 3, 4, 4), (4, 6)])
+def test_intervals_are_made_where_the_query_lives(shape, place):
+    (*lead, t, s), batch, rng = shape, shape[:-3], np.random.default_rng(3)
+    query, key = (place(np.zeros((*lead, n, D))) for n in (t, s))
+
+    def draw(high, *n):
+        return rng.integers(0, high, (*batch, *n))
+
+    every = [
+        m.causal(offset=1),
+        m.padding(draw(s + 1)),
+        m.keys(draw(2, s) > 0),
+        m.documents(draw(3, t), draw(3, s)),
+        m.documents(np.sort(draw(3, t)), np.sort(draw(3, s))),
+        m.dense(rng.integers(0, 2, (t, 1)) > 0),
+        m.dense(np.True_),
+    ]
+    every += [~every[0], every[0] & every[2], every[0] | m.prefix(2)]
+    for mask in every:
+        start, stop, inside = m.key_intervals(mask, query, key)
+        for x in (start, stop):
+            assert backend.namespace(x) is place.xp
+            assert x.device == query.device
+        found = m.KeyIntervals(backend.to_numpy(start), backend.to_numpy(stop), inside)
+        expected = np.broadcast_to(mask.array(shape), shape)
+        np.testing.assert_array_equal(seen_by(found, shape), expected)
