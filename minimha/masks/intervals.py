@@ -35,17 +35,17 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
     if 0 in key.shape or 0 in query.shape:
         none = xp.zeros(query.shape, dtype=xp.int64, device=key.device)
         return none, none, True
-    sequences = math.prod(key.shape[:-1])
+    sequences, count = math.prod(key.shape[:-1]), math.prod(key.shape)
     both = xp.concat([xp.astype(x, xp.int64) for x in (key, query)], axis=-1)
     number = xp.reshape(xp.unique_inverse(both).inverse_indices, (sequences, -1))
     # sequences have no number in common, so that one search finds the keys of all
-    number = number + both.size * xp.arange(sequences, device=key.device)[:, None]
+    number = number + math.prod(both.shape) * xp.arange(sequences, device=key.device)[:, None]
     keys, queries = xp.reshape(number[:, :s], (-1,)), xp.reshape(number[:, s:], (-1,))
     order = xp.argsort(keys)  # stable: equal keys stay in the order of their positions
     keys = xp.take(keys, order)
     low, high = (xp.searchsorted(keys, queries, side=side) for side in ("left", "right"))
     found = xp.astype(high > low, xp.int64)
-    start = xp.take(order, xp.clip(low, max=keys.size - 1)) % s * found
+    start = xp.take(order, xp.clip(low, max=count - 1)) % s * found
     stop = (xp.take(order, xp.clip(high - 1, min=0)) % s + 1) * found
     whole = bool(xp.all(stop - start == high - low))
     return xp.reshape(start, query.shape), xp.reshape(stop, query.shape), whole

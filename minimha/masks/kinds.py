@@ -132,7 +132,8 @@ class _Padding(Mask):
             "padding: lengths are integers, one a sequence",
             "; a boolean array of valid keys goes to masks.keys(valid)",
         )
-        longest = int(namespace(self.lengths).max(self.lengths)) if self.lengths.size else 1
+        some = 0 not in self.lengths.shape
+        longest = int(namespace(self.lengths).max(self.lengths)) if some else 0
         self.sizes = _sizes(self.lengths.shape, 0, max(1, longest))
 
     def _array(self, scores: Scores) -> Array:
@@ -268,7 +269,7 @@ def _fitting(
 ) -> Array:
     """x, if it has the shape of the batch and the positions; of growing scores, those so far."""
     if scores.growing and positions and x.ndim:
-        x = x[..., : positions[-1]]
+        x = x[..., : min(positions[-1], x.shape[-1])]
     if tuple(x.shape) != (expected := (*scores.batch, *positions)):
         what = f"{meaning} is" if not positions else f"not {meaning}"
         raise ValueError(f"{mask!r}: {name} has shape {tuple(x.shape)}, {what} {expected}")

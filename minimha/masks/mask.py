@@ -145,7 +145,7 @@ class Mask:
         right = xp.clip(left + width, max=s)
         rows = []
         for first in range(0, t, height):
-            queries = slice(first, first + height)
+            queries = slice(first, min(first + height, t))
             if inside is None:
                 among = xp.minimum(stop[..., queries, :], right)
                 seen = xp.clip(among - xp.maximum(start[..., queries, :], left), min=0)
