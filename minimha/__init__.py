@@ -20,7 +20,7 @@ from minimha_autograd import (
     operation,
     ops,
 )
-from minimha_autograd.gradcheck import SIGNATURES
+from minimha_autograd.gradcheck import EXPLAINERS
 
 from . import functional, masks, projections
 from .attention import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from . import attention, cost, diagnosis, homework, interchange, pictures
 
 __version__ = "0.1.0"
-SIGNATURES.append(f"{__name__}.diagnosis")
+EXPLAINERS.append(f"{__name__}.diagnosis")
 masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures").mask_svg(mask)
 functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minimha_autograd import Operation, backend, gradcheck, no_grad, ops
-from minimha_autograd.gradcheck.report import text_table
+from minimha_autograd.gradcheck import text_table
 
 from .. import functional, masks, pictures
 from ..attention import attention

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd.gradcheck.explain import AXES, aligned, place, ratio
+from minimha_autograd.gradcheck import aligned, place, ratio
+
+from ..diagnosis import AXES
 
 
 def same(

@@ -319,7 +319,7 @@ def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
     ("f", "message"),
     [
         (adds_up, "the pullback gave two gradients of x"),
-        (hands_out, "hands out the same array each time"),
+        (hands_out, "returns the same array each time"),
         (hands_out_values, "changed the value that the first had returned"),
     ],
 )
@@ -523,3 +523,13 @@ def test_a_gradient_of_another_shape_has_no_curve(rng):
         mh.gradcheck(lambda x: (x * 2.0, lambda dy: (dy.sum(),)), rng.standard_normal(3))
     with pytest.raises(ValueError, match="no gradient has the shape of its input"):
         failure.value.report.plot()
+
+
+def test_the_engine_alone_states_the_facts(rng, monkeypatch):
+    monkeypatch.setattr("minimha_autograd.gradcheck.check.EXPLAINERS", [])
+    with pytest.raises(mh.GradcheckError) as failure:
+        mh.gradcheck(lambda a, b: (a * b, lambda dy: (-dy * b, 3 * dy * a)), *rng.random((2, 3)))
+    assert [line.split()[0] for line in str(failure.value).splitlines()] == [
+        "<lambda>:", *("The", "worst", "yours", "numeric", "ratio", "error") * 2,
+    ]  # fmt: skip
+    assert failure.value.diagnosis is None

@@ -4,7 +4,7 @@ import pytest
 from unseen import UNSEEN
 
 import minimha as mh
-from minimha_autograd.gradcheck.signatures import UNEXPLAINED
+from minimha.diagnosis import UNEXPLAINED
 
 NAMED = {  # read and judged by hand: what was said is true of the bug
     "grouped_heads_summed_as_tiles": "groups-interleaved",

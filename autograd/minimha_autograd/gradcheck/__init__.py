@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .error import GradcheckError
+from .error import EXPLAINERS, GradcheckError
+from .text import aligned, listed, place, ratio, text_table
 
 if TYPE_CHECKING:
+    from .compare import Comparison, Target  # noqa: F401  the types that an explainer meets
+    from .failure import FailedCheck  # noqa: F401
     from .report import Report
 
-__all__ = ["SIGNATURES", "GradcheckError", "gradcheck"]
-
-Axes = Sequence[str | Sequence[str] | None] | Mapping[str, str | Sequence[str]]
-SIGNATURES: list[str] = []
-"""Modules that know more mistakes by their `signature`s: imported when a check has failed."""
+__all__ = [
+    "EXPLAINERS",
+    "GradcheckError",
+    "aligned",
+    "gradcheck",
+    "listed",
+    "place",
+    "ratio",
+    "text_table",
+]
 
 
 def gradcheck(
     f: Callable[..., Any],
     *inputs: Any,
     names: Sequence[str] | None = None,
-    axes: Axes | str | None = None,
+    axes: str | Sequence[Any] | Mapping[str, Any] | None = None,
     rng: Any = 0,
     method: str = "auto",
     parameters: Any = None,

@@ -45,7 +45,7 @@ def weights(method: str) -> list[float]:
 def differences(
     loss: Loss, x: np.ndarray, own: np.ndarray, method: str, rounding: float, relative: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """dL/dx by differences, entry by entry, and for each entry how far it is in doubt.
+    """dL/dx by differences, entry by entry, and the uncertainty of each entry, its doubt.
 
         Σ wₛ (L(x + s h eₖ) − L(x − s h eₖ)) / 2 s h        over the nodes s of the method
 
@@ -53,16 +53,15 @@ def differences(
     rounding  the rounding error of L
     relative  the doubt at which an entry is settled, relative to the largest entry
 
-    No step suits all: a large one cuts the curve of L short, crosses a kink or leaves the domain,
-    a small one drowns in rounding. So h falls by tens, and each entry keeps the estimate that
-    agrees best with the one before; how far they disagree, with the rounding, is its doubt. Most
-    entries settle at once. What has not settled on the scale of the largest entry is tried again on
-    its own. Where no two steps lead to numbers, the doubt is infinite.
+    No step suits every function: a large one misses the curvature of L, crosses a kink or leaves
+    the domain, a small one drowns in rounding. So h falls by tens, and each entry keeps the
+    estimate that agrees best with the one before; how far they disagree, plus the rounding, is its
+    doubt. Most entries settle at once. Those that have not settled on the scale of the largest
+    entry are tried again on their own. Where no two steps lead to numbers, the doubt is infinite.
     """
-    finite = x[np.isfinite(x)]
     nodes, factors = NODES[method], weights(method)
     first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
-    unit = max(1.0, float(abs(finite).max(initial=0.0)))
+    unit = max(1.0, largest(x))
     noise = rounding * sum(abs(w) / s for w, s in zip(factors, nodes, strict=True))
 
     def estimate(h: np.ndarray, where: np.ndarray) -> np.ndarray:
@@ -159,6 +158,11 @@ def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tu
     return (left, right) if same and abs(gaps[-1]) > 10 * noise else (np.nan, np.nan)
 
 
+def largest(x: np.ndarray) -> float:
+    """The size of the largest finite entry."""
+    return float(abs(x[np.isfinite(x)]).max(initial=0.0))
+
+
 def scales(x: np.ndarray) -> np.ndarray:
     """The scale of each entry: its size, or that of the largest where it is zero; at most 1."""
     size = np.where(np.isfinite(x), abs(x), 0)
@@ -166,10 +170,10 @@ def scales(x: np.ndarray) -> np.ndarray:
     return np.clip(size, float(np.finfo(x.dtype).tiny) ** (1 / 3), 1.0)
 
 
-def jiggled(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Arrays with each entry moved by two units in the last place: as good, if they were rounded.
+def perturbed(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Arrays with each entry moved by two units in the last place, as another rounding would.
 
-    What is equal stays so, sign apart: the arrays stand at the kinks at which they stood.
+    Entries of equal size stay equal, so that arrays stay at the kinks at which they are.
     """
     flat = np.concatenate([abs(x).ravel() for x in arrays])
     _, where = np.unique(flat, return_inverse=True)

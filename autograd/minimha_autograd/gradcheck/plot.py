@@ -13,7 +13,7 @@ from .numeric import NODES, along, weights
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LOOKS = {  # apart in grey by their dashes, and to the colour-blind
+_LOOKS = {  # told apart in grey by their dashes, and by the colour-blind
     "central": ("#0072b2", "-", "o"),
     "fourth-order": ("#d55e00", "--", "s"),
     "richardson": ("#009e73", "-.", "^"),
@@ -36,7 +36,7 @@ def curves(name: str, targets: Sequence[Target]) -> Figure:
     for axes in grid.flat[len(targets) :]:
         axes.set_axis_off()
     for axes, target in zip(grid.flat, targets, strict=False):
-        for method, (steps, errors) in errors_over_steps(target).items():
+        for method, (steps, errors) in _errors_over_steps(target).items():
             colour, dashes, marker = _LOOKS[method]
             axes.loglog(
                 steps, errors, color=colour, linestyle=dashes, marker=marker, markersize=3,
@@ -57,35 +57,28 @@ def curves(name: str, targets: Sequence[Target]) -> Figure:
     return figure
 
 
-def errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, list[float]]]:
     """By method, steps and the error of the gradient against it, along one random direction.
 
     The error is relative to the derivative. What is exact to the last bit is drawn at eps.
     """
-    v = np.random.default_rng(0).standard_normal(target.x.shape).astype(target.x.dtype)
-    loss, eps = along(target.loss, target.x, v), float(np.finfo(target.x.dtype).eps)
+    dtype, steps = target.x.dtype, np.logspace(0, -13, 40)
+    v = np.random.default_rng(0).standard_normal(target.x.shape).astype(dtype)
+    loss, eps = along(target.loss, target.x, v), float(np.finfo(dtype).eps)
     yours = float(np.sum(target.gradient * v, dtype=np.float64))
 
     def error(derivative: float) -> float:
         return max(abs(derivative - yours) / (abs(derivative) or 1.0), eps)
 
-    def at(t: float) -> float:
-        return float(loss(np.asarray(t, dtype=target.x.dtype)))
+    def central(h: float) -> float:
+        up, down = (float(loss(np.asarray(t, dtype=dtype))) for t in (h, -h))
+        return (up - down) / (2 * h)
 
     found = {}
-    steps = np.logspace(0, -13, 40)
     for method, nodes in NODES.items():
-        pairs = list(zip(weights(method), nodes, strict=True))
-        found[method] = (
-            steps,
-            np.array(
-                [
-                    error(sum(w * (at(s * h) - at(-s * h)) / (2 * s * h) for w, s in pairs))
-                    for h in steps
-                ]
-            ),
-        )
+        terms = list(zip(weights(method), nodes, strict=True))
+        found[method] = steps, [error(sum(w * central(s * h) for w, s in terms)) for h in steps]
     if target.line(v).analytic:
         sharp = [error(complex(loss(np.asarray(1j * h))).imag / h) for h in steps]
-        found["complex step"] = steps, np.array(sharp)
+        found["complex step"] = steps, sharp
     return found

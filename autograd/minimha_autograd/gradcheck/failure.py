@@ -1,0 +1,89 @@
+"""What a failed check has found out, and the facts that its error states."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .compare import LOST, ZERO, Comparison, Target
+from .function import CheckedFunction
+from .gradients import Gradients
+from .report import Report
+from .text import aligned, listed, place, ratio
+
+Axes = Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class FailedCheck:
+    """A failed check, for whoever explains it.
+
+    targets  the checked inputs and parameters by name
+    wrong    the comparison that failed by name; None where the gradient has the wrong shape
+    axes     the names of the axes of inputs and intermediates, as far as they are known
+    """
+
+    report: Report
+    function: CheckedFunction
+    gradients: Gradients
+    targets: Mapping[str, Target]
+    wrong: Mapping[str, Comparison | None]
+    axes: Mapping[str, Sequence[str]]
+
+    def message(self) -> str:
+        """The facts about each wrong gradient."""
+        lines = [self.headline()]
+        for name, comparison in self.wrong.items():
+            lines += [f"The gradient of {name} is wrong:"] * (len(self.wrong) > 1)
+            lines += self.facts(self.targets[name], comparison, self.axes.get(name))
+        return "\n".join(lines)
+
+    def headline(self) -> str:
+        """Which gradients are wrong, and which are right."""
+        one, fine = len(self.wrong) == 1, [name for name in self.targets if name not in self.wrong]
+        line = f"{self.report.name}: the gradient{'' if one else 's'} of {listed([*self.wrong])} "
+        line += ("is wrong" if one else "are wrong") + (f"; {listed(fine)}: right" if fine else "")
+        return textwrap.fill(line, 80)
+
+    @staticmethod
+    def facts(target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
+        """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each."""
+        if comparison is None:
+            shapes = f"has shape {target.gradient.shape}, the input {target.x.shape}"
+            return [aligned("shape", shapes)]
+        analytic, numeric, worst = comparison.analytic, comparison.numeric, comparison.worst
+        if comparison.method == "adjoint":
+            axes = ("direction",)
+        a, b = float(analytic[worst.at]), float(numeric[worst.at])
+        unit = "of the largest entry"
+        if only_noise := any(note in worst.note for note in (ZERO, LOST)):
+            unit = "times the noise, which is all there should be"
+        lines = [
+            ("worst entry", place(worst.at, axes)),
+            ("yours", f"{a + 0.0:.9g}"),
+            ("numeric", f"{b:.9g}   ({comparison.method})"),
+            ("ratio", "—" if only_noise or not b else ratio(analytic, numeric, worst.at)),
+            ("error", f"{worst.error:.1e} {unit}; allowed {worst.allowed:.1e}"),
+        ]
+        if comparison.method != "adjoint" and (where := _where(comparison, axes)):
+            lines.insert(1, ("wrong", where))
+        return [aligned(*line) for line in lines]
+
+
+def _where(comparison: Comparison, axes: Axes) -> str:
+    """Which entries are wrong, if it is at most half of them: all at one place of some axis?"""
+    analytic, numeric, worst = comparison.analytic, comparison.numeric, comparison.worst
+    off = ~(abs(analytic - numeric) <= worst.allowed * abs(numeric).max())
+    if off.mean() > 0.5 or off.size == 1:
+        return ""
+    places = [
+        f"{axes[k] if axes is not None else f'axis {k}:'} {', '.join(map(str, at))}"
+        for k, at in enumerate(map(np.unique, off.nonzero()))
+        if len(at) <= 3 and len(at) < off.shape[k]
+    ]
+    return f"{int(off.sum())} of {off.size} entries" + (
+        f", all at {'; '.join(places)}" if places else ""
+    )

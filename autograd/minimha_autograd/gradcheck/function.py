@@ -1,0 +1,299 @@
+"""The function under check, of Tensors or of arrays, as one of NumPy arrays on the host."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..modes import no_grad
+from ..tensor import Tensor, array_of
+from . import on_tape
+from .error import GradcheckError
+
+__tracebackhide__ = True  # pytest shows the user's lines
+
+Arrays = dict[int, np.ndarray]  # by the number of the input
+Pullback = Callable[..., Any]
+
+
+class CheckedFunction:
+    """The function under check as one of host arrays.
+
+    It is only ever called with copies, so that the caller's arrays stay as they are. Parameters
+    follow the inputs, as if they were inputs.
+
+    inputs, names  all inputs, then the parameters
+    arity          the number of inputs without parameters
+    arrays         the array of each input; other inputs as they are
+    checked        the numbers of the inputs whose gradients are checked
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        names: Sequence[str] | None = None,
+        parameters: Any = None,
+    ) -> None:
+        if isinstance(f, type) or not callable(f):
+            what = f"the class {f.__name__}" if isinstance(f, type) else f"a {type(f).__name__}"
+            raise TypeError(
+                f"f is {what}: pass a function, an operation or a module, and its inputs after it"
+            )
+        named, signature = _named_parameters(f, parameters), _signature(f)
+        self.f, self.inputs, self.arity = f, (*inputs, *named.values()), len(inputs)
+        made_of = getattr(f, "func", f)  # what a partial was made of
+        self.name = getattr(made_of, "__name__", type(made_of).__name__)
+        own = _input_names(signature, len(inputs)) if names is None else list(names)
+        self.names = [*own, *(f"parameter {n}" if n in own else n for n in named)]
+        if len(own) != len(inputs):
+            raise ValueError(f"{len(self.inputs)} inputs, {len(self.names)} names")
+        if len(set(own)) < len(own):
+            raise ValueError(f"names: {', '.join(own)}: each can be there once")
+        self.on_tensors = any(isinstance(x, Tensor) for x in self.inputs)
+        self.arrays = [array_of(x) for x in self.inputs]
+        self.checked = [
+            k
+            for k, x in enumerate(self.inputs)
+            if isinstance(x, Tensor) == self.on_tensors and backend.is_floating(self.arrays[k])
+        ]
+        self.takes_tap = "tap" in signature
+        self._needs_tap = self.takes_tap and signature["tap"].default is inspect.Parameter.empty
+        self._require_floats()
+
+    def _require_floats(self) -> None:
+        """Raise TypeError unless there is something to check, and all of it can be."""
+        for k in self.checked:
+            if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
+                raise TypeError(
+                    f"gradcheck of {self.name}: {self.names[k]} is {self.arrays[k].dtype}; only "
+                    "float64 and float32 can be checked"
+                )
+        if not self.checked:
+            kinds = ", ".join(
+                f"{type(x).__name__} of {x.dtype}" if backend.is_array(x) else type(x).__name__
+                for x in self.arrays
+            )
+            raise TypeError(
+                f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
+                f"floating-point numbers ({kinds})"
+            )
+
+    @property
+    def shows_intermediates(self) -> bool:
+        """Whether its intermediates can be seen: on the tape, or through its keyword `tap`."""
+        return self.takes_tap or self.on_tensors
+
+    def error(self, message: str) -> GradcheckError:
+        """The error that says this of the function."""
+        return GradcheckError(f"{self.name}: {message}")
+
+    @cached_property
+    def originals(self) -> Arrays:
+        """The checked inputs on the host."""
+        return {k: backend.to_numpy(self.arrays[k]) for k in self.checked}
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The arrays by name whose gradients are not checked, on the host."""
+        named = enumerate(zip(self.names, self.arrays, strict=True))
+        others = {name: x for k, (name, x) in named if k not in self.checked}
+        return {name: backend.to_numpy(x) for name, x in others.items() if backend.is_array(x)}
+
+    @cached_property
+    def precision(self) -> str:
+        """That of the numeric side: float64 if f can be evaluated in it, else float32."""
+        try:
+            outputs = self.evaluate(self.as_dtype("float64"))
+        except Exception:  # whatever f raises, it does not take float64
+            return "float32"
+        return "float64" if all(y.dtype == np.float64 for y in outputs) else "float32"
+
+    @cached_property
+    def hosts(self) -> Arrays:
+        """The checked inputs on the host, in the precision of the numeric side."""
+        return self.as_dtype(self.precision)
+
+    def as_dtype(self, dtype: str) -> Arrays:
+        """The checked inputs on the host, of this dtype."""
+        return {k: x.astype(dtype) for k, x in self.originals.items()}
+
+    def evaluate(self, hosts: Arrays, tap: Tap | None = None) -> list[np.ndarray]:
+        """The values of f, on the host, with the checked inputs replaced."""
+        with no_grad():  # complex values have no place on the tape
+            return [backend.to_numpy(y) for y in self.call(self.copies(hosts), tap)[0]]
+
+    def intermediates(
+        self, hosts: Arrays, replaced: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """The values of f and its intermediates of floats by name, some of them replaced."""
+        tap = Tap(replaced)
+        values = self.evaluate(hosts, tap)
+        return values, {name: x for name, x in tap.hosts.items() if x.dtype.kind == "f"}
+
+    def copies(self, hosts: Arrays, requires_grad: bool = False) -> list[Any]:
+        """The inputs, the checked ones made anew from host arrays."""
+        inputs = list(self.inputs)
+        for k, host in hosts.items():
+            x = backend.like(host, self.arrays[k])
+            inputs[k] = Tensor(x, requires_grad=requires_grad) if self.on_tensors else x
+        return inputs
+
+    def call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
+        """The values of f as arrays, and the pullback to its inputs."""
+        settings = {"tap": tap or Tap()} if self.takes_tap and (tap or self._needs_tap) else {}
+        if self.on_tensors:
+            return self._call_on_tensors(inputs, tap, settings)
+        result = getattr(self.f, "with_pullback", self.f)(*inputs, **settings)
+        if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+            tensors = "; to check a function of Tensors, pass Tensors"
+            raise self.error(
+                f"a function of arrays must return (value, pullback), not {_kind(result)}"
+                f"{'' if result is None or isinstance(result, tuple) else tensors}"
+            )
+        if isinstance(result[0], list):
+            raise self.error("several values are returned as a tuple, not a list")
+        return [backend.asarray(y) for y in _tuple(result[0])], result[1]
+
+    def _call_on_tensors(
+        self, inputs: list[Any], tap: Tap | None, settings: dict[str, Any]
+    ) -> tuple[list[Any], Pullback]:
+        outputs = _tuple(
+            on_tape.call(
+                lambda: self.f(*inputs[: self.arity], **settings),
+                None if self.takes_tap else tap,
+                self.inputs[self.arity :],
+                inputs[self.arity :],
+            )
+        )
+        if not all(isinstance(y, Tensor) for y in outputs):
+            kinds = ", ".join(type(y).__name__ for y in outputs)
+            raise self.error(f"a function of Tensors must return Tensors, not {kinds}")
+        if tap is not None:
+            tap.leave_out(outputs)
+
+        def pullback(*cotangents: Any) -> tuple[Any, ...]:
+            checked = [inputs[k] for k in self.checked]
+            for x in checked:
+                x.grad = None
+            on_tape.backward(self.name, outputs, cotangents, before=checked[0])
+            return tuple(x.grad for x in checked)
+
+        return [y.data for y in outputs], pullback
+
+    def sorted_gradients(
+        self, returned: Any
+    ) -> tuple[dict[int, np.ndarray | None], dict[str, np.ndarray]]:
+        """What a pullback returned, on the host: by the number of the input, None where nothing
+        arrived, and by the name of the intermediate."""
+        inner = {}
+        if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):
+            *rest, by_name = returned
+            returned, by_name = tuple(rest), {str(n): dx for n, dx in by_name.items()}
+            inner = {n: np.array(self._host(dx, n)) for n, dx in by_name.items() if dx is not None}
+        if not isinstance(returned, tuple):
+            one = "; (dx,), with a comma, is a tuple of one" if len(self.checked) == 1 else ""
+            raise self.error(
+                f"the pullback must return a tuple of gradients, not {_kind(returned)}"
+                f"{one if returned is not None else ''}"
+            )
+        if len(returned) == len(self.inputs):
+            returned = tuple(returned[k] for k in self.checked)
+        if len(returned) != len(self.checked):
+            raise self.error(
+                f"the pullback returned {len(returned)} gradient{'s' * (len(returned) != 1)} for "
+                f"{len(self.checked)} input{'s' * (len(self.checked) != 1)} that can have one"
+            )
+        return {
+            k: None if dx is None else self._host(dx, self.names[k])
+            for k, dx in zip(self.checked, returned, strict=True)
+        }, inner
+
+    def _host(self, dx: Any, name: str) -> np.ndarray:
+        """What a pullback returned as the gradient of this, on the host."""
+        if not (backend.is_array(dx) or isinstance(dx, Number)):
+            kind = type(dx).__name__
+            raise self.error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
+        return backend.to_numpy(backend.asarray(dx))
+
+
+class Tap:
+    """What a function hands its intermediates to: it sees them, and may put others in their place.
+
+    replaced  host arrays by name. The second intermediate of a name is "name 2"
+    arrived   the intermediates as they came
+    hosts     the arrays among them on the host, as they were on arrival
+    """
+
+    def __init__(self, replaced: Mapping[str, np.ndarray] | None = None) -> None:
+        self.replaced, self.arrived = replaced or {}, dict[str, Any]()
+        self.hosts, self._count = dict[str, np.ndarray](), Counter[str]()
+
+    def __call__(self, name: str, x: Any) -> Any:
+        name = str(name)
+        self._count[name] += 1
+        name = name if self._count[name] == 1 else f"{name} {self._count[name]}"
+        self.arrived[name], array = x, array_of(x)
+        if hasattr(array, "dtype"):
+            self.hosts[name] = np.array(backend.to_numpy(array))  # f may go on in the same memory
+        if name not in self.replaced:
+            return x
+        other = backend.like(self.replaced[name], array)
+        return Tensor(other) if isinstance(x, Tensor) else other
+
+    def leave_out(self, outputs: tuple[Any, ...]) -> None:
+        """Forget the intermediates that are the result."""
+        known = {id(y) for y in outputs}
+        for name in [name for name, x in self.arrived.items() if id(x) in known]:
+            del self.arrived[name]
+            self.hosts.pop(name, None)
+
+
+def _named_parameters(f: Callable[..., Any], parameters: Any) -> dict[str, Tensor]:
+    """Tensors by name: those of a module, f unless another is given, or as they are given."""
+    named = getattr(f if parameters is None else parameters, "named_parameters", None)
+    if named is not None:
+        return dict(named())
+    if parameters is None:
+        return {}
+    if not (isinstance(parameters, Mapping) and all(map(_is_tensor, parameters.values()))):
+        kind = type(parameters).__name__
+        raise TypeError(f"parameters must be Tensors by name, or a module, not this {kind}")
+    return dict(parameters)
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor)
+
+
+def _signature(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list[str]:
+    """The names of the first parameters of a function, as far as it has names for them."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in signature.values() if p.kind in positional]
+    return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
+
+
+def _kind(x: Any) -> str:
+    """What was returned in place of what should have been."""
+    if x is None:
+        return "None: is a return missing?"
+    kind = f"a {type(x).__name__}"
+    return f"{kind} of {', '.join(type(y).__name__ for y in x)}" if isinstance(x, tuple) else kind
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    return values if isinstance(values, tuple) else (values,)

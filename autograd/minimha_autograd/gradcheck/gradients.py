@@ -1,0 +1,260 @@
+"""The gradients under check: what the function's own pullback returns, and how far it is rounded.
+
+For a random cotangent c the function becomes a number, L = Σ c · f(inputs), whose gradient the
+pullback and numeric derivatives must agree on. Random, because a cotangent of ones makes the true
+gradient of softmax vanish, so that a backward of zeros would pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..tensor import Tensor, array_of
+from .function import Arrays, CheckedFunction, Pullback, Tap
+from .numeric import Loss, largest, perturbed
+
+__tracebackhide__ = True
+
+
+class Gradients:
+    """The gradients of a function by its own pullback, for random cotangents.
+
+    Raises GradcheckError where the numbers need no comparison: values that are not finite floats,
+    that differ from call to call, arrays changed in place, gradients of the wrong kind, or that
+    differ when the pullback is called again.
+
+    gradients    by the number of the input, on the host
+    noise        how far each moves when everything is rounded anew
+    wrong_shape  the numbers of the inputs whose gradient has another shape
+    not_linear   the names of those whose gradient is not linear in the cotangent, and how it shows
+    """
+
+    def __init__(self, function: CheckedFunction, rng: np.random.Generator) -> None:
+        self.function, self.not_linear = function, dict[str, str]()
+        self.wrong_shape = set[int]()
+        values = function.evaluate(function.originals)
+        if not all(y.dtype.kind == "f" for y in values):
+            raise function.error(f"the values have dtype {', '.join(str(y.dtype) for y in values)}")
+        if not all(np.isfinite(y).all() for y in values):
+            raise function.error(
+                "the value is NaN or infinite at these inputs: nothing can be checked"
+            )
+        self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
+        self._size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
+        self.gradients, _ = self._pull(function.originals, self.cotangents, values)
+        self.noise = dict.fromkeys(function.checked, 0.0)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of f were seen on the first call
+            self._measure_noise(rng)
+
+    @property
+    def rounding(self) -> float:
+        """About how far L is rounded, on the numeric side."""
+        return float(np.finfo(self.function.precision).eps) * self._size
+
+    def of_intermediates(self) -> dict[str, np.ndarray]:
+        """The gradients of intermediates by name, as far as f returns them or the tape has them."""
+        return self._pull(self.function.originals, self.cotangents, tap=Tap())[1]
+
+    def loss(
+        self,
+        at: int | str,
+        held: Mapping[str, np.ndarray] | None = None,
+        seen: tuple[int | str, np.ndarray] | None = None,
+    ) -> Loss:
+        """L = Σ c · f as a function of one input, or of the intermediate of that name.
+
+        held  intermediates that stay at these values, whatever they are computed from
+        seen  an intermediate, or the number of a result, and its cotangent: that alone counts
+        """
+        function = self.function
+
+        def loss(x: np.ndarray) -> Any:
+            hosts = {j: y.astype(x.dtype, copy=False) for j, y in function.hosts.items()}
+            inner = {n: y.astype(x.dtype, copy=False) for n, y in (held or {}).items()}
+            if isinstance(at, int):
+                hosts[at] = x
+            else:
+                inner[at] = x
+            tap = Tap(inner) if inner or seen else None
+            with np.errstate(all="ignore"):  # a step may leave the domain
+                values = function.evaluate(hosts, tap)
+                terms = list(zip(self.cotangents, values, strict=True))
+                if seen and tap:
+                    name, c = seen
+                    y = values[name] if isinstance(name, int) else tap.hosts[name]
+                    terms = [(c, np.where(np.isfinite(y), y, 0))]  # a masked score is −∞
+                return sum(
+                    np.sum(np.multiply(c, y, dtype=np.result_type(y.dtype, np.float64)))
+                    for c, y in terms
+                )
+
+        return loss
+
+    def _pull(
+        self,
+        hosts: Arrays,
+        cotangents: list[np.ndarray],
+        expected: list[np.ndarray] | None = None,
+        tap: Tap | None = None,
+    ) -> tuple[Arrays, dict[str, np.ndarray]]:
+        """The gradients of the checked inputs and of the intermediates, on the host.
+
+        expected  the values, on the first call, which also looks for what differs between calls
+        """
+        function = self.function
+        inputs = function.copies(hosts, requires_grad=True)
+        values, pullback = function.call(inputs, tap)
+        if expected and not _equal(map(backend.to_numpy, values), expected):
+            raise function.error(
+                "two calls with the same inputs gave different values: does it draw random "
+                "numbers? Draw them before, or from a generator that is made anew in each call"
+            )
+        given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
+        found, inner = self._sorted(pullback(*given), hosts)
+        for k, host in hosts.items():
+            if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host, equal_nan=True):
+                raise function.error(f"{function.names[k]} was changed in place")
+        if not _equal(map(backend.to_numpy, given), cotangents):
+            raise function.error("the pullback changed its cotangent in place")
+        gradients = {k: np.array(dx) for k, dx in found.items()}  # a later call may change them
+        if expected:
+            self._call_again(pullback, given, values, gradients, found)
+        if tap is not None and function.on_tensors:
+            inner = {
+                name: np.zeros(x.shape) if x.grad is None else np.array(backend.to_numpy(x.grad))
+                for name, x in tap.arrived.items()
+                if isinstance(x, Tensor) and x.requires_grad
+            }
+        return gradients, inner
+
+    def _call_again(
+        self,
+        pullback: Pullback,
+        given: list[Any],
+        values: list[Any],
+        gradients: Arrays,
+        found: Arrays,
+    ) -> None:
+        """Look for what is right on the first call only; gradients are copies of what it found."""
+        function, hosts = self.function, self.function.originals
+        first = [np.array(backend.to_numpy(y)) for y in values]
+        again, _ = self._sorted(pullback(*given), hosts)
+        for k in gradients.keys() & again.keys():
+            if not np.array_equal(gradients[k], again[k], equal_nan=True):
+                raise function.error(
+                    f"called twice with one cotangent, the pullback gave two gradients of "
+                    f"{function.names[k]}: does it draw random numbers, add to an array that it "
+                    "keeps, or change what it saved?"
+                )
+        other = [
+            backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(given, values, strict=True)
+        ]
+        self._look_whether_linear(gradients, self._sorted(pullback(*other), hosts)[0])
+        for k, dx in gradients.items():
+            if not np.array_equal(dx, found[k], equal_nan=True):
+                raise function.error(
+                    f"a second call of the pullback changed the gradient of {function.names[k]} "
+                    "that the first had returned: it returns the same array each time"
+                )
+        function.evaluate(self._perturbed(np.random.default_rng(0)))
+        if not _equal(map(backend.to_numpy, values), first):
+            raise function.error(
+                "a second call changed the value that the first had returned: it returns the "
+                "same array each time"
+            )
+
+    def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
+        """−4 times the cotangent gives −4 times the gradient, to the bit; note it where not."""
+        for k in gradients.keys() - self.wrong_shape:
+            dx, other = gradients[k], times_minus_4[k]
+            with np.errstate(all="ignore"):
+                off = abs(other + 4 * dx).max(initial=0.0)
+                allowed = abs(dx).max(initial=0.0) * float(np.sqrt(np.finfo(dx.dtype).eps))
+            if dx.any() and np.array_equal(other, dx):
+                self.not_linear[self.function.names[k]] = (
+                    "is the same whatever the cotangent is: the pullback has to multiply by its "
+                    "argument, the gradient of the result"
+                )
+            elif off > allowed:
+                self.not_linear[self.function.names[k]] = (
+                    "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
+                    "in its argument. Does it look at its sign or size?"
+                )
+
+    def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
+        """What a pullback returned, with zeros where nothing arrived; note the wrong shapes."""
+        found, inner = self.function.sorted_gradients(returned)
+        gradients = {k: np.zeros_like(hosts[k]) if dx is None else dx for k, dx in found.items()}
+        for k, dx in gradients.items():
+            if dx.shape != hosts[k].shape:
+                self.wrong_shape.add(k)  # which has a likely cause
+            elif dx.dtype != hosts[k].dtype:
+                name = self.function.names[k]
+                raise self.function.error(
+                    f"the gradient of {name} has dtype {dx.dtype}, the input {hosts[k].dtype}"
+                )
+        return gradients, inner
+
+    def _measure_noise(self, rng: np.random.Generator) -> None:
+        """How far each gradient moves when inputs and cotangents move in their last places.
+
+        Where terms cancel, as in the gradient of a saturated softmax, what is left is rounded like
+        these terms: so the gradient is also taken at inputs nearer to zero, and rounded there. In
+        float32, where f can be evaluated in float64, its distance from that limits this: it is
+        rounding or, if it is a share of the gradient, a mistake in float32.
+        """
+        eps = max((float(np.finfo(c.dtype).eps) for c in self.cotangents), default=0.0)
+        elsewhere = dict.fromkeys(self.gradients, 0.0)
+        for nearness in (1, 1 / 3, 1 / 9, 1 / 27):
+            factor = 1 + 4096 * eps * rng.random()  # so that everything is rounded anew
+            moved = perturbed(self.cotangents, rng)
+            cotangents = [np.asarray(c * factor, dtype=c.dtype) for c in moved]
+            again, _ = self._pull(self._perturbed(rng), cotangents)
+            for k in again.keys() - self.wrong_shape:
+                change = largest(again[k] / factor - self.gradients[k])
+                self.noise[k] = max(self.noise[k], change)
+            nearer = {
+                k: (x * rng.uniform(0.8, 1.25, x.shape) * nearness).astype(x.dtype)
+                for k, x in self.function.originals.items()
+            }
+            for k, dx in self._pull_if_possible(nearer, self.cotangents).items():
+                elsewhere[k] = max(elsewhere[k], float(np.finfo(dx.dtype).eps) * largest(dx))
+        exact: Arrays = {}
+        if not all(dx.dtype == np.float64 for dx in self.gradients.values()):
+            cotangents = [c.astype("float64") for c in self.cotangents]
+            exact = self._pull_if_possible(self.function.as_dtype("float64"), cotangents)
+        for k, rounding in elsewhere.items():
+            if k in exact:
+                distance = float(abs(exact[k] - self.gradients[k]).max(initial=0.0))
+                most = max(rounding, 1e-3 / 30 * float(abs(self.gradients[k]).max(initial=0.0)))
+                self.noise[k] = max(self.noise[k], float(np.fmin(0.1 * distance, most)))
+            else:
+                self.noise[k] = max(self.noise[k], rounding)
+
+    def _pull_if_possible(self, hosts: Arrays, cotangents: list[np.ndarray]) -> Arrays:
+        try:
+            gradients, _ = self._pull(hosts, cotangents)
+        except Exception:  # whatever f raises, it was not asked about these inputs
+            return {}
+        return {k: dx for k, dx in gradients.items() if k not in self.wrong_shape}
+
+    def _perturbed(self, rng: np.random.Generator) -> Arrays:
+        originals = self.function.originals
+        return dict(zip(originals, perturbed(list(originals.values()), rng), strict=True))
+
+
+def _equal(some: Any, others: Any) -> bool:
+    return all(map(np.array_equal, some, others))
+
+
+def _norm(arrays: list[np.ndarray]) -> float:
+    """The Euclidean norm of all entries together."""
+    flat = np.concatenate([np.zeros(1), *(x.ravel() for x in arrays)])
+    scale = float(abs(flat).max())  # which may be too large to square
+    return scale * float(np.linalg.norm(flat / (scale or 1.0)))

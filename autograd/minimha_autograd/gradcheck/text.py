@@ -1,0 +1,51 @@
+"""Facts about numbers in plain text."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in plain text, one line a row."""
+    from rich.console import Console  # not at import: most programs print no table
+    from rich.table import Table
+
+    table = Table(*headers, box=None, pad_edge=False, header_style="")
+    for row in rows:
+        table.add_row(*row)
+    page = io.StringIO()
+    Console(file=page, width=200, color_system=None, force_jupyter=False, markup=False).print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
+def aligned(label: str, fact: str) -> str:
+    """A fact beside its label, in lines of at most 80 letters."""
+    return textwrap.fill(fact, 80, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15)
+
+
+def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
+    """An entry by the names of its axes, "head 2, query 5", or as it is written in code, [2, 5]."""
+    if not index:
+        return "the only one"
+    if axes is None:
+        return str(list(index))
+    return ", ".join(f"{label} {k}" for label, k in zip(axes, index, strict=True))
+
+
+def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
+    """Yours over what is right at the worst entry, and whether it is the same in every entry:
+    no other fact says as much about wrong numbers."""
+    large = abs(right) > 1e-3 * abs(right).max()
+    ratios = yours[large] / right[large]
+    same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)
+    at_worst = float(yours[worst] / right[worst]) or 0.0  # not −0
+    return f"{at_worst:.10g}{', the same in every entry' if same else ''}"

@@ -1,0 +1,277 @@
+"""What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
+
+A signature is a function of a Step that recognises one mistake, or a family of them, by the mark
+that it leaves in the gradient.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd.gradcheck import listed
+
+from .arrays import summed_over_groups, summed_to
+from .causes import UNEXPLAINED, Cause
+from .step import Product, Step, bare, elementwise, products
+from .trace import RESULT, Trace
+
+
+def before_comparing(trace: Trace, name: str) -> Cause | None:
+    """What can be said of a gradient whose numbers cannot be compared, or need not be."""
+    consumers, target = trace.consumers(name), trace.targets[name]
+    not_linear = trace.failed.gradients.not_linear
+    if not_linear and (name in not_linear or name not in trace.inputs):
+        how = not_linear.get(name) or next(iter(not_linear.values()))
+        return Cause("not-linear", f"the gradient of {name} {how}", "02 autograd")
+    if not {name, *consumers} <= trace.right.keys():
+        return Cause(
+            UNEXPLAINED,
+            "too many entries to look for a known mistake: try smaller arrays",
+        )
+    if target.gradient.shape != target.x.shape:
+        return _wrong_shape(target.gradient, trace, name)
+    if where := int((~np.isfinite(target.gradient)).sum()):
+        return Cause(
+            "not-finite",
+            f"{where} entries are NaN or infinite: is something divided by 0, or 0 multiplied by "
+            "∞? `with mh.detect_anomaly():` names the operation on Tensors",
+            "06 masks",
+        )
+    if not consumers:
+        return Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
+    return None
+
+
+def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
+    right = trace.right[name]
+
+    def is_(other: np.ndarray, candidate: np.ndarray | None) -> bool:
+        if candidate is None or candidate.shape != other.shape:
+            return False
+        return bool(abs(candidate - other).max(initial=0.0) <= 1e-5 * abs(other).max(initial=0.0))
+
+    for other in trace.wrong:  # the right gradient of an input that is wrong as well?
+        if other != name and other in trace.right and is_(trace.right[other], yours):
+            return _swapped(other)
+    if is_(right, yours.T):
+        return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+    if is_(right, summed_over_groups(yours, right)):
+        return Cause(
+            "unsummed",
+            f"summed over the heads of each group, it is right: each head of {name} serves "
+            f"{yours.shape[-3] // right.shape[-3]} others, and its gradient is the sum of theirs",
+            "07 multi-head",
+        )
+    if is_(right, summed_to(yours, right.shape)):
+        return Cause(
+            "unsummed",
+            f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
+            "forward, so its gradient is a sum over all the places where it was used",
+            "01 arrays",
+        )
+    return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
+
+
+def _swapped(name: str) -> Cause:
+    return Cause(
+        "another-input",
+        f"it is the gradient of {name}: are two gradients returned in the wrong order?",
+        "02 autograd",
+    )
+
+
+def uses(step: Step) -> Cause | None:
+    """A node that is used more than once: which uses the gradient adds up, and how often."""
+    if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
+        return None
+    parts = [step.trace.part(step.name, c) for c in step.consumers]
+    if any(_parallel(a, b) for a, b in itertools.combinations(parts, 2)):
+        return None  # a factor in one looks like more or less of the other
+    for times in itertools.product((0, 1, 2), repeat=len(parts)):
+        total = sum(n * x for n, x in zip(times, parts, strict=True))
+        if len(set(times)) != 2 or {0, 2} <= set(times) or not step.is_yours(np.asarray(total)):
+            continue
+        wrong = listed([c for c, n in zip(step.consumers, times, strict=True) if n != 1])
+        if 0 in times:
+            return Cause(
+                "path-missing",
+                f"it is right but for what comes through {wrong}: is that use forgotten? "
+                f"{step.name} is used {len(parts)} times, and its gradient is the sum over its "
+                "uses: +=, not =",
+                "02 autograd",
+            )
+        return Cause(
+            "path-twice",
+            f"what comes through {wrong} is in it twice: {step.name} is used {len(parts)} times, "
+            "and each use counts once",
+            "02 autograd",
+        )
+    return None
+
+
+def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    return bool(abs(abs(np.sum(a * b)) - lengths) <= 1e-9 * lengths)
+
+
+def nothing(step: Step) -> Cause | None:
+    """No gradient at all."""
+    if step.yours.any() and not step.is_yours(np.zeros_like(step.right)):
+        return None
+    if step.consumer is not None and len(step.consumers) > 1:
+        text = f"nothing arrives at {step.name} through {step.consumer}: is that use forgotten?"
+        return Cause("path-missing", text, "02 autograd")
+    on_tensors = step.trace.function.on_tensors
+    why = (
+        "cut off, by detach() or .data?"
+        if on_tensors
+        else "None, or zeros that are never filled in?"
+    )
+    return Cause("zero", f"no gradient arrives at {step.name}: is it {why}", "02 autograd")
+
+
+def constant_ratio(step: Step) -> Cause | None:
+    """The right gradient times a number."""
+    ratio = step.multiple(step.right, step.yours)
+    if ratio is None:
+        return None
+    if abs(ratio + 1) < 1e-6:
+        return Cause("sign", f"the sign of {step} is flipped: it is −1 times the right one")
+    for n, product in _lengths(step):
+        if abs(ratio * n - 1) < 1e-6:
+            return Cause(
+                "averaged",
+                f"it is 1/{n} of the right one in every entry, and {n}{product} is a length that "
+                "is summed over: is it the mean where the sum belongs?",
+                "01 arrays",
+            )
+    known = next((product for n, product in _lengths(step) if abs(ratio / n - 1) < 1e-6), "")
+    what = (
+        f"what comes through {step.consumer}" if step.consumer and len(step.consumers) > 1 else "it"
+    )
+    digits = 6 if abs(ratio - 1) > 1e-4 else 12
+    return Cause(
+        "factor",
+        f"{what} is {ratio:.{digits}g}{known} times the right one in every entry: is a factor of "
+        f"{step} missing in the backward, or there twice?",
+    )
+
+
+def _lengths(step: Step) -> Iterator[tuple[int, str]]:
+    """Products of lengths of axes that a gradient could have been summed or averaged over: those
+    that one side of the step has and the other lacks."""
+    before, after = (Counter(step.values[n].shape) for n in (step.name, step.consumer or RESULT))
+    lengths = [*(after - before).elements(), *(before - after).elements()]
+    for count in range(1, min(len(lengths), 3) + 1):
+        for axes in itertools.combinations(lengths, count):
+            if (n := int(np.prod(axes))) > 1:
+                yield n, f" = {' · '.join(map(str, axes))}" if count > 1 else ""
+
+
+def transposed(step: Step) -> Cause | None:
+    """The right gradient with axes exchanged."""
+    for axes in itertools.permutations(range(step.right.ndim)):
+        if list(axes) != sorted(axes) and step.is_yours(np.transpose(step.right, axes)):
+            return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+    return None
+
+
+def reordered(step: Step) -> Cause | None:
+    """The right gradient under a reshape alone, where axes have to be swapped as well."""
+    if not step.distance or step.yours.size < 3:
+        return None
+    shape = step.value.shape
+    shapes = {x.shape for x in step.values.values() if x.size == step.value.size and x.ndim > 1}
+    if len(step.consumers) > 1:  # cut into parts, each split into heads
+        n, parts = len(step.consumers), [step.values[c].shape for c in step.consumers]
+        split = [(*s[:-3], s[-2], n, s[-3], s[-1]) for s in parts if len(s) > 2]
+        shapes |= {s for s in split if np.prod(s) == step.value.size}
+    for other in sorted({*shapes, shape}):
+        for axes in itertools.permutations(range(len(other))):
+            for a, is_it in ((step.yours, step.is_right), (step.right, step.is_yours)):
+                if is_it(np.transpose(a.reshape(other), axes).reshape(shape)):
+                    return Cause(
+                        "reshape-for-swap",
+                        "it has the right numbers in another order: is there a reshape where axes "
+                        "have to be swapped? From (…, H, T, D) to (…, T, H·D) it takes both",
+                        "07 multi-head",
+                    )
+    return None
+
+
+def another_input(step: Step) -> Cause | None:
+    """The right gradient of another input."""
+    candidates = set(step.trace.wrong) - {step.name, *step.downstream}
+    for name, gradient in step.gradients.items():
+        if name in candidates and step.is_yours(gradient):
+            return _swapped(name)
+    return None
+
+
+def passed_through(step: Step) -> Cause | None:
+    """The gradient of a later node as it came, or one term too much."""
+    for name in step.downstream:
+        dy = summed_to(step.gradients.get(name), step.value.shape)
+        if (ratio := step.multiple(dy, step.yours)) is not None:
+            d, others = f"d{bare(name)}", [n for n in step.values if n not in step.downstream]
+            for factor in others:
+                x = step.values[factor]
+                if x.shape == step.gradients[name].shape and step.is_right(
+                    summed_to(x * step.gradients[name], step.value.shape)
+                ):
+                    text = f"it is {d}, where {d} · {bare(factor)} is right"
+                    return Cause("operand-wrong", text, "02 autograd")
+            times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
+            return Cause(
+                "slope-missing",
+                f"the gradient of {name} is passed on as it came{times}: is the derivative of the "
+                f"step from {step.name} missing?",
+                "02 autograd",
+            )
+        if name not in step.consumers and dy is not None and step.is_yours(step.right + dy):
+            return Cause(
+                "path-twice",
+                f"the gradient of {name} is added once too often: does the forward use {step.name} "
+                "there?",
+                "02 autograd",
+            )
+    return None
+
+
+def product(step: Step) -> Cause | None:
+    """A product of a gradient and a value, as is the right one, but of others."""
+    shape = step.value.shape
+    known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
+    same = [p for p, made in known if step.multiple(made, step.right) is not None]
+    for p in same:
+        if (n := _one_of_many(step, p.array)) is not None:
+            return Cause(
+                "path-missing",
+                f"it is {p.text} of item {n} of the batch alone: {step.name} serves all of them, "
+                "and its gradient is the sum over their shares",
+                "01 arrays",
+            )
+    mine = next((p for p, made in known if step.multiple(made, step.yours) is not None), None)
+    if mine is None:
+        return None
+
+    def unlike(p: Product) -> tuple[bool, bool]:
+        return p.is_matrix != mine.is_matrix, p.operands != mine.operands
+
+    right = min(same, key=unlike, default=None)
+    text = f"it is {mine.text}" + (f", and {right.text} would be right" if right else "")
+    if mine.is_matrix and right is not None and right.operands == mine.operands:
+        text += ": for y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
+        return Cause("operand-transposed", text, "04 projections")
+    name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
+    return Cause(name, text, "04 projections")
+
+
+def _one_of_many(step: Step, x: np.ndarray) -> int | None:
+    """Which one of the items that a right gradient sums over is yours."""
+    items = (summed_to(item, step.value.shape) for item in x) if x.ndim > step.value.ndim else ()
+    return next((n for n, x in enumerate(items) if step.multiple(x, step.yours) is not None), None)

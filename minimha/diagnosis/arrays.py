@@ -1,0 +1,55 @@
+"""Arrays that were broadcast, and heads that share a key head."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
+    """x summed over the axes along which an array of this shape was broadcast; None if it cannot
+    have been."""
+    if x is None or x.ndim < len(shape):
+        return None
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    for k, n in enumerate(shape):
+        if n == 1 != x.shape[k]:
+            x = x.sum(axis=k, keepdims=True)
+    return x if x.shape == shape else None
+
+
+def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """a @ b, where fewer heads of one are repeated for those of the other; None if they do not
+    broadcast."""
+    if a.ndim >= 3 <= b.ndim and 0 not in (heads := (a.shape[-3], b.shape[-3])):
+        a = np.repeat(a, max(heads[1] // heads[0], 1), axis=-3)
+        b = np.repeat(b, max(heads[0] // heads[1], 1), axis=-3)
+    try:
+        return np.matmul(a, b)
+    except ValueError:
+        return None
+
+
+def by_group(x: np.ndarray, like: np.ndarray) -> np.ndarray | None:
+    """x (…, H, m, n) as (…, G, H/G, m, n), where like has G heads and x more of them."""
+    if not x.ndim == like.ndim >= 3:
+        return None
+    heads, groups = x.shape[-3], like.shape[-3]
+    if not 1 <= groups < heads or heads % groups:
+        return None
+    return x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:])
+
+
+def summed_over_groups(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """x with the heads of each group added up, where there are more of them than in like."""
+    groups = by_group(x, like)
+    return x if groups is None else groups.sum(axis=-3)
+
+
+def transposed(x: np.ndarray) -> np.ndarray:
+    """x with its last two axes exchanged."""
+    return np.swapaxes(x, -1, -2)
+
+
+def through_softmax(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The pullback of softmax: P · (dP − Σ P · dP)."""
+    return np.asarray(p * (dp - (p * dp).sum(axis=axis, keepdims=True)))

@@ -1,0 +1,150 @@
+"""What the error of a failed check says: the facts, then where the fault is, then the guess."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from minimha_autograd.gradcheck import aligned, listed
+
+from . import arithmetic, attention, layers
+from .causes import UNEXPLAINED, Cause, Diagnosis, Finding
+from .step import Step
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from minimha_autograd.gradcheck import FailedCheck
+
+Signature = Callable[[Step], Cause | None]
+
+SIGNATURES: tuple[Signature, ...] = (
+    arithmetic.uses,
+    arithmetic.nothing,
+    attention.scale,
+    attention.groups,
+    attention.softmax,
+    attention.untapped_softmax,
+    attention.dropout,
+    attention.mask,
+    layers.rope,
+    layers.norm,
+    layers.gain,
+    attention.parts_exchanged,
+    layers.target,
+    layers.embedding,
+    arithmetic.constant_ratio,
+    arithmetic.transposed,
+    arithmetic.reordered,
+    arithmetic.another_input,
+    arithmetic.passed_through,
+    arithmetic.product,
+)
+"""The known mistakes, in the order in which they are looked for: what knows attention first."""
+
+_AXES = {
+    ("query", "q", "heads"): ("batch", "head", "query", "column"),
+    ("key", "k", "value", "v"): ("batch", "head", "key", "column"),
+    ("raw", "scaled", "capped", "biased", "scores", "weights", "dropped"): (
+        "batch", "head", "query", "key",
+    ),
+}  # fmt: skip
+AXES = {(name, len(axes)): axes for names, axes in _AXES.items() for name in names}
+"""The names of the axes of attention's arrays, by the array's name and its number of axes: with
+fewer axes than these, the first could be any."""
+
+
+def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
+    """The message of a failed check, and its diagnosis."""
+    trace = Trace(failed)
+    diagnosis = diagnose(trace)
+    lines = [failed.headline()]
+    guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
+    shown = guesses or list(diagnosis.findings[:1])
+    for finding in shown:
+        name = finding.node
+        if name not in failed.wrong or len(failed.wrong) > 1:
+            lines.append(f"The gradient of {name} is wrong:")
+        target = trace.targets[name]
+        axes = failed.axes.get(name) or AXES.get((name, target.x.ndim))
+        lines += failed.facts(target, trace.comparison(name), axes)
+        if finding.after and trace.located:
+            lines.append(aligned("located", _location(trace, finding)))
+        lines.append(aligned("looks like", finding.text))
+        if finding.chapter:
+            lines.append(aligned("read", f"chapter {finding.chapter}"))
+    if rest := [f.node for f in diagnosis.findings if f not in shown]:
+        verb = "is" if len(rest) == 1 else "are"
+        lines.append(f"Wrong as well, and not explained, {verb} {listed(rest)}.")
+    advice = _advice(trace, diagnosis)
+    lines += [textwrap.fill(line, 80, break_on_hyphens=False) for line in advice]
+    return "\n".join(lines), diagnosis
+
+
+def diagnose(trace: Trace) -> Diagnosis:
+    """The nodes at fault and what each fault looks like."""
+    findings = []
+    for name in trace.culprits:
+        after = tuple(trace.consumers(name)) if trace.located else ()
+        cause = arithmetic.before_comparing(trace, name) or _guess(trace, name)
+        findings.append(Finding(name, after, *cause))
+    return Diagnosis(tuple(findings))
+
+
+def _guess(trace: Trace, name: str) -> Cause:
+    for step in _steps(trace, name):
+        for signature in SIGNATURES:
+            try:
+                cause = signature(step)
+            except Exception as error:  # the facts have to reach the reader in any case
+                text = f"no guess by {signature.__name__} at {step}: {error!r}"
+                warnings.warn(text, RuntimeWarning, 2)
+                continue
+            if cause is not None:
+                return cause
+    return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
+
+
+def _steps(trace: Trace, name: str) -> Iterator[Step]:
+    consumers = trace.consumers(name)
+    if len(consumers) != 1:
+        yield Step(trace, name, None)
+    for consumer in consumers:
+        yield Step(trace, name, consumer)
+
+
+def _location(trace: Trace, finding: Finding) -> str:
+    """Where the fault is, in words."""
+    name, after = finding.node, listed(finding.after)
+    right = f"gradient of {after} is" if len(finding.after) == 1 else f"gradients of {after} are"
+    text = f"between {name} and {after}: the {right} right, that of {name} not"
+    unknown = trace.between(name)
+    return text + (f"; no gradient is returned of {listed(unknown)}, in between" if unknown else "")
+
+
+def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
+    """What would let the check say more."""
+    tapped = [n for n in trace.targets if n not in trace.inputs]
+    if trace.unknown:
+        yield (
+            f"The pullback returns a gradient of {listed(trace.unknown)}, which no tap is called "
+            f"with; tapped: {listed(tapped) or 'nothing'}"
+        )
+    if trace.unused:
+        name = trace.unused[0]
+        yield (
+            f"Nothing depends on what tap returned for {listed(trace.unused)}: go on with it, "
+            f'{name} = tap("{name}", {name})'
+        )
+    if trace.silent:
+        yield (
+            "The pullback returns no gradients of intermediates: let it return, after those of the "
+            f'inputs, a dictionary, {{"{tapped[0]}": d{tapped[0]}, …}}'
+        )
+    if not trace.located and diagnosis.cause == UNEXPLAINED:
+        yield (
+            "The check saw the gradients of the inputs only. To have the step located, pass what "
+            'is between through a keyword tap, scores = tap("scores", scores), and return its '
+            'gradient, {"scores": dscores}, after those of the inputs: see help(mh.gradcheck)'
+        )

@@ -1,0 +1,180 @@
+"""What wrong gradients of other layers look like: rotary positions, norms, losses, embeddings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from .arrays import summed_to
+from .attention import sharpness
+from .causes import Cause
+from .step import Step
+
+
+def rope(step: Step) -> Cause | None:
+    """Pairs of columns rotated by an angle: the gradient is rotated back."""
+    if step.consumer is None or step.yours.shape != step.value.shape:
+        return None
+    x, dx = (_split_like(a, step.output) for a in (step.value, step.yours))
+    if x is None or dx is None or x.shape[-1] % 2:
+        return None
+    for as_pairs in (_halves, _neighbours):
+        rotation = as_pairs(step.output) / as_pairs(x)
+        first = rotation.reshape(-1, *rotation.shape[-2:])[0]  # the position alone sets the angle
+        if not np.allclose(abs(rotation), 1, rtol=1e-6) or not np.allclose(rotation, first):
+            continue
+        if np.allclose(rotation.imag, 0):
+            continue
+        dy, pairs = as_pairs(step.dy), as_pairs(dx)
+        close = step.tolerance * abs(pairs).max(initial=0.0)
+        if abs(pairs - dy * rotation).max() < close:
+            return Cause(
+                "rope-direction",
+                "it is rotated the same way as in the forward: the gradient of a rotation by θ is "
+                "the rotation by −θ",
+                "08 positions",
+            )
+        if abs(pairs - dy).max() < close:
+            return Cause(
+                "rope-ignored",
+                "it is not rotated back by the angle of the forward: pairs have the right length "
+                "and the wrong direction",
+                "08 positions",
+            )
+    return None
+
+
+def _halves(x: np.ndarray) -> np.ndarray:
+    half = x.shape[-1] // 2
+    return x[..., :half] + 1j * x[..., half:]
+
+
+def _neighbours(x: np.ndarray) -> np.ndarray:
+    return x[..., ::2] + 1j * x[..., 1::2]
+
+
+def _split_like(x: np.ndarray, output: np.ndarray) -> np.ndarray | None:
+    """x in the shape of the output: as it is, or (…, T, H·D) split into heads; None for others."""
+    if x.shape == output.shape and x.ndim >= 2:
+        return x
+    if output.ndim >= 3:
+        heads, positions, width = output.shape[-3:]
+        if x.shape == (*output.shape[:-3], positions, heads * width):
+            return np.swapaxes(x.reshape(*x.shape[:-1], heads, width), -3, -2)
+    return None
+
+
+def norm(step: Step) -> Cause | None:
+    """Layer norm and RMS norm: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ."""
+    if not step.keeps_shape or step.value.ndim < 2:
+        return None
+    x, centred = step.value, step.value - _mean(step.value)
+    for (gain, shift), is_layer in itertools.product(_affine(step), (True, False)):
+        unit = (step.output - shift) / gain
+        inverse = _mean(unit / (centred if is_layer else x))  # 1/σ
+        if not np.allclose(unit, (centred if is_layer else x) * inverse, rtol=1e-6, atol=1e-9):
+            continue
+        if np.allclose(inverse, inverse.flat[0], rtol=1e-6):
+            continue  # one factor for all rows is no norm
+
+        def dx(
+            g: np.ndarray, mean: bool = is_layer, variance: bool = True, unit: np.ndarray = unit
+        ) -> np.ndarray:
+            return np.asarray(g - mean * _mean(g) - variance * unit * _mean(g * unit))
+
+        g, formula = step.dy * gain, _LAYER_NORM if is_layer else _RMS_NORM
+        if not step.is_right(dx(g) * inverse):
+            continue
+        known = [
+            ("norm-variance-term", dx(g, variance=False), "x̂ · mean(g · x̂) is missing"),
+            (
+                "norm-mean-term",
+                dx(g, mean=not is_layer),
+                f"mean(g) is {'missing' if is_layer else 'too much'}",
+            ),
+            ("norm-both-terms", g, "mean(g) + x̂ · mean(g · x̂) is missing"),
+            ("norm-gain", dx(step.dy), "the gain γ is missing in g"),
+        ]
+        for name, candidate, text in known:
+            if step.is_yours(candidate * inverse):
+                return Cause(name, f"{text}: {formula}", "09 training")
+        if step.is_yours(dx(g)):
+            return Cause("norm-sigma", f"1/σ is missing: {formula}", "09 training")
+    return None
+
+
+_LAYER_NORM = (
+    "right is dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ, "
+    "since mean and σ depend on x"
+)
+_RMS_NORM = "right is dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ, since σ depends on x"
+
+
+def _mean(a: np.ndarray) -> np.ndarray:
+    return np.asarray(a.mean(axis=-1, keepdims=True))
+
+
+def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Gains and shifts of the last axis that the step could have applied."""
+    width = step.value.shape[-1:]
+    vectors = [x for x in step.values.values() if x.shape == width]
+    gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]
+    yield from itertools.product(gains, shifts)
+
+
+def gain(step: Step) -> Cause | None:
+    """y = γ x̂ + β with the gradient passed on as it came."""
+    if not step.keeps_shape or not step.is_yours(step.dy):
+        return None
+    if not np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2):
+        return None  # not normalized
+    for factor, shift in _affine(step):
+        if np.allclose(step.output, factor * step.value + shift):
+            text = "the gain γ is missing: for y = γ · x̂ + β the gradient is dx̂ = γ · dy"
+            return Cause("norm-gain", text, "09 training")
+    return None
+
+
+def target(step: Step) -> Cause | None:
+    """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
+    if step.value.ndim < 1 or step.yours.shape != step.value.shape or not step.off.any():
+        return None
+    rows, size = step.off.any(axis=-1), abs(step.right).max(initial=0.0)
+    if (step.off.sum(axis=-1) > 1).any() or abs(
+        step.right.sum(axis=-1)
+    ).max() > step.tolerance * size:
+        return None
+    off = np.where(step.off, step.yours - step.right, 0).sum(axis=-1)[rows]
+    p = step.yours[rows] / off[:, None]
+    if abs(p.sum(axis=-1) - 1).max() > step.tolerance or not sharpness(step.value[rows], p, -1):
+        return None
+    return Cause(
+        "target-missing",
+        "the 1 is not subtracted at the target: right is dlogits = softmax(logits) − one-hot",
+        "09 training",
+    )
+
+
+def embedding(step: Step) -> Cause | None:
+    """A row of a table that is read more than once."""
+    if step.consumer is None or step.value.ndim != 2 or step.dy.shape[-1:] != step.value.shape[-1:]:
+        return None
+    off, width = step.off.any(axis=-1), step.value.shape[1]
+    if not off.any() or width < 2 or summed_to(step.dy, step.value.shape) is not None:
+        return None
+    made, dy = step.output.reshape(-1, width), step.dy.reshape(-1, width)
+    for x, dx in zip(step.value[off], step.yours[off], strict=True):
+        factor = (made @ x / (x @ x))[:, None]  # rows may be scaled as they are read
+        is_read = (abs(made - factor * x) <= 1e-9 * abs(made).max(initial=0.0)).all(axis=-1)
+        parts = (factor * dy)[is_read & (factor[:, 0] != 0)]
+        size = abs(dx).max()
+        if len(parts) < 2 or not (abs(parts - dx) <= step.tolerance * size).all(axis=-1).any():
+            return None
+    return Cause(
+        "repeats-overwritten",
+        f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read more than once, "
+        "and has the gradient of one of those places alone: gradients add up (np.add.at, not =)",
+        "09 training",
+    )

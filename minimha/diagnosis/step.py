@@ -1,0 +1,160 @@
+"""A step of a function with its gradient, and what such a gradient could have been made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import matmul, summed_over_groups, transposed
+from .inferred import attention_weights
+from .trace import RESULT, Trace
+
+
+class Step:
+    """A step from a node to one consumer: its part of the node's gradient, yours and right.
+
+    What other consumers add is subtracted, as their gradients are right. Where nothing is known of
+    consumers, or for all of them together, `consumer` is None.
+
+    name, value         of the node
+    consumer, output    name and value of what the step makes; dy is its gradient
+    yours, right        the two parts
+    values, gradients   of all nodes by name, the gradients numeric; values of constants as well,
+                        and what was inferred of intermediates that nobody taps
+    """
+
+    def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:
+        self.trace, self.name, self.consumer = trace, name, consumer
+        values, gradients = attention_weights(trace)
+        self.values = trace.values | trace.constants | values
+        self.gradients = trace.right | gradients
+        self.value, self.consumers = trace.values[name], trace.consumers(name)
+        self.yours, self.right = trace.targets[name].gradient.astype(np.float64), trace.right[name]
+        if consumer is not None:
+            self.output, self.dy = trace.values[consumer], trace.right[consumer]
+            if len(self.consumers) > 1 and self.yours.shape == self.right.shape:
+                self.right = trace.part(name, consumer)
+                others = (trace.part(name, c) for c in self.consumers if c != consumer)
+                self.yours = self.yours - sum(others)
+
+    def __str__(self) -> str:
+        return f"the step from {self.name} to {self.consumer}" if self.consumer else self.name
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether it is a step to one consumer, of the node's own shape."""
+        return self.consumer is not None and self.output.shape == self.value.shape
+
+    @cached_property
+    def distance(self) -> float:
+        """How far yours is from right, relative to the largest entry of either."""
+        return float(abs(self.yours - self.right).max(initial=0.0) / (self._size or 1.0))
+
+    def is_yours(self, candidate: np.ndarray | None) -> bool:
+        """Whether this is the gradient found, much closer to it than the right one is."""
+        return self._same(candidate, self.yours)
+
+    def is_right(self, candidate: np.ndarray | None) -> bool:
+        """Whether this is the right gradient, much closer to it than the one found is."""
+        return self._same(candidate, self.right)
+
+    def _same(self, candidate: np.ndarray | None, wanted: np.ndarray) -> bool:
+        if candidate is None or not candidate.shape == wanted.shape == self.yours.shape:
+            return False
+        off = abs(candidate - wanted).max(initial=0.0)
+        return bool(off <= min(1e-2 * self.distance, self.tolerance) * self._size)
+
+    @cached_property
+    def off(self) -> np.ndarray:
+        """Where yours is not right."""
+        return np.asarray(abs(self.yours - self.right) > 1e-3 * self.tolerance * self._size)
+
+    @cached_property
+    def _size(self) -> float:
+        return float(max(abs(x).max(initial=0.0) for x in (self.yours, self.right)))
+
+    @cached_property
+    def tolerance(self) -> float:
+        """The relative error at which two numbers are as good as the same."""
+        return 1e-6 if self.trace.targets[self.name].gradient.dtype == np.float64 else 1e-3
+
+    def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
+        """The factor that makes candidate wanted, None if there is none.
+
+        Any number is a multiple of any other: for a single one the square of the factor, or one
+        over it, has to be a whole number.
+        """
+        if candidate is None or candidate.shape != wanted.shape:
+            return None
+        square = float(np.sum(candidate * candidate))
+        if not square or not np.isfinite(square):
+            return None
+        factor = float(np.sum(candidate * wanted)) / square
+        if not factor or not self._same(factor * candidate, wanted):
+            return None
+        whole = max(factor * factor, 1 / (factor * factor))
+        is_simple = whole < 1000 and abs(whole - round(whole)) < self.tolerance
+        return factor if is_simple or np.count_nonzero(candidate) > 1 else None
+
+    @cached_property
+    def downstream(self) -> list[str]:
+        """The nodes computed from this one, the consumer first."""
+        later = self.trace.descendants(self.name)
+        return sorted((n for n in self.values if n in later), key=lambda n: n != self.consumer)
+
+
+class Product(NamedTuple):
+    """A product of a gradient and a value: in words, the two names, the array, and whether it is a
+    matrix product."""
+
+    text: str
+    operands: frozenset[str]
+    array: np.ndarray
+    is_matrix: bool = True
+
+
+def products(step: Step, each_head: bool = False) -> Iterator[Product]:
+    """All products of a gradient and a value, or their transposes, that broadcast from the node's
+    shape; the heads of a group are added up, unless each_head asks for them one by one."""
+    gradients = [
+        (f"d{bare(n)}", x) for n, x in step.gradients.items() if n != step.name and x.ndim >= 2
+    ]
+    values = [(bare(n), x) for n, x in step.values.items() if x.ndim >= 2]
+    for (g, dy), (a, x) in itertools.product(_with_merged(gradients), _with_merged(values)):
+        ways = itertools.product(
+            ((g, dy), (f"{g}ᵀ", transposed(dy))), ((a, x), (f"{a}ᵀ", transposed(x)))
+        )
+        for way in ways:
+            for (left, p), (right, q) in (way, way[::-1]):
+                ends = p.shape[-2], q.shape[-1]
+                if p.shape[-1] != q.shape[-2] or ends != step.value.shape[-2:]:
+                    continue
+                if (made := matmul(p, q)) is not None:
+                    made = made if each_head else summed_over_groups(made, step.value)
+                    yield Product(f"{left} {right}", frozenset({g, a}), made)
+
+
+def elementwise(step: Step) -> Iterator[Product]:
+    """The products of the consumer's gradient and a value that has its shape."""
+    for a, x in step.values.items():
+        if step.consumer and x.shape == step.dy.shape:
+            g = f"d{bare(step.consumer)}"
+            yield Product(f"{g} · {bare(a)}", frozenset({g, a}), step.dy * x, is_matrix=False)
+
+
+def bare(name: str) -> str:
+    """The name of a node as it stands in a formula."""
+    return name.replace(RESULT, "out")
+
+
+def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    """These, and those of three axes or more with the heads side by side: (…, T, H·D)."""
+    return arrays + [
+        (f"merged {name}", np.swapaxes(x, -3, -2).reshape(*x.shape[:-3], x.shape[-2], -1))
+        for name, x in arrays
+        if x.ndim >= 3
+    ]

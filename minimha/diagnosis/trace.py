@@ -1,0 +1,170 @@
+"""Where a wrong gradient comes from: the node that is wrong while all computed from it is right.
+
+A function that can be located shows its intermediates. Each is an input of what comes after it, so
+its numeric gradient can be taken as that of an input can; and moving it shows what is computed from
+it, directly or through others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from minimha_autograd.gradcheck import Comparison, FailedCheck
+
+RESULT = "the result"
+
+
+class Trace:
+    """The nodes of a function at its inputs: inputs, intermediates, and results.
+
+    values    by name, in the order in which they are made
+    targets   inputs and intermediates with the gradient under check, 0 where there is none
+    known     the names whose gradient the pullback returns, and the results
+    unknown   names of gradients that the pullback returns, of nothing that is tapped
+    unused    intermediates from which nothing is computed: what tap returned was not used
+    silent    whether intermediates are tapped and the pullback returns no gradient of any
+    right     the numeric gradients; that of a result is its cotangent
+    wrong     the names whose two gradients differ
+    constants arrays of floats among the inputs that have no gradient
+    """
+
+    def __init__(self, failed: FailedCheck) -> None:
+        self.failed, self.function = failed, failed.function
+        self.located = self.function.shows_intermediates
+        self.targets, self.inputs = dict(failed.targets), list(failed.targets)
+        self._numbers = dict(zip(self.inputs, self.function.hosts, strict=True))
+        self._parts: dict[tuple[str, str], np.ndarray] = {}
+        self._after: dict[str, set[str]] = {}
+        results, inner = self.function.intermediates(self.function.hosts)
+        self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
+        hosts = zip(self.inputs, self.function.hosts.values(), strict=True)
+        self.values = dict(hosts) | inner | dict(zip(self.results, results, strict=True))
+        constants = self.function.constants
+        self.constants = {name: x for name, x in constants.items() if x.dtype.kind == "f"}
+        returned = failed.gradients.of_intermediates() if self.located else {}
+        self.unknown = [name for name in returned if name not in inner]
+        self.known = {*self.inputs, *self.results, *returned}
+        self.silent = bool(self.function.takes_tap and inner and not returned)
+        self.wrong = list(failed.wrong)
+        self._judge(inner, returned)
+
+    def _judge(self, values: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
+        """Compare the gradients of the intermediates that are known with their numeric ones."""
+        # where the complex step holds for the inputs, it does for what is computed from them
+        small = [t for t in self.targets.values() if t.x.size <= t.MANY]
+        confirmed = bool(small) and all(t.analytic for t in small)
+        first = self.targets[self.inputs[0]]
+        dtype = first.gradient.dtype
+        for name, x in values.items():
+            gradient = np.real(returned.get(name, np.zeros(x.shape)))
+            if gradient.dtype != np.float32:  # which is held to what it can be
+                gradient = gradient.astype(dtype)
+            self.targets[name] = target = replace(
+                first,
+                name=name,
+                x=x,
+                gradient=gradient,
+                loss=self.failed.gradients.loss(name),
+                noise=10 * float(np.finfo(dtype).eps) * float(abs(gradient).max(initial=0.0)),
+                confirmed=confirmed,
+            )
+            if name in returned and not (
+                gradient.shape == x.shape and next(target.compare("adjoint")).passed
+            ):
+                self.wrong.append(name)
+        self.unused = [n for n in values if n in returned and not self.descendants(n)]
+        self.wrong = [name for name in self.wrong if name not in self.unused]
+
+    def comparison(self, name: str) -> Comparison | None:
+        """The comparison that a wrong gradient failed, of its entries rather than directions; None
+        if it has the wrong shape."""
+        target = self.targets[name]
+        if target.gradient.shape != target.x.shape:
+            return None
+        compared = target.compare(entrywise=self.has_time_for(name))
+        failed = (comparison for comparison in compared if not comparison.passed)
+        return next(failed, None) or self.failed.wrong[name]
+
+    @cached_property
+    def right(self) -> dict[str, np.ndarray]:
+        """The right gradients by name: those that were found right, and the numeric ones of the
+        nodes at fault, where there are not too many entries."""
+        found = {
+            name: target.gradient.astype(np.float64)
+            for name, target in self.targets.items()
+            if name in self.known and name not in self.wrong
+        }
+        numeric = {n: self.targets[n].numeric() for n in self.culprits if self.has_time_for(n)}
+        results = zip(self.results, self.failed.gradients.cotangents, strict=True)
+        return found | numeric | {name: c.astype(np.float64) for name, c in results}
+
+    def has_time_for(self, name: str) -> bool:
+        """Whether the entries of a node are few enough for a numeric gradient of each."""
+        target, everything = self.targets[name], sum(self.values[n].size for n in self.inputs)
+        return target.x.size * max(everything, target.MANY) <= 2 * target.MANY**2
+
+    @cached_property
+    def culprits(self) -> list[str]:
+        """The wrong nodes, the last made first, from which no wrong node is computed."""
+        wrong = set(self.wrong)
+        made = [name for name in self.values if name in wrong]
+        return [name for name in reversed(made) if not wrong & self.descendants(name)]
+
+    def descendants(self, name: str) -> set[str]:
+        """The nodes that move when this one moves."""
+        if name not in self._after:
+            self._after[name] = self._moved_by(name, {})
+        return self._after[name]
+
+    def consumers(self, name: str) -> list[str]:
+        """The known nodes that move with this one while all other known ones are held: those
+        computed from it in one step, as far as is known."""
+        moved = self._moved_by(name, self._held(name)) & self.known
+        return [n for n in self.values if n in moved]
+
+    def between(self, name: str) -> list[str]:
+        """The intermediates between this one and its consumers, whose gradient is not known."""
+        moved = self._moved_by(name, self._held(name)) - self.known
+        return [n for n in self.values if n in moved and self.descendants(n) & self.known]
+
+    def part(self, name: str, consumer: str) -> np.ndarray:
+        """The part of a node's numeric gradient that comes through this consumer.
+
+        The parts of all consumers add up to the gradient.
+        """
+        if (name, consumer) not in self._parts:
+            at = self._numbers.get(name, name)
+            seen = self.results.index(consumer) if consumer in self.results else consumer
+            loss = self.failed.gradients.loss(at, self._held(name), (seen, self.right[consumer]))
+            alone = replace(self.targets[name], loss=loss, noise=0.0)
+            self._parts[name, consumer] = alone.numeric()
+        return self._parts[name, consumer]
+
+    def _held(self, name: str) -> dict[str, np.ndarray]:
+        held = self.descendants(name) & self.known - set(self.results)
+        return {n: self.values[n] for n in held}
+
+    def _moved_by(self, name: str, held: Mapping[str, np.ndarray]) -> set[str]:
+        """The nodes that move when all entries of this one move a little, by different shares, so
+        that none leaves its domain."""
+        x, hosts, replaced = self.values[name], dict(self.function.hosts), dict(held)
+        r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
+        moved = np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)
+        if name in self._numbers:
+            hosts[self._numbers[name]] = moved
+        else:
+            replaced[name] = moved
+        results, inner = self.function.intermediates(hosts, replaced)
+        now = inner | dict(zip(self.results, results, strict=True))
+        return {
+            n
+            for n, y in now.items()
+            if n in self.values.keys() - {name}
+            and not np.array_equal(y, self.values[n], equal_nan=True)
+        }
