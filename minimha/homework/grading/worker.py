@@ -26,6 +26,7 @@ _ALLOWED = (
     "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",
     "object.__setattr__", "sys._getframe", "sys._getframemodulename", "sys.excepthook",
     "sys.unraisablehook", "time.sleep",
+    "_thread.start_joinable_thread", "_thread.start_new_thread",  # reported from Python 3.12 on
 )  # fmt: skip
 """Harmless events that Python reports to audit hooks."""
 _UNREPORTED = """
