@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import importlib
@@ -25,6 +26,16 @@ def spread(values: Sequence[float]) -> str:
     """The median, and in brackets the quarter and the three-quarter mark."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Turn by turn."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def add_options(parser: argparse.ArgumentParser, quick: str) -> None:
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--save", type=pathlib.Path, help="write the page to a file, too")
 
 
 def table(headers: list[str], rows: list[list[str]]) -> str:
