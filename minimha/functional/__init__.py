@@ -4,12 +4,10 @@ from . import acceleration as acceleration
 from .cross_entropy import cross_entropy
 from .dropout import drop, dropout
 from .embedding import embedding
-from .gelu import gelu
-from .layer_norm import layer_norm
+from .gates import gelu, silu
 from .linear import linear
-from .rms_norm import rms_norm
+from .norms import layer_norm, rms_norm
 from .rope import rope
-from .silu import silu
 from .softmax import sink_softmax, softmax
 
 __all__ = [

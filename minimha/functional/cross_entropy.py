@@ -1,4 +1,4 @@
-"""Cross entropy of a softmax against the classes that came true."""
+"""Cross entropy of a softmax against the true classes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     y = (xp.sum(xp.log(total)) - xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))) / count
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        return dy * (exps / total - xp.astype(hit, dtype)) / count, None
+        softmax, one_hot = exps / total, xp.astype(hit, dtype)
+        return dy * (softmax - one_hot) / count, None
 
     return y, pullback

@@ -11,9 +11,9 @@ from .acceleration import accelerated
 
 
 def _entries(table: Array, indices: Array) -> int:
-    """How many entries the value has, 0 for arguments that cannot be."""
-    fits = table.ndim == 2 and backend.is_array(indices)
-    return math.prod(indices.shape) * table.shape[1] if fits else 0
+    """The number of entries of y; 0 for arguments that are refused."""
+    possible = table.ndim == 2 and backend.is_array(indices)
+    return math.prod(indices.shape) * table.shape[1] if possible else 0
 
 
 @operation

@@ -11,7 +11,7 @@ from .acceleration import accelerated
 
 
 def _entries(x: Array, w: Array, b: Array | None = None) -> int:
-    """Those of y; 0 if x has so few rows or columns that a kernel's copies of w would not pay."""
+    """The entries of y; 0 if x has so few rows or columns that a copy of w does not pay."""
     rows = math.prod(x.shape[:-1])
     return rows * math.prod(w.shape[-1:]) if rows >= 64 and x.shape[-1] >= 32 else 0
 
@@ -21,13 +21,13 @@ def _entries(x: Array, w: Array, b: Array | None = None) -> int:
 def linear(
     x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
-    """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = dy, summed over the rows.
+    """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N).
     Raises ValueError for shapes that do not fit.
     """
-    fits = x.ndim and w.ndim == 2 and x.shape[-1] == w.shape[0]
-    if not fits or (b is not None and b.shape != w.shape[1:]):
+    same = x.ndim and w.ndim == 2 and x.shape[-1] == w.shape[0]
+    if not same or (b is not None and b.shape != w.shape[1:]):
         raise ValueError("x (…, M), w (M, N) and b (N,) need the same M and N")
     y, pull = ops.matmul.with_pullback(x, w, wanted=wanted[:2])
     y = y if b is None else y + b

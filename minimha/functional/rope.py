@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by angles that grow with their position."""
+"""Rotary positions: queries and keys rotated by angles that grow with their position."""
 
 from __future__ import annotations
 
@@ -22,40 +22,33 @@ def rope(
     width: int | None = None,
     interleaved: bool = False,
 ) -> tuple[Array, Pullback]:
-    """Turn pair i of columns of x by the angle t · base^(−2i/width), at position t.
+    """Rotate pair i of columns of x by the angle t · base^(−2i/width), at position t.
 
-        (a, b) -> (a cos − b sin, b cos + a sin)       dx = dy turned by the opposite angle
+        (a, b) -> (a cos − b sin, b cos + a sin)       dx = dy rotated by the opposite angle
 
     x            (…, T, D), in attention the queries or keys (…, H, T, D), before their product
     offset       the position of the first row: they are offset, …, offset + T − 1
     positions    integers, in place of offset: (T,) for all of x; (…, T) with as many axes as x
                  less one, broadcasting to them, so (B, 1, T) or (B, H, T); or (B, T) for
-                 x (B, H, T, D), each sequence its own and all heads alike, unless B = H
-    base         10000 in the paper; larger turns more slowly
-    width        how many columns turn, the first: even, by default D; the others stay as they are
+                 x (B, H, T, D), the same for all heads of a sequence, unless B = H
+    base         10000 in the paper; a larger one rotates more slowly
+    width        how many of the first columns rotate: even, by default D; the others do not change
     interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
                  halves of the width (GPT-NeoX, Llama). The same but for the order of the columns
 
-    Turned by t and s, the product of a query and a key depends on t − s alone. Angles are computed
+    Rotated by t and s, the product of a query and a key depends on t − s alone. Angles are computed
     in float64 and the rotation in float32 at least, so far positions are as exact as near ones.
 
-    Raises ValueError for a width or base that cannot be, for positions that do not fit and for
-    (B, T) where B = H, which could be meant (H, T); TypeError for x that is not floating-point and
-    positions that are no integers.
+    Raises ValueError for an impossible width or base, for positions of another shape and for (B, T)
+    where B = H, which could mean (H, T); TypeError unless x is floating-point and positions are
+    integers.
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021),
     equations 15 and 34.
     """
     width = _check(x, width)
     if backend.is_half(x):
-        return in_float32(
-            rope,
-            x,
-            offset=offset,
-            positions=positions,
-            base=base,
-            width=width,
-            interleaved=interleaved,
-        )
+        settings = {"offset": offset, "positions": positions, "base": base, "width": width}
+        return in_float32(rope, x, interleaved=interleaved, **settings)
     theta = turns(_positions(x, offset, positions), width, base)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
@@ -72,7 +65,7 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Arra
     width = 2 * cos.shape[-1]
 
     def rotated(x: Array, sin: Array) -> Array:
-        a, b = _pairs(x[..., :width], interleaved)
+        a, b = _halves(x[..., :width], interleaved)
         y = _joined(a * cos - b * sin, b * cos + a * sin, interleaved)
         return y if width == x.shape[-1] else namespace(x).concat([y, x[..., width:]], axis=-1)
 
@@ -88,14 +81,14 @@ def turns(positions: Array, width: int, base: float) -> Array:
     return xp.astype(positions, xp.float64)[..., None] * base ** (even / -width)
 
 
-def _pairs(x: Array, interleaved: bool) -> tuple[Array, Array]:
+def _halves(x: Array, interleaved: bool) -> tuple[Array, Array]:
     """The first and the second of each pair of columns."""
     half = x.shape[-1] // 2
     return (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
 
 
 def _joined(a: Array, b: Array, interleaved: bool) -> Array:
-    """The inverse of `_pairs`."""
+    """The inverse of `_halves`."""
     xp = namespace(a)
     if not interleaved:
         return xp.concat([a, b], axis=-1)
@@ -127,26 +120,26 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
         raise ValueError("give offset or positions, not both")
     positions = backend.mover(x)(backend.asarray(array_of(positions)))
     backend.require(backend.is_integral, positions, "positions")
-    given = tuple(positions.shape)
-    if len(given) == len(rows) - 1 > 1:  # (B, T), and x has heads
-        if _fits(given, rows[1:]) and _fits(given, (*rows[:-2], rows[-1])) and max(given[:-1]) > 1:
+    shape = tuple(positions.shape)
+    if len(shape) == len(rows) - 1 > 1:  # (B, T), and x has heads
+        of_heads, of_sequences = _match(shape, rows[1:]), _match(shape, (*rows[:-2], rows[-1]))
+        if of_heads and of_sequences and max(shape[:-1]) > 1:
             raise ValueError(
-                f"positions has shape {given}: in x (…, H, T, D) these could be (B, T) or (H, T). "
-                "Write positions[..., None, :] for each sequence its own, positions[None] for each "
+                f"positions has shape {shape}: in x (…, H, T, D) these could be (B, T) or (H, T). "
+                "Write positions[..., None, :] for one row a sequence, positions[None] for one a "
                 "head"
             )
         positions = positions[..., None, :]
-    shape = tuple(positions.shape)
-    if len(shape) in (1, len(rows)) and _fits(shape, rows[-len(shape) :]):
+    if positions.ndim in (1, len(rows)) and _match(positions.shape, rows[-positions.ndim :]):
         return positions
     raise ValueError(
-        f"positions has shape {given}: with x (…, T, D) {tuple(x.shape)} it must be (T,) "
+        f"positions has shape {shape}: with x (…, T, D) {tuple(x.shape)} it must be (T,) "
         f"({rows[-1]},) or broadcast to (…, T) {rows} with as many axes, or, where x is "
         "(B, H, T, D), be (B, T)"
     )
 
 
-def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
-    """Whether positions of this shape are one for each of the rows (…, T), or for several."""
+def _match(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
+    """Whether positions of this shape broadcast to the rows (…, T), with as many axes."""
     leading = zip(shape[:-1], rows[:-1], strict=True)
     return shape[-1] == rows[-1] and all(n in (1, m) for n, m in leading)

@@ -8,10 +8,7 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Rng
 
-from ..functional.embedding import embedding
-from ..functional.layer_norm import layer_norm
-from ..functional.linear import linear
-from ..functional.rms_norm import rms_norm
+from ..functional import embedding, layer_norm, linear, rms_norm
 from .module import Module
 
 

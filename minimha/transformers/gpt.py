@@ -8,7 +8,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
-from ..functional.gelu import gelu
+from ..functional import gelu
 from ..multihead import MultiHeadAttention
 from ..nn.layers import Embedding, LayerNorm, Linear
 from ..nn.module import Module

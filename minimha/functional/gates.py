@@ -1,0 +1,58 @@
+"""The gates of perceptrons: y = x · g, where g lies between 0 and 1."""
+
+from __future__ import annotations
+
+import math
+
+from minimha_autograd import Pullback, operation, ops
+from minimha_autograd.backend import Array, namespace
+
+from .acceleration import accelerated
+
+
+@operation
+@accelerated
+def gelu(x: Array) -> tuple[Array, Pullback]:
+    """y = x · g with g = (1 + tanh u) / 2 = 1 / (1 + e^(−2u)), u = √(2/π) · (x + 0.044715 x³).
+
+        dx = dy · (g + x · dg),  dg = 2 g (1 − g) · du,  du = √(2/π) · (1 + 3 · 0.044715 x²)
+
+    This is the tanh form, of GPT-2.
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
+    """
+    xp, c = namespace(x), math.sqrt(2 / math.pi)
+    # beyond ±10 g is 0 or 1 to all digits, and e^(−2u) would overflow
+    x = ops.clip(x, min=-10.0)
+    z = ops.clip(x, max=10.0)
+    z2 = z * z  # z**3 would call the general power, ten times slower than two products
+    u = z * (c + c * 0.044715 * z2)
+    g = 1 / (1 + xp.exp(-2 * u))  # 1 + tanh u would lose its digits
+
+    def pullback(dy: Array) -> tuple[Array]:
+        du = c + c * 3 * 0.044715 * z2
+        dg = 2 * g * (1 - g) * du
+        return (dy * (g + z * dg),)
+
+    return x * g, pullback
+
+
+@operation
+@accelerated
+def silu(x: Array) -> tuple[Array, Pullback]:
+    """y = x · g with g = 1 / (1 + e^(−x)).   dx = dy · (g + x · dg),  dg = g · (1 − g).
+
+    The gate of Llama, also called swish.
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Ramachandran et al.,
+    "Searching for Activation Functions" (2017), as swish with β = 1.
+    """
+    xp = namespace(x)
+    # beyond ±80 g is 0 or 1 to all digits, and e^(−x) would overflow
+    x = ops.clip(x, min=-80.0)
+    z = ops.clip(x, max=80.0)
+    g = 1 / (1 + xp.exp(-z))
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dg = g * (1 - g)
+        return (dy * (g + z * dg),)
+
+    return x * g, pullback

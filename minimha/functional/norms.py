@@ -1,0 +1,70 @@
+"""Normalisation of rows: by mean and variance, or by the root mean square alone."""
+
+from __future__ import annotations
+
+from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd.backend import Array, namespace
+
+from .acceleration import accelerated
+
+
+@operation
+@accelerated
+def layer_norm(
+    x: Array, weight: Array, bias: Array, *, eps: float = 1e-5
+) -> tuple[Array, Pullback]:
+    """y = x̂ · weight + bias with x̂ = (x − mean(x)) / σ, σ = √(variance(x) + eps), over the axis M.
+
+        dbias = Σ dy,  dweight = Σ dy · x̂, summed over the rows
+        dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ  with g = dy · weight
+
+    x (…, M), weight (M,), bias (M,). Raises ValueError for other shapes.
+    Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
+    """
+    xp, width, rows = namespace(x), x.shape[-1], tuple(range(x.ndim - 1))
+    if weight.shape != (width,) or bias.shape != (width,):
+        raise ValueError(f"weight and bias must have the width of x, ({width},)")
+
+    centred = x - _mean(x)
+    sigma = xp.sqrt(_mean(centred * centred) + eps)  # var() would drop imaginary parts
+    x_hat = centred / sigma
+
+    def pullback(dy: Array) -> tuple[Array, Array, Array]:
+        g = dy * weight
+        dx = (g - _mean(g) - x_hat * _mean(g * x_hat)) / sigma
+        return dx, xp.sum(dy * x_hat, axis=rows), xp.sum(dy, axis=rows)
+
+    return x_hat * weight + bias, pullback
+
+
+@operation
+@accelerated
+def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> tuple[Array, Pullback]:
+    """y = x̂ · weight with x̂ = x / σ, σ = √(mean(x²) + eps), over the axis M.
+
+        dweight = Σ dy · x̂, summed over the rows
+        dx = (g − x̂ · mean(g · x̂)) / σ  with g = dy · weight
+
+    x (…, M) with M at least 1, weight (M,). Raises ValueError for other shapes, or a negative eps.
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+    """
+    xp, rows = namespace(x), tuple(range(x.ndim - 1))
+    if not x.ndim or not x.shape[-1] or weight.shape != x.shape[-1:]:
+        raise ValueError("x (…, M) and weight (M,) need the same width M, at least 1")
+    if not eps >= 0:
+        raise ValueError(f"eps must be at least 0, not {eps}")
+    if backend.is_half(x):
+        return in_float32(rms_norm, x, weight, eps=eps)
+
+    sigma = xp.sqrt(_mean(x * x) + eps)  # |x|² would drop imaginary parts
+    x_hat = x / sigma
+
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        g = dy * weight
+        return (g - x_hat * _mean(g * x_hat)) / sigma, xp.sum(dy * x_hat, axis=rows)
+
+    return x_hat * weight, pullback
+
+
+def _mean(x: Array) -> Array:
+    return namespace(x).sum(x, axis=-1, keepdims=True) / x.shape[-1]
