@@ -7,28 +7,27 @@
 Active on install. A module of its own beside the packages, because pytest imports it in every
 project: it loads neither of them, nor NumPy, before a test asks for what they hold.
 
-A failure shows the lines of the test and the diagnosis; --full-trace shows ours between them.
-What a test checks is told by the engine's logger `minimha.gradcheck`, so that the summary knows of
-direct calls of mh.gradcheck as well.
+The checker logs each check to `minimha.gradcheck`, so that the summary also counts direct calls of
+mh.gradcheck.
 """
 
 from __future__ import annotations
 
+import ast
+import dis
 import functools
 import inspect
 import logging
-import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from types import TracebackType
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-KNOWN = ("numpy", "array-api-strict", "torch", "cupy")
+__tracebackhide__ = True  # a failure shows the user's lines; --full-trace shows ours as well
 
-SHOWN = 20
-"""The lines of the summary; what comes after them is counted."""
+ERROR = "GradcheckError"
+LIBRARIES = ("numpy", "array-api-strict", "torch", "cupy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="numpy",
         metavar="NAMES",
         help="array libraries for tests that use the fixture xp, separated by commas: "
-        f"{', '.join(KNOWN)} (default: numpy)",
+        f"{', '.join(LIBRARIES)} (default: numpy)",
     )
     group.addoption(
         "--homework",
@@ -53,14 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the fixture xp for the libraries named; a project's own xp still overrides it."""
     names = [name.strip() for name in config.getoption("--array-backend").split(",")]
     for name in names:
-        if name not in KNOWN:
-            raise pytest.UsageError(f"--array-backend: {name!r} is not one of {', '.join(KNOWN)}")
+        if name not in LIBRARIES:
+            known = ", ".join(LIBRARIES)
+            raise pytest.UsageError(f"--array-backend: {name!r} is not one of {known}")
 
     class Libraries:
         @pytest.fixture(params=list(dict.fromkeys(names)))
         def xp(self, request: pytest.FixtureRequest) -> Any:
             """The array-API namespace of a library, each of those in --array-backend in turn."""
-            from minimha_autograd import backend  # not for those who never ask for xp
+            from minimha_autograd import backend  # only tests that ask for xp load it
 
             try:
                 return backend.library(request.param)
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "its gradients are checked; settings, such as axes, names and rng, are those of "
         "mh.gradcheck, and the defaults of the fixture gradcheck.",
     )
-    config.stash[LISTENER] = Listener()
+    config.stash[CHECKS] = []
     config.pluginmanager.register(Libraries(), "minimha-xp")
     if not hasattr(config, "workerinput"):  # xdist's workers hand their reports on
         config.pluginmanager.register(Summary(), "minimha-summary")
@@ -103,34 +103,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Check what a marked test returns; whoever calls the test calls it as before."""
+    """Check what a marked test returns."""
     test = pyfuncitem.obj
     if pyfuncitem.get_closest_marker("gradcheck") is None:
         return (yield)
-    pyfuncitem.obj = _returning_nothing(pyfuncitem, test)
+
+    @functools.wraps(test)
+    def checked(**arguments: Any) -> None:
+        returned = test(**arguments)
+        checks_itself = "gradcheck" in pyfuncitem.fixturenames or pyfuncitem.config.stash[CHECKS]
+        if returned is not None or not checks_itself:
+            _call_at_return(test, lambda: _check(pyfuncitem, returned))
+
+    pyfuncitem.obj = checked
     try:
         return (yield)
     finally:
         pyfuncitem.obj = test
-
-
-def _returning_nothing(item: pytest.Function, test: Callable[..., Any]) -> Callable[..., Any]:
-    """The test with what it returns checked."""
-
-    def check(returned: Any, arguments: dict[str, Any]) -> None:
-        checks_itself = "gradcheck" in item.fixturenames or item.config.stash[LISTENER].checks
-        if returned is not None or not checks_itself:
-            _at_return(test, arguments, lambda: _check(item, returned))
-
-    @functools.wraps(test)
-    def checked(**arguments: Any) -> None:
-        check(test(**arguments), arguments)
-
-    @functools.wraps(test)
-    async def checked_later(**arguments: Any) -> None:
-        check(await test(**arguments), arguments)
-
-    return checked_later if inspect.iscoroutinefunction(test) else checked
 
 
 def _check(item: pytest.Function, returned: Any) -> None:
@@ -148,8 +137,8 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
-    """mh.gradcheck with the settings of the node's marks, the closest of which count."""
-    from minimha import gradcheck  # of which the diagnosis knows attention too
+    """mh.gradcheck with the settings of the node's marks; the closest mark wins."""
+    from minimha import gradcheck  # not the engine's alone: minimha also names the fault
 
     settings: dict[str, Any] = {}
     for mark in node.iter_markers("gradcheck"):
@@ -159,17 +148,9 @@ def _gradcheck(node: Any) -> Callable[..., Any]:
     return functools.partial(gradcheck, **settings)
 
 
-def _at_return(
-    test: Callable[..., Any], arguments: dict[str, Any], check: Callable[[], None]
-) -> None:
-    """Call check from a frame that looks like that of the test at the line where it returns.
-
-    The test is over when what it returned is checked. Its line is what a failure has to show, in
-    every style of traceback that pytest has.
-    """
-    import ast
-    import dis
-
+def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None:
+    """Call check from a frame that looks like that of the test at the line where it returns: a
+    failure has to show that line, but the test is over when its result is checked."""
     code = getattr(inspect.unwrap(test), "__code__", None)
     if code is None:  # a partial, or an object that can be called
         return check()
@@ -177,132 +158,36 @@ def _at_return(
     ends = [i for i in dis.get_instructions(code) if i.opname in ("RETURN_VALUE", "RETURN_CONST")]
     places = {end.positions for end in ends if end.positions and end.positions.lineno}
     line, last, column, stop = places.pop() if len(places) == 1 else (first, first, 0, 0)
-    expression = ast.parse("__check__()", mode="eval")
-    for node in ast.walk(expression.body):  # as the return; lines count from the first of the code
+    call = ast.parse("check()", mode="eval")
+    for node in ast.walk(call.body):  # at the return; lines count from the first of the code
         vars(node).update(lineno=line - first + 1, end_lineno=last - first + 1)
         vars(node).update(col_offset=column, end_col_offset=stop)
-    call = compile(expression, code.co_filename, "eval")
-    return eval(
-        call.replace(co_name=code.co_name, co_firstlineno=first),
-        {"__check__": check, "__name__": test.__module__},
-        arguments,
-    )
+    frame = compile(call, code.co_filename, "eval")
+    frame = frame.replace(co_name=code.co_name, co_firstlineno=first)
+    return eval(frame, {"check": check, "__name__": test.__module__})
 
 
-# A failure shows the lines of its user: what follows leaves ours out.
-
-
-@pytest.hookimpl(specname="pytest_runtest_makereport")
-def pytest_leave_out_our_lines(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Before the report is made, and after unittest has handed over its errors."""
-    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
-        call.excinfo = _shortened(call.excinfo)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: Any) -> Generator[None, Any, Any]:
-    """The same for what a file checks while it is imported."""
-    represent = collector.repr_failure
-    if not collector.config.getoption("fulltrace", False):
-        collector.repr_failure = lambda excinfo: _in_short(
-            represent(_shortened(excinfo)), excinfo.value
-        )
-    return (yield)
-
-
-def _shortened(excinfo: pytest.ExceptionInfo[Any]) -> pytest.ExceptionInfo[Any]:
-    """The error without the frames of the checker and, where a gradient is wrong, of minimha."""
-    if isinstance(excinfo.value, pytest.skip.Exception):
-        return excinfo
-    errors = list(_chain(excinfo.value))
-    ours = ["minimha_autograd.gradcheck", __name__]
-    if any(isinstance(error, _wrong()) for error in errors):
-        ours += ["minimha_autograd", "minimha"]
-    found = [_leave_out(ours, error) for error in errors]
-    return excinfo if not any(found) else pytest.ExceptionInfo.from_exception(excinfo.value)
-
-
-def _wrong() -> Any:
-    """GradcheckError, if anyone can have raised it."""
-    return getattr(sys.modules.get("minimha_autograd"), "GradcheckError", ())
-
-
-def _chain(error: Any) -> Iterator[BaseException]:
-    """The error, those it came from, and those in a group or a doctest."""
-    seen, waiting = set[int](), [error]
-    while waiting:
-        error = waiting.pop()
-        if isinstance(error, BaseException) and id(error) not in seen:
-            seen.add(id(error))
-            yield error
-            waiting += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-            waiting += [*getattr(error, "exc_info", ()), *getattr(error, "failures", ())]
-
-
-def _leave_out(ours: list[str], error: BaseException) -> bool:
-    """Take what lies in these modules out of the traceback of the error; whether there was any."""
-    found, kept, entry = False, list[TracebackType](), error.__traceback__
-    while entry is not None:
-        module = entry.tb_frame.f_globals.get("__name__") or ""
-        if any(f"{module}.".startswith(f"{name}.") for name in ours):
-            found = True
-        else:
-            kept.append(entry)
-        entry = entry.tb_next
-    if found:
-        for entry, following in zip(kept, [*kept[1:], None], strict=False):
-            entry.tb_next = following
-        error.__traceback__ = kept[0] if kept else None
-    return found
-
-
-def _in_short(representation: Any, error: BaseException) -> Any:
-    """The failure as pytest shows it, with "GradcheckError" for the full name of the class, and
-    with the diagnosis alone in the short summary, where space is dear."""
-    if wrong := _wrong():
-        name, whole = wrong.__name__, getattr(representation, "reprtraceback", None)
-        parts = [part[0] for part in getattr(representation, "chain", ())] or [whole]
-        texts = [entry.lines for part in parts if part for entry in part.reprentries]
-        texts += [lines for _, lines in getattr(representation, "reprlocation_lines", ())]
-        for lines in texts:
-            lines[:] = [line.replace(f"{wrong.__module__}.{name}", name) for line in lines]
-        crash = getattr(representation, "reprcrash", None)
-        if crash is not None and isinstance(error, wrong):
-            crash.message = str(error)
-    return representation
-
-
-# The summary of all checks: heard in the process of a test, carried by its report, and shown.
-
-
-class Listener:
-    """A filter that keeps the checks told since the last report, and lets no record pass."""
-
-    def __init__(self) -> None:
-        self.checks: list[dict[str, Any]] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Take what the record says about a check; keep it out of everyone's logs."""
-        check = getattr(record, "check", None)
-        if check is not None:
-            self.checks.append(check)
-        return check is None
-
-
-LISTENER = pytest.StashKey[Listener]()
+CHECKS = pytest.StashKey[list[dict[str, Any]]]()
+"""What the checker has logged since the last report."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Listen to the checker while tests run."""
-    logger, listener = logging.getLogger("minimha.gradcheck"), session.config.stash[LISTENER]
+    """Listen to the checker while tests run, and keep its records out of everyone's logs."""
+    logger, checks = logging.getLogger("minimha.gradcheck"), session.config.stash[CHECKS]
+
+    def listen(record: logging.LogRecord) -> bool:
+        if hasattr(record, "check"):
+            checks.append(record.check)
+        return not hasattr(record, "check")
+
     level = logger.level
     logger.setLevel(logging.DEBUG)
-    logger.addFilter(listener)
+    logger.addFilter(listen)
     try:
         return (yield)
     finally:
-        logger.removeFilter(listener)
+        logger.removeFilter(listen)
         logger.setLevel(level)
 
 
@@ -310,18 +195,28 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the checks in the report of what made them, which xdist hands on; shorten its words."""
+    """Put the checks in the report of the test that made them, which xdist hands on, and write
+    GradcheckError for the full name of the class."""
     report = yield
-    listener = item.config.stash[LISTENER]
-    if listener.checks:
-        report.minimha_checks, listener.checks = listener.checks, []  # type: ignore[attr-defined]
-    if call.excinfo is not None:
-        _in_short(report.longrepr, call.excinfo.value)
+    checks = item.config.stash[CHECKS]
+    if checks:
+        report.minimha_checks = [*checks]  # type: ignore[attr-defined]
+        checks.clear()
+    for traceback, *_ in getattr(report.longrepr, "chain", ()):
+        for entry in traceback.reprentries:
+            entry.lines[:] = [
+                line.replace(f"minimha_autograd.{ERROR}", ERROR) for line in entry.lines
+            ]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash and call.excinfo is not None and call.excinfo.typename == ERROR:
+        crash.message = str(call.excinfo.value)  # in the short summary, where space is scarce
     return report
 
 
 class Summary:
     """All checks of a run: those that failed a test first, then the others as they came."""
+
+    SHOWN = 20  # lines; further checks are counted
 
     def __init__(self) -> None:
         self.counts, self.seconds = Counter[str](), 0.0
@@ -330,57 +225,50 @@ class Summary:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the checks out of a report; keep no more than can be shown."""
-        for told in vars(report).pop("minimha_checks", ()):
-            failed = report.failed and not told["passed"]
-            verdict = "ok" if told["passed"] else FAILED if failed else EXPECTED
+        for check in vars(report).pop("minimha_checks", ()):
+            failed = report.failed and not check["passed"]
+            verdict = "ok" if check["passed"] else "wrong" if failed else "wrong as expected"
             self.counts[verdict] += 1
-            self.seconds += told["seconds"]
+            self.seconds += check["seconds"]
             kept = self.failed if failed else self.others
-            if len(kept) < SHOWN:
-                kept.append(told | {"verdict": verdict, "test": report.nodeid})
+            if len(kept) < self.SHOWN:
+                kept.append(check | {"verdict": verdict, "test": report.nodeid})
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Print them; with -q one line, with -qq or --no-summary none."""
-        verbosity = config.get_verbosity()
-        if not self.counts or verbosity < -1 or config.getoption("no_summary", False):
+        verbosity, number = config.get_verbosity(), self.counts.total()
+        if not number or verbosity < -1 or config.getoption("no_summary", False):
             return
         if verbosity < 0:
-            number = self.counts.total()
             title = f"{number} gradient check{'s' * (number > 1)}"
             terminalreporter.write_line(f"{title}, {_outcome(self.counts, self.seconds)}")
             return
         terminalreporter.write_sep("=", "gradient checks")
-        shown = (self.failed + self.others)[:SHOWN]
-        for told, line in zip([{}, *shown], _table(shown), strict=True):
-            terminalreporter.write_line(line, red=told.get("verdict") == FAILED)
-        if rest := self.counts - Counter(told["verdict"] for told in shown):
-            seconds = self.seconds - sum(told["seconds"] for told in shown)
+        shown = (self.failed + self.others)[: self.SHOWN]
+        for check, line in zip([{}, *shown], _table(shown), strict=True):
+            terminalreporter.write_line(line, red=check.get("verdict") == "wrong")
+        if rest := self.counts - Counter(check["verdict"] for check in shown):
+            seconds = self.seconds - sum(check["seconds"] for check in shown)
             terminalreporter.write_line(f"… and {rest.total()} more, {_outcome(rest, seconds)}")
 
 
-FAILED, EXPECTED = "wrong", "wrong as expected"
-
-
 def _outcome(counts: Counter[str], seconds: float) -> str:
-    wrong = [f"{counts[verdict]} {verdict}" for verdict in (FAILED, EXPECTED) if counts[verdict]]
+    wrong = [f"{counts[v]} {v}" for v in ("wrong", "wrong as expected") if counts[v]]
     return f"{', '.join(wrong) or 'all passed'}, in {seconds:.1f} s"
 
 
-def _table(shown: list[dict[str, Any]]) -> Iterator[str]:
-    """A line of headers, and one a check."""
-    head = "", "check", "input", "error", "allowed", "time", "test", "note"
-    cells: list[tuple[str, ...]] = [head]
-    for told in shown:
-        numbers = ["—" if told[key] is None else f"{told[key]:.1e}" for key in ("error", "allowed")]
-        seconds = f"{told['seconds']:.2f} s"
-        cells.append(
+def _table(shown: list[dict[str, Any]]) -> list[str]:
+    """A line of headers, and one for each check."""
+    rows = [("", "check", "input", "error", "allowed", "time", "test", "note")]
+    for check in shown:
+        numbers = ["—" if check[key] is None else f"{check[key]:.1e}" for key in rows[0][3:5]]
+        rows.append(
             (
-                *(told["verdict"], told["name"], told["input"] or "—", *numbers, seconds),
-                *(told["test"], told["note"]),
+                *(check["verdict"], check["name"], check["input"] or "—", *numbers),
+                *(f"{check['seconds']:.2f} s", check["test"], check["note"]),
             )
         )
-    if not any(row[-1] for row in cells[1:]):
-        cells = [row[:-1] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+    if not any(check["note"] for check in shown):
+        rows = [row[:-1] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

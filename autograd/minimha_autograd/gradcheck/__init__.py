@@ -24,6 +24,8 @@ __all__ = [
     "text_table",
 ]
 
+__tracebackhide__ = True  # pytest shows the user's lines
+
 
 def gradcheck(
     f: Callable[..., Any],

@@ -17,6 +17,8 @@ class GradcheckError(AssertionError):
     diagnosis  the step at fault and the likely cause; None where nothing explains it
     """
 
+    __module__ = "minimha_autograd"  # as it is written in a traceback
+
     def __init__(self, message: str, report: Any = None, diagnosis: Any = None) -> None:
         super().__init__(message)
         self.report, self.diagnosis = report, diagnosis
