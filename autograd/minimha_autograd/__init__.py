@@ -2,11 +2,11 @@
 
 from . import backend, ops
 from .gradcheck import GradcheckError, gradcheck
-from .half import in_float32, widened
 from .modes import detect_anomaly, no_grad
 from .operation import Operation, operation, registry
-from .pullback import Pullback, unbroadcast
-from .tensor import Tensor, array_of
+from .ops.half import in_float32, widened
+from .tape import Pullback, array_of, unbroadcast
+from .tensor import Tensor
 
 __all__ = [
     "GradcheckError",

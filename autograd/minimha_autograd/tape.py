@@ -1,212 +1,272 @@
-"""The tape: what was done to make a Tensor, and backward() through it.
+"""The tape: a graph of what was done to make a Tensor, and backward() through it.
 
-A Tensor points to a Node, a Node to its parents and to the pullback of the operation that made it.
-Nodes hold no values: an array that no pullback saved is freed as soon as nobody names it. Gradients
-live on nodes, so nothing points in a circle.
+A Tensor points to a node, and a node to the nodes that made its arguments. Nodes hold no values,
+only gradients and what their pullbacks close over. So an array that no pullback saved is freed at
+once, nothing points in a circle, and reference counting frees a graph with its last Tensor.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
-from . import anomaly, backend
+from . import backend, debug
 from .backend import Array
-from .modes import detect_anomaly, in_force
-from .pullback import Pullback, counted, fit
-from .saved import checksums, refuse_changed
+from .modes import modes
 
-order = count(-1, -1)
-_landing = threading.Lock()  # threads may share a leaf
+Pullback = Callable[..., tuple[Array | None, ...]]
+"""Takes one cotangent for each value, None where nothing flows back; returns one gradient for each
+argument, None for those that have none."""
+
+Edge = tuple["Node", int]
+"""A node, and which of its values is meant."""
+
+_order = itertools.count(0, -1)
+_accumulating = threading.Lock()  # threads may share a leaf
+
+
+class Variable:
+    """An array and its place on the tape: the part of a Tensor that the engine works with."""
+
+    __slots__ = ("__weakref__", "_data", "_edge")
+    _data: Array
+    _edge: Edge | None
+
+    @property
+    def _node(self) -> Node | None:
+        return None if self._edge is None else self._edge[0]
+
+    @staticmethod
+    def _made(data: Array, node: Node | None, k: int) -> Variable:
+        """Value number k of a node, as a Tensor."""
+        raise NotImplementedError
+
+
+def array_of(x: Any) -> Any:
+    """The data of a Tensor; anything else unchanged."""
+    return x._data if isinstance(x, Variable) else x
 
 
 class Node:
-    """One step of the tape.
+    """One step of the tape: a call of an operation, or a leaf, which no operation made.
 
-    operation  what was called: it has a name and parameters; None for a leaf
-    pull       its pullback; None for a leaf, the number k for the k-th of several values
-    parents    one for each argument, None where no gradient is wanted; where one alone is wanted,
-               it alone, which spares the garbage collector a tuple
-    place      of that one among the arguments; or None
-    number     of the arguments, and so of the gradients that the pullback returns
-    shape      of the value, and so of its gradient; of several values a list of theirs
-    dtype      of the value and its gradient
-    order      a number that falls: an operation is always made after its arguments
-    saved      checksums of the arrays that the pullback closes over
-    hooks      functions that are called with the gradient and may replace it
-    gradient   of a leaf, and of every node of a graph that was retained
-    where      the lines that called the operation, noted within detect_anomaly
+    signature  of the operation, with its name and those of its arguments; None for a leaf
+    function   the pullback as the operation returned it; None for a leaf
+    edges      one for each argument, None where no gradient is wanted
+    shapes     of the arguments, None where no gradient is wanted
+    dtype      of the gradients
+    values     how many values the operation has
+    order      falls with each node, so that arguments come after what was made of them
+    checksum   of the arrays that the pullback saved
+    lines      that called the operation, noted inside detect_anomaly, "" elsewhere
+    grads      of the values of a leaf, and of any node of a retained graph
+    hooks      by a key: which value, and a function of its gradient
     """
 
     __slots__ = (
-        "__weakref__", "dtype", "gradient", "hooks", "number", "operation", "order",
-        "parents", "place", "pull", "saved", "shape", "where",
+        "__weakref__", "checksum", "dtype", "edges", "function", "grads", "hooks", "lines", "order",
+        "shapes", "signature", "values",
     )  # fmt: skip
 
-    operation: Any
-    pull: Pullback | int | None
-    parents: Node | Sequence[Node | None]
-    place: int | None
-    number: int
-    shape: Any
-    dtype: Any
-    order: int
-    saved: int
-    hooks: dict[object, Callable[[Array], Any]] | None
-    gradient: Array | None
-    where: str | None
+    def __init__(
+        self,
+        signature: Any = None,
+        function: Pullback | None = None,
+        edges: Sequence[Edge | None] = (),
+        shapes: Sequence[tuple[int, ...] | None] = (),
+        dtype: Any = None,
+        values: int = 1,
+    ) -> None:
+        self.signature, self.function, self.edges = signature, function, edges
+        self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
+        self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
+        self.checksum = debug.checksum(function, self.lines != "")
+        self.grads: list[Array | None] | None = None
+        self.hooks: dict[object, tuple[int, Callable[[Array], Any]]] | None = None
 
-    @property
-    def arguments(self) -> list[Node]:
-        """The parents, one or several."""
-        parents = (self.parents,) if isinstance(self.parents, Node) else self.parents
-        return [parent for parent in parents if parent is not None]
+    def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
+        """The gradients of the arguments, with broadcasting undone; None where none is wanted.
+
+        Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
+        one gradient for each argument, of its dtype and, but for broadcasting, its shape.
+        """
+        signature, function = self.signature, self.function
+        if debug.checksum(function, self.lines != "") != self.checksum:
+            raise RuntimeError(
+                f"{signature.name} saved an array for the backward pass, and it was changed in place "
+                "after the forward pass: call backward() before the change, or change a copy"
+            )
+        gradients, number = function(*dys), max(signature.arity, len(self.shapes))
+        if type(gradients) is not tuple or len(gradients) != number:
+            length = f" of {len(gradients)}" if isinstance(gradients, tuple) else ""
+            raise TypeError(
+                f"{signature.name}: the pullback must return a tuple of {number}, one gradient for "
+                f"each of {', '.join(map(signature.label, range(number)))}, not a "
+                f"{type(gradients).__name__}{length}"
+            )
+        fitting: list[Array | None] = []
+        for k, shape in enumerate(self.shapes):
+            dx = None if shape is None else gradients[k]
+            if dx is not None and (
+                type(dx) not in backend.known or dx.shape != shape or dx.dtype != self.dtype
+            ):
+                try:
+                    dx = self._fitted(dx, shape)
+                except (TypeError, ValueError) as error:
+                    what = f"the pullback of {signature.name}, {signature.label(k)}"
+                    raise type(error)(f"{what}: {error}") from None
+            fitting.append(dx)
+        return tuple(fitting)
+
+    def _fitted(self, dx: Any, shape: Any) -> Array:
+        dx = unbroadcast(backend.asarray(dx), shape)
+        if dx.dtype != self.dtype:
+            raise TypeError(f"a gradient of {dx.dtype} for an argument of {self.dtype}")
+        return dx
 
 
-def noted(operation: Any, pull: int | None, parent: Any, value: Any) -> Node:
-    """A leaf, whose operation, pull and parent are None; or the k-th of several values."""
-    node = Node()
-    node.operation, node.pull, node.parents = operation, pull, () if parent is None else parent
-    node.order, node.shape, node.dtype = next(order), value.shape, value.dtype
-    node.place = node.number = node.saved = 0
-    node.hooks = node.gradient = None
-    node.where = None if parent is None else parent.where
-    return node
+def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
+    """Sum dx over the axes along which broadcasting repeated an array of this shape.
+
+    Broadcasting copies an entry to many places; its gradient is the sum over these places.
+    Raises ValueError for a dx whose shape no broadcasting of such an array can give.
+    """
+    if dx.shape == shape:
+        return dx
+    extra = dx.ndim - len(shape)
+    thin = (1,) * extra + tuple(shape)
+    if extra < 0 or any(n not in (1, m) for n, m in zip(thin, dx.shape, strict=True)):
+        raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
+    xp = backend.namespace(dx)
+    axes = tuple(k for k, (n, m) in enumerate(zip(thin, dx.shape, strict=True)) if n != m)
+    wide = xp.float32 if backend.is_half(dx) else dx.dtype  # a sum in 16 bits stops growing
+    total = xp.astype(xp.sum(dx, axis=axes, keepdims=True, dtype=wide), dx.dtype)
+    return xp.reshape(total, shape)
 
 
-def replaced(leaf: Node, data: Any) -> Node:
-    """A leaf for data of another kind, in the place of one that graphs may still lead to."""
-    node = noted(None, None, None, data)
-    node.hooks, leaf.hooks, leaf.pull = leaf.hooks, None, _misfit
-    return node
-
-
-def backward(  # noqa: PLR0912, PLR0915  one loop, in view
-    root: Node, seed: Array, retain: bool
-) -> None:
-    """Call the pullbacks of everything that root was made from, the newest first.
+def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
+    """Call the pullbacks of everything that value k of root was made from, the newest node first.
 
     That is a topological order: when the turn of a node comes, all its gradients have arrived.
     The gradient of no leaf changes until every pullback has run.
     """
-    kind, careful, landed = type(seed), in_force(detect_anomaly), []
-    arrived: dict[int, tuple[Node, Any]] = {}  # nodes by their order, and what has come so far
-    waiting: list[int] = []  # the same orders, as a heap
-    node: Any = root
-    dy: Any = seed  # of an operation with several values a list
-    while node is not None:
-        pull: Any = node.pull
-        parents: Any = node.parents
+    careful, results = modes.get().detect_anomaly > 0, []
+    dys: list[Array | None] = [None] * root.values
+    dys[k] = seed
+    arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values
+    waiting = [root.order]  # a heap of the same orders
+    while waiting:
+        node, dys = arrived.pop(heappop(waiting))
         if node.hooks:
-            dy = _hooked(node, dy)
-        if careful and type(dy) is not list:
-            anomaly.in_sum(node, dy)
-        if pull is None or (retain and type(dy) is not list):
-            landed.append((node, dy))
-        if type(pull) is int:  # it takes its place among the gradients of several values
-            if parents.order not in arrived:
-                arrived[parents.order] = parents, [None] * len(parents.shape)
-                heappush(waiting, parents.order)
-            arrived[parents.order][1][pull] = dy
-        elif pull is not None:
-            if node.saved and checksums(pull, node.where is not None) != node.saved:
-                refuse_changed(node)
-            gradients = pull(*dy) if type(dy) is list else pull(dy)
-            if type(gradients) is not tuple or len(gradients) != node.number:
-                counted(node.operation, gradients, node.number)
-            place: Any = node.place
-            if place is not None:
-                dx = gradients[place]
-                if (
-                    type(dx) is kind
-                    and dx.shape == parents.shape
-                    and dx.dtype is parents.dtype
-                    and not careful
-                    and (not waiting or parents.order < waiting[0])
-                ):  # the usual, soon done: it fits, and its turn is next
-                    if not retain:
-                        node.pull, node.parents, node.saved = _freed, (), 0
-                    node, dy = parents, dx
-                    continue
-                parents = (*(None,) * place, parents)
-            for place, parent in enumerate(parents):
-                if parent is None:
-                    continue
-                dx = gradients[place]
-                if dx is None:
-                    continue
-                if type(dx) is not kind or dx.shape != parent.shape or dx.dtype is not parent.dtype:
-                    dx = fit(node.operation, place, dx, parent.shape, parent.dtype)
-                if careful:
-                    anomaly.in_gradient(node, place, dx)
-                turn = parent.order
-                if turn in arrived:
-                    arrived[turn] = parent, _sum(arrived[turn][1], dx)
-                else:
-                    arrived[turn] = parent, dx
-                    heappush(waiting, turn)
-        if not retain and pull is not None:
-            node.pull, node.parents, node.saved = _freed, (), 0
-        node, dy = arrived.pop(heappop(waiting)) if waiting else (None, None)
-    gradients = dx = None  # so that nothing but `landed` holds what arrived
-    with _landing:
-        totals = []
-        while landed:
-            node, dy = landed.pop()
-            # a pullback may hand the same array to several leaves, or keep it
-            total = backend.owned(dy) if node.gradient is None else _sum(node.gradient, dy)
-            totals.append((node, total))
-            dy = None
-        for node, total in totals:
-            if careful:
-                anomaly.in_sum(node, total)
-        for node, total in totals:
-            node.gradient = total
+            _call_hooks(node, dys)
+        if careful:
+            _check_whole(node, dys)
+        if node.function is None or retain:
+            results.append((node, dys))
+        if node.function is None:
+            continue
+        gradients = node.pullback(*dys)
+        if careful:
+            _check_parts(node, gradients)
+        for edge, dx in zip(node.edges, gradients):  # noqa: B905  strict takes longer
+            if edge is None or dx is None:
+                continue
+            parent, j = edge
+            if parent.order not in arrived:
+                arrived[parent.order] = parent, [None] * parent.values
+                heappush(waiting, parent.order)
+            sums = arrived[parent.order][1]
+            sums[j] = dx if sums[j] is None else _sum(sums[j], dx)
+        if not retain:
+            node.function, node.edges, node.checksum = _freed, (), 0
+    _accumulate(results, careful)
 
 
 def _sum(a: Array, b: Array) -> Array:
-    """a + b as an array, which NumPy makes a scalar of where there are no axes."""
     total = a + b
-    return total if type(total) is type(a) else backend.asarray(total)
+    return total if type(total) is type(a) else backend.asarray(total)  # NumPy makes scalars
 
 
-def _hooked(node: Node, dy: Array) -> Array:
-    """The gradient after the hooks of a node, each of which may return another in its place."""
-    for hook in tuple((node.hooks or {}).values()):
-        replaced = hook(dy)
-        if isinstance(replaced, backend.HostScalar):  # NumPy's arithmetic without axes
-            replaced = backend.asarray(replaced)
-        if replaced is not None:
-            if type(replaced) is not type(dy):
-                raise TypeError(
-                    f"a hook returned a {type(replaced).__name__}, not a {type(dy).__name__}"
-                )
-            if (replaced.shape, replaced.dtype) != (dy.shape, dy.dtype):
-                raise ValueError(
-                    f"a hook returned a gradient of shape {tuple(replaced.shape)} and dtype "
-                    f"{replaced.dtype} for one of {tuple(dy.shape)} and {dy.dtype}"
-                )
-            dy = replaced
-    return dy
+def _accumulate(results: list[tuple[Node, list[Array | None]]], careful: bool) -> None:
+    """Add to the .grad of each node, or of none if a sum is an anomaly."""
+    with _accumulating:
+        totals = []
+        for node, dys in results:
+            before = node.grads or [None] * len(dys)
+            total = [
+                old if dy is None else backend.copy(dy) if old is None else _sum(old, dy)
+                for old, dy in zip(before, dys, strict=True)
+            ]
+            if careful:
+                _check_whole(node, total)
+            totals.append((node, total))
+        for node, total in totals:
+            node.grads = total
 
 
-def _misfit(*_: Array) -> tuple[Array | None, ...]:
+def _call_hooks(node: Node, dys: list[Array | None]) -> None:
+    for k, hook in tuple((node.hooks or {}).values()):
+        dy = dys[k]
+        new = None if dy is None else hook(dy)
+        if new is None or dy is None:
+            continue
+        new = backend.asarray(new)
+        if type(new) is not type(dy):
+            raise TypeError(f"a hook returned a {type(new).__name__}, not a {type(dy).__name__}")
+        if (new.shape, new.dtype) != (dy.shape, dy.dtype):
+            raise ValueError(
+                f"a hook returned a gradient of shape {tuple(new.shape)} and dtype {new.dtype} "
+                f"for one of {tuple(dy.shape)} and {dy.dtype}"
+            )
+        dys[k] = new
+
+
+def _check_whole(node: Node, dys: Sequence[Array | None]) -> None:
+    value = "a leaf" if node.signature is None else f"the value of {node.signature.name}"
+    for dy in dys:
+        debug.check_gradient(dy, f"in the whole gradient of {value}", node.lines)
+
+
+def _check_parts(node: Node, gradients: tuple[Array | None, ...]) -> None:
+    for k, dx in enumerate(gradients):
+        where = f"backward of {node.signature.name}, in the gradient of {node.signature.label(k)}"
+        debug.check_gradient(dx, f"first appeared in the {where}", node.lines)
+
+
+def _freed(*_: Array | None) -> tuple[Array | None, ...]:
+    raise RuntimeError(
+        "backward() a second time through a graph that the first freed, even if it failed: pass "
+        "retain_graph=True to the first, or compute the value anew"
+    )
+
+
+def _replaced(*_: Array | None) -> tuple[Array | None, ...]:
     raise RuntimeError(
         "the data of a leaf was replaced by data of another shape, dtype, library or device after "
         "it was used: compute the value anew"
     )
 
 
-def _freed(*_: Array) -> tuple[Array | None, ...]:
-    raise RuntimeError(
-        "backward() a second time through a graph that was freed by the first, failed or not: "
-        "pass retain_graph=True to the first, or compute the value anew"
-    )
+def replace_leaf(leaf: Node) -> Node:
+    """A new leaf with the hooks of the old one, through which backward() is an error from now."""
+    new = Node()
+    new.hooks, leaf.hooks, leaf.function = leaf.hooks, None, _replaced
+    return new
 
 
 def is_freed(node: Node) -> bool:
     """Whether an earlier backward() freed the graph behind this node."""
-    return node.pull is _freed
+    return node.function is _freed
+
+
+def ancestors(root: Node) -> list[Node]:
+    """The nodes that root was made from, and root itself, the newest first."""
+    found, unvisited = {root}, [root]
+    while unvisited:
+        parents = {edge[0] for edge in unvisited.pop().edges if edge is not None} - found
+        found |= parents
+        unvisited += parents
+    return sorted(found, key=lambda node: node.order)

@@ -3,84 +3,67 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import backend, tape
+from . import backend, ops, tape
 from .backend import Array
-from .tape import Node, noted
+from .tape import Node, Variable, array_of
 
-if TYPE_CHECKING:
-    from .graph import Graph
-    from .operation import Operation
-
-
-def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
-    return lambda tensor, other: compare(tensor._data, array_of(other))
+Axis = int | tuple[int, ...] | None
+_new = object.__new__
 
 
-class Tensor:
+class Tensor(Variable):
     """An array with, if requires_grad, a gradient.
 
     data           the array, of any array-API library; lists and numbers become NumPy arrays
     requires_grad  True makes a leaf, whose .grad backward() fills; needs real floating-point data
 
-    Arithmetic and methods are operations of `ops` and record themselves on the tape; comparisons
+    Operators and methods are the operations of `ops` and record themselves on the tape; comparisons
     give arrays.
     Raises TypeError for data that is not numbers, or cannot have a gradient.
     """
 
-    __slots__ = ("__weakref__", "_data", "_node")
-    __array_ufunc__ = None  # array * Tensor is ours to answer, not NumPy's
-
-    # Operators and methods are the operations of `ops`, which put themselves here.
-    mT: Tensor  # noqa: N815  the standard's name
-    if TYPE_CHECKING:
-
-        def __getattr__(self, method: str) -> Operation: ...
-        def _operator(self, *others: Any) -> Any: ...
-
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _operator
-        __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _operator
-        __neg__ = __abs__ = __getitem__ = _operator
+    __slots__ = ()
+    __array_ufunc__ = None  # array * Tensor calls our __rmul__, not NumPy's ufunc
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self._data: Array = backend.asarray(array_of(data))
-        self._node: Node | None = None
+        self._data = backend.asarray(array_of(data))
+        self._edge = None
         if requires_grad:
             _require_floating(self._data)
-            self._node = noted(None, None, None, self._data)
+            self._edge = Node(), 0
 
-    @classmethod
-    def _made(cls, data: Array, node: Node | None = None) -> Tensor:
-        """The value of an operation, which needs no checks."""
+    @staticmethod
+    def _made(data: Array, node: Node | None, k: int) -> Tensor:
+        """Value number k of a node. No gradient flows through integers and booleans."""
         tensor = _new(Tensor)
         tensor._data = data
-        tensor._node = node
+        tensor._edge = (node, k) if node is not None and backend.is_floating(data) else None
         return tensor
 
     @property
     def data(self) -> Array:
-        """The array. A leaf may be given another, of any shape, floating-point dtype and device:
-        where one of these differs, backward() through what was made before is refused."""
+        """The array. A leaf may be assigned another one; if its shape, dtype, library or device is
+        another, backward() through what was made from the old one is an error."""
         return self._data
 
     @data.setter
     def data(self, data: Array) -> None:
         data = backend.asarray(array_of(data))
-        if self._node is not None:
-            if self._node.pull is not None:
-                raise RuntimeError("only a leaf can be given other data: detach() makes one")
+        if self._edge is not None:
+            if self._edge[0].function is not None:
+                raise RuntimeError("only a leaf can be assigned other data: detach() makes one")
             _require_floating(data)
-            if _kind(data) != _kind(self._data):  # then neither its gradient nor its graphs fit
-                self._node = tape.replaced(self._node, data)
+            if _kind(data) != _kind(self._data):  # neither its gradient nor its graphs fit
+                self._edge = tape.replace_leaf(self._edge[0]), 0
         self._data = data
 
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient flows to this Tensor."""
-        return self._node is not None
+        return self._edge is not None
 
     @property
     def grad(self) -> Array | None:
@@ -88,15 +71,15 @@ class Tensor:
 
         Leaves have one, and after backward(retain_graph=True) every Tensor of the graph.
         """
-        return None if self._node is None else self._node.gradient
+        if self._edge is None or self._edge[0].grads is None:
+            return None
+        return self._edge[0].grads[self._edge[1]]
 
     @grad.setter
     def grad(self, gradient: Array | None) -> None:
-        if self._node is None:
-            raise RuntimeError("this Tensor does not require a gradient")
-        if gradient is not None:
-            gradient = self._like(gradient)
-        self._node.gradient = gradient
+        node, k = self._required_edge("this is")
+        node.grads = node.grads or [None] * node.values
+        node.grads[k] = None if gradient is None else self._as_gradient(gradient)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,7 +106,7 @@ class Tensor:
         return Tensor(self._data)
 
     def item(self) -> float:
-        """The one entry as a Python number. Raises ValueError unless there is exactly one."""
+        """The only entry as a Python number. Raises ValueError unless there is exactly one."""
         return backend.to_numpy(self._data).item()
 
     def backward(self, gradient: Any = None, *, retain_graph: bool = False) -> None:
@@ -133,66 +116,51 @@ class Tensor:
         retain_graph  keep the graph, for another backward through it, and the .grad of every Tensor
                       in it
 
-        Raises RuntimeError where there is no graph, it was freed, or an array that it saved was
+        Raises RuntimeError if there is no graph, it was freed, or an array that it saved was
         changed; ValueError for a gradient of another shape, TypeError for one of another library or
-        dtype. The .grad of all leaves is then what it was.
+        dtype. After an error the .grad of all leaves is what it was.
         """
-        if self._node is None:
-            raise RuntimeError("backward() on a Tensor that does not require a gradient")
-        tape.backward(self._node, self._seed(gradient), retain_graph)
+        node, k = self._required_edge("backward() on")
+        if gradient is None:
+            if math.prod(self.shape) != 1:
+                raise RuntimeError(
+                    f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
+                    "array of that shape, or make a scalar first, for instance with .sum()"
+                )
+            gradient = backend.namespace(self._data).ones_like(self._data)
+        tape.backward(node, k, self._as_gradient(gradient), retain_graph)
 
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
 
-        What it returns, an array or Tensor of the same shape and dtype, takes the place of the
-        gradient; None leaves it. It must not change the gradient in place, which others may share.
-        Returns a Hook, whose remove() ends that.
+        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient; None
+        leaves it unchanged. It must not change the gradient in place, which others may share.
+        Returns a Hook, whose remove() takes it away.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
-        if self._node is None:
-            raise RuntimeError("register_hook() on a Tensor that does not require a gradient")
-        return Hook(self._node, hook)
+        return Hook(*self._required_edge("register_hook() on"), hook)
 
-    def graph(self, /, **names: Tensor) -> Graph:
-        """A picture of how this Tensor was made, an SVG that shows itself in a notebook.
+    def _required_edge(self, what: str) -> tape.Edge:
+        if self._edge is None:
+            raise RuntimeError(f"{what} a Tensor that does not require a gradient")
+        return self._edge
 
-        names  Tensors by the name to show: y.graph(x=x, w=w). `.save(path)` writes it to a file
-        """
-        from .graph import Graph
-
-        return Graph(self, names)
-
-    def _seed(self, gradient: Any) -> Array:
-        if gradient is not None:
-            return self._like(gradient)
-        if math.prod(self.shape) != 1:
-            raise RuntimeError(
-                f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
-                "array of that shape, or make a scalar first, for instance with .sum()"
-            )
-        return backend.namespace(self._data).ones_like(self._data)
-
-    def _like(self, gradient: Any) -> Array:
+    def _as_gradient(self, gradient: Any) -> Array:
         """A gradient as an array of this shape, dtype and library."""
-        seed = array_of(gradient)
-        if not backend.is_array(seed):
-            backend.asarray(seed)  # which refuses what is no number
+        array = array_of(gradient)
+        if not backend.is_array(array):
+            backend.asarray(array)  # raises for what is no number
             xp = backend.namespace(self._data)
-            seed = xp.asarray(seed, dtype=self.dtype, device=self.device)
-        if tuple(seed.shape) != self.shape:
-            raise ValueError(f"gradient has shape {tuple(seed.shape)}, the Tensor {self.shape}")
-        if _kind(seed) != _kind(self._data):
+            array = xp.asarray(array, dtype=self.dtype, device=self.device)
+        if tuple(array.shape) != self.shape:
+            raise ValueError(f"gradient has shape {tuple(array.shape)}, the Tensor {self.shape}")
+        if _kind(array) != _kind(self._data):
             raise TypeError(
-                f"gradient is {type(seed).__name__} of {seed.dtype} on {seed.device}, "
+                f"gradient is {type(array).__name__} of {array.dtype} on {array.device}, "
                 f"the Tensor {type(self._data).__name__} of {self.dtype} on {self.device}"
             )
-        return seed
-
-    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
-    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
-    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
-    __hash__ = object.__hash__
+        return array
 
     def __bool__(self) -> bool:
         return bool(self._data)
@@ -200,41 +168,245 @@ class Tensor:
     def __float__(self) -> float:
         return float(self._data)
 
-    def __repr__(self) -> str:
-        return f"Tensor({self._data!r}{', requires_grad=True' if self.requires_grad else ''})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leaves can be copied and pickled; what was made from them would lose its graph."""
-        if self._node is not None and self._node.pull is not None:
-            raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
-        gradient = None if self.grad is None else (None, {"grad": self.grad})
-        return Tensor, (self._data, self.requires_grad), gradient
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """By the library's own way to copy, which array-api-strict and others need."""
-        self.__reduce__()  # refuses what has a graph
-        copied = Tensor(backend.copy(self._data), self.requires_grad)
-        if self.grad is not None:
-            copied.grad = backend.copy(self.grad)
-        return copied
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[k] for k in range(len(self)))
-
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a Tensor without axes")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._data!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leaves can be copied and pickled; anything made from them would lose its graph."""
+        if self._edge is not None and self._edge[0].function is not None:
+            raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
+        gradient = None if self.grad is None else (None, {"grad": self.grad})
+        return Tensor, (self._data, self.requires_grad), gradient
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        self.__reduce__()  # raises if there is a graph
+        copied = Tensor(backend.copy(self._data), self.requires_grad)  # not every array has its own
+        if self.grad is not None:
+            copied.grad = backend.copy(self.grad)
+        return copied
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a Tensor is not a NumPy array: use its .data, or ops.stack for a list")
 
+    def __eq__(self, other: Any) -> Any:
+        return self._data == array_of(other)
 
-_new = Tensor.__new__
+    def __ne__(self, other: Any) -> Any:
+        return self._data != array_of(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._data < array_of(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._data <= array_of(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._data > array_of(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._data >= array_of(other)
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Tensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return ops.divide(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return ops.pow(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return ops.pow(other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return ops.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __abs__(self) -> Tensor:
+        return ops.abs(self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return ops.getitem(self, key)
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise ValueError(
+                f"T is for matrices: for shape {self.shape} use mT, or permute its axes"
+            )
+        return ops.matrix_transpose(self)
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802  the standard's name
+        """x with the last two axes swapped."""
+        return ops.matrix_transpose(self)
+
+    def abs(self) -> Tensor:
+        """|x|"""
+        return ops.abs(self)
+
+    def exp(self) -> Tensor:
+        """eˣ"""
+        return ops.exp(self)
+
+    def log(self) -> Tensor:
+        """The natural logarithm of x."""
+        return ops.log(self)
+
+    def sqrt(self) -> Tensor:
+        """√x"""
+        return ops.sqrt(self)
+
+    def tanh(self) -> Tensor:
+        """tanh x"""
+        return ops.tanh(self)
+
+    def sin(self) -> Tensor:
+        """sin x"""
+        return ops.sin(self)
+
+    def cos(self) -> Tensor:
+        """cos x"""
+        return ops.cos(self)
+
+    def clip(self, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
+        """x between two bounds, or on one side of one."""
+        return ops.clip(self, min, max)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """x in another dtype: the library's own, its name, or NumPy's."""
+        return ops.astype(self, dtype)
+
+    def to(self, device: Any) -> Tensor:
+        """x on another device."""
+        return ops.to_device(self, device)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Σ x over axis."""
+        return ops.sum(self, axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Σ x / n over the n entries of axis."""
+        return ops.mean(self, axis, keepdims)
+
+    def var(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """Σ (x − mean)² / (n − correction) over axis."""
+        return ops.var(self, axis, correction, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The largest entry over axis."""
+        return ops.max(self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The smallest entry over axis."""
+        return ops.min(self, axis, keepdims)
+
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """log Σ eˣ over axis."""
+        return ops.logsumexp(self, axis, keepdims)
+
+    def cumsum(self, axis: int) -> Tensor:
+        """The sum of the entries up to each one along axis."""
+        return ops.cumsum(self, axis)
+
+    def matmul(self, other: Any) -> Tensor:
+        """x @ other"""
+        return ops.matmul(self, other)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The entries of x in another shape: numbers, or one tuple."""
+        return ops.reshape(self, _one_tuple(shape))
+
+    def permute(self, *axes: Any) -> Tensor:
+        """x with its axes in another order: numbers, or one tuple."""
+        return ops.permute_dims(self, _one_tuple(axes))
+
+    def transpose(self, axis1: int = -2, axis2: int = -1) -> Tensor:
+        """x with two axes swapped."""
+        return ops.transpose(self, axis1, axis2)
+
+    def expand(self, *shape: Any) -> Tensor:
+        """x repeated along new axes and axes of length 1, to this shape: numbers, or one tuple."""
+        return ops.broadcast_to(self, _one_tuple(shape))
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        """x without these axes of length 1, by default without any such."""
+        return ops.squeeze(self, axis)
+
+    def flip(self, axis: Axis = None) -> Tensor:
+        """x in reverse order along axis."""
+        return ops.flip(self, axis)
+
+    def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
+        """Each entry of x several times in a row."""
+        return ops.repeat(self, repeats, axis)
+
+    def split(self, sections: int | tuple[int, ...], axis: int = 0) -> tuple[Tensor, ...]:
+        """The parts of x along axis: that many, or cut at these indices."""
+        return ops.split(self, sections, axis)
+
+    def gather(self, indices: Any, axis: int = 0) -> Tensor:
+        """The slices of x at indices along axis."""
+        return ops.gather(self, indices, axis=axis)
+
+    def take_along_axis(self, indices: Any, axis: int = -1) -> Tensor:
+        """One entry of x along axis for each of indices."""
+        return ops.take_along_axis(self, indices, axis=axis)
+
+
+class Hook:
+    """A function that backward() calls with a gradient, until remove()."""
+
+    def __init__(self, node: Node, k: int, hook: Callable[[Array], Any]) -> None:
+        node.hooks = {} if node.hooks is None else node.hooks
+        self._hooks, self._key = node.hooks, object()
+        self._hooks[self._key] = k, lambda gradient: array_of(hook(gradient))
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._hooks.pop(self._key, None)
+
+
+def _one_tuple(numbers: tuple[Any, ...]) -> Any:
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _kind(data: Array) -> tuple[Any, ...]:
-    """What a gradient shares with the data."""
+    """What a gradient has in common with its data."""
     return type(data), tuple(data.shape), data.dtype, data.device
 
 
@@ -244,22 +416,3 @@ def _require_floating(data: Array) -> None:
             f"only real floating-point Tensors can require a gradient, got dtype {data.dtype}: "
             "convert the data first, for instance to float64, or take the real part"
         )
-
-
-def array_of(x: Any) -> Any:
-    """The data of a Tensor, and anything else as it is."""
-    return x._data if isinstance(x, Tensor) else x
-
-
-class Hook:
-    """A function that backward() calls with a gradient, until remove()."""
-
-    def __init__(self, node: Node, hook: Callable[[Array], Any]) -> None:
-        if node.hooks is None:
-            node.hooks = {}
-        self._key, self._hooks = object(), node.hooks
-        self._hooks[self._key] = lambda gradient: array_of(hook(gradient))
-
-    def remove(self) -> None:
-        """Take the hook away."""
-        self._hooks.pop(self._key, None)

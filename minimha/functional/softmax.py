@@ -6,13 +6,13 @@ import math
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.ops.fits import axes
+from minimha_autograd.ops.requirements import axes
 
 from .acceleration import accelerated
 from .masked_products import hide, is_finite
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 @accelerated
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
     """y = exp(x) / Σ exp(x) over axis.   dx = y · (dy − Σ dy · y).

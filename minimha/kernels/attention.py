@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, backend, in_float32, operation, unbroadcast
 from minimha_autograd.backend import Array
-from minimha_autograd.pullback import unbroadcast
 
 from .. import masks
 from ..attention.reference import attention

@@ -4,11 +4,11 @@
     attention_heads  the weights of every head, in a grid
     attention_html   the same for a notebook: point at a query to see which keys it attends to
     mask             a mask and its blocks; a notebook shows every mask
+    graph            the tape: how a Tensor was made, with shapes and gradients
     costs            parameters, flop and time of the forms of the projections, and where they cross
     save, svg        a figure as a file, as text
 
-Others belong to what they show: `Tensor.graph` draws the tape, `report.plot()` the V-curve of a
-gradient check.
+`report.plot()` draws the V-curve of a gradient check.
 """
 
 from .costs import costs
@@ -16,6 +16,7 @@ from .heat import attention_heads, heat_map
 from .interactive import Attention, attention_html
 from .masks import mask, mask_svg
 from .saving import FORMATS, check_path, save, svg
+from .tape import graph
 
 __all__ = [
     "FORMATS",
@@ -24,6 +25,7 @@ __all__ = [
     "attention_html",
     "check_path",
     "costs",
+    "graph",
     "heat_map",
     "mask",
     "mask_svg",

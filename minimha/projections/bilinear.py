@@ -78,8 +78,8 @@ class Bilinear(Form):
             self._check_rank(spectra, 30 * xp.finfo(w.dtype).eps)  # at most 2 · eps was seen
         root = xp.sqrt(sigma[:, None, :d])
         zeros = ((0, 0), (0, 0), (0, max(0, d - sigma.shape[-1])))  # for a D beyond M
-        left = backend.pad(u[..., :d] * root, zeros, 0)[0]  # (G, H/G · (M + 1), D)
-        right = backend.pad(xp.matrix_transpose(vt)[..., :d] * root, zeros, 0)[0]  # (G, Mk, D)
+        left = ops.pad(u[..., :d] * root, zeros)  # (G, H/G · (M + 1), D)
+        right = ops.pad(xp.matrix_transpose(vt)[..., :d] * root, zeros)  # (G, Mk, D)
         left = xp.astype(xp.reshape(left, (h, -1, d)), w.dtype)  # (H, M + 1, D)
         stacked = Stacked(
             sizes,

@@ -154,15 +154,13 @@ def test_what_is_right_is_not_blamed_for_an_error(operation):
         operation(strict.ones((2, 2)), strict.ones((2, 2), dtype=strict.int64))
 
 
-def test_einsum_by_letters_that_an_ellipsis_could_take():
-    a, b = np.arange(12.0).reshape(2, 3, 2), np.arange(8.0).reshape(2, 4)
-    np.testing.assert_array_equal(ops.einsum("...α,αβ->...β", a, b), a @ b)
+def test_einsum_of_many_axes():
     assert ops.einsum("...->...", np.ones((1,) * 30)).ndim == 30
 
 
 def test_settings_may_be_arrays_without_axes(place):
     x, two = leaf(np.arange(6.0)), place(np.asarray(2))
-    assert ops.reshape(x, two, 3).shape == (2, 3)
+    assert x.reshape(two, 3).shape == (2, 3)
     assert ops.expand_dims(x, two - 2).shape == (1, 6)
     np.testing.assert_array_equal(ops.repeat(x[:2], two).data, [0, 0, 1, 1])
     ops.stack([x, x], two - 2).sum().backward()
@@ -240,13 +238,16 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: x.astype("sum"), "no dtype 'sum'"),
         (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
         (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
-        (lambda x: x.graph(w=3), "graph: w must be a Tensor, not a int"),
-        (lambda x: x.sum(dim=0), r"no setting dim in \(x, \*, axis=None, keepdims=False\)"),
-        (lambda x: ops.concat([x, x], dim=0), r"no setting dim in \(\*arrays, axis=0\)"),
-        (lambda x: ops.matmul(x, x, out=1), r"no setting out in \(a, b\)"),
+        (
+            lambda x: ops.sum(x, dim=0),
+            r"sum\(x, \*, axis=None, keepdims=False\) has no setting dim",
+        ),
+        (lambda x: ops.concat([x, x], dim=0), r"concat\(\*arrays, axis=0\) has no setting dim"),
+        (lambda x: ops.matmul(x, x, out=1), r"matmul\(a, b\) has no setting out"),
+        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 3 arguments"),
         (lambda x: ops.multiply(x, a=x), r"multiply\(a, b\) got a twice"),
         (lambda x: x.reshape(-2, -1), r"lengths of \(-2, -1\) must be integers from 0 on"),
-        (lambda x: ops.concat(arrays=[x]), r"no setting arrays in \(\*arrays, axis=0\)"),
+        (lambda x: ops.concat(arrays=[x]), r"concat\(\*arrays, axis=0\) has no setting arrays"),
         (lambda x: x.permute(1), r"axes \(1,\) must name each of the 1 axes"),
         (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
         (

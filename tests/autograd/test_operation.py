@@ -95,7 +95,7 @@ def test_arrays_may_be_named():
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], "x", np.sin])
 def test_what_is_no_array_is_named(wrong):
-    with pytest.raises(TypeError, match="add: b must be an array, not a"):
+    with pytest.raises(TypeError, match="add: b must be an array, not"):
         mh.Tensor([1.0, 2.0]) + wrong
 
 
@@ -175,16 +175,6 @@ def test_an_operation_may_take_any_settings():
     np.testing.assert_array_equal(x.grad, 3)
     with pytest.raises(TypeError, match="got 2 arguments"):
         scaled(x, 3.0)
-
-
-def test_only_numbers_spread_into_a_shape():
-    @mh.operation
-    def filled(x, *, shape: "tuple[int, ...]", fill=0.0, sign=1.0):
-        return np.full(shape, fill * sign), lambda dy: (np.zeros_like(x),)
-
-    x = np.ones(2)
-    np.testing.assert_array_equal(filled(x, (2, 1), 5.0, sign=-1.0), [[-5], [-5]])
-    assert filled(x, 2, 3).shape == (2, 3)
 
 
 def test_an_operation_of_many_arrays_names_them():

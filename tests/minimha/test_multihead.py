@@ -186,7 +186,7 @@ def test_every_option_has_right_gradients(settings, rng):
 
     def f(x, *weights):
         for p, w in zip(parameters, weights, strict=True):
-            p._data, p._node = w._data, w._node
+            p._data, p._edge = w._data, w._edge
         return mha(x, mask=mh.masks.causal(), keep=keep if mha.dropout else None)
 
     inputs = [mh.Tensor(rng.standard_normal((B, 3, 16)))]

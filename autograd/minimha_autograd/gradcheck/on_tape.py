@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..modes import watch
+from ..tape import ancestors
 from ..tensor import Tensor
 from .error import GradcheckError
 
@@ -21,17 +22,17 @@ def call(
     replaced_by: Sequence[Tensor],
 ) -> Any:
     """f(), with these Tensors in place of its parameters; tap sees all Tensors on the way."""
-    before = [(p._data, p._node) for p in parameters]
+    before = [(p._data, p._edge) for p in parameters]
     for p, x in zip(parameters, replaced_by, strict=True):
-        p._data, p._node = x._data, x._node
+        p._data, p._edge = x._data, x._edge
     try:
         if tap is None:
             return f()
         with watch(tap):
             return f()
     finally:
-        for p, (data, node) in zip(parameters, before, strict=True):
-            p._data, p._node = data, node
+        for p, (data, edge) in zip(parameters, before, strict=True):
+            p._data, p._edge = data, edge
 
 
 def backward(
@@ -55,19 +56,13 @@ def backward(
 
 @contextmanager
 def _gradients_kept(outputs: Sequence[Tensor], before: Tensor) -> Iterator[None]:
-    found: dict[int, Any] = {}
-    todo = [y._node for y in outputs if y._node is not None]
-    while todo:
-        node = todo.pop()
-        if node.order not in found:
-            found[node.order] = node
-            todo += node.arguments
-    first = before._node.order if before._node is not None else 0
-    older = [(node, node.gradient) for node in found.values() if node.order > first]
-    for node, _ in older:
-        node.gradient = None
+    first = before._edge[0].order if before._edge is not None else 0
+    roots = [y._edge[0] for y in outputs if y._edge is not None]
+    older = {n: n.grads for root in roots for n in ancestors(root) if n.order > first}
+    for node in older:
+        node.grads = None
     try:
         yield
     finally:
-        for node, gradient in older:
-            node.gradient = gradient
+        for node, grads in older.items():
+            node.grads = grads

@@ -6,31 +6,85 @@ part: where an operation has to choose, the real part decides.
 
 from __future__ import annotations
 
+import inspect
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 from .. import backend
-from ..backend import Array, beside, is_array, is_complex, is_floating, namespace, put, some
-from ..operation import operation
-from ..pullback import Pullback
-from .fits import broadcasting
+from ..backend import Array, is_array, is_complex, is_floating, namespace
+from ..operation import Operation, operation
+from ..tape import Pullback
+from .erf import erf as _erf
+from .requirements import broadcasting
 
 
-@operation(fits=broadcasting)
+def _real(x: Array) -> Array:
+    return namespace(x).real(x) if is_complex(x) else x
+
+
+def _sign(x: Array) -> Array:
+    return namespace(x).astype(namespace(x).sign(_real(x)), x.dtype)
+
+
+_FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and its derivative f′(x)
+    "negative": ("−x", "−1", lambda _: -1),
+    "abs": ("|x|", "sign x, which is 0 at 0", lambda x: _sign(x)),
+    "exp": ("eˣ", "y", lambda y: y),
+    "expm1": ("eˣ − 1, accurate near 0", "(y + 1)", lambda y: y + 1),
+    "log": ("log x, the natural logarithm", "1 / x", lambda x: 1 / x),
+    "log1p": ("log(1 + x), accurate near 0", "1 / (1 + x)", lambda x: 1 / (1 + x)),
+    "sqrt": ("√x", "1 / (2 y)", lambda y: 1 / (2 * y)),
+    "tanh": ("tanh x", "(1 − y²)", lambda y: 1 - y * y),
+    "sin": ("sin x", "cos x", lambda x: namespace(x).cos(x)),
+    "cos": ("cos x", "−sin x", lambda x: -namespace(x).sin(x)),
+    "erf": (
+        "2/√π ∫₀ˣ exp(−t²) dt",
+        "2/√π · exp(−x²)",
+        lambda x: 2 / math.sqrt(math.pi) * namespace(x).exp(-x * x),
+    ),
+}
+_OTHERWISE: dict[str, Callable[[Array], Array]] = {  # what the standard lacks or says differently
+    "abs": lambda x: _sign(x) * x if is_complex(x) else namespace(x).abs(x),
+    "erf": _erf,
+}
+
+
+def _unary(name: str) -> Operation:
+    """An operation from the table, which saves what its derivative names: x, y, or nothing."""
+    formula, derivative_formula, derivative = _FUNCTIONS[name]
+    otherwise = _OTHERWISE.get(name)
+    (argument,) = inspect.signature(derivative).parameters
+
+    def function(x: Array) -> tuple[Array, Pullback]:
+        y = (otherwise or getattr(namespace(x), name))(x)
+        saved = x if argument == "x" else y if argument == "y" else None
+        return y, lambda dy: (dy * derivative(saved),)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"y = {formula}.   dx = dy · {derivative_formula}."
+    lifted: Operation = operation(function)
+    return lifted
+
+
+negative, abs, exp, expm1 = map(_unary, ("negative", "abs", "exp", "expm1"))
+log, log1p, sqrt, tanh = map(_unary, ("log", "log1p", "sqrt", "tanh"))
+sin, cos, erf = map(_unary, ("sin", "cos", "erf"))
+
+
+@operation(requirement=broadcasting)
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
     return a + b, lambda dy: (dy, dy)
 
 
-@operation(fits=broadcasting)
+@operation(requirement=broadcasting)
 def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a − b.   da = dy, db = −dy."""
     return a - b, lambda dy: (dy, -dy)
 
 
-@operation(fits=broadcasting)
+@operation(requirement=broadcasting)
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     y = a * b
@@ -38,7 +92,7 @@ def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pu
     return y, lambda dy: (None if b is None else dy * b, None if a is None else dy * a)
 
 
-@operation(fits=broadcasting)
+@operation(requirement=broadcasting)
 def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
     y = a / b
@@ -51,13 +105,7 @@ def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
     return y, pullback
 
 
-@operation
-def negative(x: Array) -> tuple[Array, Pullback]:
-    """y = −x.   dx = −dy."""
-    return -x, lambda dy: (-dy,)
-
-
-@operation(fits=broadcasting)
+@operation(requirement=broadcasting)
 def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, db = dy · y · log a."""
     xp = namespace(a, b)
@@ -81,154 +129,67 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
     return y, pullback
 
 
-@operation
-def abs(x: Array) -> tuple[Array, Pullback]:
-    """y = |x|.   dx = dy · sign x, which is 0 at 0."""
-    xp = namespace(x)
-    if is_complex(x):
-        sign = xp.astype(xp.sign(xp.real(x)), x.dtype)
-        return x * sign, lambda dy: (dy * sign,)
-    return xp.abs(x), lambda dy: (dy * namespace(x).sign(x),)
+@operation(requirement=broadcasting)
+def maximum(a: Array, b: Array) -> tuple[Array, Pullback]:
+    """y = the larger of a and b.   It gets dy; where a = b, each gets dy / 2."""
+    return _choice(a, b, larger=True)
 
 
-@operation
-def exp(x: Array) -> tuple[Array, Pullback]:
-    """y = eˣ.   dx = dy · y."""
-    y = namespace(x).exp(x)
-    return y, lambda dy: (dy * y,)
+@operation(requirement=broadcasting)
+def minimum(a: Array, b: Array) -> tuple[Array, Pullback]:
+    """y = the smaller of a and b.   It gets dy; where a = b, each gets dy / 2."""
+    return _choice(a, b, larger=False)
 
 
-@operation
-def expm1(x: Array) -> tuple[Array, Pullback]:
-    """y = eˣ − 1, exact near 0.   dx = dy · (y + 1)."""
-    y = namespace(x).expm1(x)
-    return y, lambda dy: (dy * y + dy,)
-
-
-@operation
-def log(x: Array) -> tuple[Array, Pullback]:
-    """y = log x, the natural logarithm.   dx = dy / x."""
-    return namespace(x).log(x), lambda dy: (dy / x,)
-
-
-@operation
-def log1p(x: Array) -> tuple[Array, Pullback]:
-    """y = log(1 + x), exact near 0.   dx = dy / (1 + x)."""
-    return namespace(x).log1p(x), lambda dy: (dy / (x + beside(1, x)),)
-
-
-@operation
-def sqrt(x: Array) -> tuple[Array, Pullback]:
-    """y = √x.   dx = dy / (2 y)."""
-    y = namespace(x).sqrt(x)
-    return y, lambda dy: (dy / (y + y),)
-
-
-@operation
-def tanh(x: Array) -> tuple[Array, Pullback]:
-    """y = tanh x.   dx = dy · (1 − y²)."""
-    y = namespace(x).tanh(x)
-    return y, lambda dy: (dy - dy * y * y,)
-
-
-@operation
-def sin(x: Array) -> tuple[Array, Pullback]:
-    """y = sin x.   dx = dy · cos x."""
-    return namespace(x).sin(x), lambda dy: (dy * namespace(x).cos(x),)
-
-
-@operation
-def cos(x: Array) -> tuple[Array, Pullback]:
-    """y = cos x.   dx = −dy · sin x."""
-    return namespace(x).cos(x), lambda dy: (dy * -namespace(x).sin(x),)
-
-
-@operation
-def erf(x: Array) -> tuple[Array, Pullback]:
-    """y = 2/√π ∫₀ˣ exp(−t²) dt.   dx = dy · 2/√π · exp(−x²)."""
-    xp = namespace(x)
-    return backend.erf(x), lambda dy: (dy * xp.exp(-x * x) * (2 / math.sqrt(math.pi)),)
-
-
-@operation(fits=broadcasting)
-def maximum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
-    """y = the larger of a and b.   It gets dy; where a = b, each gets half."""
-    return _choice(operator.gt, a, b, wanted)
-
-
-@operation(fits=broadcasting)
-def minimum(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b.   It gets dy; where a = b, each gets half."""
-    return _choice(operator.lt, a, b, wanted)
-
-
-def _choice(
-    beats: Callable[[Array, Array], Array], a: Array, b: Array, wanted: tuple[bool, ...]
-) -> tuple[Array, Pullback]:
+def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
     xp = namespace(a, b)
-    if type(a) is not type(b):  # one is a number
-        a, b = _beside(a, b), _beside(b, a)
-    if is_complex(a) or is_complex(b):
-        a, b = (x if is_complex(x) else x + 0j for x in (a, b))
-        real_a, real_b = xp.real(a), xp.real(b)
-        y = xp.where(beats(real_a, real_b) | (real_a == real_b), a, b)
-    else:
-        real_a, real_b = a, b
-        y = getattr(xp, "maximum" if beats is operator.gt else "minimum")(a, b)
-    tie = some(real_a == real_b)
-    a_wins = beats(real_a, real_b) if wanted[0] else None
-    b_wins = beats(real_b, real_a) if wanted[1] else None
+    a, b = _array_like(a, b), _array_like(b, a)
+    real_a, real_b = _real(a), _real(b)
+    a_wins, tie = real_a > real_b if larger else real_a < real_b, real_a == real_b
+    y = xp.where(a_wins | tie | (real_a != real_a), a, b)  # a NaN is never dropped
 
-    return y, lambda dy: (_share(dy, a_wins, tie), _share(dy, b_wins, tie))
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        da = xp.where(a_wins, dy, xp.where(tie, dy / 2, xp.zeros_like(dy)))
+        return da, dy - da
+
+    return y, pullback
 
 
-def _share(dy: Array, mask: Array | None, tie: Array | None = None) -> Array | None:
-    """dy where the mask holds, half of it where there is a tie, 0 elsewhere."""
-    if mask is None:
-        return None
-    dx = put(namespace(dy).zeros_like(dy), mask, dy)
-    return dx if tie is None else put(dx, tie, dy * beside(0.5, dy))
-
-
-def _beside(x: Any, other: Array) -> Array:
-    """A number as an array that meets the other: of its dtype, unless that would cut it short."""
+def _array_like(x: Any, other: Array) -> Array:
+    """A number as an array for use with the other: of its dtype, unless that would truncate it."""
     if is_array(x):
         return x
-    fits = isinstance(x, int) or is_floating(other) or is_complex(other)
-    dtype = other.dtype if fits else None
+    exact = isinstance(x, int) or is_floating(other) or is_complex(other)
+    dtype = other.dtype if exact else None
     return namespace(other).asarray(x, dtype=dtype, device=other.device)
 
 
-@operation(fits=broadcasting)
-def where(
-    condition: Array, a: Array, b: Array, *, wanted: tuple[bool, ...]
-) -> tuple[Array, Pullback]:
-    """y = a where the boolean condition holds, b elsewhere.   Each gets dy where it was taken.
+@operation(requirement=broadcasting)
+def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
+    """y = a where the boolean condition holds, b elsewhere.   Each gets dy where it was chosen.
 
     Raises TypeError for a condition that is not boolean.
     """
     backend.require(backend.is_boolean, condition, "condition")
     xp = namespace(condition)
-    if type(a) is not type(b) and is_array(a) != is_array(
-        b
-    ):  # the oldest array-api-strict makes a float64 of a number
-        a, b = _beside(a, b), _beside(b, a)
+    if is_array(a) or is_array(b):  # old versions of array-api-strict make a number a float64
+        a, b = _array_like(a, b), _array_like(b, a)
 
-    to_a, to_b = condition if wanted[1] else None, ~condition if wanted[2] else None
-    y = xp.where(condition, a, b)
-    return y, lambda dy: (None, _share(dy, to_a), _share(dy, to_b))
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        zero = xp.zeros_like(dy)
+        return None, xp.where(condition, dy, zero), xp.where(condition, zero, dy)
+
+    return xp.where(condition, a, b), pullback
 
 
 @operation
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
-    """y = x kept between two numbers, or on one side of one.   dx = dy where min ≤ x ≤ max."""
-    xp, two_parts = namespace(x), is_complex(x)
-    real = xp.real(x) if two_parts else x
+    """y = x between two bounds, or on one side of one.   dx = dy where min ≤ x ≤ max, 0 elsewhere."""
+    xp, real = namespace(x), _real(x)
     y = xp.clip(real, min, max)
     inside = y == real
-    if two_parts:
-        y = xp.where(inside, x, xp.astype(y, x.dtype))
-    return y, lambda dy: (_share(dy, inside),)
+    y = xp.where(inside, x, xp.astype(y, x.dtype)) if is_complex(x) else y
+    return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
 
 
 @operation(converts=True)

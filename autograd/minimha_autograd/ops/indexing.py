@@ -8,9 +8,8 @@ from typing import Any
 from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
-from ..pullback import Pullback
-from ..tensor import array_of
-from .fits import one_axis
+from ..tape import Pullback, array_of
+from .requirements import one_axis
 
 _BASIC = frozenset({int, type(None), type(...)})
 
@@ -65,7 +64,7 @@ def _part(k: Any, x: Array) -> Any:
     return operator.index(k)
 
 
-@operation(fits=one_axis)
+@operation(requirement=one_axis)
 def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
@@ -77,7 +76,7 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]
     return y, lambda dy: (*pull(dy), None)
 
 
-@operation(fits=one_axis)
+@operation(requirement=one_axis)
 def scatter_add(
     x: Array, indices: Array, updates: Array, *, axis: int = 0
 ) -> tuple[Array, Pullback]:
@@ -96,7 +95,7 @@ def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
     return (*(slice(None),) * range(x.ndim)[axis], indices)
 
 
-@operation(fits=one_axis)
+@operation(requirement=one_axis)
 def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import string
 
 from .. import backend
-from ..backend import Array, namespace
+from ..backend import Array, is_half, namespace
 from ..operation import operation
-from ..pullback import Pullback
-from .fits import multiplying
+from ..tape import Pullback
+from .half import in_float32
+from .requirements import multiplying
 
 
-@operation(fits=multiplying)
+@operation(requirement=multiplying)
 def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
@@ -55,31 +57,79 @@ def einsum(
 ) -> tuple[Array, Pullback]:
     """y = the sum of products that subscripts names: "bhtd,bhsd->bhts" for Q Kᵀ, "ii->" a trace.
 
-    subscripts  a letter an axis, repeated where axes run together; letters that the result lacks
-                are summed over. "..." stands for axes that broadcast; without "->" the result has
-                the letters that occur once, in alphabetical order
-    da          the sum with y and a in each other's place: for "ij,jk->ik" it is "ik,jk->ij" of dy
-                and b; a letter of a alone is repeated, a diagonal goes back to the diagonal
+    subscripts  a letter for each axis, repeated where axes run together; letters that the result
+                lacks are summed over. "..." stands for axes that broadcast; without "->" the result
+                has the letters that occur once, in alphabetical order
+    da          the sum in which y and a change places: for "ij,jk->ik" it is "ik,jk->ij" of dy and
+                b. A letter that only a has stands along an axis of ones there, a repeated letter
+                ("ii") on the diagonal of an identity matrix
 
     Raises ValueError for subscripts that do not fit the arrays.
     """
-    operands = [a] if b is None else [a, b]
-    terms, out = backend.einsum_terms(subscripts, operands)
-    y = backend.einsum(terms, out, operands)
-    shapes = [x.shape for x in operands]
-    a, b = a if wanted[2] else None, b if wanted[1] else None  # what no gradient needs may go
+    if is_half(a):
+        return in_float32(einsum, subscripts, a, b, wanted=wanted)
+    xp, operands = namespace(a), [a] if b is None else [a, b]
+    terms, out, lengths = _letters(subscripts, operands)
+    spare = (c for c in string.ascii_letters if c not in lengths)
+    for k, term in enumerate(terms):
+        operands[k] = xp.broadcast_to(operands[k], tuple(lengths[c] for c in term))
+    for k, term in enumerate(terms):  # "ii" becomes "ij", with an identity matrix "ij"
+        for place, c in enumerate(term):
+            if c in term[:place]:
+                other = next(spare)
+                terms[k] = term = term[:place] + other + term[place + 1 :]
+                lengths[other] = lengths[c]
+                terms.append(c + other)
+                operands.append(xp.eye(lengths[c], dtype=a.dtype, device=a.device))
+    y = backend.einsum(f"{','.join(terms)}->{out}", *operands)
+    saved = [x if wanted[2 - k] or k > 1 else None for k, x in enumerate(operands)]
 
-    def gradient(k: int, dy: Array, other: Array | None) -> Array:
-        sources = [(out, dy)] if other is None else [(out, dy), (terms[1 - k], other)]
-        there = "".join(c for c in dict.fromkeys(terms[k]) if any(c in t for t, _ in sources))
-        dx = backend.einsum([t for t, _ in sources], there, [x for _, x in sources])
-        return backend.spread(dx, there, terms[k], shapes[k])
+    def gradient(k: int, dy: Array) -> Array:
+        sources = [(out, dy), *((t, x) for j, (t, x) in enumerate(zip(terms, saved)) if j != k)]
+        for c in terms[k]:
+            if not any(c in term for term, _ in sources):
+                ones = xp.ones((lengths[c],), dtype=dy.dtype, device=dy.device)
+                sources.append((c, ones))
+        names = ",".join(term for term, _ in sources)
+        return backend.einsum(f"{names}->{terms[k]}", *(x for _, x in sources))
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = gradient(0, dy, b) if wanted[1] else None
-        return None, da, gradient(1, dy, a) if wanted[2] else None
+        da = gradient(0, dy) if wanted[1] else None
+        return None, da, gradient(1, dy) if wanted[2] else None
 
     return y, pullback
+
+
+def _letters(subscripts: str, operands: list[Array]) -> tuple[list[str], str, dict[str, int]]:
+    """The letters of each operand and of the result, also for the axes of an ellipsis, and the
+    length of each letter's axis."""
+    left, arrow, out = subscripts.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, {len(operands)} were given")
+    hidden = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True)]
+    free = [c for c in string.ascii_letters if c not in subscripts][: max(0, *hidden)]
+    if not arrow:
+        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
+        out = "..." * ("..." in left) + "".join(once)
+    ellipsis = "".join(free)
+    terms = [
+        t.replace("...", ellipsis[len(free) - n :]) for t, n in zip(terms, hidden, strict=True)
+    ]
+    out = out.replace("...", ellipsis)
+    lengths: dict[str, int] = {}
+    for term, x in zip(terms, operands, strict=True):
+        if len(term) != x.ndim:
+            raise ValueError(f"{subscripts!r} has {len(term)} letters for shape {tuple(x.shape)}")
+        for k, (c, n) in enumerate(zip(term, x.shape, strict=True)):
+            other = x.shape[term.index(c)] if c in term[:k] else lengths.setdefault(c, n)
+            if n != other and (c in term[:k] or 1 not in (n, other)):
+                found = sorted((n, other))
+                raise ValueError(f"{subscripts!r}: axis {c} has the lengths {found}")
+            lengths[c] = n if lengths.get(c, 1) == 1 else lengths[c]
+    if len(set(out)) < len(out) or not set(out) <= lengths.keys():
+        raise ValueError(f"{subscripts!r}: a letter of the result must be that of an array, once")
+    return terms, out, lengths
 
 
 @operation

@@ -6,18 +6,20 @@ import functools
 import math
 from typing import Any
 
-from ..backend import Array, beside, is_complex, is_exact, is_half, namespace
-from ..half import in_float32
+from ..backend import Array, is_complex, is_exact, is_half, namespace
 from ..operation import operation
-from ..pullback import Pullback
-from .fits import axes, one_axis
+from ..tape import Pullback
+from .half import in_float32
+from .requirements import axes, one_axis
 
 Axis = int | tuple[int, ...] | None
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x over axis.   dx = dy, repeated along axis."""
+    if is_half(x):
+        return in_float32(sum, x, axis=axis, keepdims=keepdims)
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     return (
         xp.sum(x, axis=axis, keepdims=keepdims),
@@ -25,7 +27,7 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
     )
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
     if is_half(x):
@@ -33,12 +35,12 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     n = _count(shape, kept)
     return (
-        xp.sum(x, axis=axis, keepdims=keepdims) / beside(n, x),
-        lambda dy: (xp.broadcast_to(xp.reshape(dy / beside(n, dy), kept), shape),),
+        xp.sum(x, axis=axis, keepdims=keepdims) / n,
+        lambda dy: (xp.broadcast_to(xp.reshape(dy / n, kept), shape),),
     )
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def var(
     x: Array, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Array, Pullback]:
@@ -57,13 +59,13 @@ def var(
     return y, lambda dy: (xp.reshape(dy * (2 / freedom), kept) * centred,)
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties."""
     return _extreme(x, max, axis, keepdims)
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the smallest entry over axis.   dx = dy at the smallest, shared evenly between ties."""
     return _extreme(x, min, axis, keepdims)
@@ -88,7 +90,7 @@ def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Arra
     return y, pullback
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = log Σ eˣ over axis.   dx = dy · eˣ⁻ʸ, the softmax of x.
 
@@ -115,9 +117,11 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     return y, lambda dy: (xp.reshape(dy, kept) * (exps / total),)
 
 
-@operation(fits=one_axis)
+@operation(requirement=one_axis)
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
+    if is_half(x):
+        return in_float32(cumsum, x, axis=axis)
     xp, axis = namespace(x), range(x.ndim)[axis]
 
     def pullback(dy: Array) -> tuple[Array]:

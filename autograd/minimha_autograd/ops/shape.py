@@ -9,11 +9,11 @@ from typing import Any
 from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
-from ..pullback import Pullback
-from .fits import axes, entries, joining, one_axis, permuting, repeating, stacking
+from ..tape import Pullback
+from .requirements import axes, entries, joining, one_axis, permuting, repeating, stacking
 
 
-@operation(fits=entries)
+@operation(requirement=entries)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
 
@@ -24,7 +24,7 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(fits=permuting)
+@operation(requirement=permuting)
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
@@ -35,7 +35,7 @@ def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     return y, lambda dy: (xp.permute_dims(dy, axes),)
 
 
-@operation(fits=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)))
+@operation(requirement=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)))
 def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
     order = list(range(x.ndim))
@@ -51,7 +51,7 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     return x.mT, lambda dy: (dy.mT,)
 
 
-@operation(fits=repeating)
+@operation(requirement=repeating)
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -60,7 +60,7 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
 
-@operation(fits=stacking)
+@operation(requirement=stacking)
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with an axis of length 1, which becomes the axis given.   dx = dy without it."""
     xp, before = namespace(x), x.shape
@@ -68,7 +68,7 @@ def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     return xp.reshape(x, (*before[:k], 1, *before[k:])), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(fits=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
+@operation(requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
 def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x without these axes of length 1, without any such by default.   dx = dy with them.
 
@@ -82,7 +82,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(fits=joining)
+@operation(requirement=joining)
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays one after another along axis.   Each gets its part of dy.
 
@@ -93,7 +93,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return y, lambda dy: _cut(dy, ends, axis)
 
 
-@operation(fits=stacking)
+@operation(requirement=stacking)
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
@@ -103,7 +103,7 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return xp.stack(arrays, axis=axis), lambda dy: xp.unstack(dy, axis=axis)
 
 
-@operation(fits=one_axis)
+@operation(requirement=one_axis)
 def split(
     x: Array, *, sections: int | tuple[int, ...], axis: int = 0
 ) -> tuple[tuple[Array, ...], Pullback]:
@@ -141,17 +141,24 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     pad_width  for each axis (before, after); or one such pair, or one number, for all axes
     Raises ValueError for widths that are negative or do not fit.
     """
-    y, inner = backend.pad(x, pad_width, value)
+    pair = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
+    pairs = [pair] * x.ndim if isinstance(pair[0], int) else pair
+    if len(pairs) != x.ndim or any(not isinstance(n, int) or n < 0 for p in pairs for n in p):
+        raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
+    shape = tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True))
+    inner = tuple(slice(k, k + n) for n, (k, _) in zip(x.shape, pairs, strict=True))
+    y = namespace(x).full(shape, value, dtype=x.dtype, device=x.device)
+    y[inner] = x
     return y, lambda dy: (dy[inner],)
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
     return namespace(x).flip(x, axis=axis), lambda dy: (namespace(dy).flip(dy, axis=axis),)
 
 
-@operation(fits=axes)
+@operation(requirement=axes)
 def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, Pullback]:
     """y = each entry of x several times in a row, along axis, or of x as one row by default.
 

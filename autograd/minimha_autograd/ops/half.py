@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import backend
-from .backend import Array, namespace
-from .pullback import Pullback
+from .. import backend
+from ..backend import Array, namespace
+from ..tape import Pullback
 
 
 def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pullback]:

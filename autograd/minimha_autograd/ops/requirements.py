@@ -1,4 +1,7 @@
-"""What operations require of their arguments: asked only after an error, to say it well."""
+"""What operations require of their arguments: asked after an error, to name the violation.
+
+Each function returns what is wrong and the likely fix, or None if its requirement is met.
+"""
 
 from __future__ import annotations
 

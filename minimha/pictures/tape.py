@@ -11,27 +11,37 @@ import itertools
 import operator
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
-from . import backend
-from .tape import Node, is_freed
+from minimha_autograd import Tensor, backend
+from minimha_autograd.tape import Edge, Node, ancestors, is_freed
 
 LARGEST, LONGEST = 500, 12  # steps in a picture; layers that an arrow bends around
 BOLD = ' font-weight="bold"'
 _CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for letters of 12
 
 
+def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
+    """A picture of how a Tensor was made, an SVG that shows itself in a notebook.
+
+    names  Tensors by the name to show: graph(y, x=x, w=w). `.save(path)` writes it to a file
+
+    Raises RuntimeError for a Tensor that does not require a gradient, ValueError for more than 500
+    steps, too many to read.
+    """
+    return Graph(tensor, names)
+
+
 class Graph:
     """An SVG of how a Tensor was made. A notebook shows it, `save` writes it to a file.
 
-    Raises ValueError for more than 500 steps, which nobody could read.
+    Raises as `graph` does.
     """
 
-    def __init__(self, tensor: Any, names: dict[str, Any]) -> None:
+    def __init__(self, tensor: Tensor, names: dict[str, Tensor]) -> None:
         for name, t in names.items():
-            if not hasattr(t, "_node"):
+            if not isinstance(t, Tensor):
                 raise TypeError(f"graph: {name} must be a Tensor, not a {type(t).__name__}")
-        self.svg = _drawn(tensor, {t._node: _printable(name) for name, t in names.items()})
+        self.svg = _drawn(tensor, {t._edge: _printable(name) for name, t in names.items()})
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -67,10 +77,10 @@ class _Box:
         return _LAYER * (self.layer + 0.6)
 
 
-def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
-    if tensor._node is None:
+def _drawn(tensor: Tensor, names: dict[Edge | None, str]) -> str:
+    if tensor._edge is None:
         raise RuntimeError("graph() of a Tensor that does not require a gradient: it has none")
-    boxes = _boxes(tensor._node, names)
+    boxes = _boxes(tensor._edge, tensor.shape, names)
     layer = operator.attrgetter("layer")
     rows = [list(row) for _, row in itertools.groupby(sorted(boxes, key=layer), layer)]
     _arrange(rows)
@@ -88,28 +98,20 @@ def _drawn(tensor: Any, names: dict[Node | None, str]) -> str:
     )
 
 
-def _boxes(root: Node, names: dict[Node | None, str]) -> list[_Box]:
+def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) -> list[_Box]:
     """A box for each step behind root, tied to its neighbours, the oldest first."""
-    found, stack = {root}, [root]
-    while stack:
-        new = set(stack.pop().arguments) - found
-        found |= new
-        stack += new
-        if len(found) > LARGEST:
-            raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
-    ordered = sorted(found, key=lambda node: -node.order)
-    values: dict[Node, list[Node]] = {}  # of operations with several
-    for node in ordered:
-        if type(node.pull) is int:
-            values.setdefault(_step(node), []).append(node)
+    nodes = ancestors(root[0])
+    if len(nodes) > LARGEST:
+        raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
+    shapes: dict[Edge, tuple[int, ...] | None] = {root: shape}
+    for node in nodes:
+        shapes |= {e: n for e, n in zip(node.edges, node.shapes, strict=False) if e is not None}
     boxes: dict[Node, _Box] = {}
-    for node in ordered:
-        if type(node.pull) is int:
-            continue
-        parents = [boxes[_step(p)] for p in node.arguments]
+    for node in reversed(nodes):
+        parents = [boxes[edge[0]] for edge in node.edges if edge is not None]
         layer = 1 + max((box.layer for box in parents), default=-1)
-        kind = "leaf" if node.operation is None else "root" if node is _step(root) else "step"
-        boxes[node] = box = _Box(_lines([node, *values.get(node, [])], names), layer, kind)
+        kind = "leaf" if node.function is None else "root" if node is root[0] else "step"
+        boxes[node] = box = _Box(_lines(node, shapes, names), layer, kind)
         box.above = parents
     every = list(boxes.values())
     for box in sorted(every, key=lambda box: -box.layer):  # the highest user has the last word
@@ -136,25 +138,50 @@ def _bends(boxes: list[_Box]) -> list[_Box]:
     return bends
 
 
-def _step(node: Node) -> Node:
-    """The step that made a value: one of several values is no step of its own."""
-    return node.arguments[0] if type(node.pull) is int else node
-
-
-def _lines(nodes: list[Node], names: dict[Node | None, str]) -> list[str]:
-    """What a box says: names, shapes, and gradients once they are there."""
-    node, name = nodes[0], ", ".join(names[n] for n in nodes if n in names)
-    made = "freed by backward()" if is_freed(node) else getattr(node.operation, "__name__", "leaf")
-    shapes = node.shape if isinstance(node.shape, list) else [node.shape]
-    lines = [f"{name}: {made}" if name else made, ", ".join(str(tuple(shape)) for shape in shapes)]
-    for n in nodes:
-        if n.gradient is not None:
-            gradient = backend.to_numpy(n.gradient)
+def _lines(
+    node: Node,
+    shapes: dict[Edge, tuple[int, ...] | None],
+    names: dict[Edge | None, str],
+) -> list[str]:
+    """The text of a box: names, shapes, and gradients once they are computed."""
+    values = [(node, k) for k in range(node.values)]
+    name = ", ".join(names[value] for value in values if value in names)
+    operation = "leaf" if node.function is None else node.signature.name
+    made = "freed by backward()" if is_freed(node) else operation
+    lines = [f"{name}: {made}" if name else made]
+    lines.append(", ".join(str(tuple(shapes[v] or ())) for v in values if v in shapes))
+    for grad in node.grads or ():
+        if grad is not None:
+            gradient = backend.to_numpy(grad)
             if gradient.size <= 4:
                 lines.append("grad " + " ".join(f"{value:.4g}" for value in gradient.ravel()))
             else:
                 lines.append(f"grad up to {abs(gradient).max():.4g}")
     return lines
+
+
+def _arrange(rows: list[list[_Box]]) -> None:
+    """Order each row by where its neighbours are, down and up again, then centre the rows."""
+    for sweep in range(8):
+        for row in rows if sweep % 2 else reversed(rows):
+            for box in row:
+                near = box.above if sweep % 2 else box.below
+                box.x = sum(b.x for b in near) / len(near) if near else box.x
+            row.sort(key=lambda box: box.x)
+            for place, box in enumerate(row):
+                box.x = place - len(row) / 2
+    spans = [sum(box.width + _GAP for box in row) for row in rows]
+    for row, span in zip(rows, spans, strict=True):
+        left = (max(spans) - span) / 2 + _GAP
+        for box in row:
+            box.x = left + box.width / 2
+            left += box.width + _GAP
+
+
+def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
+    """Each with how far aside its arrow stands: a step that takes a value twice has two."""
+    for k, box in enumerate(below):
+        yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 
 
 def _arrange(rows: list[list[_Box]]) -> None:

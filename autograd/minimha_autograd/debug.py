@@ -1,0 +1,134 @@
+"""What only helps to find mistakes: were saved arrays changed, and where did a NaN come from?"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import math
+import os
+import sys
+from collections.abc import Sequence
+from types import CellType, EllipsisType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from . import backend
+
+_WITHOUT_ARRAYS = frozenset(
+    {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
+)
+_DEEPEST = 8  # a function may close over itself
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
+    """Append to found the arrays that a pullback saved.
+
+    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, methods
+    and the attributes of callable objects.
+    """
+    kind = type(holder)
+    parts: Any = ()
+    if kind is FunctionType:
+        parts = _closure(holder)
+    elif kind is tuple or kind is list:
+        parts = holder
+    elif kind is dict:
+        parts = holder.values()
+    elif kind is functools.partial:
+        parts = (holder.func, holder.args, holder.keywords)
+    elif backend.is_array(holder):
+        found.append(holder)
+    elif callable(holder):
+        parts = (getattr(holder, "__self__", None), getattr(holder, "__dict__", None))
+    for part in parts:
+        if type(part) in backend.known:
+            found.append(part)
+        elif type(part) not in _WITHOUT_ARRAYS and depth < _DEEPEST:
+            find_arrays(part, found, depth + 1)
+
+
+def _closure(function: Any) -> list[Any]:
+    cells, parts = function.__closure__ or (), []
+    try:
+        for cell in cells:
+            parts.append(cell.cell_contents)
+    except ValueError:  # this name was never assigned; others may be
+        parts = [cell.cell_contents for cell in cells if cell != CellType()]
+    if function.__defaults__ or function.__kwdefaults__:
+        parts += [function.__defaults__, function.__kwdefaults__]
+    return parts
+
+
+def checksum(pullback: Any, whole: bool = False) -> int:
+    """A number that changes when an array changes that the pullback saved.
+
+    Covers every byte of arrays up to 1 KiB and 64 entries of larger ones, so a change of a few
+    entries can go unseen. Arrays on a device do not count, since reading them makes the device
+    wait. With whole=True every byte of every array counts.
+    """
+    arrays: list[Any] = []
+    find_arrays(pullback, arrays)
+    total = 0
+    for x in arrays:
+        small = type(x) is backend.HostArray and x.nbytes <= 1024
+        total = 31 * total + hash(x.tobytes() if small else _content(x, whole))
+    return total
+
+
+def _content(x: Any, whole: bool) -> bytes:
+    if whole:
+        return backend.to_numpy(x).tobytes()
+    return backend.sample(x).tobytes() if backend.on_host(x) else b""
+
+
+def calling_lines() -> str:
+    """The lines outside the engine that led here, the innermost last, at most eight."""
+    frame: FrameType | None = sys._getframe(1)
+    lines: list[str] = []
+    while frame is not None and len(lines) < 8:
+        code = frame.f_code
+        if not code.co_filename.startswith(_HERE):
+            text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+            lines.append(f"  {code.co_filename}:{frame.f_lineno}, in {code.co_name}\n    {text}")
+            if code.co_name == "<module>":  # a script or a cell: its callers are of no interest
+                break
+        frame = frame.f_back
+    return "\n".join(reversed(lines))
+
+
+def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) -> None:
+    """Raise FloatingPointError if a value is NaN, or infinite though all arguments are finite."""
+    for what, place in map(_first_not_finite, values):
+        if not what:
+            continue
+        before = {label: _first_not_finite(x) for label, x in arguments.items()}
+        for label, (kind, at) in before.items():
+            if what == kind == "NaN":
+                raise _anomaly(f"{name} received a NaN: {label}{at}", calling_lines())
+        if what == "NaN" or not any(kind for kind, _ in before.values()):
+            raise _anomaly(f"{what} first appeared in {name}{place}", calling_lines())
+
+
+def check_gradient(gradient: Any, where: str, lines: str) -> None:
+    """Raise FloatingPointError if a gradient is NaN or infinite; `lines` called the operation."""
+    what, place = _first_not_finite(gradient)
+    if what:
+        raise _anomaly(f"{what} {where}{place}", lines or "  (a line outside detect_anomaly)")
+
+
+def _first_not_finite(x: Any) -> tuple[str, str]:
+    """A NaN, or else an infinity, in x, and where the first one is."""
+    if isinstance(x, float):
+        return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ""
+    if backend.is_floating(x) or backend.is_complex(x):
+        xp = backend.namespace(x)
+        for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
+            places = backend.to_numpy(test(x))
+            if places.any():
+                first = tuple(int(k[0]) for k in places.nonzero()) if places.ndim else ()
+                return what, f" at {first}"
+    return "", ""
+
+
+def _anomaly(text: str, lines: str) -> FloatingPointError:
+    return FloatingPointError(f"{text}\ncalled from\n{lines}")

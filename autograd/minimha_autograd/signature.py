@@ -1,0 +1,212 @@
+"""The arguments of an operation, arrays first and then settings: bound, checked and described."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from numbers import Number
+from typing import Any
+
+from . import backend
+from .backend import Array
+from .modes import modes
+from .tape import Variable
+
+_PLAIN = frozenset({bool, complex, float, int, type(None), slice, str, tuple})
+_REPORTED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError)
+
+
+class Signature:
+    """What an operation takes.
+
+    name      of the operation
+    arrays    the names of its array arguments; none if it takes any number of arrays
+    arity     how many names these are
+    settings  the names of its other arguments
+    wanted    whether it asks which gradients are wanted
+    shown     the inspect.Signature that a caller sees
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
+        parameters = [p for p in parameters if p.name != "wanted"]
+        self.shown = inspect.Signature(parameters)
+        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self._any_setting = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.arrays, self.arity = tuple(p.name for p in arrays), len(arrays)
+        self.settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._array_names = frozenset(self.arrays)
+        self._names = self._array_names.union(self.settings)
+        self._optional = {p.name for p in arrays if p.default is None}
+        self._texts = {p.name for p in arrays if p.annotation in (str, "str")}
+        self._dtypes: dict[Any, Any] = {}
+
+    def bind(
+        self, inputs: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arrays in order, even if they were named or in a list, and the settings by name.
+
+        An array argument by name that is no array, but a number or None, is passed on as a setting.
+        """
+        if self._any_number and inputs and isinstance(inputs[0], list | tuple):
+            inputs, positional = tuple(inputs[0]), inputs[1:]
+        elif self._any_number:
+            positional = ()
+        else:
+            inputs, positional = inputs[: self.arity], inputs[self.arity :]
+        if not self._array_names.isdisjoint(settings):
+            self._refuse_repeated(self.arrays[: len(inputs)], settings)
+            absent = self.arrays[len(inputs) :]
+            while absent and isinstance(settings.get(absent[-1]), Number | str | None):
+                absent = absent[:-1]
+            inputs = (*inputs, *(settings.pop(name, None) for name in absent))
+        if settings and not (self._any_setting or settings.keys() <= self._names):
+            raise self._error(f"has no setting {', '.join(sorted(settings.keys() - self._names))}")
+        if positional:
+            names = self.settings[: len(positional)]
+            if len(names) < len(positional):
+                raise self._error(f"got {max(self.arity, 1) + len(positional)} arguments")
+            if settings:
+                self._refuse_repeated(names, settings)
+            settings.update(zip(names, positional, strict=True))
+        if not _PLAIN.issuperset(map(type, settings.values())):
+            settings = {name: self._setting(name, x) for name, x in settings.items()}
+        return inputs, settings
+
+    def _refuse_repeated(self, names: Sequence[str], settings: dict[str, Any]) -> None:
+        repeated = [name for name in names if name in settings]
+        if repeated:
+            raise self._error(f"got {', '.join(repeated)} twice")
+
+    def _setting(self, name: str, x: Any) -> Any:
+        """A setting as an array or a number of Python."""
+        if isinstance(x, Variable):
+            if x._edge is not None and not modes.get().no_grad:
+                raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
+            x = x._data
+        if backend.is_integral(x) and not x.ndim:
+            return int(x)  # an array could be changed later
+        return number(x)
+
+    def _error(self, why: str) -> TypeError:
+        parameters = self.shown.parameters.values()
+        shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+        return TypeError(f"{self.name}{shown} {why}")
+
+    def float_dtype(self, arrays: list[Any]) -> Any:
+        """The dtype of the floating-point arrays, None if there are none.
+
+        Raises TypeError for arrays of two libraries or two such dtypes, which is a mistake and no
+        promotion, and for what is no array.
+        """
+        key = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
+        try:
+            return self._dtypes[key]
+        except KeyError:
+            dtype = self._dtypes[key] = self._common_dtype(arrays)
+            return dtype
+
+    def _common_dtype(self, arrays: list[Any]) -> Any:
+        first = floating = None
+        for label, x in self.named(arrays).items():
+            if not backend.is_array(x):
+                accepted = self._optional if x is None else self._texts if type(x) is str else ()
+                if not (isinstance(x, Number) or label in accepted):
+                    fix = ": make it one first" if isinstance(x, list | tuple) else ""
+                    raise TypeError(f"{self.name}: {label} must be an array, not {_kind(x)}{fix}")
+                continue
+            if not backend.namespace(x).isdtype(x.dtype, ("bool", "numeric")):
+                raise TypeError(f"{self.name}: {_described(label, x)}: numbers are required")
+            other = floating if floating and backend.is_floating(x) else first
+            if other and (
+                backend.namespace(x) is not backend.namespace(other[1])
+                or (other is floating and x.dtype != other[1].dtype)
+            ):
+                raise TypeError(
+                    f"{self.name}: {_described(*other)}, {_described(label, x)}: convert one, "
+                    "nothing is converted silently"
+                )
+            first = first or (label, x)
+            floating = floating or ((label, x) if backend.is_floating(x) else None)
+        return floating and floating[1].dtype
+
+    def checked(self, value: Any, dtype: Any, recorded: bool) -> Array:
+        """A value as an array. dtype is what went in, or None if the value may have any."""
+        if isinstance(value, list):
+            raise TypeError(f"{self.name} must return several values as a tuple, not as a list")
+        value = backend.asarray(value)
+        if recorded and backend.is_complex(value):
+            raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
+        if dtype is not None and value.dtype != dtype and backend.is_floating(value):
+            raise TypeError(
+                f"{self.name}: {dtype} went in and {value.dtype} came out: convert the other "
+                f"arguments to {dtype}, integers too"
+            )
+        return value
+
+    def label(self, k: int) -> str:
+        """The name of an array argument."""
+        return self.arrays[k] if k < self.arity else f"array {k}"
+
+    def named(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The array arguments by name."""
+        return {self.label(k): x for k, x in enumerate(arrays)}
+
+    def explained(
+        self,
+        error: Exception,
+        requirement: Callable[..., str | None] | None,
+        arrays: list[Any],
+        settings: dict[str, Any],
+    ) -> Exception:
+        """The error with the operation's name first, what is required, and the arguments.
+
+        Of its own class, or of the nearest one above it that can be made of a text.
+        """
+        if not isinstance(error, _REPORTED):
+            return error
+        what = None
+        if requirement is not None:
+            with contextlib.suppress(Exception):
+                shown = {name: x for name, x in settings.items() if name != "wanted"}
+                what = requirement(*arrays, **shown)
+        present = [x for x in arrays if backend.is_array(x)]
+        kinds: Sequence[type] = type(error).__mro__
+        if type(error) is RuntimeError and not all(type(x) is backend.HostArray for x in present):
+            kinds = (ValueError,)  # torch's RuntimeError for shapes that do not fit
+        if isinstance(error, AttributeError) and len(present) < len(arrays):
+            kinds, what = (TypeError,), what or "it needs arrays, not numbers"
+        devices = len({str(x.device) for x in present}) > 1
+        described = ", ".join(
+            _described(label, x, devices) for label, x in self.named(arrays).items()
+        )
+        what = what or getattr(error, "what", str(error))  # of an operation called by this one
+        text = f"{self.name}: {what} ({described})"
+        for kind in kinds:
+            with contextlib.suppress(Exception):
+                explained: Any = kind(text)
+                if str(explained) == text:
+                    explained.what = what
+                    return explained
+        return error
+
+
+def number(x: Any) -> Any:
+    """A scalar of NumPy as a number of Python, which imposes no dtype; anything else unchanged."""
+    return x.item() if isinstance(x, backend.HostScalar) else x
+
+
+def _described(label: str, x: Any, device: bool = False) -> str:
+    """An argument by name, type, shape and dtype."""
+    place = f" on {x.device}" if device and backend.is_array(x) else ""
+    return f"{label} is {_kind(x)}{place}"
+
+
+def _kind(x: Any) -> str:
+    if backend.is_array(x):
+        library = type(x).__module__.partition(".")[0]
+        return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+    return repr(x) if isinstance(x, Number | str | None) else f"a {type(x).__name__}"
