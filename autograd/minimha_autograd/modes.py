@@ -25,7 +25,8 @@ class Modes(NamedTuple):
     watchers: tuple[Callable[[str, Any], Any], ...] = ()
 
 
-modes: ContextVar[Modes] = ContextVar("modes", default=Modes())
+_NOTHING_OPEN = Modes()
+modes: ContextVar[Modes] = ContextVar("modes", default=_NOTHING_OPEN)
 
 
 class _Counted(ContextDecorator):

@@ -89,16 +89,7 @@ def operation(
             result = function(*arrays, **settings)
         except Exception as error:
             raise signature.explained(error, requirement, arrays, settings) from error
-        if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
-            raise TypeError(
-                f"{signature.name}: an operation must return (value, pullback), and the pullback "
-                "is a function"
-            )
-        value, pullback = result
-        values = list(value) if type(value) is tuple else [value]
-        for k, y in enumerate(values):
-            if type(y) not in backend.known or y.dtype != dtype:
-                values[k] = signature.checked(y, None if converts else dtype, recorded)
+        value, values, pullback = signature.checked(result, None if converts else dtype, recorded)
         if modes.get().detect_anomaly:
             debug.check_values(signature.name, signature.named(arrays) | settings, values)
         return value, values, pullback, dtype

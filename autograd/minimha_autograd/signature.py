@@ -133,19 +133,34 @@ class Signature:
             floating = floating or ((label, x) if backend.is_floating(x) else None)
         return floating and floating[1].dtype
 
-    def checked(self, value: Any, dtype: Any, recorded: bool) -> Array:
-        """A value as an array. dtype is what went in, or None if the value may have any."""
+    def checked(self, result: Any, dtype: Any, recorded: bool) -> tuple[Any, list[Array], Any]:
+        """What the operation's function returned: the value, the same as a list, and the pullback.
+
+        dtype  what went in, or None if the values may have any
+        """
+        if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
+            raise TypeError(
+                f"{self.name}: an operation must return (value, pullback), and the pullback is a "
+                "function"
+            )
+        value, pullback = result
         if isinstance(value, list):
             raise TypeError(f"{self.name} must return several values as a tuple, not as a list")
-        value = backend.asarray(value)
-        if recorded and backend.is_complex(value):
+        values = list(value) if type(value) is tuple else [value]
+        for k, y in enumerate(values):
+            if type(y) not in backend.known or y.dtype != dtype:
+                values[k] = self._checked_value(backend.asarray(y), dtype, recorded)
+        return value, values, pullback
+
+    def _checked_value(self, y: Array, dtype: Any, recorded: bool) -> Array:
+        if recorded and backend.is_complex(y):
             raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
-        if dtype is not None and value.dtype != dtype and backend.is_floating(value):
+        if dtype is not None and y.dtype != dtype and backend.is_floating(y):
             raise TypeError(
-                f"{self.name}: {dtype} went in and {value.dtype} came out: convert the other "
-                f"arguments to {dtype}, integers too"
+                f"{self.name}: {dtype} went in and {y.dtype} came out: convert the other arguments "
+                f"to {dtype}, integers too"
             )
-        return value
+        return y
 
     def label(self, k: int) -> str:
         """The name of an array argument."""

@@ -96,8 +96,8 @@ class Node:
         signature, function = self.signature, self.function
         if debug.checksum(function, self.lines != "") != self.checksum:
             raise RuntimeError(
-                f"{signature.name} saved an array for the backward pass, and it was changed in place "
-                "after the forward pass: call backward() before the change, or change a copy"
+                f"{signature.name} saved an array for the backward pass, and it was changed in "
+                "place after the forward pass: call backward() before the change, or change a copy"
             )
         gradients, number = function(*dys), max(signature.arity, len(self.shapes))
         if type(gradients) is not tuple or len(gradients) != number:
@@ -143,8 +143,8 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     xp = backend.namespace(dx)
     axes = tuple(k for k, (n, m) in enumerate(zip(thin, dx.shape, strict=True)) if n != m)
     wide = xp.float32 if backend.is_half(dx) else dx.dtype  # a sum in 16 bits stops growing
-    total = xp.astype(xp.sum(dx, axis=axes, keepdims=True, dtype=wide), dx.dtype)
-    return xp.reshape(total, shape)
+    total = xp.sum(dx, axis=axes, keepdims=True, dtype=wide)
+    return xp.reshape(xp.astype(total, dx.dtype, copy=False), shape)
 
 
 def backward(root: Node, k: int, seed: Array, retain: bool) -> None:

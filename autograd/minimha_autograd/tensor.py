@@ -262,7 +262,7 @@ class Tensor(Variable):
         return ops.getitem(self, key)
 
     @property
-    def T(self) -> Tensor:
+    def T(self) -> Tensor:  # noqa: N802  the standard's name
         """The transpose of a matrix."""
         if self.ndim != 2:
             raise ValueError(
@@ -271,7 +271,7 @@ class Tensor(Variable):
         return ops.matrix_transpose(self)
 
     @property
-    def mT(self) -> Tensor:  # noqa: N802  the standard's name
+    def mT(self) -> Tensor:  # noqa: N802
         """x with the last two axes swapped."""
         return ops.matrix_transpose(self)
 

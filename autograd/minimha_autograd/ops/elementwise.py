@@ -29,7 +29,7 @@ def _sign(x: Array) -> Array:
 
 _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and its derivative f′(x)
     "negative": ("−x", "−1", lambda _: -1),
-    "abs": ("|x|", "sign x, which is 0 at 0", lambda x: _sign(x)),
+    "abs": ("|x|", "sign x, which is 0 at 0", _sign),
     "exp": ("eˣ", "y", lambda y: y),
     "expm1": ("eˣ − 1, accurate near 0", "(y + 1)", lambda y: y + 1),
     "log": ("log x, the natural logarithm", "1 / x", lambda x: 1 / x),
@@ -146,7 +146,7 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
     a, b = _array_like(a, b), _array_like(b, a)
     real_a, real_b = _real(a), _real(b)
     a_wins, tie = real_a > real_b if larger else real_a < real_b, real_a == real_b
-    y = xp.where(a_wins | tie | (real_a != real_a), a, b)  # a NaN is never dropped
+    y = xp.where(a_wins | tie | xp.isnan(real_a), a, b)  # a NaN in b makes no comparison true
 
     def pullback(dy: Array) -> tuple[Array, Array]:
         da = xp.where(a_wins, dy, xp.where(tie, dy / 2, xp.zeros_like(dy)))
@@ -184,7 +184,7 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 @operation
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
-    """y = x between two bounds, or on one side of one.   dx = dy where min ≤ x ≤ max, 0 elsewhere."""
+    """y = x between two bounds, or on one side of one.   dx = dy where min ≤ x ≤ max, or else 0."""
     xp, real = namespace(x), _real(x)
     y = xp.clip(real, min, max)
     inside = y == real

@@ -77,7 +77,7 @@ def einsum(
         for place, c in enumerate(term):
             if c in term[:place]:
                 other = next(spare)
-                terms[k] = term = term[:place] + other + term[place + 1 :]
+                terms[k] = terms[k][:place] + other + term[place + 1 :]
                 lengths[other] = lengths[c]
                 terms.append(c + other)
                 operands.append(xp.eye(lengths[c], dtype=a.dtype, device=a.device))
@@ -85,7 +85,7 @@ def einsum(
     saved = [x if wanted[2 - k] or k > 1 else None for k, x in enumerate(operands)]
 
     def gradient(k: int, dy: Array) -> Array:
-        sources = [(out, dy), *((t, x) for j, (t, x) in enumerate(zip(terms, saved)) if j != k)]
+        sources = [(out, dy), *((terms[j], saved[j]) for j in range(len(terms)) if j != k)]
         for c in terms[k]:
             if not any(c in term for term, _ in sources):
                 ones = xp.ones((lengths[c],), dtype=dy.dtype, device=dy.device)
