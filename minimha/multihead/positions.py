@@ -1,7 +1,7 @@
-"""What tells attention where things stand: it cannot see the order of its keys by itself.
+"""Positions for attention, which by itself does not see the order of its keys.
 
 x = tokens + mh.positions.sinusoidal(T, M)          added to the input: sinusoidal, Learned
-q = mh.positions.Rope()(q, offset=n)                turns queries and keys: Rope
+q = mh.positions.Rope()(q, offset=n)                rotates queries and keys: Rope
 …attention(q, k, v, bias=mh.positions.alibi(H, T, S))     added to the scores: alibi
 """
 
@@ -16,7 +16,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 from ..checks import integer
 from ..functional.rope import rope, turns
 from ..masks import aligned
-from ..nn.module import Module
+from ..nn import Module
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 
@@ -28,9 +28,9 @@ def sinusoidal(
 
         p[t, 2i] = sin(t · θᵢ),  p[t, 2i + 1] = cos(t · θᵢ),  θᵢ = base^(−2i/M),  t from offset on
 
-    The row k places on is a fixed linear map of the row itself, a turn of each pair by k · θᵢ.
-    Raises ValueError for an odd or too small number, TypeError for what is no integer and for a
-    dtype that is no float.
+    Row t + k is a linear map of row t that depends on k alone: each pair rotated by k · θᵢ.
+    Raises ValueError for an odd or too small width, TypeError for sizes that are not integers and
+    for a dtype that is not of floating-point numbers.
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
     """
     count = integer(count, "sinusoidal: count", least=0)
@@ -48,12 +48,12 @@ def sinusoidal(
 
 
 class Learned(Module):
-    """A table of positions that is learned, (N, M): a row for each position of the context N.
+    """A learned table (N, M) of positions: a row for each position of the context N.
 
     context  N, the number of positions
     width    M
-    std      of the normal draws that it starts with
-    rng      a generator, or the seed of one
+    std      standard deviation of the normal draws it starts with
+    rng      a generator or a seed
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Learned(Module):
     def __call__(self, count: int, offset: int = 0) -> Tensor:
         """The rows (T, M) of the positions offset, …, offset + T − 1, for T = count.
 
-        Raises ValueError where they are not all in the context.
+        Raises ValueError if they are not all within the context.
         """
         count, offset = integer(count, "count", least=0), integer(offset, "offset", least=0)
         context = self.table.shape[0]
@@ -86,14 +86,14 @@ class Learned(Module):
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions as settings: called with queries or keys it turns them, as `rope` says."""
+    """The settings of rotary positions; called with queries or keys, it rotates them by `rope`."""
 
     base: float = 10000.0
     width: int | None = None
     interleaved: bool = False
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
-        """x (…, T, D), turned: see `functional.rope`."""
+        """x (…, T, D), rotated: see `functional.rope`."""
         return rope(
             x,
             offset=offset,
@@ -105,10 +105,10 @@ class Rope:
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """How steeply the bias of each head falls with the distance: (H,) in float64, on the host.
+    """The slope of each head's bias over the distance: (H,) in float64, on the host.
 
     For H a power of two, 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise those of the next smaller power
-    of two, then every other one, from the first, of those of twice that power.
+    of two, followed by the first, third, fifth … of those of twice that power.
     Raises ValueError for less than one head.
     Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), section 3 and its code.
     """
@@ -128,14 +128,14 @@ def alibi(
     align: str | None = None,
     like: Any = None,
 ) -> Array:
-    """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, the slope that of the head.
+    """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, with the slope of the head.
 
-    Under a causal mask of the same offset this is the paper's; without one keys to both sides fade.
-    With T = S the offset is 0; otherwise say offset=… or align="top-left" or "bottom-right", as in
+    Under a causal mask of the same offset this is the paper's; without one it falls on both sides.
+    With T = S the offset is 0; otherwise give offset=… or align="top-left" or "bottom-right", as in
     `masks.causal`.
 
-    like  an array or Tensor of floats, of whose library, device and dtype the bias shall be;
-          otherwise float32 on the host
+    like  an array or Tensor of floats whose library, device and dtype the bias gets; float32 on the
+          host by default
 
     Raises ValueError for T ≠ S without offset or align, and for less than one head.
     Source: Press, Smith and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables

@@ -1,4 +1,4 @@
-"""The layers that a transformer is made of, attention apart."""
+"""The layers of a transformer other than attention."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A table (N, M) of rows to look up, started with the given standard deviation."""
+    """A table (N, M) of rows to look up, drawn with the given standard deviation."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..functional.linear import linear
+from ..functional import linear
 
 
 def split_heads(x: Array, num_heads: int) -> Array:

@@ -10,8 +10,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 from .. import masks
 from ..functional import gelu
 from ..multihead import MultiHeadAttention
-from ..nn.layers import Embedding, LayerNorm, Linear
-from ..nn.module import Module
+from ..nn import Embedding, LayerNorm, Linear, Module
 
 
 class Block(Module):
@@ -42,7 +41,7 @@ class Block(Module):
         *,
         return_weights: bool = False,
     ) -> Any:
-        """The output (B, T, M) for x (B, T, M); with return_weights also those of the attention,
+        """The output (B, T, M) for x (B, T, M); with return_weights also the attention weights
         (B, H, T, T)."""
         attended = self.attention(self.norm_attention(x), mask=mask, return_weights=return_weights)
         attended, *weights = attended if return_weights else (attended,)
@@ -84,7 +83,7 @@ class GPT(Module):
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
         With return_weights also a list with the attention weights (B, H, T, T) of each block.
-        Raises ValueError for more tokens than the context holds, TypeError for no integers.
+        Raises ValueError for more tokens than the context holds, TypeError for other than integers.
         """
         backend.require(backend.is_integral, tokens, "tokens")
         if tokens.ndim != 2 or tokens.shape[1] > self.context:

@@ -1,4 +1,4 @@
-"""What is required of arguments, and the errors that name them."""
+"""Checks of single arguments, with errors that name them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def integer(n: Any, name: str, least: int | None = None) -> int:
-    """n as a Python integer. Raises TypeError if it is none, ValueError if it is below least."""
+    """n as a Python integer. Raises TypeError if it is not one, ValueError if it is below least."""
     try:
         n = operator.index(n)
     except TypeError:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A path beside the given one to write to: moved there at the end, removed on an error.
+    """A temporary path in the same folder to write to: renamed to path at the end, removed on an
+    error.
 
-    Raises PermissionError, before anything is written, where no file can be made.
+    Raises PermissionError, before anything is written, where no file can be created.
     """
     check_writable(path)
     path = Path(path).resolve()  # a link is followed, not replaced
@@ -25,7 +26,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise PermissionError where no file can be made under this name."""
+    """Raise PermissionError where no file can be created under this name."""
     path = Path(path).resolve()
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise PermissionError(f"cannot write to {path}")
