@@ -1,0 +1,36 @@
+"""Gradients along random directions: four evaluations for each input, so that every setting of a large
+model can be checked. Where it fails, `mh.gradcheck` finds the entry and the operation at fault."""
+
+import numpy as np
+
+import minimha as mh
+
+STEP = 3e-4
+
+
+def assert_gradients(f, inputs, module, rng, bound=1e-9):
+    """The gradients of L = Σ c · f(*inputs) by the inputs and by each parameter of module.
+
+    For a random direction v of unit length, ⟨gradient, v⟩ is the slope of L along v, by differences
+    of fourth order. bound is relative to the length of the gradient, or where that is short (b_k's
+    is zero) to a thousandth of the longest.
+    """
+    leaves = [mh.Tensor(x, requires_grad=True) for x in inputs]
+    named = {f"input {k}": leaf for k, leaf in enumerate(leaves)} | dict(module.named_parameters())
+    y = f(*leaves)
+    c = rng.standard_normal(y.shape)
+    (y * c).sum().backward()
+    longest = max(np.linalg.norm(p.grad) for p in named.values())
+    for name, p in named.items():
+        v, x = rng.standard_normal(p.shape), p.data
+        v /= np.linalg.norm(v)
+
+        def loss(h):
+            p.data = x + h * v  # noqa: B023
+            with mh.no_grad():
+                return (f(*leaves).data * c).sum()
+
+        slope = (8 * (loss(STEP) - loss(-STEP)) - (loss(2 * STEP) - loss(-2 * STEP))) / (12 * STEP)
+        p.data = x
+        error = abs((p.grad * v).sum() - slope)
+        assert error <= bound * max(np.linalg.norm(p.grad), longest / 1000), name
