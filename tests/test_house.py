@@ -132,7 +132,6 @@ def test_a_room_is_imported_from_outside_through_its_init():
     assert not inside, "\n".join(f"{a} imports {b}, not {room(b)}" for a, b in inside)
 
 
-@pytest.mark.xfail(strict=True, reason="being resolved; remove this mark when it passes")
 def test_the_top_level_holds_rooms_and_no_loose_files():
     loose = {path.name for path in (ROOT / "minimha").glob("*.py")}
     assert loose == {"__init__.py", "__main__.py"}
