@@ -62,9 +62,9 @@ def fit(query: Array, *others: Any, keep: Array | None) -> bool:
 
 def no_vectors() -> str | None:
     """Why products in the registers are not fast on this CPU, or None."""
-    from .cpu.lanes import slow
+    from .cpu import microkernel
 
-    return slow()
+    return microkernel.no_vectors()
 
 
 def compiled(name: str, how: ModuleType, panels: bool, doc: str) -> Any:
@@ -158,9 +158,9 @@ fused = compiled(
 )  # fmt: skip
 tiled = compiled(
     "tiled", in_tiles, False,
-    "`attention` in tiles, whose products are BLAS's: see `kernels.cpu.tiles`.",
+    "`attention` in tiles, whose products are BLAS's: see `kernels.cpu.attention_tiles`.",
 )  # fmt: skip
 microkernel = compiled(
     "microkernel", in_tiles, True,
-    "`attention` in tiles, whose products stay in the registers: see `kernels.cpu.lanes`.",
+    "`attention` in tiles, whose products stay in the registers: see `kernels.cpu.microkernel`.",
 )  # fmt: skip

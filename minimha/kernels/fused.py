@@ -19,13 +19,15 @@ def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
 
 def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
-    from .cpu import fused
+    from .cpu import attention_one_pass
 
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_folded(query, x) @ key.mT).reshape(b, h, t, -1)
     for t0, t1, rest in x.slabs():
-        fused.weigh(shared(x, b * h), weights, x.first, x.last, rest, x.bias, x.scale, t0, t1)
+        attention_one_pass.weights_from_scores(
+            shared(x, b * h), weights, x.first, x.last, rest, x.bias, x.scale, t0, t1
+        )
     out = (_folded(weights, x) @ value).reshape(*x.shape[:-1], dv)
     return (out, weights) if np.all(np.isfinite(out)) else None
 
@@ -34,7 +36,7 @@ def backward(
     x: Given, out: np.ndarray, weights: np.ndarray, dout: np.ndarray, wanted: tuple[bool, ...]
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
-    from .cpu import fused
+    from .cpu import attention_one_pass
 
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
@@ -42,7 +44,9 @@ def backward(
     dvalue = _folded(weights, x).mT @ dout
     dscores = (dout @ value.mT).reshape(weights.shape)
     nonfinite = np.zeros(1, bool)
-    fused.unweigh(shared(x, b * h * t), weights.reshape(-1, s), dscores.reshape(-1, s), nonfinite)
+    attention_one_pass.scores_backward(
+        shared(x, b * h * t), weights.reshape(-1, s), dscores.reshape(-1, s), nonfinite
+    )
     if nonfinite[0]:
         return None
     rows = _folded(dscores, x)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from .. import masks
-from . import threads
 
 _SLAB = 2**24
 """Entries of a mask that are made at a time,"""
@@ -57,7 +56,7 @@ class Given:
             first, last, rest, seen = _intervals(mask, query, key)
         width: tuple[int, ...] = ()
         if panels:
-            from .cpu.lanes import BYTES, VECTORS
+            from .cpu.microkernel import BYTES, VECTORS
 
             width = (VECTORS * BYTES // query.itemsize,)
         return cls(
@@ -177,4 +176,6 @@ def _of_pairs(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def shared(x: Given, count: int) -> tuple[Any, ...]:
     """range(count) for a kernel: threads share it where that pays."""
-    return threads.part(count, 1 if x.products < _THREADS else min(count, x.products // _PIECE))
+    from .cpu.parallel import whole
+
+    return whole(count, 1 if x.products < _THREADS else min(count, x.products // _PIECE))

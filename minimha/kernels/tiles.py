@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from . import threads, unavailable
+from . import blas, threads, unavailable
 from .given import Given, heads_first, rows, shared
 
 FORWARD, BACKWARD = (48, 1536), (48, 384)
-"""Queries in a tile, a multiple of the rows of every block, and keys, of `cpu.tiles.GRAIN`."""
+"""Queries in a tile, a multiple of the rows of every block, and keys, of
+`cpu.attention_tiles.GRAIN`."""
 _FAR = 2560
 """Keys beyond this number leave the fast memory before the next tile of the forward needs them: if
 so many are seen, a tile has twice the queries, and if twice as many, four times. The backward makes
@@ -28,7 +29,7 @@ def obstacle(sink: Any, softcap: Any, keep: Any, panels: bool) -> str | None:
 
 def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
-    from .cpu import tiles
+    from .cpu import attention_tiles
 
     h, t = x.heads[0], x.shape[-2]
     b, dv, tile = math.prod(x.shape[:-3]), x.value.shape[-1], _tile(x)
@@ -37,7 +38,7 @@ def forward(x: Given) -> tuple[np.ndarray, np.ndarray] | None:
     for t0, t1, rest in x.slabs():
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
         with _one_thread_of_blas(x):
-            tiles.forward(
+            attention_tiles.forward(
                 shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
                 x.last, rest, x.bias, x.sink, x.keep, x.scale, x.softcap, x.enlarge, t0, tile,
                 x.like, items, out, lse, nonfinite,
@@ -51,7 +52,7 @@ def backward(
     x: Given, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, wanted: tuple[bool, ...]
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
-    from .cpu import tiles
+    from .cpu import attention_tiles
 
     (h, g), (t, s) = x.heads, x.shape[-2:]
     b, d, dv = math.prod(x.shape[:-3]), x.query.shape[-1], x.value.shape[-1]
@@ -62,7 +63,7 @@ def backward(
     out_rows, dout_rows, nonfinite = rows(out), rows(dout), np.zeros(1, bool)
     for t0, t1, rest in x.slabs():
         with _one_thread_of_blas(x):
-            tiles.backward(
+            attention_tiles.backward(
                 shared(x, len(items)), x.query, x.key, x.value, x.heads, x.first,
                 x.last, rest, x.bias, x.keep, x.scale, x.softcap, x.enlarge, t0, BACKWARD, _FAR,
                 x.like, items, out_rows, lse, dout_rows, t0, t1, dq, dk, dvalue, dbias, nonfinite,
@@ -119,4 +120,4 @@ def _edges(start: int, stop: int, parts: int) -> list[int]:
 
 def _one_thread_of_blas(x: Given) -> contextlib.AbstractContextManager[None]:
     """Where its products are BLAS's."""
-    return contextlib.nullcontext() if x.like.ndim > 2 else threads.single_blas()
+    return contextlib.nullcontext() if x.like.ndim > 2 else blas.single_threaded()

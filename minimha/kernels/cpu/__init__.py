@@ -1,1 +1,1 @@
-"""Fast paths on the host, compiled by Numba."""
+"""Kernels for the CPU, compiled by Numba."""

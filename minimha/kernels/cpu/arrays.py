@@ -1,44 +1,42 @@
-"""What kernels are given: plain arrays, and pieces of them."""
+"""Arrays in the form that kernels take."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from .. import threads
-from .jit import kernel
+from .parallel import whole
 
 Array = np.ndarray
 FLOATS = np.dtype(np.float32), np.dtype(np.float64)
-exact = functools.partial(kernel, fastmath={"contract", "nsz"})
-"""As `kernel`, with roots and quotients as they should be: 1/√∞ is 0, its estimate would be NaN."""
-
-in_any_order = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}, forceinline=True)
-"""Of a kernel that takes a sum, whose order is then the compiler's. Not for what splits off an
-integer by adding a large number."""
-
-_PIECE = 2**17  # bytes that are worth handing over to another thread
+_CHUNK = 2**17  # bytes for which it pays to employ another thread
 
 
-def floats(x: Any, *others: Any) -> bool:
-    """Whether all are arrays of one of the `FLOATS`, x with entries."""
+def are_floats(x: Any, *others: Any) -> bool:
+    """Whether all are arrays of the same type, one of `FLOATS`, and x is not empty."""
     if not all(type(a) is Array for a in (x, *others)):
         return False
     return bool(x.size) and x.dtype in FLOATS and all(a.dtype == x.dtype for a in others)
 
 
-def plain(x: Array) -> Array:
-    """x, or a copy where it is not contiguous, aligned and writeable: kernels are compiled once."""
+def contiguous(x: Array) -> Array:
+    """x, or a copy if it is not contiguous, aligned and writeable: kernels are compiled for one
+    layout."""
     return x if x.flags.carray else x.copy()
 
 
+def flat(x: Array) -> Array:
+    """(size,), contiguous."""
+    return contiguous(x).reshape(-1)
+
+
 def as_rows(x: Array) -> Array:
-    """The same as (rows, width of the last axis)."""
-    return plain(x).reshape(-1, x.shape[-1])
+    """(number of rows, length of the last axis), contiguous."""
+    return contiguous(x).reshape(-1, x.shape[-1])
 
 
-def shared(count: int, nbytes: int) -> tuple[Any, ...]:
-    """range(count) for a kernel: threads share arrays of so many bytes."""
-    return threads.part(count, min(threads.number(), count, nbytes // _PIECE))
+def in_chunks(count: int, nbytes: int) -> tuple[Any, ...]:
+    """range(count) for a kernel, in chunks for several threads if the arrays have enough bytes."""
+    return whole(count, min(threads.number(), count, nbytes // _CHUNK))

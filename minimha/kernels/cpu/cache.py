@@ -1,8 +1,8 @@
-"""Compiled kernels, kept in files for the next process. This uses parts of Numba that may change.
+"""Compiled kernels, kept in files for the next process.
 
-Numba's own cache asks whether the file that defines a function has changed, and raises where a file
-is damaged or a folder cannot be written. Here a folder belongs to one state of all sources of
-kernels and of the compiler, and a file in it to one kernel, types and CPU; its checksum comes last.
+Numba's own cache misses changes in the modules that a kernel uses, and raises if a file is damaged
+or a folder cannot be written. Here a folder belongs to one state of all sources of kernels and of
+the compiler, and a file in it to one kernel, argument types and CPU.
 """
 
 from __future__ import annotations
@@ -12,147 +12,116 @@ import functools
 import hashlib
 import logging
 import os
-import re
 import shutil
 import sys
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
+import numpy
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
-SETTINGS = (  # of numba.config, those that change the code
-    "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DISABLE_INTEL_SVML", "EXTEND_VARIABLE_LIFETIMES",
-    "LLVM_REFPRUNE_FLAGS", "LLVM_REFPRUNE_PASS", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE",
-)  # fmt: skip
-UNUSED = 30 * 24 * 3600
-"""After so many seconds without use a folder goes."""
-
-VERSIONS = sys.version, metadata.version("numpy"), numba.__version__, llvmlite.__version__
-
-log = logging.getLogger("minimha")
+_MONTH = 30 * 24 * 3600  # seconds
+_log = logging.getLogger("minimha")
 
 
-def fingerprint() -> str:
-    """Of all sources of kernels and of what compiles them; empty where there are no sources."""
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    digest = hashlib.sha256(repr(VERSIONS).encode())
-    for source in sources:
-        digest.update(hashlib.sha256(source.read_bytes()).digest())
-    return digest.hexdigest()[:16] if sources else ""
+class KernelCache(NullCache):
+    """What Numba asks before it compiles a function for new types, and tells afterwards."""
 
-
-LOADED = fingerprint()  # what is in memory: this module is imported before any kernel
-
-
-def folder() -> Path:
-    """Where kernels are kept; RuntimeError where there is no home."""
-    if ours := os.environ.get("MINIMHA_CACHE_DIR"):
-        base = Path(ours).expanduser()
-    elif numba.config.CACHE_DIR:  # NUMBA_CACHE_DIR
-        base = Path(numba.config.CACHE_DIR, "minimha")
-    else:
-        windows = sys.platform == "win32"
-        caches = Path(os.environ.get("LOCALAPPDATA" if windows else "XDG_CACHE_HOME", ""))
-        if not caches.is_absolute():  # not set, or to be ignored
-            caches = Path.home() / ("AppData/Local" if windows else ".cache")
-        base = caches / "minimha"
-    return base.absolute() / f"kernels-{LOADED}"
-
-
-class Cache(NullCache):
-    """What Numba asks before it compiles a function for new types, and tells after."""
-
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        self.function, self.options = function, options
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
     def load_overload(self, types: Any, target: Any) -> Any:
-        """The kernel, or None: there is none, it is damaged, it cannot be read."""
+        """The compiled kernel, or None if there is no file of it that can be read."""
         target.refresh()
         with contextlib.suppress(Exception):
-            if fingerprint() == LOADED:
-                _use(folder())
-                name, key = self._name_and_key(types, target)
-                kept, parts = _File(folder(), "", "")._load_data(name)
-                if kept == key:
-                    return CompileResult._rebuild(target, *parts)
+            return CompileResult._rebuild(target, *_files()._load_data(self._name(types, target)))
+        _prepare()
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Keep it, if it may be kept: not where it holds addresses in this process."""
-        if compiled.lifted or compiled.library.has_dynamic_globals:
+        """Keep it, unless it holds addresses that are valid in this process only."""
+        if compiled.library.has_dynamic_globals:
             return
         try:
-            if fingerprint() == LOADED and ready():
-                name, key = self._name_and_key(types, compiled.target_context)
-                _File(folder(), "", "")._save_data(name, (key, compiled._reduce()))
+            _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:
             _cannot_keep(error)
 
-    def _name_and_key(self, types: Any, target: Any) -> tuple[str, Any]:
-        settings = [str(getattr(numba.config, name, None)) for name in SETTINGS]
+    def _name(self, types: Any, target: Any) -> str:
         cpu = target.codegen().magic_tuple()
-        named = self.function.__module__, self.function.__qualname__, str(types), cpu, settings
-        digest = hashlib.sha256(repr(named).encode()).hexdigest()[:32]
-        return f"{self.function.__name__}-{digest}", (types, cpu, settings, self.options)
+        key = self.function.__module__, self.function.__qualname__, str(types), cpu
+        return f"{self.function.__name__}-{_digest(repr(key).encode())}"
 
 
-class _File(IndexDataCacheFile):
-    """Numba's reading and writing (whole or not at all), with a checksum that readers pass over."""
+def folder() -> Path:
+    """Where kernels are kept: `kernels-…` in MINIMHA_CACHE_DIR, or else in `minimha` in
+    NUMBA_CACHE_DIR, or else in `minimha` in the folder of the user's caches.
 
-    def _dump(self, data: Any) -> bytes:
-        dumped: bytes = super()._dump(data)
-        return dumped + hashlib.sha256(dumped).digest()
+    What is kept there is executed, so nobody else should be able to write to it.
+    """
+    if ours := os.environ.get("MINIMHA_CACHE_DIR"):
+        caches = Path(ours).expanduser()
+    elif numba.config.CACHE_DIR:
+        caches = Path(numba.config.CACHE_DIR, "minimha")
+    elif sys.platform == "win32":
+        caches = Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "minimha"
+    else:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minimha"
+    return caches.absolute() / f"kernels-{_FINGERPRINT}"
 
-    def _load_data(self, name: str) -> Any:
-        content = Path(self._data_path(name)).read_bytes()
-        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
-            raise ValueError(f"{name} is damaged")
-        return super()._load_data(name)
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _fingerprint() -> str:
+    """Of all sources of kernels, of what compiles them, and of its settings."""
+    versions = sys.version, numpy.__version__, numba.__version__, llvmlite.__version__
+    settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
+    for irrelevant in ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"):
+        settings.pop(irrelevant, None)
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    contents = [_digest(source.read_bytes()) for source in sources]
+    return _digest(repr((versions, sorted(settings.items()), contents)).encode())
+
+
+_FINGERPRINT = _fingerprint()
+
+
+def _files() -> IndexDataCacheFile:
+    """Numba's reading and writing of files, of which only whole ones ever appear."""
+    return IndexDataCacheFile(folder(), "", "")
 
 
 @functools.cache
-def _use(ours: Path) -> None:
-    """Note that it was used today, and remove others that were not for long."""
-    with contextlib.suppress(OSError):
-        os.utime(ours)
-        for other in ours.parent.iterdir():
-            stale = other.stat().st_mtime < time.time() - UNUSED
-            if stale and re.fullmatch("kernels-[0-9a-f]{16}", other.name):
-                shutil.rmtree(other, ignore_errors=True)
-
-
-def ready() -> bool:
-    """Whether the folder is there, made if need be."""
+def _prepare() -> None:
+    """Make the folder, tell the user why this takes a while, and remove other versions' folders in
+    which nothing was written for a month."""
     try:
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours = folder()
+        ours.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in ours.parent.glob("kernels-*"):
+            if other != ours and other.stat().st_mtime < time.time() - _MONTH:
+                shutil.rmtree(other, ignore_errors=True)
     except Exception as error:
         _cannot_keep(error)
-        return False
-    return True
+    else:
+        _log.warning("minimha: compiling kernels for this machine, once (kept in %s)", ours)
+
+
+_errors: list[Exception] = []
 
 
 def _cannot_keep(error: Exception) -> None:
-    if not _told:
-        _told.append(error)
-        log.warning(
+    if not _errors:
+        _log.warning(
             "minimha: compiled kernels cannot be kept (%s), so each process compiles them anew; "
             "set MINIMHA_CACHE_DIR to a folder that can be written",
-            str(error) or type(error).__name__,
+            error,
         )
-
-
-_told: list[Exception] = []
-
-
-def keep(kernel: Any, options: dict[str, Any]) -> None:
-    """Have a compiled function kept, if nothing but our sources and its options make it."""
-    function = kernel.py_func
-    ours = LOADED and function.__module__.startswith("minimha.kernels.")
-    if ours and "<locals>" not in function.__qualname__:
-        kernel._cache = Cache(function, options)
+    _errors.append(error)

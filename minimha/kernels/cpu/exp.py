@@ -15,17 +15,16 @@ _SHIFT = float32(1.5 * 2**23 + 127)  # adding it rounds: there, neighbouring flo
 _LOWEST, _ONE = float32(-127 * math.log(2)), float32(1)
 _C2, _C3, _C4, _C5, _C6 = map(
     float32, (0.4999998808, 0.1666652858, 0.0416693240, 0.0083680302, 0.0013767987)
-)  # e^f for |f| ≤ ½ ln 2, to 4e-9 of it
+)  # e^f for |f| ≤ ½ ln 2, with a relative error of 4e-9
 
 
 @kernel(forceinline=True)
 def exp32(x):
-    """e^x of a float32 up to 88; 0 below −87.7, where floats lose their digits; NaN of NaN.
+    """e^x of a float32 up to 88; 0 below −87.7, where floats become subnormal; NaN of NaN.
 
-    x = n ln 2 + f with a whole n; e^f is a polynomial, and 2^n a float whose exponent is n, read
-    off the last bits of the sum that rounded it. A loop over entries becomes vector code, with no
-    call in it. The order of operations is that of one instruction each, where a CPU multiplies and
-    adds in one.
+    x = n ln 2 + f with a whole number n. e^f is a polynomial; 2^n is a float with the exponent n,
+    which is read from the last bits of the sum that rounded it. A loop over entries becomes vector
+    code without calls. The operations are in the order that suits CPUs with fused multiply-add.
     """
     x = _LOWEST if x < _LOWEST else x  # NaN stays
     shifted = x * _LOG2E + _SHIFT
@@ -36,8 +35,7 @@ def exp32(x):
 
 
 def exp(x):
-    """e^x of a float32, by `exp32`, or of a float64."""
-    return exp32(x) if type(x) is float32 else math.exp(x)
+    """In a kernel: e^x of a float32 by `exp32`, of a float64 by the C library."""
 
 
 @overload(exp, jit_options={"fastmath": set(FAST), "error_model": "numpy"})

@@ -1,73 +1,60 @@
-"""What compiles a kernel."""
+"""The compiler of kernels."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numba
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
-_told: tuple[Callable[[Any, dict[str, Any]], None], ...] = ()
-with contextlib.suppress(ImportError, AttributeError):  # a Numba changed inside: nothing is kept
-    from minimha.kernels.cpu import cache, progress
-
-    _told = cache.keep, progress.watch
+try:
+    from .cache import KernelCache
+except ImportError:  # this version of Numba has another cache: each process compiles anew
+    KernelCache = None  # type: ignore[assignment, misc]
 
 FAST = frozenset({"contract", "nsz", "afn", "arcp"})
-"""What LLVM may do to floating-point numbers: nothing that touches NaN, infinities or rounding to
-an integer by a large addend."""
+"""What LLVM may do to floating-point numbers: nothing that changes NaN, infinities, or rounding to
+an integer by adding a large number."""
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a module's function of arrays and numbers, for the types of each first call.
+    """Compile a module's function of arrays and numbers at the first call for each set of types.
 
     ``@kernel`` or ``@kernel(**options of numba.njit)``. It runs without the interpreter's lock.
-
-    The next process finds it in ``kernels-…`` in the folder ``MINIMHA_CACHE_DIR``, or else in
-    ``minimha`` in ``NUMBA_CACHE_DIR``, or else in ``minimha`` where the user's caches are
-    (``XDG_CACHE_HOME``, ``LOCALAPPDATA``, ``~/.cache``). What is kept there is run: nobody else
-    should be able to write there. A kernel is compiled anew when a source in ``minimha.kernels``
-    changed, or the compiler, its settings or the CPU. What else it depends on, such as a global
-    taken from the environment, must be an option or an argument. A kernel defined in a function, or
-    outside ``minimha.kernels``, is not kept.
-
-    The logger ``minimha`` says when kernels take more than a second to compile, and when they
-    cannot be kept; ``logging.getLogger("minimha").setLevel("ERROR")`` silences it.
-    Under ``NUMBA_DISABLE_JIT=1`` the function stays as it is.
+    The next process finds it in the folder described in `cache.folder`, until a source in
+    ``minimha.kernels``, the compiler, its settings or the CPU changes. Anything else it depends on,
+    such as a global read from the environment, must be an option or an argument. Functions defined
+    inside functions or outside ``minimha.kernels`` are not kept.
     """
     if function is None:
         return functools.partial(kernel, **options)
-    options = settings(options)
+    options = {"nogil": True, "error_model": "numpy", "fastmath": set(FAST), **options}
     compiled = numba.njit(**options)(function)
-    if compiled is not function:
-        for tell in _told:
-            tell(compiled, options)
+    ours = function.__module__.startswith("minimha.kernels.")
+    if KernelCache is not None and ours and "<locals>" not in function.__qualname__:
+        compiled._cache = KernelCache(function)
     return compiled
 
 
-def settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What Numba is told of every kernel, changed by these."""
-    return {"nogil": True, "error_model": "numpy", "fastmath": set(FAST), **options}
+strict_kernel = functools.partial(kernel, fastmath={"contract", "nsz"})
+"""`kernel` with correctly rounded roots and quotients: 1/√∞ is 0, but its estimate would be NaN."""
 
-
-def widest_vectors() -> None:
-    """Called in a kernel: LLVM is to use vectors of 512 bits where the CPU has them. By itself it
-    does not, because of the first CPUs of the kind, which then became slower."""
-
-
-@overload(widest_vectors, inline="always")
-def _compiled() -> Any:
-    return lambda: _prefer_512_bits()  # noqa: PLW0108
+reduction = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}, forceinline=True)
+"""`kernel` for a sum in any order that is fast, always the same for a length. Not for code that
+splits off an integer by adding a large number."""
 
 
 @intrinsic
-def _prefer_512_bits(typing):
+def widest_vectors(typing):
+    """Called in a kernel: LLVM uses vectors of 512 bits if the CPU has them. By itself it does not,
+    because they slowed down the first CPUs that had them."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # no name llvmlite has
+        # past the method of llvmlite, which does not know this attribute
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
     return types.void(), generate

@@ -2,9 +2,9 @@
 
     y = x w + b,  dx = dy wᵀ,  dw = xᵀ dy,  db = dy, summed over the rows
 
-Of a matrix that is multiplied from the right a panel is copied at a time, as wide as a block and so
-deep that it stays in the nearest cache while all rows of the left one pass by; of these so many
-pass by at a time that they stay in the next cache. Source: Goto and van de Geijn, as for `lanes`.
+The right operand is copied one panel at a time. A panel is as wide as a block and so deep that it
+stays in the L1 cache while it is multiplied by rows of the left operand, of which so many are used
+at a time that they stay in the L2 cache. Source: Goto and van de Geijn, as for `microkernel`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ import numpy as np
 
 from ...functional import acceleration
 from .. import threads
-from .arrays import Array, as_rows, floats, plain
+from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
-from .lanes import BYTES, ROWS, VECTORS, slow
-from .parallel import led
-from .product import matrix, multiply, right, right_of_transpose
+from .matmul import matrix, multiply, right, right_of_transpose
+from .microkernel import BYTES, ROWS, VECTORS, no_vectors
+from .parallel import distributed, whole
 
 _DEEP, _HIGH = 256, 384
-"""The depth of a panel, and how many rows pass by it: a multiple of ROWS on every CPU."""
-_PIECE = 2**21
-"""Products of two numbers in a piece of the work, at least,"""
-_BLOCKS = 2
-"""and as many blocks of rows: each piece copies all panels."""
+"""The depth of a panel, and how many rows are multiplied by it: a multiple of ROWS on every CPU."""
+_CHUNK = 2**21, 2
+"""The least multiplications and blocks of rows in a chunk, as each chunk copies all panels."""
 
 
 @acceleration.register("linear")
 def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
     """As `functional.linear`."""
     biases = () if b is None else (b,)
-    if slow() or not floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
+    if no_vectors() or not are_floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
         return None
     if x.shape[-1] != len(w) or any(b.shape != w.shape[1:] for b in biases):
         return None
@@ -55,64 +53,64 @@ def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) 
 
 
 def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None = None) -> Array:
-    """a b + bias, with a (M, K), b (K, N) and bias (N,). A transpose is taken as it is.
+    """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
-    sums  (N,) of zeros, to be filled with the sums of b's columns
+    sums  (N,) of zeros, to which the sums of b's columns are added
     """
     none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype)
     blocks, like = -(-len(a) // ROWS), np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
-    pieces = min(threads.number(), a.size * b.shape[1] // _PIECE, blocks // _BLOCKS)
+    chunks = min(threads.number(), a.size * b.shape[1] // _CHUNK[0], blocks // _CHUNK[1])
     _product(
-        threads.part(blocks, pieces), *_upright(a), *_upright(b),
-        none if bias is None else plain(bias), none if sums is None else sums, like, c,
+        whole(blocks, chunks), *_in_memory(a), *_in_memory(b),
+        none if bias is None else contiguous(bias), none if sums is None else sums, like, c,
     )  # fmt: skip
     return c
 
 
-def _upright(x: Array) -> tuple[Array, bool]:
-    """x or its transpose as it lies in memory, and whether it is the transpose."""
-    turned = x.flags.f_contiguous and not x.flags.c_contiguous
-    return plain(x.T if turned else x), turned
+def _in_memory(x: Array) -> tuple[Array, bool]:
+    """x or its transpose, whichever is contiguous, and whether it is the transpose."""
+    transposed = x.flags.f_contiguous and not x.flags.c_contiguous
+    return contiguous(x.T if transposed else x), transposed
 
 
 @kernel
-def _product(part, a, a_turned, b, b_turned, bias, sums, like, c):
-    if led(part):
+def _product(chunk, a, a_transposed, b, b_transposed, bias, sums, like, c):
+    if distributed(chunk):
         return
-    first, last = part[0] * ROWS, min(part[1] * ROWS, len(c))
-    depth, n, width = b.shape[1] if b_turned else len(b), c.shape[1], like.shape[2]
-    tail, edge = np.zeros((ROWS, _DEEP), like.dtype), matrix(_HIGH, width, like)
+    first, last = chunk[0] * ROWS, min(chunk[1] * ROWS, len(c))
+    depth, n, width = b.shape[1] if b_transposed else len(b), c.shape[1], like.shape[2]
+    tail, border = np.zeros((ROWS, _DEEP), like.dtype), matrix(_HIGH, width, like)
     for m0 in range(first, last, _HIGH):
         m1 = min(m0 + _HIGH, last)
-        whole = m1 - (m1 - m0) % ROWS
+        rest = m1 - (m1 - m0) % ROWS
         for k0 in range(0, depth, _DEEP):
             k1 = min(k0 + _DEEP, depth)
-            left = a[k0:k1, m0:m1].T if a_turned else a[m0:m1, k0:k1]
-            _move(left[whole - m0 :], tail[: m1 - whole, : k1 - k0], False)
+            left = a[k0:k1, m0:m1].T if a_transposed else a[m0:m1, k0:k1]
+            _move(left[rest - m0 :], tail[: m1 - rest, : k1 - k0], False)
             for n0 in range(0, n, width):
                 n1 = min(n0 + width, n)
-                if b_turned:
+                if b_transposed:
                     panel = right_of_transpose(b, (n0, n1, k0, k1), like)
                 else:
                     panel = right(b, (k0, k1, n0, n1), like)
                 if m0 == 0 and sums.size:
                     _add_up(panel[0], sums[n0:n1])
-                into = c[m0:whole, n0:n1]
+                into = c[m0:rest, n0:n1]
                 if n1 - n0 == width:
                     multiply(left, k1 - k0, panel, 0, into, k0 > 0)
                 else:
-                    multiply(left, k1 - k0, panel, 0, edge[: whole - m0, :width], False)
-                    _move(edge, into, k0 > 0)
-                if whole < m1:
-                    multiply(tail[:, : k1 - k0], k1 - k0, panel, 0, edge[:ROWS, :width], False)
-                    _move(edge, c[whole:m1, n0:n1], k0 > 0)
+                    multiply(left, k1 - k0, panel, 0, border[: rest - m0, :width], False)
+                    _move(border, into, k0 > 0)
+                if rest < m1:
+                    multiply(tail[:, : k1 - k0], k1 - k0, panel, 0, border[:ROWS, :width], False)
+                    _move(border, c[rest:m1, n0:n1], k0 > 0)
                 if bias.size and k1 == depth:
                     _add_to_rows(bias[n0:n1], c[m0:m1, n0:n1])
 
 
 @kernel
 def _move(x, y, add):
-    """The first entries of x to y, or add them to it."""
+    """Copy the first rows and columns of x to y, or add them to it."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
@@ -127,7 +125,7 @@ def _add_to_rows(x, rows):
 
 @kernel
 def _add_up(rows, sums):
-    """sums += those of the columns."""
+    """Add the sum of each column to sums."""
     block = np.zeros(rows.shape[1], rows.dtype)
     for i in range(len(rows)):
         for j in range(rows.shape[1]):

@@ -1,4 +1,4 @@
-"""Softmax and cross entropy: a row at a time."""
+"""Softmax and cross entropy, one row at a time."""
 
 from __future__ import annotations
 
@@ -8,83 +8,53 @@ from typing import Any
 import numpy as np
 
 from ...functional import acceleration
-from .arrays import Array, as_rows, exact, floats, plain, shared
-from .parallel import led
-from .rows import exp_less, largest, weighted
+from .arrays import Array, are_floats, as_rows, in_chunks
+from .jit import strict_kernel
+from .parallel import distributed
+from .row_softmax import dot, exp_minus, row_max
+
+_NO_MASK = np.ones((0, 0), bool)
+"""Stands for None, so that kernels are compiled for one type of masks."""
 
 
 @acceleration.register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     """As `functional.softmax`, over the last axis; y is saved, and the mask."""
-    if not floats(x) or not x.ndim or type(axis) is not int or axis not in (-1, x.ndim - 1):
+    if not are_floats(x) or not x.ndim or type(axis) is not int or axis not in (-1, x.ndim - 1):
         return None
+    visible = _NO_MASK
     if mask is not None:
-        if type(mask) is not Array or mask.dtype != np.bool_ or not _reaches(mask, x):
+        if type(mask) is not Array or mask.dtype != np.bool_:
             return None
-        mask = as_rows(np.broadcast_to(mask, x.shape))
-    shape, x = x.shape, as_rows(x)
-    y = np.empty(shape, x.dtype)
-    out, visible = y.reshape(x.shape), _EVERYTHING if mask is None else mask
-    _softmax(shared(len(x), x.nbytes), x, visible, out)
-    return y, _pullback(y, mask)
+        try:
+            visible = as_rows(np.broadcast_to(mask, x.shape))
+        except ValueError:
+            return None
+    y, rows = np.empty(x.shape, x.dtype), as_rows(x)
+    _softmax(in_chunks(len(rows), x.nbytes), rows, visible, as_rows(y))
 
-
-def _pullback(y: Array, mask: Array | None) -> Any:
     def pullback(dy: Array) -> tuple[Array]:
-        dx, visible = np.empty(y.shape, y.dtype), _EVERYTHING if mask is None else mask
-        rows, dy, into = (a.reshape(-1, y.shape[-1]) for a in (y, plain(dy), dx))
-        _through_softmax(shared(len(rows), y.nbytes), rows, visible, dy, into)
+        dx, rows = np.empty(y.shape, y.dtype), as_rows(y)
+        chunks = in_chunks(len(rows), y.nbytes)
+        _softmax_backward(chunks, rows, visible, as_rows(dy), as_rows(dx))
         return (dx,)
 
-    return pullback
+    return y, pullback
 
 
-_EVERYTHING = np.ones((0, 0), bool)
-"""What stands for no mask, so that there is one type of masks to compile for."""
-
-
-def _reaches(mask: Array, x: Array) -> bool:
-    """Whether the mask broadcasts to x."""
-    lengths = zip(reversed(mask.shape), reversed(x.shape), strict=False)
-    return mask.ndim <= x.ndim and all(n in (1, m) for n, m in lengths)
-
-
-@acceleration.register("cross_entropy")
-def cross_entropy(logits: Array, targets: Array) -> Any:
-    """As `functional.cross_entropy`; the probabilities are saved."""
-    if not floats(logits) or type(targets) is not Array or targets.dtype.kind not in "iu":
-        return None
-    if logits.shape[:-1] != targets.shape or not logits.ndim:
-        return None
-    shape, x = logits.shape, as_rows(logits)
-    targets = targets.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
-    if targets.min() < 0 or targets.max() >= shape[-1]:
-        return None
-    count, odds, losses = len(x), np.empty(x.shape, x.dtype), np.empty(len(x))
-    _cross_entropy(shared(count, x.nbytes), x, targets, odds, losses)
-
-    def pullback(dy: Array) -> tuple[Array, None]:
-        dx, each = np.empty(shape, odds.dtype), float(dy) / count
-        into = dx.reshape(odds.shape)
-        _through_cross_entropy(shared(count, dx.nbytes), odds, targets, each, into)
-        return dx, None
-
-    return np.asarray(losses.mean(), x.dtype), pullback
-
-
-@exact
-def _softmax(part, x, visible, y):
-    if led(part):
+@strict_kernel
+def _softmax(chunk, x, visible, y):
+    if distributed(chunk):
         return
     zero, one, lowest = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
-    for i in range(part[0], part[1]):
+    for i in range(chunk[0], chunk[1]):
         for j in range(x.shape[1]):
             y[i, j] = x[i, j]
         if visible.size:
             for j in range(x.shape[1]):
                 y[i, j] = y[i, j] if visible[i, j] else lowest
-        peak = largest(y[i])
-        total = exp_less(y[i], zero if peak == lowest else peak)
+        peak = row_max(y[i])
+        total = exp_minus(y[i], zero if peak == lowest else peak)
         total = one if total == zero else total
         for j in range(x.shape[1]):
             y[i, j] = y[i, j] / total
@@ -93,19 +63,18 @@ def _softmax(part, x, visible, y):
                 y[i, j] = y[i, j] if visible[i, j] else zero
 
 
-@exact
-def _through_softmax(part, y, visible, dy, dx):
-    if led(part):
+@strict_kernel
+def _softmax_backward(chunk, y, visible, dy, dx):
+    if distributed(chunk):
         return
     zero = y.dtype.type(0)
-    for i in range(part[0], part[1]):
+    for i in range(chunk[0], chunk[1]):
+        for j in range(y.shape[1]):
+            dx[i, j] = dy[i, j]
         if visible.size:
             for j in range(y.shape[1]):
-                dx[i, j] = dy[i, j] if visible[i, j] else zero
-        else:
-            for j in range(y.shape[1]):
-                dx[i, j] = dy[i, j]
-        mean = weighted(y[i], dx[i])
+                dx[i, j] = dx[i, j] if visible[i, j] else zero
+        mean = dot(y[i], dx[i])
         for j in range(y.shape[1]):
             dx[i, j] = y[i, j] * (dx[i, j] - mean)
         if visible.size and not math.isfinite(mean):
@@ -113,26 +82,50 @@ def _through_softmax(part, y, visible, dy, dx):
                 dx[i, j] = dx[i, j] if visible[i, j] else zero
 
 
-@exact
-def _cross_entropy(part, x, targets, odds, losses):
-    if led(part):
-        return
-    for i in range(part[0], part[1]):
-        for j in range(x.shape[1]):
-            odds[i, j] = x[i, j]
-        peak = largest(x[i])
-        total = exp_less(odds[i], peak)
-        losses[i] = math.log(total) - (x[i, targets[i]] - peak)
-        for j in range(x.shape[1]):
-            odds[i, j] = odds[i, j] / total
+@acceleration.register("cross_entropy")
+def cross_entropy(logits: Array, targets: Array) -> Any:
+    """As `functional.cross_entropy`; the probabilities are saved."""
+    if not are_floats(logits) or type(targets) is not Array or targets.dtype.kind not in "iu":
+        return None
+    if logits.shape[:-1] != targets.shape or not logits.ndim:
+        return None
+    classes = targets.astype(np.int64, order="C").reshape(-1)  # a copy, so nobody can change it
+    if classes.min() < 0 or classes.max() >= logits.shape[-1]:
+        return None
+    rows = as_rows(logits)
+    probabilities, losses = np.empty(rows.shape, rows.dtype), np.empty(len(rows))
+    _cross_entropy(in_chunks(len(rows), rows.nbytes), rows, classes, probabilities, losses)
+    shape = logits.shape
+
+    def pullback(dy: Array) -> tuple[Array, None]:
+        dx = np.empty(shape, probabilities.dtype)
+        chunks, mean = in_chunks(len(losses), dx.nbytes), float(dy) / len(losses)
+        _cross_entropy_backward(chunks, probabilities, classes, mean, as_rows(dx))
+        return dx, None
+
+    return np.asarray(losses.mean(), rows.dtype), pullback
 
 
-@exact
-def _through_cross_entropy(part, odds, targets, each, dx):
-    if led(part):
+@strict_kernel
+def _cross_entropy(chunk, x, classes, probabilities, losses):
+    if distributed(chunk):
         return
-    each, one = odds.dtype.type(each), odds.dtype.type(1)
-    for i in range(part[0], part[1]):
-        for j in range(odds.shape[1]):
-            dx[i, j] = odds[i, j] * each
-        dx[i, targets[i]] = (odds[i, targets[i]] - one) * each
+    for i in range(chunk[0], chunk[1]):
+        for j in range(x.shape[1]):
+            probabilities[i, j] = x[i, j]
+        peak = row_max(x[i])
+        total = exp_minus(probabilities[i], peak)
+        losses[i] = math.log(total) - (x[i, classes[i]] - peak)
+        for j in range(x.shape[1]):
+            probabilities[i, j] = probabilities[i, j] / total
+
+
+@strict_kernel
+def _cross_entropy_backward(chunk, probabilities, classes, dy, dx):
+    if distributed(chunk):
+        return
+    dy, one = probabilities.dtype.type(dy), probabilities.dtype.type(1)
+    for i in range(chunk[0], chunk[1]):
+        for j in range(probabilities.shape[1]):
+            dx[i, j] = probabilities[i, j] * dy
+        dx[i, classes[i]] = (probabilities[i, classes[i]] - one) * dy

@@ -381,7 +381,7 @@ def test_no_layout_of_memory_is_refused(name, rng):
 @pytest.mark.parametrize("name", TILED)
 def test_no_layout_nor_option_is_compiled_anew(name, rng):
     """One variant a type and a way, forward and backward: each takes seconds."""
-    from minimha.kernels.cpu import tiles as compiled
+    from minimha.kernels.cpu import attention_tiles as compiled
 
     case = large(rng, 9, 11)
     told(name, case)

@@ -1,5 +1,4 @@
-"""Kernels of attention in processes of their own: with bounds checked, as Python, and what memory
-they take."""
+"""Kernels of attention in processes of their own: with bounds checked, and what memory they take."""
 
 import os
 import subprocess
@@ -83,8 +82,8 @@ import sys
 import llvmlite.binding as llvm
 features = llvm.get_host_cpu_features
 llvm.get_host_cpu_features = lambda: dict.fromkeys(sys.argv[1:], True)
-from minimha.kernels.cpu import lanes
-lanes.slow()
+from minimha.kernels.cpu import microkernel
+microkernel.no_vectors()
 llvm.get_host_cpu_features = features
 """
 
@@ -97,33 +96,8 @@ def test_blocks_of_other_cpus_tell_the_same(cpu, expected, tmp_path):
     """LLVM makes of their vectors what this one has: the blocks are theirs, the instructions not."""
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 'float32', 100, 205, 17, 3, True)\n"
-    code += "print(lanes.BYTES, lanes.ROWS, lanes.slow() is None)"
+    code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"
     assert process(code, *cpu.split(), MINIMHA_CACHE_DIR=str(tmp_path)) == expected
-
-
-AS_PYTHON = """
-import minimha.kernels.fused, minimha.kernels.tiles
-for module in (ways, tiles):
-    module.unavailable = lambda *others: None
-real = np.empty
-def empty(*args, **kwargs):
-    x = real(*args, **kwargs)
-    if x.dtype.kind == "f":
-        x.fill(np.nan)
-    return x
-np.empty = empty
-for name in ("fused", "tiled"):
-    for dtype in ("float32", "float64"):
-        check(name, dtype, 1, 1, 1, 1, name != "fused")
-        check(name, dtype, 5, 7, 3, 2, name != "fused")
-        check(name, dtype, 29, 99, 2, 1, name != "fused")
-    print(name)
-"""
-
-
-def test_without_compiling_they_are_python_that_tells_the_same():
-    """What is not written to is NaN here."""
-    assert process(CASES + AS_PYTHON, NUMBA_DISABLE_JIT="1") == ["fused", "tiled"]
 
 
 MEMORY = """

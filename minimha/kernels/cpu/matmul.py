@@ -1,12 +1,13 @@
 """The product of matrices inside a kernel: by BLAS, or by blocks that stay in the registers.
 
-    b = right(x, part, like)               a part of x as it is multiplied from the right, or
-    b = right_of_transpose(x, part, like)  its transpose
-    multiply(a, depth, b, start, c, add)   c (+)= a @ b[start : start + depth]
+    b = right(x, region, like)               a region of x as a right operand, or
+    b = right_of_transpose(x, region, like)  its transpose
+    multiply(a, depth, b, start, c, add)     c (+)= a @ b[start : start + depth]
 
-A part is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
-like has two axes for BLAS and three for blocks: the compiler sees which is meant. BLAS takes a
-transpose as it is, if it is told: that operand has four axes, of which two are 1. It is not added.
+A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
+`like` has two axes to choose BLAS and three to choose blocks, so that the choice is made when a
+kernel is compiled. BLAS transposes without a copy: the right operand that stands for a transpose
+has four axes, of which two have length 1. Its product can only be stored in c, not added to it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
-from .lanes import BYTES, ROWS, multiply_block, turn_block
+from .microkernel import BYTES, ROWS, multiply_block, transpose_block
 
-_LINE = 64  # bytes
+_LINE = 64  # bytes in a cache line
 
 
 @kernel
 def matrix(m: int, n: int, like: Any) -> Any:
-    """Empty (m, n), to be multiplied from the left or into.
+    """An uninitialised (m, n) for a left operand or a result.
 
-    Blocks read and write a few rows beyond its end. Those are zeros: what happens to stand in
-    memory are often numbers so small that a CPU takes a hundred times as long for each.
+    Blocks read and write a few rows beyond its end. Those are zeros: uninitialised memory often
+    holds subnormal numbers, for which a CPU takes a hundred times as long.
     """
     memory = aligned((m + ROWS) * n + ROWS, like)
     memory[m * n :] = 0
@@ -35,30 +36,30 @@ def matrix(m: int, n: int, like: Any) -> Any:
 
 @kernel
 def aligned(size: int, like: Any) -> Any:
-    """An empty (size,) that begins with a line of the cache: a vector lies in one, not in two."""
+    """An uninitialised (size,) that begins with a cache line: no vector lies in two of them."""
     memory = np.empty(size + _LINE // like.itemsize, like.dtype)
     start = -memory.ctypes.data % _LINE // like.itemsize
     return memory[start : start + size]
 
 
 @kernel
-def columns(n: int, like: Any) -> int:
-    """How many columns a matrix needs that is multiplied into, for n of them to be used."""
+def padded_columns(n: int, like: Any) -> int:
+    """How many columns a result of n columns needs: those of whole blocks."""
     if like.ndim == 2:
         return n
     return -(-n // like.shape[2]) * like.shape[2]
 
 
 @kernel
-def blocks(m: int, like: Any) -> int:
-    """How many rows blocks write to where m are multiplied into."""
+def padded_rows(m: int, like: Any) -> int:
+    """How many rows a result of m rows needs: those of whole blocks."""
     return m if like.ndim == 2 else -(-m // ROWS) * ROWS
 
 
 @kernel
-def right(x: Any, part: Any, like: Any) -> Any:
-    """Part (depth, n) of x as a right operand: a copy, or panels (·, depth, columns of a block)."""
-    t0, t1, n0, n1 = part
+def right(x: Any, region: Any, like: Any) -> Any:
+    """A region (depth, n) of x as a right operand: a copy, or panels (·, depth, width)."""
+    t0, t1, n0, n1 = region
     if like.ndim == 2:
         return x[t0:t1, n0:n1].copy()
     width = like.shape[2]
@@ -74,22 +75,22 @@ def right(x: Any, part: Any, like: Any) -> Any:
 
 
 @kernel
-def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
-    """The transpose of part (n, depth) of a contiguous x as a right operand."""
-    t0, t1, n0, n1 = part
-    if like.ndim == 2:  # to be turned when its columns are chosen
+def right_of_transpose(x: Any, region: Any, like: Any) -> Any:
+    """The transpose of a region (n, depth) of a contiguous x as a right operand."""
+    t0, t1, n0, n1 = region
+    if like.ndim == 2:  # transposed by `multiply`
         return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
-    width, lanes, row = like.shape[2], BYTES // like.itemsize, x.shape[1]
+    width, length, row = like.shape[2], BYTES // like.itemsize, x.shape[1]
     panels, deep = _panels(n1 - n0, t1 - t0, like), n1 - n0
     for p in range(len(panels)):
         start = t0 + p * width
         used = min(width, t1 - start)
-        for i in range(0, deep, lanes):
-            for j in range(0, used, lanes):
-                high, wide = min(lanes, deep - i), min(lanes, used - j)
-                if high == wide == lanes:
+        for i in range(0, deep, length):
+            for j in range(0, used, length):
+                high, wide = min(length, deep - i), min(length, used - j)
+                if high == wide == length:
                     place = (p * deep + i) * width + j
-                    turn_block(x, (start + j) * row + n0 + i, row, panels, place, width)
+                    transpose_block(x, (start + j) * row + n0 + i, row, panels, place, width)
                     continue
                 for a in range(high):
                     for b in range(wide):
@@ -99,7 +100,7 @@ def right_of_transpose(x: Any, part: Any, like: Any) -> Any:
 
 @kernel
 def _panels(depth: int, n: int, like: Any) -> Any:
-    """For n columns: empty, but for zeros in a last one that they do not fill."""
+    """Uninitialised panels for n columns; the last is zeros if they do not fill it."""
     width = like.shape[2]
     count = -(-n // width)
     panels = aligned(count * depth * width, like).reshape(count, depth, width)
@@ -110,7 +111,7 @@ def _panels(depth: int, n: int, like: Any) -> Any:
 
 @kernel
 def some_columns(b: Any, start: int, stop: int) -> Any:
-    """These columns of a `right_of_transpose`; start is a multiple of those of a block."""
+    """Columns of a `right_of_transpose`, from a multiple of the columns of a block."""
     if b.ndim == 4:
         return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
     width = b.shape[2]
@@ -121,7 +122,7 @@ def some_columns(b: Any, start: int, stop: int) -> Any:
 def multiply(a: Any, depth: int, b: Any, start: int, c: Any, add: bool) -> None:
     """c = a[:, :depth] @ b[start : start + depth], or c plus that.
 
-    a (m or more, depth or more), b a right operand, c (m, n); for BLAS the shapes are to be exact.
+    a (≥ m, ≥ depth), b a right operand, c (m, n). BLAS needs a (m, depth) and b (depth, n).
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

@@ -1,25 +1,25 @@
-"""Attention in tiles, with online softmax: nothing of size (T, S) is ever made.
+"""Attention in tiles, with online softmax: no array of size (T, S) is ever made.
 
-Forward, for a few queries Q, and one block of keys K with their values V after another:
+Forward, for a tile of queries Q and one block of keys K with their values V after another:
 
     scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.attention`
-    m′     = max(m, max of scores)    the largest so far of each row
+    m′     = max(m, max of scores)    the largest of each row so far
     p      = exp(scores − m′)
     l      ← l · exp(m − m′) + Σ p    the sum so far, and
     acc    ← acc · exp(m − m′) + p V  the weighted values so far, both relative to the new m
     out    = acc / l,  lse = m + log l
 
-Backward, for a block of keys K with their values V, and some queries Q after others:
+Backward, for a block of keys K with their values V and one tile of queries Q after another:
 
-    p       = exp(scores − lse)       the weights, computed once more
+    p       = exp(scores − lse)       the weights, recomputed
     dV      ← dV + pᵀ dO,  dP = dO Vᵀ
     dscores = p · (dP − delta)        delta = Σ dO · out, the mean of dP weighted by p
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
-Rows of heads come in one of the two ways of `head`. A query sees the keys from its `first` up to
-its `last`, less those that `rest` hides. An empty array, or a softcap of 0, says that there is
-none: so one kernel serves all.
+Rows of heads are laid out in one of the two ways of `head`. A query sees the keys from its `first`
+to before its `last`, except those that `rest` hides. An empty array, or a softcap of 0, stands for
+None, so that one compiled kernel serves all arguments.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
 "FlashAttention" (2022), algorithms 1 and 4.
 """
@@ -32,45 +32,53 @@ from typing import Any
 import numpy as np
 
 from .jit import kernel
-from .parallel import led
-from .product import blocks, columns, matrix, multiply, right, right_of_transpose, some_columns
-from .rows import bounds, exp_less, is_finite, largest, scale_by, weighted
+from .matmul import (
+    matrix,
+    multiply,
+    padded_columns,
+    padded_rows,
+    right,
+    right_of_transpose,
+    some_columns,
+)
+from .parallel import distributed
+from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 GRAIN = 32
-"""Keys are left out in multiples of this, a multiple of the columns of a block on every CPU, and no
-less than its rows. So is the width of a tile."""
+"""Keys are skipped in multiples of this: a multiple of the columns of a block on every CPU, and at
+least its rows. The width of a tile is a multiple of it as well."""
 
 
 @kernel
 def forward(
-    part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
+    chunk: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
     rest: Any, bias: Any, sink: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
     origin: int, tile: Any, like: Any, items: Any, out: Any, lse: Any, nonfinite: Any,
 ) -> None:  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
-    nonfinite[0] becomes true unless out is finite. lse is +∞ for a query that sees nothing:
+    Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key, so that
     exp(scores − lse) is 0.
     """
-    if led(part):
+    if distributed(chunk):
         return
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
-    sums_of_values = matrix(height, columns(depth_v, like), like)
-    memory = matrix(height, columns(width, like), like).reshape(-1)
+    sums_of_values = matrix(height, padded_columns(depth_v, like), like)
+    memory = matrix(height, padded_columns(width, like), like).reshape(-1)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
     finite, one = True, like.dtype.type(1)
-    for n_item in range(part[0], part[1]):
+    for n_item in range(chunk[0], chunk[1]):
         b, h, t0, t1 = items[n_item]
         firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
-        low, high = bounds(firsts, lasts)
+        low, high = key_range(firsts, lasts)
         keys = right_of_transpose(flat(k), head(k, b, h // group, heads[1], low, high), like)
         values = right(flat(v), head(v, b, h // group, heads[1], low, high), like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
-            start, stop = bounds(begin, end)
+            start, stop = key_range(begin, end)
             queries = gather(flat(q), head(q, b, h, heads[0], t, t + m), scale)
             sums_of_values[:] = 0
             acc = sums_of_values[:m]
@@ -79,18 +87,20 @@ def forward(
                 peaks[:], sums[:] = of_head(sink, b, h), 1
             for j0 in range((start - low) // GRAIN * GRAIN, stop - low, width):
                 n, s = min(width, stop - low - j0), low + j0
-                wide = columns(n, like)
+                wide = padded_columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
                 multiply(queries, depth, some_columns(keys, j0, j0 + n), 0, scores, False)
-                finish(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end)
+                finish_scores(
+                    scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end
+                )
                 for i in range(m):
                     row, old = scores[i], peaks[i]
-                    peak = largest(row)
+                    peak = row_max(row)
                     peak = old if old >= peak else peak  # NaN if it is
                     if peak == -math.inf:
                         row[:] = 0
                         continue
-                    more = exp_less(row, peak)
+                    more = exp_minus(row, peak)
                     if peak != old and old > -math.inf:
                         shrink = math.exp(old - peak)
                         sums[i] *= shrink
@@ -111,21 +121,21 @@ def forward(
 
 @kernel
 def backward(
-    part: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
+    chunk: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
     rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int,
     tile: Any, most: int, like: Any, items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int,
     dq: Any, dk: Any, dv: Any, dbias: Any, nonfinite: Any,
 ) -> None:  # fmt: skip
-    """Fill dq, one for each chunk, dk, dv and, unless it is empty, dbias (B, H, T, S), of zeros.
+    """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
-    `items` are (c, b, g, start, stop): chunk c of the keys of a head, and what the queries from t0
-    to t1 get from it. From t0 > 0 on, dk and dv grow by it. At most so many queries and keys are
-    held at a time. nonfinite[0] becomes true unless the gradients are finite.
+    `items` are (c, b, g, start, stop): keys of a head that contribute to entry c of dq, for the
+    queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries and
+    keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
     """
-    if led(part):
+    if distributed(chunk):
         return
     group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
-    for n_item in range(part[0], part[1]):
+    for n_item in range(chunk[0], chunk[1]):
         c, b, g, start, stop = items[n_item]
         for s0 in range(start, stop, most):
             s1 = min(s0 + most, stop)
@@ -133,12 +143,12 @@ def backward(
             keys_across = right_of_transpose(flat(k), of_keys, like)
             values_across = right_of_transpose(flat(v), of_values, like)
             keys_down = right(flat(k), of_keys, like)
-            dkeys = matrix(s1 - s0 + GRAIN, columns(k.shape[3], like), like)
-            dvalues = matrix(s1 - s0 + GRAIN, columns(v.shape[3], like), like)
+            dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], like), like)
+            dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], like), like)
             dkeys[:], dvalues[:] = 0, 0
             for h in range(g * group, (g + 1) * group):
                 for from_ in range(t0, t1, most):
-                    finite &= through(
+                    finite &= tile_backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(first, b, h),
                         of_head(last, b, h), rest, bias, keep, scale, softcap, enlarge, origin,
                         tile, like, out, lse, dout, b, h, from_, min(from_ + most, t1), s0, s1,
@@ -152,17 +162,17 @@ def backward(
 
 
 @kernel
-def through(
+def tile_backward(
     q: Any, keys_across: Any, values_across: Any, keys_down: Any, heads: int, first: Any,
     last: Any, rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
     origin: int, tile: Any, like: Any, out: Any, lse: Any, dout: Any, b: int, h: int, t0: int,
     t1: int, s0: int, s1: int, add: bool, dq: Any, dkeys: Any, dvalues: Any, dbias: Any,
 ) -> bool:  # fmt: skip
-    """Back through what the queries of a head from t0 to t1 get from the keys from s0 to s1.
+    """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
 
-    Returns whether dq, which grows if add, is finite.
+    Stores dq, or adds to it if `add`. Returns whether it is finite.
     """
-    start, stop = bounds(first[t0:t1], last[t0:t1])
+    start, stop = key_range(first[t0:t1], last[t0:t1])
     if add and (stop <= s0 or start >= s1):
         return True
     t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
@@ -175,32 +185,32 @@ def through(
     douts = gather(flat(dout), of_out, like.dtype.type(1))
     queries_down = right(queries, (0, t, 0, depth), like)
     douts_down = right(douts, (0, t, 0, depth_v), like)
-    dqueries = matrix(t, columns(depth, like), like)
+    dqueries = matrix(t, padded_columns(depth, like), like)
     dqueries[:] = 0
     outs, delta = flat(out), np.empty(t, like.dtype)
     for i in range(t):
-        delta[i] = weighted(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
+        delta[i] = dot(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
     for j0 in range(0, s1 - s0, width):
         for i0 in range(0, t, height):
             m, at = min(height, t - i0), t0 + i0
             begin, end = first[at : at + m], last[at : at + m]
-            start, stop = bounds(begin, end)
+            start, stop = key_range(begin, end)
             j = max(j0, (start - s0) // GRAIN * GRAIN)
             n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
             if n <= 0:
                 continue
-            used, whole = columns(n, like), blocks(n, like)
+            used, whole = padded_columns(n, like), padded_rows(n, like)
             wide = max(used, whole)
             p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
             ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)
             query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
             multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
             multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
-            finish(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
+            finish_scores(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
             drop(ds, n, keep, b, h, at, s, enlarge)
             for i in range(m):
                 row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
-                exp_less(row, lse[b, h, at + i])
+                exp_minus(row, lse[b, h, at + i])
                 for x in range(used):
                     drow[x] = row[x] * (drow[x] - mean)
                 for x in range(used, wide):
@@ -220,15 +230,15 @@ def through(
 
 
 @kernel
-def finish(
+def finish_scores(
     scores: Any, slopes: Any, n: int, b: int, h: int, t: int, s: int, softcap: Any, bias: Any,
     rest: Any, origin: int, begin: Any, end: Any,
 ) -> None:  # fmt: skip
-    """Make the scores of the queries from t and the n keys from s on, of scale · Q Kᵀ, in place.
+    """Turn scale · Q Kᵀ into scores in place, for the queries from t on and the n keys from s on.
 
-    slopes becomes the derivative of the cap; rest begins with query `origin`. What is hidden, and
-    columns beyond n, are −∞: rows then need no care for where they begin and end, which for short
-    ones would take longer than the rest.
+    Stores the derivative of the cap in slopes; rest begins with query `origin`. Hidden pairs and
+    columns beyond n become −∞, so that every row can be processed over its whole width: loops with
+    bounds of their own would take longer than the rest for short rows.
     """
     m, wide = scores.shape
     if softcap > 0:
@@ -254,8 +264,17 @@ def finish(
 
 
 @kernel
+def key_range(first: Any, last: Any) -> tuple[int, int]:
+    """The first and last of the keys that any of several queries sees, empty if there are none."""
+    low, high = first[0], last[0]
+    for i in range(len(first)):
+        low, high = min(low, first[i]), max(high, last[i])
+    return low, max(low, high)
+
+
+@kernel
 def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarge: Any) -> None:
-    """Dropout of the weights of the queries from t and the n keys from s on, in place."""
+    """Apply dropout in place, for the queries from t on and the n keys from s on."""
     if keep.size:
         for i in range(len(weights)):
             kept = of_query(keep, b, h, t + i)
@@ -265,7 +284,7 @@ def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarg
 
 @kernel
 def of_head(x: Any, b: int, h: int) -> Any:
-    """What of x, (1 or B, 1 or H, …), is a head's."""
+    """The entry of x, (1 or B, 1 or H, …), for a head."""
     return x[b % x.shape[0], h % x.shape[1]]
 
 
@@ -283,17 +302,17 @@ def flat(x: Any) -> Any:
 
 @kernel
 def head(x: Any, b: int, h: int, heads: int, start: int, stop: int) -> tuple[int, int, int, int]:
-    """Which part of `flat` the rows of a head are, from start to stop: rows, columns. x is (B, T,
-    H, N) or (B · H, T, 1, N)."""
+    """The region of `flat` that holds the rows of a head from start to stop. x is (B, T, H, N) or
+    (B · H, T, 1, N)."""
     b, h = (b, h) if x.shape[2] == heads else (b * heads + h, 0)
     t, n = b * x.shape[1], h * x.shape[3]
     return t + start, t + stop, n, n + x.shape[3]
 
 
 @kernel
-def gather(x: Any, part: Any, scale: Any) -> Any:
-    """scale · part of x."""
-    t0, t1, n0, n1 = part
+def gather(x: Any, region: Any, scale: Any) -> Any:
+    """scale · a region of x."""
+    t0, t1, n0, n1 = region
     y = matrix(t1 - t0, n1 - n0, x)
     for i in range(t1 - t0):
         row = x[t0 + i, n0:n1]
@@ -303,9 +322,9 @@ def gather(x: Any, part: Any, scale: Any) -> Any:
 
 
 @kernel
-def scatter(x: Any, y: Any, part: Any, scale: Any, add: bool) -> None:
-    """Part of y becomes scale · the first rows and columns of x, or grows by that."""
-    t0, t1, n0, n1 = part
+def scatter(x: Any, y: Any, region: Any, scale: Any, add: bool) -> None:
+    """Store scale · the first rows and columns of x in a region of y, or add to it."""
+    t0, t1, n0, n1 = region
     for i in range(t1 - t0):
         row = y[t0 + i, n0:n1]
         for j in range(len(row)):

@@ -1,4 +1,4 @@
-"""Rows of a table, and rotary positions."""
+"""Embedding, and the rotation of rotary positions."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Any
 import numpy as np
 
 from ...functional import acceleration
-from .arrays import Array, as_rows, exact, floats, shared
-from .parallel import led
+from .arrays import Array, are_floats, as_rows, in_chunks
+from .jit import strict_kernel
+from .parallel import distributed
 
 
 @acceleration.register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
     """As `functional.embedding`."""
-    fits = floats(table) and table.ndim == 2 and type(indices) is Array
-    if not fits or indices.dtype.kind not in "iu" or not indices.size:
+    if not are_floats(table) or table.ndim != 2 or type(indices) is not Array:
+        return None
+    if indices.dtype.kind not in "iu" or not indices.size:
         return None
     shape = table.shape
-    flat = indices.astype(np.int64, order="C").reshape(-1)  # a copy that is ours alone
-    if flat.min() < 0 or flat.max() >= shape[0]:
+    rows = indices.astype(np.int64, order="C").reshape(-1)  # a copy, so nobody can change it
+    if rows.min() < 0 or rows.max() >= shape[0]:
         return None
 
     def pullback(dy: Array) -> tuple[Array, None]:
         dtable = np.zeros(shape, dy.dtype)
-        _add_rows(as_rows(dy), flat, dtable)
+        _add_rows(as_rows(dy), rows, dtable)
         return dtable, None
 
-    return table[flat].reshape(*indices.shape, shape[1]), pullback
+    return table[rows].reshape(*indices.shape, shape[1]), pullback
 
 
-@exact
+@strict_kernel
 def _add_rows(dy, indices, dtable):
     for i in range(indices.size):
         for j in range(dtable.shape[1]):
@@ -39,26 +41,25 @@ def _add_rows(dy, indices, dtable):
 
 @acceleration.register("rotate")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`, for positions (T,): cos and sin (T, width/2)."""
-    if not floats(x, cos, sin) or cos.ndim != 2:
+    """As `functional.rope.rotate`, for cos and sin (T, width/2)."""
+    if not are_floats(x, cos, sin) or cos.ndim != 2:
         return None
-    shape, interleaved = x.shape, bool(interleaved)
 
-    def turned(x: Array, sin: Array) -> Array:
-        y, x = np.empty(shape, x.dtype), as_rows(x)
-        out = y.reshape(x.shape)
-        _turn(shared(len(x), x.nbytes), x, cos, sin, interleaved, out)
+    def rotated(x: Array, sin: Array) -> Array:
+        y, rows = np.empty(x.shape, x.dtype), as_rows(x)
+        chunks = in_chunks(len(rows), x.nbytes)
+        _rotate(chunks, rows, cos, sin, bool(interleaved), as_rows(y))
         return y
 
-    return turned(x, sin), lambda dy: (turned(dy, -sin),)
+    return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
 
 
-@exact
-def _turn(part, x, cos, sin, interleaved, y):
-    if led(part):
+@strict_kernel
+def _rotate(chunk, x, cos, sin, interleaved, y):
+    if distributed(chunk):
         return
     half = cos.shape[1]
-    for i in range(part[0], part[1]):
+    for i in range(chunk[0], chunk[1]):
         t = i % len(cos)
         if interleaved:
             for j in range(half):

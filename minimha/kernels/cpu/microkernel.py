@@ -1,0 +1,158 @@
+"""A product of matrices that stays in the registers: what it takes to be as fast as the machine.
+
+A core multiplies and adds two vectors of numbers in each cycle if they are in its registers. So a
+block of ROWS x VECTORS vectors of the result stays there for the whole depth of the product: each
+step loads VECTORS vectors of the right operand and ROWS single numbers of the left one, far less
+than it computes. Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(2008); the block is that of BLIS (2015).
+
+LLVM keeps vectors in registers if they are vectors in its own language, in which Numba's intrinsics
+are written.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+VECTORS = 2
+
+
+@functools.cache  # asking LLVM takes as long as attention over 128 positions
+def no_vectors() -> str | None:
+    """Why blocks are not fast on this CPU, or None if they are."""
+    has = llvm.get_host_cpu_features()
+    fast = has.get("avx512f") or (has.get("avx2") and has.get("fma")) or has.get("neon")
+    return None if fast else "this CPU is not known to multiply and add vectors in one step"
+
+
+def registers() -> tuple[int, int]:
+    """The bytes in a vector of this CPU, and the rows for which it has enough registers."""
+    has = llvm.get_host_cpu_features()
+    if has.get("avx512f"):
+        return 64, 12  # 24 of 32 registers hold the result
+    if has.get("avx2") and has.get("fma"):
+        return 32, 6  # 12 of 16
+    if has.get("neon"):
+        return 16, 12
+    return 16, 6
+
+
+BYTES, ROWS = registers()
+
+
+@intrinsic
+def multiply_block(
+    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add
+):
+    """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.
+
+    The arrays are plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k of b
+    begins at start_b + k * step_b, row r of c at start_c + r * row_c.
+    """
+    number = types.intp
+    signature = types.void(
+        a, number, number, number, b, number, number, number, c, number, number, types.boolean
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add) = arguments
+        type_a, type_b, type_c = signature.args[0], signature.args[4], signature.args[8]
+        entry = context.get_value_type(type_c.dtype)
+        length = BYTES // context.get_abi_sizeof(entry)
+        vector = ir.VectorType(entry, length)
+        integer = start_a.type
+        kind = {4: "f32", 8: "f64"}[context.get_abi_sizeof(entry)]
+        multiply_add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{length}{kind}"
+        )
+        zeros, anything = ir.Constant(vector, None), ir.Constant(vector, ir.Undefined)
+        first = ir.IntType(32)(0)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), length), None)
+
+        def address(type_: Any, array: Any, start: Any) -> Any:
+            return builder.gep(context.make_array(type_)(context, builder, array).data, [start])
+
+        def advance(pointer: Any, steps: Any, length: Any) -> Any:
+            return builder.gep(pointer, [builder.mul(steps, length)])
+
+        def vectors_at(pointer: Any) -> list[Any]:
+            places = (builder.gep(pointer, [integer(v * length)]) for v in range(VECTORS))
+            return [builder.bitcast(place, vector.as_pointer()) for place in places]
+
+        def repeat(pointer: Any) -> Any:
+            x = builder.insert_element(anything, builder.load(pointer), first)
+            return builder.shuffle_vector(x, anything, everywhere)
+
+        a, b, c = (
+            address(type_a, a, start_a),
+            address(type_b, b, start_b),
+            address(type_c, c, start_c),
+        )
+        block = [vectors_at(advance(c, integer(r), row_c)) for r in range(ROWS)]
+        sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in block]
+        for register in itertools.chain(*sums):
+            builder.store(zeros, register)
+        with cgutils.for_range(builder, depth, intp=integer) as loop:
+            right = [builder.load(p, align=4) for p in vectors_at(advance(b, loop.index, step_b))]
+            column = advance(a, loop.index, step_a)
+            for r, registers in enumerate(sums):
+                left = repeat(advance(column, integer(r), row_a))
+                for x, register in zip(right, registers, strict=True):
+                    total = builder.call(multiply_add, [left, x, builder.load(register)])
+                    builder.store(total, register)
+        for place, register in zip(itertools.chain(*block), itertools.chain(*sums), strict=True):
+            before = builder.select(add, builder.load(place, align=4), zeros)
+            builder.store(builder.fadd(before, builder.load(register)), place, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
+    """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
+
+    Vector r holds row r. For each bit of the row number in turn, each pair of rows that differ in
+    this bit only exchange the entries whose column number differs from their row's in it. The
+    arrays are plain memory: row r begins at start + r * row.
+    """
+    number = types.intp
+    signature = types.void(x, number, number, y, number, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entry = context.get_value_type(signature.args[0].dtype)
+        length = BYTES // context.get_abi_sizeof(entry)
+        vector = ir.VectorType(entry, length)
+
+        def rows(type_: Any, array: Any, start: Any, row: Any) -> list[Any]:
+            data = context.make_array(type_)(context, builder, array).data
+            starts = (builder.add(start, builder.mul(row, row.type(r))) for r in range(length))
+            return [builder.bitcast(builder.gep(data, [s]), vector.as_pointer()) for s in starts]
+
+        def select(a: Any, b: Any, places: list[int]) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), length), places)
+            return builder.shuffle_vector(a, b, mask)
+
+        held = [builder.load(p, align=4) for p in rows(signature.args[0], *arguments[:3])]
+        bit = 1
+        while bit < length:
+            from_b = [length * (k & bit > 0) for k in range(length)]
+            for r in range(length):
+                if not r & bit:
+                    a, b = held[r], held[r + bit]
+                    held[r] = select(a, b, [(k & ~bit) + n for k, n in enumerate(from_b)])
+                    held[r + bit] = select(a, b, [(k | bit) + n for k, n in enumerate(from_b)])
+            bit *= 2
+        for row, p in zip(held, rows(signature.args[3], *arguments[3:]), strict=True):
+            builder.store(row, p, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate

@@ -1,0 +1,101 @@
+"""The steps of softmax on a row, in forms that LLVM turns into vector instructions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from .exp import exp
+from .jit import FAST, kernel, widest_vectors
+
+
+@kernel(forceinline=True)
+def row_max(row: Any) -> Any:
+    """The largest entry, or NaN if there is one.
+
+    A NaN with its sign bit set may give another entry above −∞ instead; exp(row − maximum) is NaN
+    there in either case. A maximum of floats does not become vector code, a maximum of integers
+    does: the bits of floats without a sign are integers in the same order, those of floats with a
+    sign in reverse order.
+    """
+    widest_vectors()
+    most = _bits(row[0])
+    for j in range(len(row)):
+        most = max(most, _bits(row[j]))
+    if most >= 0:
+        return _from_bits(most)
+    least = most
+    for j in range(len(row)):
+        least = min(least, _bits(row[j]))
+    y = _from_bits(least)
+    if y == -math.inf:  # among integers, NaN with a sign is larger
+        for j in range(len(row)):
+            if row[j] != -math.inf:
+                return row[j]
+    return y
+
+
+def _bits(x):
+    """The bits of a float as a signed integer."""
+
+
+def _from_bits(x):
+    """The inverse."""
+
+
+@overload(_bits, inline="always")
+def _compiled_bits(x):
+    if x == types.float32:
+        return lambda x: np.float32(x).view(np.int32)
+    return lambda x: np.float64(x).view(np.int64)
+
+
+@overload(_from_bits, inline="always")
+def _compiled_from_bits(x):
+    if x == types.int32:
+        return lambda x: np.int32(x).view(np.float32)
+    return lambda x: np.int64(x).view(np.float64)
+
+
+@kernel(fastmath={*FAST, "reassoc"}, forceinline=True)
+def exp_minus(row: Any, peak: Any) -> Any:
+    """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
+    widest_vectors()
+    y = row.dtype.type(0)
+    for j in range(len(row)):
+        x = exp(row[j] - peak)
+        row[j] = x
+        y += x
+    return y
+
+
+@kernel
+def scale_by(row: Any, factor: Any) -> None:
+    """row <- row · factor."""
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+@kernel
+def is_finite(row: Any) -> bool:
+    """Whether no entry is NaN or infinite: the exponents of those have all bits set. (The compiler
+    would take the sum of all x − x to be 0.)"""
+    widest_vectors()
+    infinite = _bits(row.dtype.type(math.inf))
+    most = _bits(row.dtype.type(0))
+    for j in range(len(row)):
+        most = max(most, _bits(abs(row[j])))
+    return most < infinite
+
+
+@kernel(fastmath={*FAST, "reassoc"})
+def dot(row: Any, other: Any) -> Any:
+    """Σ row · other, in any order that is fast, always the same for a length."""
+    y = row.dtype.type(0)
+    for j in range(len(row)):
+        y += row[j] * other[j]
+    return y
