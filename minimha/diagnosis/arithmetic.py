@@ -26,7 +26,7 @@ def before_comparing(trace: Trace, name: str) -> Cause | None:
     not_linear = trace.failed.gradients.not_linear
     if not_linear and (name in not_linear or name not in trace.inputs):
         how = not_linear.get(name) or next(iter(not_linear.values()))
-        return Cause("not-linear", f"the gradient of {name} {how}", "02 autograd")
+        return Cause("not-linear", f"the gradient of {name} {how}")
     if not {name, *consumers} <= trace.right.keys():
         return Cause(
             UNEXPLAINED,
@@ -39,7 +39,6 @@ def before_comparing(trace: Trace, name: str) -> Cause | None:
             "not-finite",
             f"{where} entries are NaN or infinite: is something divided by 0, or 0 multiplied by "
             "∞? `with mh.detect_anomaly():` names the operation on Tensors",
-            "06 masks",
         )
     if not consumers:
         return Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
@@ -58,20 +57,18 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
         if other != name and other in trace.right and is_(trace.right[other], yours):
             return _swapped(other)
     if is_(right, yours.T):
-        return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+        return Cause("transposed", "it is the right gradient, transposed")
     if is_(right, summed_over_groups(yours, right)):
         return Cause(
             "unsummed",
             f"summed over the heads of each group, it is right: each head of {name} serves "
             f"{yours.shape[-3] // right.shape[-3]} others, and its gradient is the sum of theirs",
-            "07 multi-head",
         )
     if is_(right, summed_to(yours, right.shape)):
         return Cause(
             "unsummed",
             f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
             "forward, so its gradient is a sum over all the places where it was used",
-            "01 arrays",
         )
     return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
 
@@ -80,7 +77,6 @@ def _swapped(name: str) -> Cause:
     return Cause(
         "another-input",
         f"it is the gradient of {name}: are two gradients returned in the wrong order?",
-        "02 autograd",
     )
 
 
@@ -102,13 +98,11 @@ def uses(step: Step) -> Cause | None:
                 f"it is right but for what comes through {wrong}: is that use forgotten? "
                 f"{step.name} is used {len(parts)} times, and its gradient is the sum over its "
                 "uses: +=, not =",
-                "02 autograd",
             )
         return Cause(
             "path-twice",
             f"what comes through {wrong} is in it twice: {step.name} is used {len(parts)} times, "
             "and each use counts once",
-            "02 autograd",
         )
     return None
 
@@ -124,14 +118,14 @@ def nothing(step: Step) -> Cause | None:
         return None
     if step.consumer is not None and len(step.consumers) > 1:
         text = f"nothing arrives at {step.name} through {step.consumer}: is that use forgotten?"
-        return Cause("path-missing", text, "02 autograd")
+        return Cause("path-missing", text)
     on_tensors = step.trace.function.on_tensors
     why = (
         "cut off, by detach() or .data?"
         if on_tensors
         else "None, or zeros that are never filled in?"
     )
-    return Cause("zero", f"no gradient arrives at {step.name}: is it {why}", "02 autograd")
+    return Cause("zero", f"no gradient arrives at {step.name}: is it {why}")
 
 
 def constant_ratio(step: Step) -> Cause | None:
@@ -147,7 +141,6 @@ def constant_ratio(step: Step) -> Cause | None:
                 "averaged",
                 f"it is 1/{n} of the right one in every entry, and {n}{product} is a length that "
                 "is summed over: is it the mean where the sum belongs?",
-                "01 arrays",
             )
     known = next((product for n, product in _lengths(step) if abs(ratio / n - 1) < 1e-6), "")
     what = (
@@ -176,7 +169,7 @@ def transposed(step: Step) -> Cause | None:
     """The right gradient with axes exchanged."""
     for axes in itertools.permutations(range(step.right.ndim)):
         if list(axes) != sorted(axes) and step.is_yours(np.transpose(step.right, axes)):
-            return Cause("transposed", "it is the right gradient, transposed", "02 autograd")
+            return Cause("transposed", "it is the right gradient, transposed")
     return None
 
 
@@ -198,7 +191,6 @@ def reordered(step: Step) -> Cause | None:
                         "reshape-for-swap",
                         "it has the right numbers in another order: is there a reshape where axes "
                         "have to be swapped? From (…, H, T, D) to (…, T, H·D) it takes both",
-                        "07 multi-head",
                     )
     return None
 
@@ -224,20 +216,18 @@ def passed_through(step: Step) -> Cause | None:
                     summed_to(x * step.gradients[name], step.value.shape)
                 ):
                     text = f"it is {d}, where {d} · {bare(factor)} is right"
-                    return Cause("operand-wrong", text, "02 autograd")
+                    return Cause("operand-wrong", text)
             times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
             return Cause(
                 "slope-missing",
                 f"the gradient of {name} is passed on as it came{times}: is the derivative of the "
                 f"step from {step.name} missing?",
-                "02 autograd",
             )
         if name not in step.consumers and dy is not None and step.is_yours(step.right + dy):
             return Cause(
                 "path-twice",
                 f"the gradient of {name} is added once too often: does the forward use {step.name} "
                 "there?",
-                "02 autograd",
             )
     return None
 
@@ -253,7 +243,6 @@ def product(step: Step) -> Cause | None:
                 "path-missing",
                 f"it is {p.text} of item {n} of the batch alone: {step.name} serves all of them, "
                 "and its gradient is the sum over their shares",
-                "01 arrays",
             )
     mine = next((p for p, made in known if step.multiple(made, step.yours) is not None), None)
     if mine is None:
@@ -266,9 +255,9 @@ def product(step: Step) -> Cause | None:
     text = f"it is {mine.text}" + (f", and {right.text} would be right" if right else "")
     if mine.is_matrix and right is not None and right.operands == mine.operands:
         text += ": for y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
-        return Cause("operand-transposed", text, "04 projections")
+        return Cause("operand-transposed", text)
     name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
-    return Cause(name, text, "04 projections")
+    return Cause(name, text)
 
 
 def _one_of_many(step: Step, x: np.ndarray) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,26 +26,14 @@ def scale(step: Step) -> Cause | None:
     made_from = [n for n in nodes if step.name in step.trace.descendants(n)]
     widths = {step.values[n].shape[-1] for n in (step.name, *made_from) if step.values[n].ndim >= 2}
     for d in sorted(widths - {1}):
-        root = f"√D = √{d} = {math.sqrt(d):.4g}"
-        whole = math.isqrt(d)
+        root, whole = f"√D = √{d} = {math.sqrt(d):.4g}", math.isqrt(d)
         also = f" As √{d} is whole, any other factor of {whole} looks the same." * (whole**2 == d)
-        known = [
-            (
-                "scale",
-                math.sqrt(d),
-                f"it is {root} times the right one in every entry: is the 1/√D of the scores "
-                f"missing from the gradient of {step.name}?",
-            ),
-            (
-                "scale-twice",
-                1 / math.sqrt(d),
-                f"it is 1/√D of the right one, with {root}: is the scale applied twice, or 1/D in "
-                "place of 1/√D?",
-            ),
-        ]
-        for name, factor, text in known:
-            if abs(ratio / factor - 1) < step.tolerance:
-                return Cause(name, text + also, "05 attention")
+        if abs(ratio / math.sqrt(d) - 1) < step.tolerance:
+            text = f"it is {root} times the right one in every entry: is the 1/√D of the scores "
+            return Cause("scale", f"{text}missing from the gradient of {step.name}?{also}")
+        if abs(ratio * math.sqrt(d) - 1) < step.tolerance:
+            text = f"it is 1/√D of the right one, with {root}: is the scale applied twice, or 1/D "
+            return Cause("scale-twice", f"{text}in place of 1/√D?{also}")
     return None
 
 
@@ -72,31 +59,25 @@ def groups(step: Step) -> Cause | None:
         if each is None or factor is None:
             continue
         each, rep = factor * each, each.shape[-3]
-        known = [
-            ("groups-mean", each.mean(axis=-3), "it is the mean over the group"),
-            *(
-                (
-                    "groups-one-member",
-                    each[..., n, :, :],
-                    f"it is that of query head {n} of each group alone",
-                )
-                for n in range(rep)
-            ),
+        in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
+        rule = f"each head of {step.name} serves {rep} query heads, {SUM}"
+        one = "it is that of query head {} of each group alone: "
+        mistakes = [
+            ("groups-mean", each.mean(axis=-3), f"it is the mean over the group: {rule}"),
+            *(("groups-one-member", each[..., n, :, :], one.format(n) + rule) for n in range(rep)),
             (
                 "groups-interleaved",
-                (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4),
-                f"it is summed over heads h, h + G, h + 2G …, but a group is {rep} heads in a row",
+                in_turn,
+                f"it is summed over heads h, h + G, h + 2G …, but a group is {rep} heads in a row: "
+                f"{rule}",
             ),
         ]
-        for name, candidate, text in known:
-            if step.is_yours(candidate):
-                return Cause(
-                    name,
-                    f"{text}: each head of {step.name} serves {rep} query heads, and its gradient "
-                    "is the sum of theirs",
-                    "07 multi-head",
-                )
+        if cause := step.made_by(mistakes):
+            return cause
     return None
+
+
+SUM = "and its gradient is the sum of theirs"
 
 
 def softmax(step: Step) -> Cause | None:
@@ -110,20 +91,16 @@ def softmax(step: Step) -> Cause | None:
             break
     else:
         return None
-    for cause, dscores in _softmax_mistakes(p, dp, axis):
-        if step.is_yours(c * dscores):
-            return cause._replace(text=f"it is {cause.text}")
+    mistakes = _softmax_mistakes(p, dp, axis)
+    if cause := step.made_by((name, c * ds, f"it is {text}") for name, ds, text in mistakes):
+        return cause
     for name, z in step.values.items():
         if z.shape == p.shape and np.isfinite(z).all() and np.allclose(z[p > 0], scores[p > 0]):
             unmasked = np.exp(c * (z - z.max(axis=axis, keepdims=True)))
             unmasked /= unmasked.sum(axis=axis, keepdims=True)
             if step.is_yours(c * through_softmax(unmasked, dp, axis)):
-                return Cause(
-                    "mask-ignored",
-                    f"it is that of softmax({name}) without the mask: the backward needs the "
-                    "weights that the forward made",
-                    "06 masks",
-                )
+                text = f"it is that of softmax({name}) without the mask: the backward needs the "
+                return Cause("mask-ignored", f"{text}weights that the forward made")
     return None
 
 
@@ -144,16 +121,16 @@ def untapped_softmax(step: Step) -> Cause | None:
         c = step.multiple(onto(ds, x, is_key), step.right)
         if c is None:
             continue
-        for cause, dscores in _softmax_mistakes(p, dp):
+        for name, dscores, text in _softmax_mistakes(p, dp):
             wrong = onto(dscores, x, is_key)
             if wrong is not None and step.is_yours(c * wrong):
-                return cause._replace(text=f"it is what comes of {cause.text}")
+                return Cause(name, f"it is what comes of {text}")
     return None
 
 
 def _softmax_mistakes(
     p: np.ndarray, dp: np.ndarray, axis: int = -1
-) -> Iterator[tuple[Cause, np.ndarray]]:
+) -> list[tuple[str, np.ndarray, str]]:
     """Known mistakes in the gradient of softmax, and the gradients that they give."""
 
     def row(a: np.ndarray, axis: Any = axis) -> np.ndarray:
@@ -178,8 +155,7 @@ def _softmax_mistakes(
     if axis % p.ndim == p.ndim - 1 and p.ndim > 1 and p.shape[-1] == p.shape[-2]:
         across = p * (dp - transposed(row(p * dp)))
         known.append(("softmax-axis", across, f"{formula} with Σ of row j in column j: keepdims?"))
-    for name, dscores, text in known:
-        yield Cause(name, f"dscores = {text}; {right}", "05 attention"), dscores
+    return [(name, ds, f"dscores = {text}; {right}") for name, ds, text in known]
 
 
 def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
@@ -215,25 +191,25 @@ def dropout(step: Step) -> Cause | None:
         return None  # relu's threshold is no draw
     other = np.divide(step.yours, step.dy, out=np.zeros_like(step.dy), where=step.dy != 0)
     is_grown = np.isclose(other, grown)
-    if step.is_yours(step.dy * ((step.output != 0) | ~some)):
-        name, text = (
+    dropped_too = (
+        "a gradient reaches entries that dropout set to 0: the backward has to drop them too"
+    )
+    mistakes = [
+        (
             "dropout-unscaled",
+            step.dy * ((step.output != 0) | ~some),
             f"what is kept is multiplied by 1/(1 − p) = {grown:.4g} in the forward, but its "
             "gradient is not",
-        )
-    elif step.is_yours(step.dy) or step.is_yours(grown * step.dy):
-        name, text = (
-            "dropout-ignored",
-            "a gradient reaches entries that dropout set to 0: the backward has to drop them too",
-        )
-    elif is_grown.any() and (is_grown | (step.yours == 0)).all():
-        name, text = (
-            "dropout-redrawn",
-            "it drops other entries than the forward did: is it drawn again? Draw once",
-        )
-    else:
-        return None
-    return Cause(name, text, "05 attention")
+        ),
+        ("dropout-ignored", step.dy, dropped_too),
+        ("dropout-ignored", grown * step.dy, dropped_too),
+    ]
+    if cause := step.made_by(mistakes):
+        return cause
+    if is_grown.any() and (is_grown | (step.yours == 0)).all():
+        text = "it drops other entries than the forward did: is it drawn again? Draw once"
+        return Cause("dropout-redrawn", text)
+    return None
 
 
 def mask(step: Step) -> Cause | None:
@@ -247,7 +223,6 @@ def mask(step: Step) -> Cause | None:
         "mask-ignored",
         f"a gradient reaches {int(off.sum())} entries on which the result does not depend, and all "
         "others are right: is the mask missing in the backward?",
-        "06 masks",
     )
 
 
@@ -264,5 +239,5 @@ def parts_exchanged(step: Step) -> Cause | None:
         exchanged[here], exchanged[there] = step.right[there], step.right[here]
         if step.is_yours(exchanged):
             text = f"the gradients of {a} and {b} are exchanged in that of {step.name}"
-            return Cause("another-input", text, "07 multi-head")
+            return Cause("another-input", text)
     return None

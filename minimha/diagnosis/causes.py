@@ -1,60 +1,51 @@
-"""What a diagnosis says: nodes at fault, and for each the likely mistake."""
+"""What a diagnosis says: the nodes at fault, and for each the likely mistake."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 UNEXPLAINED = "unexplained"
+_CAUSES = {
+    "01 arrays": """averaged unsummed""",
+    "02 autograd": """zero path-missing path-twice transposed another-input slope-missing
+        not-linear""",
+    "04 projections": """operand-transposed operand-wrong""",
+    "05 attention": """scale scale-twice softmax-row-term softmax-without-p softmax-mean
+        softmax-axis softmax-diagonal dropout-unscaled dropout-ignored dropout-redrawn""",
+    "06 masks": """mask-ignored not-finite""",
+    "07 multi-head": """reshape-for-swap groups-mean groups-one-member groups-interleaved""",
+    "08 positions": """rope-direction rope-ignored""",
+    "09 training": """norm-mean-term norm-variance-term norm-both-terms norm-gain norm-sigma
+        target-missing repeats-overwritten""",
+}
+CHAPTERS = {cause: chapter for chapter, causes in _CAUSES.items() for cause in causes.split()}
+"""The chapter to read about each cause."""
 
 
 class Cause(NamedTuple):
-    """A likely mistake: its short name, a sentence for the reader, and the chapter to read."""
+    """A likely mistake: its short name, and a sentence for the reader."""
 
     name: str
     text: str
-    chapter: str = ""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A node at fault, the nodes computed from it, whose gradients are right, and the cause."""
+class Finding(NamedTuple):
+    """A node at fault, the nodes computed from it, whose gradients are right, and the likely cause:
+    its short name or "unexplained", a sentence, and the chapter to read, "" for none."""
 
     node: str
     after: tuple[str, ...]
     cause: str
     text: str
-    chapter: str = ""
+    chapter: str
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The nodes at fault, the last made first, each with its cause. There is at least one.
+class Diagnosis(NamedTuple):
+    """The names of the nodes at fault, the last made first, and the findings at each. The cause,
+    text and chapter are those of the first."""
 
-    nodes   the names of inputs and intermediates at fault
-    cause   the short name of the first one's likely cause, or "unexplained"
-    text    the same in a sentence
-    chapter the chapter to read about it, "" for none
-    """
-
+    nodes: tuple[str, ...]
+    cause: str
+    text: str
+    chapter: str
     findings: tuple[Finding, ...]
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The names of inputs and intermediates at fault."""
-        return tuple(finding.node for finding in self.findings)
-
-    @property
-    def cause(self) -> str:
-        """The short name of the likely cause, or "unexplained"."""
-        return self.findings[0].cause
-
-    @property
-    def text(self) -> str:
-        """The likely cause in a sentence."""
-        return self.findings[0].text
-
-    @property
-    def chapter(self) -> str:
-        """The chapter to read about it, "" for none."""
-        return self.findings[0].chapter

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minimha_autograd.gradcheck import aligned, listed
 
 from . import arithmetic, attention, layers
-from .causes import UNEXPLAINED, Cause, Diagnosis, Finding
+from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, Finding
 from .step import Step
 from .trace import Trace
 
@@ -88,8 +88,9 @@ def diagnose(trace: Trace) -> Diagnosis:
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
         cause = arithmetic.before_comparing(trace, name) or _guess(trace, name)
-        findings.append(Finding(name, after, *cause))
-    return Diagnosis(tuple(findings))
+        findings.append(Finding(name, after, *cause, CHAPTERS.get(cause.name, "")))
+    nodes, first = tuple(finding.node for finding in findings), findings[0]
+    return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(findings))
 
 
 def _guess(trace: Trace, name: str) -> Cause:

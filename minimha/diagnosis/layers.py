@@ -30,19 +30,13 @@ def rope(step: Step) -> Cause | None:
         dy, pairs = as_pairs(step.dy), as_pairs(dx)
         close = step.tolerance * abs(pairs).max(initial=0.0)
         if abs(pairs - dy * rotation).max() < close:
-            return Cause(
-                "rope-direction",
-                "it is rotated the same way as in the forward: the gradient of a rotation by θ is "
-                "the rotation by −θ",
-                "08 positions",
-            )
+            text = "it is rotated the same way as in the forward: the gradient of a rotation by θ "
+            return Cause("rope-direction", f"{text}is the rotation by −θ")
         if abs(pairs - dy).max() < close:
-            return Cause(
-                "rope-ignored",
+            text = (
                 "it is not rotated back by the angle of the forward: pairs have the right length "
-                "and the wrong direction",
-                "08 positions",
             )
+            return Cause("rope-ignored", f"{text}and the wrong direction")
     return None
 
 
@@ -87,21 +81,15 @@ def norm(step: Step) -> Cause | None:
         g, formula = step.dy * gain, _LAYER_NORM if is_layer else _RMS_NORM
         if not step.is_right(dx(g) * inverse):
             continue
-        known = [
+        mean = f"mean(g) is {'missing' if is_layer else 'too much'}"
+        mistakes = [
             ("norm-variance-term", dx(g, variance=False), "x̂ · mean(g · x̂) is missing"),
-            (
-                "norm-mean-term",
-                dx(g, mean=not is_layer),
-                f"mean(g) is {'missing' if is_layer else 'too much'}",
-            ),
+            ("norm-mean-term", dx(g, mean=not is_layer), mean),
             ("norm-both-terms", g, "mean(g) + x̂ · mean(g · x̂) is missing"),
             ("norm-gain", dx(step.dy), "the gain γ is missing in g"),
+            ("norm-sigma", dx(g) / inverse, "1/σ is missing"),
         ]
-        for name, candidate, text in known:
-            if step.is_yours(candidate * inverse):
-                return Cause(name, f"{text}: {formula}", "09 training")
-        if step.is_yours(dx(g)):
-            return Cause("norm-sigma", f"1/σ is missing: {formula}", "09 training")
+        return step.made_by((name, y * inverse, f"{t}: {formula}") for name, y, t in mistakes)
     return None
 
 
@@ -133,7 +121,7 @@ def gain(step: Step) -> Cause | None:
     for factor, shift in _affine(step):
         if np.allclose(step.output, factor * step.value + shift):
             text = "the gain γ is missing: for y = γ · x̂ + β the gradient is dx̂ = γ · dy"
-            return Cause("norm-gain", text, "09 training")
+            return Cause("norm-gain", text)
     return None
 
 
@@ -153,7 +141,6 @@ def target(step: Step) -> Cause | None:
     return Cause(
         "target-missing",
         "the 1 is not subtracted at the target: right is dlogits = softmax(logits) − one-hot",
-        "09 training",
     )
 
 
@@ -176,5 +163,4 @@ def embedding(step: Step) -> Cause | None:
         "repeats-overwritten",
         f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read more than once, "
         "and has the gradient of one of those places alone: gradients add up (np.add.at, not =)",
-        "09 training",
     )

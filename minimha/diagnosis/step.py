@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from .arrays import matmul, summed_over_groups, transposed
+from .causes import Cause
 from .inferred import attention_weights
 from .trace import RESULT, Trace
 
@@ -81,6 +82,11 @@ class Step:
     def tolerance(self) -> float:
         """The relative error at which two numbers are as good as the same."""
         return 1e-6 if self.trace.targets[self.name].gradient.dtype == np.float64 else 1e-3
+
+    def made_by(self, mistakes: Iterable[tuple[str, np.ndarray | None, str]]) -> Cause | None:
+        """The first of the mistakes that makes the gradient found: each is a cause's name, the
+        gradient that it makes, and a text."""
+        return next((Cause(name, text) for name, dx, text in mistakes if self.is_yours(dx)), None)
 
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
         """The factor that makes candidate wanted, None if there is none.
