@@ -8,7 +8,7 @@ import pytest
 
 import minimha as mh
 
-SCALES = [1e-6, 1e-3, 1.0, 1e3, 1e6]
+SCALES = [1e-6, 1.0, 1e6]
 
 
 def scaled_softmax(scale, damage=1.0, absolute=False):
@@ -25,7 +25,7 @@ def scaled_softmax(scale, damage=1.0, absolute=False):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("damage", [0.0, 2.0, 0.5, -1.0])
+@pytest.mark.parametrize("damage", [0.0, 2.0, -1.0])
 def test_zeros_and_factors_fail_at_every_scale(scale, absolute, dtype, damage, rng):
     x = rng.standard_normal((3, 5)).astype(dtype)
     mh.gradcheck(scaled_softmax(scale, absolute=absolute), x)
@@ -70,39 +70,22 @@ def test_a_constant_ratio_is_said(rng):
 
 
 def test_structural_zeros_raise_no_alarm_at_any_scale():
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         scale = 10.0 ** rng.integers(-6, 7)
-
-        def f(x, shift):
-            return scale * mh.functional.softmax(x + shift)  # noqa: B023
-
-        report = mh.gradcheck(
-            f,
-            mh.Tensor(rng.standard_normal((3, 5))),
-            mh.Tensor(rng.standard_normal((3, 1))),
-            rng=seed,
-        )
+        x, shift = (mh.Tensor(rng.standard_normal((3, n))) for n in (5, 1))
+        f = lambda x, shift: scale * mh.functional.softmax(x + shift)  # noqa: B023, E731
+        report = mh.gradcheck(f, x, shift, rng=seed)
         assert {r.input for r in report.rows if r.note == "structural zero"} == {"shift"}
 
 
-def test_what_is_not_analytic_is_held_to_differences(rng):
-    report = mh.gradcheck(scaled_softmax(1.0, absolute=True), rng.standard_normal(5))
-    assert [(row.method, row.note) for row in report.rows] == [
-        ("richardson", "no complex step: not analytic"),
-        ("central", "no complex step: not analytic"),
-    ]
-
-
-def test_what_refuses_complex_numbers_is_held_to_differences(rng):
-    def f(x):
-        return np.cbrt(x), lambda dy: (dy / (3 * np.cbrt(x) ** 2),)
-
-    report = mh.gradcheck(f, 1 + rng.random(3))
-    assert [(row.method, row.note) for row in report.rows] == [
-        ("richardson", "no complex step: TypeError"),
-        ("central", "no complex step: TypeError"),
-    ]
+def test_differences_stand_in_where_there_is_no_complex_step(rng):
+    root = lambda x: (np.cbrt(x), lambda dy: (dy / (3 * np.cbrt(x) ** 2),))  # noqa: E731
+    softmax = scaled_softmax(1.0, absolute=True)
+    for f, why in ((softmax, "not analytic"), (root, "TypeError")):
+        rows = mh.gradcheck(f, 1 + rng.random(3)).rows
+        methods = [(row.method, row.note) for row in rows]
+        assert methods == [(m, f"no complex step: {why}") for m in ("richardson", "central")]
 
 
 def test_the_report_is_a_table(rng):
@@ -114,15 +97,23 @@ def test_the_report_is_a_table(rng):
 
 
 def test_names_come_from_the_function_or_the_caller(rng):
-    x = mh.Tensor(rng.standard_normal(3))
+    x, w = (mh.Tensor(rng.standard_normal(3), requires_grad=True) for _ in range(2))
 
     def f(first, second):
         return first * second
 
-    assert {r.input for r in mh.gradcheck(f, x, x).rows} == {"first", "second"}
-    assert {r.input for r in mh.gradcheck(f, x, x, names=["a", "b"]).rows} == {"a", "b"}
-    with pytest.raises(ValueError, match="2 inputs, 1 names"):
-        mh.gradcheck(f, x, x, names=["a"])
+    def names(f, *inputs, **settings):
+        return {row.input for row in mh.gradcheck(f, *inputs, **settings).rows}
+
+    assert names(f, x, x) == {"first", "second"}
+    assert names(f, x, x, names=["a", "b"]) == {"a", "b"}
+    assert names(lambda x: x * w, x, parameters={"x": w}) == {"x", "parameter x"}
+    for wrong, message in (
+        (["a"], "2 inputs, 1 names"),
+        (["a", "a"], "names: a, a: each can be there once"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mh.gradcheck(f, x, x, names=wrong)
 
 
 def test_arrays_beside_tensors_are_constants(rng):
@@ -136,18 +127,12 @@ def test_arrays_beside_tensors_are_constants(rng):
 
 
 def test_several_values_each_get_a_cotangent(rng):
-    def f(x):
-        return np.sin(x), np.cos(x)
+    def sin_and_cos(x, second=1):
+        return (np.sin(x), np.cos(x)), lambda a, b: (a * np.cos(x) - second * b * np.sin(x),)
 
-    def right(x):
-        return f(x), lambda da, db: (da * np.cos(x) - db * np.sin(x),)
-
-    def forgets_one(x):
-        return f(x), lambda da, db: (da * np.cos(x),)
-
-    mh.gradcheck(right, rng.standard_normal(3))
+    mh.gradcheck(sin_and_cos, rng.standard_normal(3))
     with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(forgets_one, rng.standard_normal(3))
+        mh.gradcheck(lambda x: sin_and_cos(x, second=0), rng.standard_normal(3))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +195,28 @@ def changes_dy(x):
     return y, pullback
 
 
+def adds_up(x, kept=np.zeros(3)):  # noqa: B008  what it is tested for
+    def pullback(dy):
+        kept[:] += dy
+        return (kept.copy(),)
+
+    kept[:] = 0
+    return 1 * x, pullback
+
+
+def hands_out(x, kept=np.zeros(3)):  # noqa: B008
+    def pullback(dy):
+        kept[:] = 2 * dy
+        return (kept,)
+
+    return 2 * x, pullback
+
+
+def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
+    kept[:] = 2 * x.real
+    return kept, lambda dy: (2 * dy,)
+
+
 draws = np.random.default_rng(0)
 
 
@@ -219,6 +226,9 @@ draws = np.random.default_rng(0)
         (changes_x, "changes_x: x was changed in place"),
         (changes_x_later, "changes_x_later: x was changed in place"),
         (changes_dy, "changed its cotangent in place"),
+        (adds_up, "the pullback gave two gradients of x"),
+        (hands_out, "returns the same array each time"),
+        (hands_out_values, "changed the value that the first had returned"),
         (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
         (lambda x: (np.full_like(x, np.nan), lambda dy: (dy,)), "NaN or infinite at these inputs"),
         (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
@@ -229,7 +239,7 @@ draws = np.random.default_rng(0)
         ),
     ],
 )
-def test_what_is_no_question_of_numbers_is_said(f, message, rng):
+def test_functions_that_cannot_be_compared_are_reported(f, message, rng):
     x = rng.standard_normal(3)
     before = x.copy()
     with pytest.raises(mh.GradcheckError, match=message):
@@ -257,17 +267,11 @@ def test_other_floats_are_refused(dtype, rng):
 
 
 def test_a_row_that_proves_nothing_says_so_without_a_complex_step_too():
-    def constant(x):
-        return np.abs(np.ones(3)) + 0 * np.abs(x), lambda dy: (0 * dy,)
-
-    (row,) = mh.gradcheck(constant, np.array([1.0, -2.0, 3.0])).rows[-1:]
-    assert row.note.startswith("structural zero")
-
-    def cube_root(x):
-        return 1 + 0 * np.cbrt(x), lambda dy: (0 * dy,)
-
-    for row in mh.gradcheck(cube_root, np.array([1.0, -2.0, 3.0])).rows:
-        assert row.note == "structural zero; no complex step: TypeError"
+    constant = lambda x: (np.abs(np.ones(3)) + 0 * np.abs(x), lambda dy: (0 * dy,))  # noqa: E731
+    cube_root = lambda x: (1 + 0 * np.cbrt(x), lambda dy: (0 * dy,))  # noqa: E731
+    for f, why in ((constant, "not analytic"), (cube_root, "TypeError")):
+        for row in mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows:
+            assert row.note in ("structural zero", f"structural zero; no complex step: {why}")
 
 
 def test_axes_are_looked_at_before_anything_else(rng):
@@ -282,51 +286,14 @@ def test_a_gradient_where_none_should_be_is_called_that(rng):
         mh.gradcheck(lambda x: (np.ones(3), lambda dy: (dy,)), rng.standard_normal(3))
 
 
-def test_nothing_to_check_is_an_error():
-    with pytest.raises(TypeError, match="none of the inputs"):
-        mh.gradcheck(np.sin, np.arange(3))
-
-
-def test_a_hundred_seeds_and_no_false_alarm():
-    for seed in range(100):
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 100), marks=pytest.mark.thorough)]
+)
+def test_no_seed_raises_a_false_alarm(seeds):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(s) for s in [(2, 3, 4), (2, 5, 4), (2, 5, 3)]]
         mh.gradcheck(mh.attention.attention, *inputs, rng=rng)
-
-
-def adds_up(x, kept=np.zeros(3)):  # noqa: B008  what it is tested for
-    def pullback(dy):
-        kept[:] += dy
-        return (kept.copy(),)
-
-    kept[:] = 0
-    return 1 * x, pullback
-
-
-def hands_out(x, kept=np.zeros(3)):  # noqa: B008
-    def pullback(dy):
-        kept[:] = 2 * dy
-        return (kept,)
-
-    return 2 * x, pullback
-
-
-def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
-    kept[:] = 2 * x.real
-    return kept, lambda dy: (2 * dy,)
-
-
-@pytest.mark.parametrize(
-    ("f", "message"),
-    [
-        (adds_up, "the pullback gave two gradients of x"),
-        (hands_out, "returns the same array each time"),
-        (hands_out_values, "changed the value that the first had returned"),
-    ],
-)
-def test_what_is_right_the_first_time_only_is_said(f, message, rng):
-    with pytest.raises(mh.GradcheckError, match=message):
-        mh.gradcheck(f, rng.standard_normal(3))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -484,11 +451,17 @@ def test_cotangents_are_not_the_numbers_of_the_caller():
             mh.gradcheck(lambda x: (x / rms(x), lambda dy: (0 * dy,)), x, rng=seed)
 
 
-def test_what_is_no_function_is_said():
-    with pytest.raises(TypeError, match="f is a tuple: pass a function"):
-        mh.gradcheck((np.sin, None), np.ones(3))
-    with pytest.raises(TypeError, match="f is the class Linear: pass a function"):
-        mh.gradcheck(mh.Linear, mh.Tensor(np.ones(3)))
+@pytest.mark.parametrize(
+    ("f", "x", "message"),
+    [
+        (np.sin, np.arange(3), "none of the inputs"),
+        ((np.sin, None), np.ones(3), "f is a tuple: pass a function"),
+        (mh.Linear, mh.Tensor(np.ones(3)), "f is the class Linear: pass a function"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(f, x, message):
+    with pytest.raises(TypeError, match=message):
+        mh.gradcheck(f, x)
 
 
 @pytest.mark.parametrize(
@@ -505,18 +478,6 @@ def test_what_the_tape_refuses_is_an_error_of_the_check(returned, message, rng):
 
     with pytest.raises(mh.GradcheckError, match=message):
         mh.gradcheck(lambda x: wrong(x) * 1.0, mh.Tensor(rng.standard_normal(3)))
-
-
-def test_a_name_stands_for_one_input(rng):
-    x = rng.standard_normal(3)
-    with pytest.raises(ValueError, match="names: a, a: each can be there once"):
-        mh.gradcheck(mh.ops.multiply, x, x, names=["a", "a"])
-
-
-def test_a_parameter_that_is_called_like_an_input_has_a_name_of_its_own(rng):
-    x, w = (mh.Tensor(rng.standard_normal(3), requires_grad=True) for _ in range(2))
-    report = mh.gradcheck(lambda x: x * w, x, parameters={"x": w})
-    assert {row.input for row in report.rows} == {"x", "parameter x"}
 
 
 def test_a_gradient_of_another_shape_has_no_curve(rng):
