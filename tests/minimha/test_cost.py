@@ -11,41 +11,20 @@ import pytest
 import minimha as mh
 from minimha_autograd import tape
 
-SELF = {
-    "one head": {"B": 2, "T": 5, "M": 6, "H": 1},
+SETTINGS = {
     "heads": {"B": 2, "T": 5, "M": 12, "H": 3},
-    "one sequence": {"B": 1, "T": 7, "M": 12, "H": 4},
-    "grouped": {"B": 3, "T": 5, "M": 8, "H": 6, "G": 2, "D": 4},
-    "wide values": {"B": 2, "T": 5, "M": 6, "H": 3, "D": 4, "Dv": 7},
-    "no bias": {"B": 2, "T": 5, "M": 12, "H": 4, "G": 2, "Dv": 5, "bias": False},
-    "float64": {"B": 2, "T": 5, "M": 6, "H": 3, "dtype": "float64"},
-}
-CROSS = {
+    "one head": {"B": 1, "T": 7, "M": 6, "H": 1, "dtype": "float64"},
+    "grouped": {"B": 3, "T": 5, "M": 8, "H": 6, "G": 2, "D": 4, "Dv": 7, "bias": False},
     "cross": {"B": 2, "T": 5, "S": 9, "M": 12, "H": 3},
     "three widths": {"B": 3, "T": 5, "S": 4, "M": 12, "H": 6, "G": 2, "Mk": 7, "Mv": 10, "Dv": 5},
-    "three widths, no bias": {
-        "B": 1,
-        "T": 5,
-        "S": 9,
-        "M": 12,
-        "H": 4,
-        "G": 4,
-        "Mk": 7,
-        "Mv": 10,
-        "bias": False,
-    },
 }
 LARGE = {  # where numbers a row are few beside numbers a pair
     "heads": {"B": 2, "T": 61, "M": 48, "H": 3},
-    "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9},
-    "no bias": {"B": 1, "T": 71, "M": 48, "H": 4, "bias": False},
-    "one head": {"B": 2, "T": 64, "M": 48, "H": 1},
+    "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9, "bias": False},
     "one key head": {"B": 2, "T": 64, "M": 48, "H": 4, "G": 1},
     "one position": {"B": 3, "T": 1, "S": 61, "M": 48, "H": 3, "G": 3, "Dv": 9},
     "cross": {"B": 2, "T": 61, "S": 73, "M": 48, "H": 4, "G": 2, "Mk": 35, "Mv": 52},
 }
-
-
 WORDS = {"M": "d_model", "H": "num_heads", "G": "num_kv_heads", "D": "head_dim", "Dv": "v_head_dim", "Mk": "kdim", "Mv": "vdim"}  # fmt: skip
 
 
@@ -213,16 +192,18 @@ def cost(kind, letters, how, **settings):
     )
 
 
+EVEN = mh.cost.Machine(  # 1 Gflop/s, 1 GB/s, 1 µs
+    products=((8.0, 8e-9), (8e9, 8.0)), walks=((8.0, 8e-9), (8e9, 8.0)), overhead=1e-6
+)
 FORMS = tuple(mh.projections.FORMS)
 KINDS = {
     "projections": FORMS,
     "attention": ("reference", "loop", "steps"),
-    "multi-head": tuple((form, how) for form in FORMS for how in ("reference", "loop")),
+    "multi-head": (*((form, "reference") for form in FORMS), ("stacked", "loop")),
 }
 
 
-def everything(*groups):
-    cases = {name: letters for group in groups for name, letters in group.items()}
+def everything(cases):
     return pytest.mark.parametrize(
         ("kind", "how", "letters"),
         [
@@ -236,7 +217,7 @@ def everything(*groups):
     )
 
 
-@everything(SELF, CROSS)
+@everything(SETTINGS)
 def test_parameters_are_those_of_the_module(kind, how, letters):
     if kind == "attention":
         assert cost(kind, letters, how).parameters == 0
@@ -246,7 +227,7 @@ def test_parameters_are_those_of_the_module(kind, how, letters):
     assert cost(kind, letters, how).parameters == held
 
 
-@everything(SELF, CROSS)
+@everything(SETTINGS)
 def test_products_of_matrices_are_those_that_are_done(kind, how, letters, rng, count):
     f, _ = prepared(kind, letters, how, rng)
     products, _ = count(f)
@@ -275,7 +256,7 @@ def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count)
         assert said == pytest.approx(moved - landed * backward, rel=error)
 
 
-@everything(SELF, CROSS)
+@everything(SETTINGS)
 def test_saved_is_what_the_pullbacks_keep(kind, how, letters, rng, monkeypatch):
     leaves = []
 
@@ -314,41 +295,10 @@ def owner(x):
     return x if x.base is None else owner(x.base)
 
 
-def forms(**letters):
-    return {form: mh.cost.projections(form, **letters) for form in FORMS}
-
-
-def test_a_projection_does_two_flops_a_parameter_and_position():
-    for form, c in forms(M=24, H=4, G=2, D=5, Dv=7, B=3, T=11, bias=False).items():
-        assert c.flops == 3 * 2 * 3 * 11 * c.parameters, form
-        forward = mh.cost.projections(form, M=24, H=4, T=11, bias=False, backward=False)
-        assert forward.flops == 2 * 11 * forward.parameters, form
-
-
-def test_attention_does_the_flops_of_its_formula():
-    letters = {"B": 3, "H": 4, "G": 2, "T": 11, "S": 13, "D": 5, "Dv": 7}
-    for how in ("reference", "loop", "steps"):
-        c = mh.cost.attention(how, backward=False, **letters)
-        assert c.flops == 2 * 3 * 4 * 11 * 13 * (5 + 7)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("H", "G"), [(1, 1), (6, 6), (6, 2), (6, 1)])
-def test_bilinear_has_fewer_parameters_where_D_exceeds_M_H_over_H_plus_G(H, G, bias):
-    M = 28
-    assert mh.cost.compare(M=M, H=H, G=G, D=3, T=5, bias=bias, machine=EVEN).crossovers()[
-        "parameters"
-    ] == pytest.approx(M * H / (H + G))
-    for D in range(1, 2 * M):
-        of = forms(M=M, H=H, G=G, D=D, T=5, bias=bias)
-        gain = of["stacked"].parameters - of["bilinear"].parameters
-        assert np.sign(gain) == np.sign(D * (H + G) - M * H), D
-
-
 @pytest.mark.parametrize(
     "letters",
     [
-        {"M": 28, "H": 3, "T": 5},
+        {"M": 28, "H": 1, "T": 5},
         {"M": 28, "H": 6, "G": 2, "T": 50},
         {"M": 28, "H": 6, "G": 3, "T": 9, "S": 31, "Mk": 17, "Mv": 11, "B": 2},
     ],
@@ -367,33 +317,14 @@ def test_crossovers_are_where_counts_change_places(letters, bias):
                 assert (bilinear < stacked) == (least < D), (name, D, least)
 
 
-def test_with_D_equal_to_M_over_H_the_total_does_not_depend_on_H():
-    for form in ("per-head", "stacked", "fused", "double"):
-        of = [mh.cost.projections(form, M=48, H=H, T=7) for H in (1, 2, 3, 4, 6, 8, 12, 16, 48)]
-        assert len({(c.parameters, c.flops) for c in of}) == 1, form
-    of = [mh.cost.projections("bilinear", M=48, H=H, T=7, bias=False).parameters for H in (1, 2, 3)]
-    assert of == [H * 48**2 + 48**2 for H in (1, 2, 3)]
-
-
 def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
-    of = forms(M=48, H=4, T=7, B=2)
-    per_head, stacked, fused = (of[form] for form in ("per-head", "stacked", "fused"))
+    per_head, stacked, fused = (
+        mh.cost.projections(form, M=48, H=4, T=7, B=2) for form in ("per-head", "stacked", "fused")
+    )
     assert per_head.parameters == stacked.parameters == fused.parameters
     assert per_head.flops == stacked.flops == fused.flops
     assert per_head.calls > stacked.calls > fused.calls
     assert per_head.bytes > stacked.bytes > fused.bytes
-
-
-def test_costs_add():
-    a, b = mh.cost.projections(M=6, H=2, T=5), mh.cost.attention(M=6, H=2, T=5)
-    total = a + b
-    for name in ("parameters", "flops", "bytes", "saved", "calls"):
-        assert getattr(total, name) == getattr(a, name) + getattr(b, name)
-
-
-EVEN = mh.cost.Machine(  # 1 Gflop/s, 1 GB/s, 1 µs
-    products=((8.0, 8e-9), (8e9, 8.0)), walks=((8.0, 8e-9), (8e9, 8.0)), overhead=1e-6
-)
 
 
 def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
