@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from minimha_autograd import backend
 
@@ -20,6 +21,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
+    draws = 100 if config.getoption("--thorough") else 10  # tests ask for multiples of it
+    settings.register_profile(
+        "house", max_examples=draws, deadline=None, derandomize=True, database=None
+    )
+    settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -26,9 +26,11 @@ from minimha_autograd import ops
 
 INVARIANTS = {}
 FEW = settings(
-    deadline=None, derandomize=True, database=None, max_examples=20,
-    report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+    max_examples=settings().max_examples // 2,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+FEWER = settings(FEW, max_examples=FEW.max_examples // 2)
 
 
 def invariant(*, needs=(), **draws):
@@ -399,9 +401,10 @@ def lse(scores):
 )
 def test_on_every_path(name, path):
     if path.family in COMPILED:  # which have more tests of their own, with sizes beyond a tile
-        hold(name, path, settings(FEW, max_examples=8))
+        hold(name, path, FEWER)
     else:
-        hold(name, path, settings(FEW, max_examples=80) if name == "it_is_the_formula" else FEW)
+        many = settings(FEW, max_examples=2 * FEW.max_examples)
+        hold(name, path, many if name == "it_is_the_formula" else FEW)
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
@@ -412,7 +415,7 @@ def test_on_every_library(name, place):
             there = Path(
                 path.family, path.form, lambda case, _, path=path: path(case, place), path.gives
             )
-            hold(name, there, settings(FEW, max_examples=4), dtypes=("float64", "float32"))
+            hold(name, there, FEWER, dtypes=("float64", "float32"))
 
 
 NOISE = itertools.count(1)
