@@ -42,14 +42,14 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     if reasons:
         raise ValueError("torch.nn.MultiheadAttention has no such layer: " + "; ".join(reasons))
     ours = state(mha.convert("stacked"))
-    weights = [ours[f"w_{role}"].T.copy() for role in "qkv"]  # in row-major order
-    if len({w.shape[1] for w in weights}) == 1:
-        theirs = {"in_proj_weight": np.concatenate(weights)}
+    w = {role: ours[f"w_{role}"].T.copy() for role in "qkvo"}  # in row-major order
+    if w["q"].shape == w["k"].shape == w["v"].shape:
+        theirs = {"in_proj_weight": np.concatenate([w["q"], w["k"], w["v"]])}
     else:
-        theirs = {f"{role}_proj_weight": w for role, w in zip("qkv", weights, strict=True)}
-    theirs["out_proj.weight"] = ours["w_o"].T.copy()
+        theirs = {f"{role}_proj_weight": w[role] for role in "qkv"}
+    theirs["out_proj.weight"] = w["o"]
     if "b_o" in ours:
-        theirs["in_proj_bias"] = np.concatenate([ours[f"b_{role}"] for role in "qkv"])
+        theirs["in_proj_bias"] = np.concatenate([ours["b_q"], ours["b_k"], ours["b_v"]])
         theirs["out_proj.bias"] = ours["b_o"]
     return theirs
 
@@ -118,15 +118,13 @@ def from_torch(
 def _from_theirs(theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Stacked weights under our names, each matrix transposed."""
     if "in_proj_weight" in theirs:
-        weights = np.split(theirs["in_proj_weight"], 3)
+        w_q, w_k, w_v = np.split(theirs["in_proj_weight"], 3)
     else:
-        weights = [theirs[f"{role}_proj_weight"] for role in "qkv"]
-    ours = {f"w_{role}": w.T for role, w in zip("qkv", weights, strict=True)}
-    ours["w_o"] = theirs["out_proj.weight"].T
+        w_q, w_k, w_v = (theirs[f"{role}_proj_weight"] for role in "qkv")
+    ours = {"w_q": w_q.T, "w_k": w_k.T, "w_v": w_v.T, "w_o": theirs["out_proj.weight"].T}
     if "out_proj.bias" in theirs:
-        biases = np.split(theirs["in_proj_bias"], 3)
-        ours |= {f"b_{role}": b for role, b in zip("qkv", biases, strict=True)}
-        ours["b_o"] = theirs["out_proj.bias"]
+        b_q, b_k, b_v = np.split(theirs["in_proj_bias"], 3)
+        ours |= {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": theirs["out_proj.bias"]}
     return ours
 
 
@@ -164,36 +162,26 @@ def _layers_elsewhere(arrays: Mapping[str, Any]) -> str:
 
 def _beyond_torch(mha: MultiHeadAttention) -> list[str]:
     """What this layer has that torch's lacks."""
-    sizes, reasons = mha.sizes, []
-    m, h, g, d = sizes.d_model, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim
-    if g != h:
-        reasons.append(f"keys there have as many heads as queries, and here are {g} and {h}")
-    if d * h != m:
-        reasons.append(f"heads there are M/H = {m}/{h} wide, and here head_dim is {d}")
-    if sizes.v_head_dim != d:
-        reasons.append(
-            "values there are as wide as keys, and here v_head_dim is "
-            f"{sizes.v_head_dim}, head_dim {d}"
-        )
-    default = 1 / math.sqrt(d)
-    if not isinstance(mha.scale, Real) or not math.isclose(mha.scale, default, rel_tol=1e-15):
-        reasons.append(f"the scale there is 1/√D = {default:.6g}, and here {mha.scale}")
-    options = {
-        "softcap": mha.softcap is not None,
-        "sink": mha.sink is not None,
-        "qk_norm": mha.norm_q is not None,
-        "rope": mha.rope is not None,
-        "alibi": mha.alibi,
+    m, h, g = mha.sizes.d_model, mha.sizes.num_heads, mha.sizes.num_kv_heads
+    d, dv, default = mha.sizes.head_dim, mha.sizes.v_head_dim, 1 / math.sqrt(mha.sizes.head_dim)
+    usual = isinstance(mha.scale, Real) and math.isclose(mha.scale, default, rel_tol=1e-15)
+    reasons = {
+        f"keys there have as many heads as queries, and here are {g} and {h}": g != h,
+        f"heads there are M/H = {m}/{h} wide, and here head_dim is {d}": d * h != m,
+        f"values there are as wide as keys, and here v_head_dim is {dv}, head_dim {d}": dv != d,
+        f"the scale there is 1/√D = {default:.6g}, and here {mha.scale}": not usual,
+        "softcap does not exist there": mha.softcap is not None,
+        "sink does not exist there": mha.sink is not None,
+        "qk_norm does not exist there": mha.norm_q is not None,
+        "rope does not exist there": mha.rope is not None,
+        "alibi does not exist there": mha.alibi,
+        "W^Q and W^K stand there by themselves, and the bilinear form has their product alone: "
+        'convert("stacked") factors it, up to rounding': mha.form == "bilinear",
     }
-    reasons += [f"{name} does not exist there" for name, here in options.items() if here]
-    if mha.form == "bilinear":
-        return [
-            *reasons,
-            "W^Q and W^K stand there by themselves, and the bilinear form has their product alone: "
-            'convert("stacked") factors it, up to rounding',
-        ]
-    biases = "b_qkv b_o" if mha.form == "fused" else "b_q b_k b_v b_o"
-    here = [name for name in biases.split() if getattr(mha, name) is not None]
-    if 0 < len(here) < len(biases.split()):
-        reasons.append(f"there are all biases there or none, and here {', '.join(here)} alone")
-    return reasons
+    found = [reason for reason, holds in reasons.items() if holds]
+    if mha.form != "bilinear":
+        names = ["b_qkv", "b_o"] if mha.form == "fused" else ["b_q", "b_k", "b_v", "b_o"]
+        here = [name for name in names if getattr(mha, name) is not None]
+        if here not in ([], names):
+            found.append(f"there are all biases there or none, and here {', '.join(here)} alone")
+    return found

@@ -14,11 +14,10 @@ value heads; D the width of a head of Q and K, Dv that of V.
 
 from .bilinear import Bilinear
 from .double import Double
-from .form import FORMS, Form, form_named
+from .form import FORMS, Form, Sizes, form_named
 from .fused import Fused
 from .operations import merge_heads, project_fused, project_in, project_out, split_heads
 from .per_head import PerHead
-from .sizes import Sizes
 from .stacked import Projections, Stacked
 
 __all__ = [

@@ -5,39 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import namespace
 
 from ..functional import linear
-from .form import Form
-from .operations import project_in
 from .stacked import Stacked
 
 
 @dataclass(eq=False, repr=False)
-class Double(Form):
+class Double(Stacked):
     """Two matrices in a row for each role: x first_q w_q + b_q. Their product, one matrix, does the
     same. Starts with first_q = first_k = first_v = 1."""
 
     first_q: Any  # (M, M)
     first_k: Any  # (Mk, Mk)
     first_v: Any  # (Mv, Mv)
-    w_q: Any  # (M, H·D), as in the stacked form
-    w_k: Any
-    w_v: Any
-    b_q: Any
-    b_k: Any
-    b_v: Any
 
     form = "double"
     rearranges = False
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-        h, g = self.sizes.num_heads, self.sizes.num_kv_heads
-        return (
-            project_in(linear(query, self.first_q), self.w_q, self.b_q, num_heads=h),
-            project_in(linear(key, self.first_k), self.w_k, self.b_k, num_heads=g),
-            project_in(linear(value, self.first_v), self.w_v, self.b_v, num_heads=g),
-        )
+        firsts = (query, self.first_q), (key, self.first_k), (value, self.first_v)
+        return super().project(*(linear(x, first) for x, first in firsts))
 
     def to_stacked(self) -> Stacked:
         products = self.first_q @ self.w_q, self.first_k @ self.w_k, self.first_v @ self.w_v
@@ -45,18 +33,7 @@ class Double(Form):
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
-        def one(w: Array) -> Array:
-            return namespace(w).eye(w.shape[0], dtype=w.dtype, device=w.device)
-
-        return cls(
-            stacked.sizes,
-            first_q=one(stacked.w_q),
-            first_k=one(stacked.w_k),
-            first_v=one(stacked.w_v),
-            w_q=stacked.w_q,
-            w_k=stacked.w_k,
-            w_v=stacked.w_v,
-            b_q=stacked.b_q,
-            b_k=stacked.b_k,
-            b_v=stacked.b_v,
-        )
+        matrices, xp = [stacked.w_q, stacked.w_k, stacked.w_v], namespace(stacked.w_q)
+        ones = [xp.eye(w.shape[0], dtype=w.dtype, device=w.device) for w in matrices]
+        weights = [*matrices, stacked.b_q, stacked.b_k, stacked.b_v, *ones]
+        return cls(stacked.sizes, *weights)

@@ -1,4 +1,4 @@
-"""What all forms of the projections share: weights, conversions, ranks.
+"""What all forms of the projections share: sizes, weights, conversions, ranks.
 
 Every conversion goes through the stacked form. A form says how its weights are those of the stacked
 form (`to_stacked`) and how to make it from them (`from_stacked`), both on arrays; `convert` applies
@@ -15,8 +15,77 @@ from typing import Any, ClassVar, Self
 from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
 
+from ..checks import integer
 from ..nn import Module
-from .sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The widths M, Mk, Mv of the inputs, the numbers H, G of heads, the widths D, Dv of a head.
+
+    Raises ValueError for a size below 1 and for an H that is not a multiple of G.
+    """
+
+    d_model: int
+    kdim: int
+    vdim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            integer(getattr(self, field.name), field.name, least=1)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} must be a multiple of num_kv_heads = "
+                f"{self.num_kv_heads}: every key head serves the same number of query heads"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        v_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+    ) -> Self:
+        """All sizes from those given: G is H, D is M/H, Dv is D, Mk is M and Mv is Mk by default.
+
+        Raises ValueError where D is not given and H does not divide M.
+        """
+        integer(d_model, "d_model"), integer(num_heads, "num_heads")
+        if head_dim is None:
+            if d_model < 1 or num_heads < 1 or d_model % num_heads:
+                raise ValueError(
+                    f"d_model = {d_model} must be a positive multiple of num_heads = {num_heads}, "
+                    "or head_dim be given"
+                )
+            head_dim = d_model // num_heads
+        kdim = d_model if kdim is None else kdim
+        return cls(
+            d_model=d_model,
+            kdim=kdim,
+            vdim=kdim if vdim is None else vdim,
+            num_heads=num_heads,
+            num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
+            head_dim=head_dim,
+            v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        )
+
+    def roles(self) -> dict[str, tuple[int, int, int]]:
+        """For q, k and v: the width of the input, the number of heads, the width of a head."""
+        return {
+            "q": (self.d_model, self.num_heads, self.head_dim),
+            "k": (self.kdim, self.num_kv_heads, self.head_dim),
+            "v": (self.vdim, self.num_kv_heads, self.v_head_dim),
+        }
+
 
 FORMS: dict[str, type[Any]] = {}
 """The forms by name; the package's `__init__`, which knows them all, enters them."""
@@ -67,25 +136,22 @@ class Form(Module):
         """This form of stacked weights."""
         raise NotImplementedError
 
-    def weights(self) -> list[Any]:
-        """All weights, one by one."""
-        named = [getattr(self, name) for name in self._names()]
-        lists = [w if isinstance(w, list) else [w] for w in named]
-        return [x for weights in lists for x in weights if x is not None]
-
     def mapped(self, function: Callable[[Any], Any]) -> Self:
         """A copy with function(x) in place of every weight x."""
-        changed: dict[str, Any] = {}
-        for name in self._names():
-            w = getattr(self, name)
-            if isinstance(w, list):
-                changed[name] = [function(x) for x in w]
-            else:
-                changed[name] = None if w is None else function(w)
-        return replace(self, **changed)
 
-    def _names(self) -> list[str]:
-        return [field.name for field in fields(self) if field.name != "sizes"]
+        def changed(w: Any) -> Any:
+            if isinstance(w, list):
+                return [function(x) for x in w]
+            return None if w is None else function(w)
+
+        names = [field.name for field in fields(self) if field.name != "sizes"]
+        return replace(self, **{name: changed(getattr(self, name)) for name in names})
+
+    def weights(self) -> list[Any]:
+        """All weights, one by one."""
+        found: list[Any] = []
+        self.mapped(found.append)
+        return found
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Form:
         """A copy in another form: equal outputs, and equal gradients of the inputs. In the same

@@ -54,16 +54,13 @@ class Fused(Form):
                 "the fused form is one matrix for one input: queries, keys and values of widths "
                 f"{', '.join(map(str, widths))} need the stacked form"
             )
-        biases = {"b_q": stacked.b_q, "b_k": stacked.b_k, "b_v": stacked.b_v}
-        missing = [name for name, b in biases.items() if b is None]
+        biases = [stacked.b_q, stacked.b_k, stacked.b_v]
+        missing = [name for name, b in zip(("b_q", "b_k", "b_v"), biases, strict=True) if b is None]
         if 0 < len(missing) < 3:
             raise ValueError(
                 "the fused form has one bias for all three roles: without "
                 f"{' and '.join(missing)} keep another form, or make zeros of what is missing"
             )
         xp = namespace(stacked.w_q)
-        return cls(
-            stacked.sizes,
-            w_qkv=xp.concat([stacked.w_q, stacked.w_k, stacked.w_v], axis=-1),
-            b_qkv=None if missing else xp.concat(list(biases.values()), axis=-1),
-        )
+        w_qkv = xp.concat([stacked.w_q, stacked.w_k, stacked.w_v], axis=-1)
+        return cls(stacked.sizes, w_qkv, None if missing else xp.concat(biases, axis=-1))

@@ -47,12 +47,6 @@ class PerHead(Form):
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
         h, g = stacked.sizes.num_heads, stacked.sizes.num_kv_heads
-        return cls(
-            stacked.sizes,
-            w_q=blocks(stacked.w_q, h),
-            w_k=blocks(stacked.w_k, g),
-            w_v=blocks(stacked.w_v, g),
-            b_q=blocks(stacked.b_q, h),
-            b_k=blocks(stacked.b_k, g),
-            b_v=blocks(stacked.b_v, g),
-        )
+        matrices = blocks(stacked.w_q, h), blocks(stacked.w_k, g), blocks(stacked.w_v, g)
+        biases = blocks(stacked.b_q, h), blocks(stacked.b_k, g), blocks(stacked.b_v, g)
+        return cls(stacked.sizes, *matrices, *biases)

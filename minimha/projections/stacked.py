@@ -9,9 +9,8 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
-from .form import Form, form_named, parameter
+from .form import Form, Sizes, form_named, parameter
 from .operations import project_in
-from .sizes import Sizes
 
 
 @dataclass(eq=False, repr=False)

@@ -73,7 +73,7 @@ NAMES = {
     "per-head": ["w_q.0", "w_q.1", "w_k.0", "w_k.1", "w_v.0", "w_v.1"],
     "stacked": ["w_q", "w_k", "w_v"],
     "fused": ["w_qkv"],
-    "double": ["first_q", "first_k", "first_v", "w_q", "w_k", "w_v"],
+    "double": ["w_q", "w_k", "w_v", "first_q", "first_k", "first_v"],
     "bilinear": ["w_qk", "w_v"],
 }
 

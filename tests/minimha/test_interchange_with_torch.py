@@ -113,13 +113,8 @@ def test_outputs_and_gradients_are_those_of_torch(widths, num_heads, bias, mask,
 def test_every_form_computes_what_torch_does(form, rng):
     theirs = layer(rng)
     ours = interchange.from_torch(theirs.state_dict(), H, form=form)
-    x, cotangent = rng.standard_normal((2, B, T, M))
-    ours_x, theirs_x = mh.Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
-    out, expected = ours(ours_x), theirs(*[theirs_x] * 3)[0]
-    close(out.data, expected, "float64")
-    out.backward(cotangent)
-    expected.backward(torch.tensor(cotangent))
-    close(ours_x.grad, theirs_x.grad, "float64")
+    x = rng.standard_normal((B, T, M))
+    close(ours(x).data, theirs(*[torch.tensor(x)] * 3)[0], "float64")
 
 
 def test_the_weights_that_torch_averages_are_the_mean_over_our_heads(rng):
@@ -129,19 +124,6 @@ def test_the_weights_that_torch_averages_are_the_mean_over_our_heads(rng):
     _, weights = ours(x, return_weights=True)
     _, averaged = theirs(*[torch.tensor(x)] * 3)
     close(weights.data.mean(axis=1), averaged, "float64")
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_fast_path_of_torch_gives_the_same(dtype, rng, monkeypatch):
-    theirs = layer(rng, 2, dtype).eval()  # it is for even numbers of heads alone
-    x = rng.standard_normal((B, T, M)).astype(dtype)
-    fast, calls = torch._native_multi_head_attention, []
-    spy = lambda *inputs, **settings: calls.append(1) or fast(*inputs, **settings)  # noqa: E731
-    monkeypatch.setattr(torch, "_native_multi_head_attention", spy)
-    with torch.inference_mode():
-        expected, _ = theirs(*[torch.tensor(x)] * 3, need_weights=False)
-    assert calls
-    close(interchange.from_torch(theirs.state_dict(), 2)(x).data, expected, dtype)
 
 
 def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
@@ -156,23 +138,6 @@ def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
     assert not weights.data[:, :, 2].any()
     others = [0, 1, 3, 4]
     close(out.data[:, others], expected[:, others], "float64")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("widths", WIDTHS)
-def test_a_round_trip_through_our_layer_and_a_file_keeps_every_bit_of_torch(
-    widths, bias, dtype, tmp_path, rng
-):
-    kdim, vdim = WIDTHS[widths]
-    theirs = layer(rng, dtype=dtype, bias=bias, kdim=kdim, vdim=vdim)
-    ours = interchange.from_torch(theirs.state_dict(), H)
-    interchange.write(interchange.to_torch(ours), tmp_path / "layer")
-    arrays = interchange.read(tmp_path / "layer")
-    other = layer(rng, dtype=dtype, bias=bias, kdim=kdim, vdim=vdim)
-    other.load_state_dict({name: torch.tensor(x) for name, x in arrays.items()}, strict=True)
-    for p, q in zip(theirs.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p, q)
 
 
 def test_what_safetensors_writes_for_torch_is_read(tmp_path, rng):
@@ -239,9 +204,8 @@ def test_the_state_of_a_module_may_be_given_as_torch_s_tensors():
     assert isinstance(other.weight.data, np.ndarray)
 
 
-@pytest.mark.parametrize("form", ["per-head", "stacked", "fused"])
-def test_a_layer_on_torch_s_arrays_gives_and_takes_its_weights(form):
-    mha = mh.MultiHeadAttention(M, H, form=form, rng=1)
+def test_a_layer_on_torch_s_arrays_gives_and_takes_its_weights():
+    mha = mh.MultiHeadAttention(M, H, form="per-head", rng=1)
     before, theirs = interchange.state(mha), interchange.to_torch(mha)
     mha.to("torch")
     for name, x in interchange.to_torch(mha).items():

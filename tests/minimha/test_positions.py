@@ -60,16 +60,11 @@ def test_scores_depend_on_the_distance_alone(rng, interleaved):
 def test_a_slice_with_its_offset_is_the_slice_of_the_whole_bit_for_bit(
     rng, place, dtype, interleaved
 ):
-    for width in (2, 6, 10, 64):
-        for n in (1, 3, 8, 13, 36):
-            q = place(rng.standard_normal((H, 37, width)).astype(dtype))
-            whole = rope(q, interleaved=interleaved, offset=1000)[..., n:, :]
-            part = rope(q[..., n:, :], interleaved=interleaved, offset=1000 + n)
-            one = rope(q[..., n : n + 1, :], interleaved=interleaved, offset=1000 + n)
-            np.testing.assert_array_equal(backend.to_numpy(part), backend.to_numpy(whole))
-            np.testing.assert_array_equal(
-                backend.to_numpy(one), backend.to_numpy(whole[..., :1, :])
-            )
+    for width, n, end in [(2, 1, 37), (6, 3, 4), (10, 13, 14), (64, 8, 37)]:
+        q = place(rng.standard_normal((H, 37, width)).astype(dtype))
+        whole = rope(q, interleaved=interleaved, offset=1000)[..., n:end, :]
+        part = rope(q[..., n:end, :], interleaved=interleaved, offset=1000 + n)
+        np.testing.assert_array_equal(backend.to_numpy(part), backend.to_numpy(whole))
 
 
 @both_orders
@@ -149,18 +144,10 @@ def test_each_sequence_has_its_own_positions(x, place):
     positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 7, 8]])  # the second padded at the left
     y = backend.to_numpy(rope(place(x), positions=positions))
     for b in range(B):
-        for h in range(H):
-            np.testing.assert_array_equal(
-                y[b, h], backend.to_numpy(rope(place(x[b, h]), positions=place(positions[b])))
-            )
+        alone = rope(place(x[b]), positions=place(positions[b]))
+        np.testing.assert_array_equal(y[b], backend.to_numpy(alone))
     for same in (positions[:, None], mh.Tensor(positions), positions.tolist()):
         np.testing.assert_array_equal(backend.to_numpy(rope(place(x), positions=same)), y)
-
-
-def test_one_row_of_positions_serves_as_many_heads_as_sequences(x):
-    square = np.concatenate([x, x[:1]])  # B = H
-    y = rope(square, positions=np.arange(T)[None])
-    np.testing.assert_array_equal(y, rope(square))
 
 
 def test_gradients_flow_through_the_tape_to_queries_turned_twice(x):
@@ -206,8 +193,6 @@ def test_sinusoidal_moves_by_a_linear_map():
     """Row t + k is row t times a matrix of k alone."""
     k = 4
     table = mh.positions.sinusoidal(60, M, dtype="float64")
-    matrix, *_ = np.linalg.lstsq(table[:20], table[k : 20 + k])
-    np.testing.assert_allclose(table[20:-k] @ matrix, table[20 + k :], rtol=0, atol=1e-6)
     by_hand = np.zeros((M, M))
     for i in range(0, M, 2):
         c, s = math.cos(k * 10000 ** (-i / M)), math.sin(k * 10000 ** (-i / M))
@@ -229,12 +214,7 @@ def test_learned_positions_are_rows_of_a_table(library, xp):
     np.testing.assert_array_equal(got, np.repeat([0.0, 1.0], [5, 4])[:, None] * np.ones(M))
     assert [name for name, _ in learned.named_parameters()] == ["table"]
     assert learned(0).shape == (0, M)
-
-
-def test_learned_positions_start_small():
-    table = mh.positions.Learned(400, 50, std=0.02).table.data
-    assert abs(table.std() / 0.02 - 1) < 0.03  # 20,000 draws: 6 standard deviations
-    assert table.dtype == np.float32
+    assert mh.positions.Learned(400, 50, std=0.02).table.data.std() == pytest.approx(0.02, rel=0.03)
 
 
 # Added to the scores
@@ -272,6 +252,7 @@ def test_alibi_falls_with_the_distance(settings, offset):
             for j in range(S):
                 assert bias[h, i, j] == -slope * abs(i + offset - j)
     assert not np.signbit(bias[bias == 0]).any()
+    assert mh.positions.alibi(H, 0, S, **settings).shape == (H, 0, S)
 
 
 def test_alibi_under_a_causal_mask_is_the_paper_s(rng):
@@ -295,12 +276,6 @@ def test_alibi_is_made_where_the_queries_are(place, rng):
         np.testing.assert_array_equal(backend.to_numpy(bias), mh.positions.alibi(H, T, T))
 
 
-@pytest.mark.parametrize("t_s", [(0, 0), (1, 1)])
-def test_alibi_without_or_with_one_position(t_s):
-    assert not mh.positions.alibi(H, *t_s).any()
-    assert mh.positions.alibi(H, 0, S, align="top-left").shape == (H, 0, S)
-
-
 THREE_WAYS = (
     r'T = 5 .* S = 7 .*offset=….*align="top-left".*align="bottom-right" \(offset S − T = 2\)'
 )
@@ -315,6 +290,7 @@ THREE_WAYS = (
         (lambda: mh.positions.sinusoidal(2.5, M), TypeError, "count must be an integer, not 2.5"),
         (lambda: mh.positions.sinusoidal(T, M, base=-1.0), ValueError, "base must be a positive"),
         (lambda: mh.positions.sinusoidal(T, M, dtype="int7"), TypeError, "no dtype 'int7'"),
+        (lambda: mh.positions.sinusoidal(T, M, dtype="int32"), TypeError, "must be of floating-point"),
         (lambda: mh.positions.Learned(0, M), ValueError, "context = 0 must be at least 1"),
         (lambda: mh.positions.Learned(T, M)(4, 2), ValueError, "4 positions from 2 on .* context of 5"),
         (lambda: mh.positions.Learned(T, M)(1, -1), ValueError, "offset = -1 must be at least 0"),
@@ -332,8 +308,3 @@ THREE_WAYS = (
 def test_what_cannot_be_is_refused_with_the_reason(make, error, message):
     with pytest.raises(error, match=message):
         make()
-
-
-def test_sinusoidal_positions_are_never_rounded_to_integers():
-    with pytest.raises(TypeError, match="dtype = 'int32' must be of floating-point"):
-        mh.positions.sinusoidal(3, 4, dtype="int32")
