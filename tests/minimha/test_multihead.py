@@ -40,20 +40,6 @@ def test_gradients_of_every_parameter_and_input(rng):
     assert {row.input for row in report.rows if row.note == "structural zero"} == {"b_k"}
 
 
-def test_the_key_bias_raises_no_alarm_at_any_scale():
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        module = mh.MultiHeadAttention(6, 2, rng=rng, dtype="float64")
-        x, scale = rng.standard_normal((2, 3, 6)), 10.0 ** rng.integers(-6, 7)
-
-        def f(b_k):
-            module.b_k = b_k  # noqa: B023
-            return scale * module(x)  # noqa: B023
-
-        report = mh.gradcheck(f, mh.Tensor(rng.standard_normal(6)), rng=rng)
-        assert all(row.note == "structural zero" for row in report.rows)
-
-
 def test_the_output_does_not_depend_on_the_key_bias(mha, rng):
     x = rng.standard_normal((B, T, M))
     before = mha(x).data
@@ -85,15 +71,6 @@ def test_heads_are_independent(mha, rng):
     after = mha(x, return_weights=True)[1].data
     np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
     assert not np.allclose(after[:, 1], before[:, 1])
-
-
-def test_the_future_is_invisible(mha, rng):
-    x = rng.standard_normal((B, T, M))
-    before = mha(x, mask=mh.masks.causal()).data
-    x[:, 3:] = rng.standard_normal((B, T - 3, M))
-    after = mha(x, mask=mh.masks.causal()).data
-    np.testing.assert_array_equal(after[:, :3], before[:, :3])
-    assert not np.allclose(after[:, 3:], before[:, 3:])
 
 
 def test_it_moves_to_every_library_and_device(mha, rng, place):
@@ -338,11 +315,12 @@ def test_every_implementation_gives_the_same_layer(name, rng):
         y = call()
         y.backward(np.cos(np.arange(y.data.size)).reshape(y.shape))
         outcomes.append([y.data, *(p.grad for p in mha.parameters())])
-    with mh.implementation(name):
-        for mine in (name, "auto"):  # what surrounds attention is compiled then too
-            again = mha(x, mask=mh.masks.causal(), keep=keep, implementation=mine).data
-            outcomes.append([again])
-    np.testing.assert_array_equal(outcomes.pop()[0], outcomes.pop()[0])
+    with mh.implementation(name):  # what surrounds attention is compiled then too
+        outs = [
+            mha(x, mask=mh.masks.causal(), keep=keep, implementation=asked).data
+            for asked in (name, "auto")
+        ]
+    np.testing.assert_array_equal(*outs)
     for one, other in zip(*outcomes, strict=True):
         assert abs(one - other).max() <= 1e-12 * abs(one).max()
 
