@@ -149,6 +149,17 @@ def require(test: Callable[[object], bool], x: object, name: str) -> None:
         raise TypeError(f"{name} must be {kind}, not {what}")
 
 
+def kind(x: Array) -> tuple[Any, ...]:
+    """What an array has in common with its gradient."""
+    return type(x), tuple(x.shape), x.dtype, x.device
+
+
+def described(x: Array) -> str:
+    """An array by type, shape and dtype."""
+    library = type(x).__module__.partition(".")[0]
+    return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+
+
 def to_numpy(x: Array) -> np.ndarray:
     """The entries of x as a NumPy array on the host."""
     if isinstance(x, np.ndarray | np.generic):

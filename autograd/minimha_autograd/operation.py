@@ -56,22 +56,17 @@ def operation(
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
-    function     takes arrays (or numbers, or None) as positional and settings as keyword arguments;
-                 returns (value, pullback), or (several values as a tuple, pullback). The pullback
-                 takes one cotangent for each value, None where nothing flows back, and returns a
-                 tuple with one gradient for each positional argument, None for those without
+    function     as described at the top of this file; returns several values as a tuple
     requirement  called with the arguments after an error: says which requirement they violate and
                  the likely fix, or None if they violate none
     converts     the value may be of another dtype or library than the arguments
 
-    The operation gives arrays for arrays, and Tensors if any argument is one. Settings may follow
-    the arrays by position, and arrays may be named. Its `with_pullback` takes arrays and gives the
-    value and the pullback, in which broadcasting is undone.
+    Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
+    arrays and returns the value and the pullback, in which broadcasting is undone.
 
     The operation raises TypeError for arrays of two libraries or float types and for what is no
     array. Errors of the library are raised again with the operation's name, what is required, and
-    the shapes and dtypes of the arguments. The pullback raises TypeError for a result that is not
-    one gradient for each argument.
+    the arguments. The pullback raises TypeError unless it returns one gradient for each argument.
     """
     if function is None:
         return functools.partial(operation, requirement=requirement, converts=converts)

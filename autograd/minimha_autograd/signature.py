@@ -18,28 +18,20 @@ _REPORTED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError,
 
 
 class Signature:
-    """What an operation takes.
-
-    name      of the operation
-    arrays    the names of its array arguments; none if it takes any number of arrays
-    arity     how many names these are
-    settings  the names of its other arguments
-    wanted    whether it asks which gradients are wanted
-    shown     the inspect.Signature that a caller sees
-    """
+    """What an operation takes: the names of its array arguments, so many as its arity (none if it
+    takes any number of arrays), and of its settings; whether it asks which gradients are wanted;
+    and the inspect.Signature shown to callers."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
         parameters = [p for p in parameters if p.name != "wanted"]
-        self.shown = inspect.Signature(parameters)
+        self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self._any_setting = any(p.kind is p.VAR_KEYWORD for p in parameters)
         arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.arrays, self.arity = tuple(p.name for p in arrays), len(arrays)
         self.settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         self._array_names = frozenset(self.arrays)
-        self._names = self._array_names.union(self.settings)
         self._optional = {p.name for p in arrays if p.default is None}
         self._texts = {p.name for p in arrays if p.annotation in (str, "str")}
         self._dtypes: dict[Any, Any] = {}
@@ -57,29 +49,21 @@ class Signature:
             positional = ()
         else:
             inputs, positional = inputs[: self.arity], inputs[self.arity :]
+        if positional:
+            names = self.settings[: len(positional)]
+            if len(names) < len(positional) or not settings.keys().isdisjoint(names):
+                raise TypeError(
+                    f"{self.name}{self.shown} got {len(positional)} settings by position"
+                )
+            settings.update(zip(names, positional, strict=True))
         if not self._array_names.isdisjoint(settings):
-            self._refuse_repeated(self.arrays[: len(inputs)], settings)
             absent = self.arrays[len(inputs) :]
             while absent and isinstance(settings.get(absent[-1]), Number | str | None):
                 absent = absent[:-1]
             inputs = (*inputs, *(settings.pop(name, None) for name in absent))
-        if settings and not (self._any_setting or settings.keys() <= self._names):
-            raise self._error(f"has no setting {', '.join(sorted(settings.keys() - self._names))}")
-        if positional:
-            names = self.settings[: len(positional)]
-            if len(names) < len(positional):
-                raise self._error(f"got {max(self.arity, 1) + len(positional)} arguments")
-            if settings:
-                self._refuse_repeated(names, settings)
-            settings.update(zip(names, positional, strict=True))
         if not _PLAIN.issuperset(map(type, settings.values())):
             settings = {name: self._setting(name, x) for name, x in settings.items()}
         return inputs, settings
-
-    def _refuse_repeated(self, names: Sequence[str], settings: dict[str, Any]) -> None:
-        repeated = [name for name in names if name in settings]
-        if repeated:
-            raise self._error(f"got {', '.join(repeated)} twice")
 
     def _setting(self, name: str, x: Any) -> Any:
         """A setting as an array or a number of Python."""
@@ -90,11 +74,6 @@ class Signature:
         if backend.is_integral(x) and not x.ndim:
             return int(x)  # an array could be changed later
         return number(x)
-
-    def _error(self, why: str) -> TypeError:
-        parameters = self.shown.parameters.values()
-        shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-        return TypeError(f"{self.name}{shown} {why}")
 
     def float_dtype(self, arrays: list[Any]) -> Any:
         """The dtype of the floating-point arrays, None if there are none.
@@ -110,7 +89,8 @@ class Signature:
             return dtype
 
     def _common_dtype(self, arrays: list[Any]) -> Any:
-        first = floating = None
+        first: tuple[str, Any] | None = None
+        floating: tuple[str, Any] | None = None
         for label, x in self.named(arrays).items():
             if not backend.is_array(x):
                 accepted = self._optional if x is None else self._texts if type(x) is str else ()
@@ -222,6 +202,5 @@ def _described(label: str, x: Any, device: bool = False) -> str:
 
 def _kind(x: Any) -> str:
     if backend.is_array(x):
-        library = type(x).__module__.partition(".")[0]
-        return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+        return backend.described(x)
     return repr(x) if isinstance(x, Number | str | None) else f"a {type(x).__name__}"

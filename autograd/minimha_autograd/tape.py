@@ -34,15 +34,7 @@ class Variable:
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array
     _edge: Edge | None
-
-    @property
-    def _node(self) -> Node | None:
-        return None if self._edge is None else self._edge[0]
-
-    @staticmethod
-    def _made(data: Array, node: Node | None, k: int) -> Variable:
-        """Value number k of a node, as a Tensor."""
-        raise NotImplementedError
+    _made: Callable[[Array, Node | None, int], Any]  # value number k of a node, as a Tensor
 
 
 def array_of(x: Any) -> Any:
@@ -93,7 +85,7 @@ class Node:
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
         one gradient for each argument, of its dtype and, but for broadcasting, its shape.
         """
-        signature, function = self.signature, self.function
+        signature, function = self.signature, self.function or _gone
         if debug.checksum(function, self.lines != "") != self.checksum:
             raise RuntimeError(
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
@@ -181,7 +173,7 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
             sums = arrived[parent.order][1]
             sums[j] = dx if sums[j] is None else _sum(sums[j], dx)
         if not retain:
-            node.function, node.edges, node.checksum = _freed, (), 0
+            node.function, node.edges, node.checksum = _gone, (), 0
     _accumulate(results, careful)
 
 
@@ -211,17 +203,11 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
     for k, hook in tuple((node.hooks or {}).values()):
         dy = dys[k]
         new = None if dy is None else hook(dy)
-        if new is None or dy is None:
-            continue
-        new = backend.asarray(new)
-        if type(new) is not type(dy):
-            raise TypeError(f"a hook returned a {type(new).__name__}, not a {type(dy).__name__}")
-        if (new.shape, new.dtype) != (dy.shape, dy.dtype):
-            raise ValueError(
-                f"a hook returned a gradient of shape {tuple(new.shape)} and dtype {new.dtype} "
-                f"for one of {tuple(dy.shape)} and {dy.dtype}"
-            )
-        dys[k] = new
+        if new is not None:
+            dys[k] = new = backend.asarray(new)
+            if backend.kind(new) != backend.kind(dy):
+                given, needed = backend.described(new), backend.described(dy)
+                raise ValueError(f"a hook returned {given} for a gradient that is {needed}")
 
 
 def _check_whole(node: Node, dys: Sequence[Array | None]) -> None:
@@ -232,34 +218,28 @@ def _check_whole(node: Node, dys: Sequence[Array | None]) -> None:
 
 def _check_parts(node: Node, gradients: tuple[Array | None, ...]) -> None:
     for k, dx in enumerate(gradients):
-        where = f"backward of {node.signature.name}, in the gradient of {node.signature.label(k)}"
-        debug.check_gradient(dx, f"first appeared in the {where}", node.lines)
+        part = f"backward of {node.signature.name}, in the gradient of {node.signature.label(k)}"
+        debug.check_gradient(dx, f"first appeared in the {part}", node.lines)
 
 
-def _freed(*_: Array | None) -> tuple[Array | None, ...]:
+def _gone(*_: Array | None) -> tuple[Array | None, ...]:
     raise RuntimeError(
-        "backward() a second time through a graph that the first freed, even if it failed: pass "
-        "retain_graph=True to the first, or compute the value anew"
-    )
-
-
-def _replaced(*_: Array | None) -> tuple[Array | None, ...]:
-    raise RuntimeError(
-        "the data of a leaf was replaced by data of another shape, dtype, library or device after "
-        "it was used: compute the value anew"
+        "backward() through a graph that is gone: freed by an earlier backward(), even if that "
+        "failed (pass it retain_graph=True), or made from a leaf whose data was replaced by data "
+        "of another shape, dtype, library or device (compute the value anew)"
     )
 
 
 def replace_leaf(leaf: Node) -> Node:
     """A new leaf with the hooks of the old one, through which backward() is an error from now."""
     new = Node()
-    new.hooks, leaf.hooks, leaf.function = leaf.hooks, None, _replaced
+    new.hooks, leaf.hooks, leaf.function = leaf.hooks, None, _gone
     return new
 
 
 def is_freed(node: Node) -> bool:
     """Whether an earlier backward() freed the graph behind this node."""
-    return node.function is _freed
+    return node.function is _gone
 
 
 def ancestors(root: Node) -> list[Node]:

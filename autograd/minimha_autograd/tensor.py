@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,19 @@ from .backend import Array
 from .tape import Node, Variable, array_of
 
 Axis = int | tuple[int, ...] | None
+_Binary = Callable[[Any, Any], "Tensor"]
 _new = object.__new__
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+    return lambda self, other: compare(self._data, array_of(other))
+
+
+def _on_either_side(operation: ops.Operation) -> tuple[_Binary, _Binary]:
+    def on_the_left(self: Tensor, other: Any) -> Tensor:
+        return operation(self, other)
+
+    return on_the_left, lambda self, other: operation(other, self)
 
 
 class Tensor(Variable):
@@ -56,7 +69,9 @@ class Tensor(Variable):
             if self._edge[0].function is not None:
                 raise RuntimeError("only a leaf can be assigned other data: detach() makes one")
             _require_floating(data)
-            if _kind(data) != _kind(self._data):  # neither its gradient nor its graphs fit
+            if backend.kind(data) != backend.kind(
+                self._data
+            ):  # neither its gradient nor its graphs fit
                 self._edge = tape.replace_leaf(self._edge[0]), 0
         self._data = data
 
@@ -153,13 +168,10 @@ class Tensor(Variable):
             backend.asarray(array)  # raises for what is no number
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
-        if tuple(array.shape) != self.shape:
-            raise ValueError(f"gradient has shape {tuple(array.shape)}, the Tensor {self.shape}")
-        if _kind(array) != _kind(self._data):
-            raise TypeError(
-                f"gradient is {type(array).__name__} of {array.dtype} on {array.device}, "
-                f"the Tensor {type(self._data).__name__} of {self.dtype} on {self.device}"
-            )
+        if backend.kind(array) != backend.kind(self._data):
+            needed = f"the Tensor {backend.described(self._data)} on {self.device}"
+            error = TypeError if tuple(array.shape) == self.shape else ValueError
+            raise error(f"gradient is {backend.described(array)} on {array.device}, {needed}")
         return array
 
     def __bool__(self) -> bool:
@@ -196,61 +208,17 @@ class Tensor(Variable):
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a Tensor is not a NumPy array: use its .data, or ops.stack for a list")
 
-    def __eq__(self, other: Any) -> Any:
-        return self._data == array_of(other)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._data != array_of(other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._data < array_of(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._data <= array_of(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._data > array_of(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._data >= array_of(other)
-
+    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
     __hash__ = object.__hash__
 
-    def __add__(self, other: Any) -> Tensor:
-        return ops.add(self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return ops.add(other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return ops.subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return ops.subtract(other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return ops.multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return ops.multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return ops.divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return ops.divide(other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return ops.pow(self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return ops.pow(other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return ops.matmul(other, self)
+    __add__, __radd__ = _on_either_side(ops.add)
+    __sub__, __rsub__ = _on_either_side(ops.subtract)
+    __mul__, __rmul__ = _on_either_side(ops.multiply)
+    __truediv__, __rtruediv__ = _on_either_side(ops.divide)
+    __pow__, __rpow__ = _on_either_side(ops.pow)
+    __matmul__, __rmatmul__ = _on_either_side(ops.matmul)
 
     def __neg__(self) -> Tensor:
         return ops.negative(self)
@@ -265,9 +233,7 @@ class Tensor(Variable):
     def T(self) -> Tensor:  # noqa: N802  the standard's name
         """The transpose of a matrix."""
         if self.ndim != 2:
-            raise ValueError(
-                f"T is for matrices: for shape {self.shape} use mT, or permute its axes"
-            )
+            raise ValueError(f"T is for matrices: for shape {self.shape} use mT or permute")
         return ops.matrix_transpose(self)
 
     @property
@@ -403,11 +369,6 @@ class Hook:
 
 def _one_tuple(numbers: tuple[Any, ...]) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _kind(data: Array) -> tuple[Any, ...]:
-    """What a gradient has in common with its data."""
-    return type(data), tuple(data.shape), data.dtype, data.device
 
 
 def _require_floating(data: Array) -> None:

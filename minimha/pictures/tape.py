@@ -184,30 +184,6 @@ def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 
 
-def _arrange(rows: list[list[_Box]]) -> None:
-    """Order each row by where its neighbours are, down and up again, then centre the rows."""
-    for sweep in range(8):
-        for row in rows if sweep % 2 else reversed(rows):
-            for box in row:
-                near = box.above if sweep % 2 else box.below
-                box.x = sum(b.x for b in near) / len(near) if near else box.x
-            row.sort(key=lambda box: box.x)
-            for place, box in enumerate(row):
-                box.x = place - len(row) / 2
-    spans = [sum(box.width + _GAP for box in row) for row in rows]
-    for row, span in zip(rows, spans, strict=True):
-        left = (max(spans) - span) / 2 + _GAP
-        for box in row:
-            box.x = left + box.width / 2
-            left += box.width + _GAP
-
-
-def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Each with how far aside its arrow stands: a step that takes a value twice has two."""
-    for k, box in enumerate(below):
-        yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
-
-
 def _arrow(box: _Box, below: _Box, aside: float) -> str:
     x, y = box.x + aside, box.y + box.height / 2
     to_x, to_y = below.x + aside, below.y - below.height / 2

@@ -240,14 +240,12 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
         (
             lambda x: ops.sum(x, dim=0),
-            r"sum\(x, \*, axis=None, keepdims=False\) has no setting dim",
+            "sum: .* unexpected keyword argument 'dim'",
         ),
-        (lambda x: ops.concat([x, x], dim=0), r"concat\(\*arrays, axis=0\) has no setting dim"),
-        (lambda x: ops.matmul(x, x, out=1), r"matmul\(a, b\) has no setting out"),
-        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 3 arguments"),
-        (lambda x: ops.multiply(x, a=x), r"multiply\(a, b\) got a twice"),
+        (lambda x: ops.concat([x, x], dim=0), "concat: .* unexpected keyword argument 'dim'"),
+        (lambda x: ops.matmul(x, x, out=1), "matmul: .* unexpected keyword argument 'out'"),
+        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 2 settings by position"),
         (lambda x: x.reshape(-2, -1), r"lengths of \(-2, -1\) must be integers from 0 on"),
-        (lambda x: ops.concat(arrays=[x]), r"concat\(\*arrays, axis=0\) has no setting arrays"),
         (lambda x: x.permute(1), r"axes \(1,\) must name each of the 1 axes"),
         (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
         (

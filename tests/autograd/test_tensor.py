@@ -105,7 +105,7 @@ def test_backward_of_a_non_scalar_asks_for_the_gradient():
     y = leaf() * 2.0
     with pytest.raises(RuntimeError, match=r"shape \(3,\) needs its gradient"):
         y.backward()
-    with pytest.raises(ValueError, match=r"shape \(2,\), the Tensor \(3,\)"):
+    with pytest.raises(ValueError, match=r"ndarray \(2,\) .*, the Tensor .*ndarray \(3,\)"):
         y.backward(np.ones(2))
     with pytest.raises(TypeError, match="float32"):
         y.backward(np.ones(3, dtype="float32"))
@@ -353,7 +353,9 @@ def test_a_hook_on_one_of_several_values():
 def test_a_hook_that_returns_something_else_is_refused():
     x = leaf()
     x.register_hook(lambda gradient: gradient.sum(keepdims=True))
-    with pytest.raises(ValueError, match=r"a hook returned a gradient of shape \(1,\)"):
+    with pytest.raises(
+        ValueError, match=r"a hook returned .* \(1,\) .* for a gradient that is .* \(3,\)"
+    ):
         (x * 1.0).sum().backward()
     with pytest.raises(RuntimeError, match="does not require a gradient"):
         mh.Tensor(1.0).register_hook(print)
@@ -434,7 +436,7 @@ def test_data_of_another_shape_ends_the_graphs_of_a_leaf(shape):
     hook = x.register_hook(lambda gradient: seen.append(gradient.shape))
     y = (x * w).sum()
     x.data = np.ones(shape)
-    with pytest.raises(RuntimeError, match="the data of a leaf was replaced by data of another"):
+    with pytest.raises(RuntimeError, match="leaf whose data was replaced by data of another"):
         y.backward()
     assert x.grad is w.grad is None
     assert seen == []
@@ -463,9 +465,9 @@ def test_a_gradient_lives_where_the_data_does():
     assert x.grad is None
     (x * x).sum().backward()
     assert x.grad.device == there
-    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor Array .*device1"):
+    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor .*Array .*device1"):
         x.grad = strict.ones(3)
-    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor Array .*device1"):
+    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor .*Array .*device1"):
         (x * x).backward(strict.ones(3))
 
 
@@ -493,9 +495,9 @@ def test_settings_may_follow_by_position():
     assert x[0].T.shape == (4, 3)
     with pytest.raises(ValueError, match="T is for matrices"):
         x.T  # noqa: B018
-    with pytest.raises(TypeError, match=r"sum\(x, \*, axis=None, keepdims=False\) got 4 arguments"):
+    with pytest.raises(TypeError, match=r"sum\(x, \*, axis=None, keepdims=False\) got 3 settings"):
         mh.ops.sum(x, 0, False, 1)
-    with pytest.raises(TypeError, match="got axis twice"):
+    with pytest.raises(TypeError, match="got 1 settings by position"):
         mh.ops.sum(x, 0, axis=0)
     with pytest.raises(TypeError, match="no gradient flows to max: detach"):
         x.clip(0.0, max=leaf())
@@ -566,7 +568,7 @@ def test_a_gradient_is_always_an_array_that_fits():
     assert type(x.grad) is type(seen[0]) is np.ndarray
     x.grad = mh.Tensor(2.0)
     assert type(x.grad) is np.ndarray
-    with pytest.raises(ValueError, match=r"shape \(2,\), the Tensor \(\)"):
+    with pytest.raises(ValueError, match=r"ndarray \(2,\) .*, the Tensor .*ndarray \(\)"):
         x.grad = np.ones(2)
     x.data = np.ones(3)
     assert x.grad is None

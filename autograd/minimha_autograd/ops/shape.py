@@ -141,8 +141,8 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     pad_width  for each axis (before, after); or one such pair, or one number, for all axes
     Raises ValueError for widths that are negative or do not fit.
     """
-    pair = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
-    pairs = [pair] * x.ndim if isinstance(pair[0], int) else pair
+    pair: Any = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
+    pairs: Any = [pair] * x.ndim if isinstance(pair[0], int) else pair
     if len(pairs) != x.ndim or any(not isinstance(n, int) or n < 0 for p in pairs for n in p):
         raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
     shape = tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True))
