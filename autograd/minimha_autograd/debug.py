@@ -41,9 +41,12 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
     elif callable(holder):
         parts = (getattr(holder, "__self__", None), getattr(holder, "__dict__", None))
     for part in parts:
-        if type(part) in backend.known:
+        kind = type(part)
+        if kind in backend.known:
             found.append(part)
-        elif type(part) not in _WITHOUT_ARRAYS and depth < _DEEPEST:
+        elif kind is tuple and _WITHOUT_ARRAYS.issuperset(map(type, part)):
+            continue  # a shape, for speed
+        elif kind not in _WITHOUT_ARRAYS and depth < _DEEPEST:
             find_arrays(part, found, depth + 1)
 
 

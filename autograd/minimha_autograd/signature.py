@@ -36,26 +36,23 @@ class Signature:
         self._texts = {p.name for p in arrays if p.annotation in (str, "str")}
         self._dtypes: dict[Any, Any] = {}
 
-    def bind(
-        self, inputs: tuple[Any, ...], settings: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The arrays in order, even if they were named or in a list, and the settings by name.
 
         An array argument by name that is no array, but a number or None, is passed on as a setting.
         """
-        if self._any_number and inputs and isinstance(inputs[0], list | tuple):
-            inputs, positional = tuple(inputs[0]), inputs[1:]
-        elif self._any_number:
-            positional = ()
-        else:
+        positional: tuple[Any, ...] = ()
+        if not self._any_number:
             inputs, positional = inputs[: self.arity], inputs[self.arity :]
+        elif inputs and isinstance(inputs[0], list | tuple):
+            inputs, positional = tuple(inputs[0]), inputs[1:]
         if positional:
-            names = self.settings[: len(positional)]
-            if len(names) < len(positional) or not settings.keys().isdisjoint(names):
+            by_place = dict(zip(self.settings, positional))  # noqa: B905  checked below
+            if len(by_place) < len(positional) or by_place.keys() & settings.keys():
                 raise TypeError(
                     f"{self.name}{self.shown} got {len(positional)} settings by position"
                 )
-            settings.update(zip(names, positional, strict=True))
+            settings |= by_place
         if not self._array_names.isdisjoint(settings):
             absent = self.arrays[len(inputs) :]
             while absent and isinstance(settings.get(absent[-1]), Number | str | None):
