@@ -141,7 +141,8 @@ def expected(kind: str, cell: dict[str, int], what: str = "seconds") -> dict[str
         "attention": (mh.cost.attention, PATHS),
     }[kind]
     costs = {way: cost(way, **cell) for way in ways}
-    return {way: c.seconds() if what == "seconds" else c.flops for way, c in costs.items()}
+    seconds = mh.cost.calibrate().seconds
+    return {way: seconds(c) if what == "seconds" else c.flops for way, c in costs.items()}
 
 
 def compared(seen: dict[str, float], said: dict[str, float]) -> tuple[list[str], list[str]]:

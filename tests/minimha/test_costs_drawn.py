@@ -39,7 +39,7 @@ def test_lines_are_the_costs_of_the_forms(compared, over):
     costs = compared.costs(**{over: 8})
     for axes, of in zip(
         figure.axes,
-        [lambda c: c.parameters, lambda c: c.flops, lambda c: c.seconds(EVEN)],
+        [lambda c: c.parameters, lambda c: c.flops, EVEN.seconds],
         strict=True,
     ):
         found = lines(axes)

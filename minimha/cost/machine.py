@@ -1,0 +1,120 @@
+"""How long steps take on a machine."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from minimha_autograd import Tensor, backend
+
+from ..projections import Projections
+from .projections import projections
+from .steps import Cost, short
+
+Curve = tuple[tuple[float, float], ...]
+"""Sizes, rising, and the seconds that each takes."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The times of a machine.
+
+    products  seconds of the product of two matrices, by its flops
+    walks     seconds of an operation on entries, by the bytes that it reads and writes
+    overhead  seconds of every array operation, however small
+    """
+
+    products: Curve
+    walks: Curve
+    overhead: float
+
+    def seconds(self, cost: Cost) -> float:
+        """The time to expect, in seconds: for each step
+
+            overhead + max(matrices · time(flops / matrices), time(bytes))
+
+        Source: Williams et al., "Roofline: An Insightful Visual Performance Model" (2009), with
+        curves in place of one peak and one bandwidth.
+        """
+        expected = 0.0
+        for s in cost.steps:
+            flops = s.matrices * _on(self.products, s.flops / s.matrices)
+            expected += s.times * (self.overhead + max(flops, _on(self.walks, s.bytes)))
+        return expected
+
+    def __str__(self) -> str:
+        flops, bandwidth = (max(n / t for n, t in curve) for curve in (self.products, self.walks))
+        slow = min(n / t for n, t in self.walks[-2:])
+        return (
+            f"{short(flops)}flop/s at best, {short(bandwidth)}B/s in the cache and "
+            f"{short(slow)}B/s in fresh memory, {short(self.overhead)}s a call"
+        )
+
+
+@functools.cache
+def calibrate(dtype: str = "float32") -> Machine:
+    """This machine, measured within two seconds at the first call.
+
+    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y; at
+              most as long as the smaller products they can be cut into, since threads that wait for
+              each other are left out
+    walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
+              the cache, beyond it, and in memory that the system has to provide first
+    overhead  of the stacked projections of a 2×2 input, forward and backward, by their steps
+    """
+
+    def ones(*shape: int) -> Any:
+        return backend.full(shape, 1.0, dtype=dtype)
+
+    products: list[tuple[float, float]] = []
+    for n in (8, 24, 64, 160, 384):
+        count = max(1, 48**3 // n**3)
+        a = ones(count, n, n)
+        times = [_seconds(f) for f in (lambda: a @ a, lambda: a @ a.mT, lambda: a.mT @ a)]  # noqa: B023
+        flops, least = 2.0 * n**3, sum(times) / 3 / count
+        if products:
+            least = min(least, products[-1][1] * flops / products[-1][0])
+        products.append((flops, least))
+    walks = []
+    for k in (21, 20, 19, 18, 17, 16, 14, 12, 10):  # later, the system provides memory faster
+        x = ones(2**k)
+        walks.append((3.0 * x.nbytes, _seconds(lambda: [x + x for _ in range(8)]) / 8))  # noqa: B023
+    walks.reverse()
+    small = Projections(2, 1, dtype=dtype)
+    one = Tensor(ones(2, 2), requires_grad=True)
+
+    def tiny() -> None:
+        q, k, v = small.project(one, one, one)
+        (q + k + v).backward(ones(1, 2, 2))
+
+    calls = projections(M=2, H=1, T=2).calls + 4  # two sums and their nodes
+    return Machine(tuple(products), tuple(walks), _seconds(tiny) / calls)
+
+
+def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
+    """The least time of the calls that fit into the budget: longer ones were interrupted."""
+    least = math.inf
+    call()
+    start = now = time.perf_counter()
+    while now - start < budget:
+        before, _ = now, call()
+        now = time.perf_counter()
+        least = min(least, now - before)
+    return least
+
+
+def _on(curve: Curve, size: float) -> float:
+    """The time of a size: a power of it between two points of the curve, in proportion beyond."""
+    if not size:
+        return 0.0
+    k = bisect.bisect([n for n, _ in curve], size)
+    if k in (0, len(curve)):
+        n, t = curve[min(k, len(curve) - 1)]
+        return t * size / n
+    (n, t), (n1, t1) = curve[k - 1 : k + 1]
+    return t * (size / n) ** (math.log(t1 / t) / math.log(n1 / n))

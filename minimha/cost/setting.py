@@ -1,0 +1,94 @@
+"""The sizes of a computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..checks import integer
+from ..projections import Sizes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The sizes of a computation, in the letters of the glossary: `Setting.of(M=512, H=8, T=128)`.
+
+    B, T, S  batch, query positions, key positions
+    sizes    M, Mk, Mv, H, G, D, Dv
+    cross    whether query, key and value are three inputs, and not one
+    bias     whether the projections have biases
+    dtype    "float32" or "float64"
+    """
+
+    B: int
+    T: int
+    S: int
+    sizes: Sizes
+    cross: bool
+    bias: bool
+    dtype: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        T: int,
+        H: int,
+        M: int | None = None,
+        B: int = 1,
+        S: int | None = None,
+        G: int | None = None,
+        D: int | None = None,
+        Dv: int | None = None,
+        Mk: int | None = None,
+        Mv: int | None = None,
+        bias: bool = True,
+        dtype: str = "float32",
+    ) -> Setting:
+        """M is H·D and D is M/H by default, so one of the two must be given; G is H, Dv is D, Mk is
+        M, Mv is Mk. Without S, Mk and Mv this is self-attention: one input, S = T.
+
+        Raises ValueError for sizes that do not go together.
+        """
+        if dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype is float32 or float64, not {dtype!r}: others are converted")
+        if M is None and D is None:
+            raise ValueError("M or D must be given: D is M/H")
+        H = integer(H, "H", least=1)
+        M = integer(H * integer(D, "D") if M is None else M, "M", least=1)
+        if D is None and M % H:
+            raise ValueError(f"M = {M} must be a multiple of H = {H}, or D be given")
+        D = M // H if D is None else D
+        key_width = M if Mk is None else Mk
+        sizes = Sizes(
+            d_model=M,
+            kdim=key_width,
+            vdim=key_width if Mv is None else Mv,
+            num_heads=H,
+            num_kv_heads=H if G is None else G,
+            head_dim=D,
+            v_head_dim=D if Dv is None else Dv,
+        )
+        return cls(
+            B=integer(B, "B", least=1),
+            T=integer(T, "T", least=1),
+            S=integer(T if S is None else S, "S", least=1),
+            sizes=sizes,
+            cross=any(n is not None for n in (S, Mk, Mv)),
+            bias=bias,
+            dtype=dtype,
+        )
+
+    def size(self, axis: str) -> int:
+        """The size of the axis "M", "H", "D" or "T"."""
+        z = self.sizes
+        return {"M": z.d_model, "H": z.num_heads, "D": z.head_dim, "T": self.T}[axis]
+
+    def __str__(self) -> str:
+        z = self.sizes
+        named = {
+            "B": self.B, "T": self.T, "S": self.S, "M": z.d_model, "Mk": z.kdim, "Mv": z.vdim,
+            "H": z.num_heads, "G": z.num_kv_heads, "D": z.head_dim, "Dv": z.v_head_dim,
+        }  # fmt: skip
+        default = {"S": "T", "Mk": "M", "Mv": "Mk", "G": "H", "Dv": "D"}
+        shown = [k for k, n in named.items() if k not in default or n != named[default[k]]]
+        return " ".join(f"{k}={named[k]}" for k in shown)
