@@ -10,7 +10,6 @@ import stat
 import struct
 import subprocess
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,8 @@ from minimha.homework.grading.connection import MOST, Connection, ConnectionLost
 from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import FAILED, PASSED, TO_DO, Task
 
-LIMITS = Limits(seconds=1.5, megabytes=250)
+LIMITS = Limits(seconds=20, megabytes=250)
+SHORT = Limits(seconds=3, megabytes=250)  # for what never ends
 HINTS = ("look", "do", "write")
 
 
@@ -75,10 +75,7 @@ FORBIDDEN = {
     "opens another file": "open('/etc/passwd')",
     "reads minimha": f"open({str(ANSWERS)!r})",
     "reads minimha by os.open": f"import os; os.open({str(ANSWERS)!r}, os.O_RDONLY)",
-    "reads minimha by FileIO": f"import io; io.FileIO({str(ANSWERS)!r})",
-    "reads minimha by open_code": f"import io; io.open_code({str(ANSWERS)!r})",
     "reads minimha by np.fromfile": f"import numpy as np; np.fromfile({str(ANSWERS)!r}, 'u1')",
-    "reads minimha by np.memmap": f"import numpy as np; np.memmap({str(ANSWERS)!r}, mode='r')",
     "reads minimha by a way round": f"open('{ENCODINGS}{'/..' * 20}{ANSWERS}')",
     "reads minimha by a loader": f"import importlib.machinery as m; m.SourceFileLoader('a', {str(ANSWERS)!r}).get_data({str(ANSWERS)!r})",
     "shows a path that is another": f"""
@@ -117,7 +114,6 @@ FORBIDDEN = {
     "makes a folder": "import os; os.mkdir('HERE/mine')",
     "links": "import os; os.symlink('/etc', 'HERE/mine')",
     "looks around": "import os; os.listdir('/')",
-    "looks around more": "import os; list(os.scandir('..'))",
     "goes elsewhere": "import os; os.chdir('HERE')",
     "forks": "import os; os.fork() or os._exit(0)",
     "makes a pipe": "import os; os.mkfifo('HERE/mine')",
@@ -130,7 +126,6 @@ FORBIDDEN = {
     "spawns": "import os; os.posix_spawn('/bin/true', ['true'], {})",
     "becomes another": "import os; os.execv('/bin/true', ['true'])",
     "kills its parent": "import os; os.kill(os.getppid(), 0)",
-    "kills its parent's group": "import os; os.killpg(os.getpgid(os.getppid()), 0)",
     "kills by a descriptor": "import os, _signal; _signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)",
     "raises its limits": "import resource; resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))",
     "starts processes": "import subprocess",
@@ -149,12 +144,8 @@ FORBIDDEN = {
     "runs at exit": "import atexit; atexit.register(print)",
     "has signals": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
     "has a database": "import sqlite3",
-    "has a window": "import tkinter",
     "imports minimha": "import minimha",
-    "imports minimha_autograd": "from minimha_autograd import gradcheck",
     "imports torch": "import torch",
-    "imports jax": "import jax",
-    "imports HIPS autograd": "import autograd",
     "imports by name": "import importlib; importlib.import_module('minimha')",
     "imports from a path": f"import sys; sys.path.insert(0, {str(ROOT)!r}); import minimha",
     "imports by file": f"""
@@ -165,7 +156,6 @@ FORBIDDEN = {
     "takes what is imported": "import sys; sys.modules['minimha']",
     "takes what others imported": "import numpy.testing as t; t._private.utils.os",
     "looks for objects": "import gc; gc.get_objects()",
-    "looks for referrers": "import gc; gc.get_referrers(int)",
     "hears events": "import sys; heard = []; sys.addaudithook(lambda *a: heard.append(a)); exec('1'); heard[0]",
     "traces": "import sys; sys.settrace(print)",
     "waits for input": "breakpoint()",
@@ -275,8 +265,9 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "ends itself": ("import os; os._exit(0)", "exit code 0"),
     "leaves": ("import sys; sys.exit(0)", "SystemExit"),
     "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    "loops": ("while True: pass", "not done after 1.5 seconds"),
-    "calls back for ever": ("while True: tap('y', dy)", "not done after 1.5 seconds"),
+    "sleeps": ("import time; time.sleep(99)", "not done after 3 seconds"),
+    "loops": ("while True: pass", "not done after 3 seconds"),
+    "calls back for ever": ("while True: tap('y', dy)", "not done after 3 seconds"),
     "crashes": ("np.lib.stride_tricks.as_strided(np.ones(1), (1 << 30,), (4096,)).sum()", "Segmentation"),
     "aborts": ("import os; os.abort()", "Abort"),
     "recurses": ("pullback(dy)", "RecursionError"),
@@ -292,14 +283,21 @@ FATAL = {  # only when the pullback is called: what was right before counts
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("end", "says"), FATAL.values(), ids=FATAL)
+SLOW = {"loops", "calls back for ever"}  # on a processor, unlike what sleeps
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name in SLOW))
+        for name, case in FATAL.items()
+    ],
+)
 def test_what_ends_one_check_leaves_the_others(end, says):
     source = RIGHT.replace("        return (factor", f"        {end}\n        return (factor")
-    start = time.monotonic()
-    first, second = judged(source)
+    first, second = judged(source, SHORT if "not done" in says else LIMITS)
     assert (first.outcome, second.outcome) == (PASSED, FAILED)
     assert says in second.message
-    assert time.monotonic() - start < 2 * LIMITS.seconds
     assert grading.score([first, second]) == pytest.approx(1 / 3)
 
 
@@ -386,20 +384,22 @@ def test_what_does_no_harm_costs_nothing(line):
     assert [verdict.outcome for verdict in verdicts] == [PASSED, PASSED], verdicts
 
 
-def zeros(*arguments, **_):
-    return np.zeros(3), lambda dy: _nothing(arguments)
+def lazy(*, copies=0, steps=False):
+    """An answer that is zeros, or its first argument, with the right gradient of that."""
 
+    def answer(*arguments, **_):
+        value = 1 * arguments[0] if copies else np.zeros(3)
 
-def zeros_and_steps(*arguments, **_):
-    return np.zeros(3), lambda dy: (*_nothing(arguments), {})
+        def pullback(dy):
+            others = [
+                x for x in arguments[copies:] if isinstance(x, np.ndarray) and x.dtype != bool
+            ]
+            gradients = [dy] * copies + [np.zeros(x.shape) for x in others]
+            return (*gradients, {}) if steps else tuple(gradients)
 
+        return value, pullback
 
-def the_first(x, *others, **_):
-    return 1 * x, lambda dy: (dy, *_nothing(others))
-
-
-def the_first_and_steps(x, *others, **_):
-    return 1 * x, lambda dy: (dy, *_nothing(others), {})
+    return answer
 
 
 def float32(*_, **__):
@@ -410,28 +410,26 @@ def refuse(*_, **__):
     raise ValueError
 
 
-def nan(*_, **__):
-    return np.nan
-
-
-def _nothing(arguments):
-    return tuple(
-        np.zeros(x.shape) for x in arguments if isinstance(x, np.ndarray) and x.dtype != bool
-    )
-
-
-LAZY = (zeros, zeros_and_steps, the_first, the_first_and_steps, float32, refuse, nan)
+LAZY = {
+    "zeros": lazy(),
+    "zeros and steps": lazy(steps=True),
+    "the first": lazy(copies=1),
+    "the first and steps": lazy(copies=1, steps=True),
+    "float32": float32,
+    "an error": refuse,
+    "NaN": lambda *_, **__: np.nan,
+}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("lazy", LAZY, ids=lambda lazy: lazy.__name__)
-def test_a_right_gradient_of_another_function_earns_nothing(lazy):
+@pytest.mark.parametrize("answer", LAZY.values(), ids=LAZY)
+def test_a_right_gradient_of_another_function_earns_nothing(answer):
     homework.load_tasks(ROOT / "docs" / "own_tasks.py")
     tasks = [*homework.course().values()]
     del homework.TASKS["sigmoid"]
     for task in tasks:
         given = grading.passed_by_stub(task)
-        assert grading.score(task.verdicts(lazy), given) == 0, task.name
+        assert grading.score(task.verdicts(answer), given) == 0, task.name
 
 
 def test_what_is_infinite_is_compared_entry_by_entry():
@@ -545,32 +543,39 @@ def test_too_much_from_many_calls_is_too_much(monkeypatch):
     assert judged(source)[1].message == "it sent back too much"
 
 
-def test_a_loop_at_the_start_costs_the_time_of_one_check():
-    start = time.monotonic()
-    first, second = judged("while True: pass")
-    assert first.message == second.message == "not done after 1.5 seconds"
-    assert time.monotonic() - start < 2
+def test_a_file_that_never_loads_is_waited_for_once(monkeypatch):
+    starts, start = [], Submission._start
+    monkeypatch.setattr(Submission, "_start", lambda self: starts.append(start(self)))
+    first, second = judged("import time; time.sleep(99)", Limits(1, 250))
+    assert first.message == second.message == "not done after 1 seconds"
+    assert len(starts) == 1
 
 
+@pytest.mark.thorough
 def test_a_task_takes_no_more_than_twice_the_time_of_a_check():
     task = Task(scaled, 1, 3, 5, HINTS, ())
     task.checks = [*TASK.checks, *TASK.checks]
-    start = time.monotonic()
-    verdicts = judged("def scaled(*_, **__):\n    while True: pass\n", Limits(0.7, 250), task)
+    source = "import time\ndef scaled(*_, **__):\n    time.sleep(99)\n"
+    verdicts = judged(source, SHORT, task)
     assert [verdict.message for verdict in verdicts] == [
-        *["not done after 0.7 seconds"] * 2,
+        *["not done after 3 seconds"] * 2,
         *["no time was left for this check"] * 2,
     ]
-    assert time.monotonic() - start < 2.5
 
 
 # --- the line
 
 
+ONE_A_TASK = {task.name: (task, wrong) for task, wrong in all_wrong()}
+ONE_A_CHAPTER = {task.chapter: task.name for task, _ in ONE_A_TASK.values()}.values()
+
+
 @pytest.mark.parametrize(
     ("task", "wrong"),
-    {task.name: (task, wrong) for task, wrong in all_wrong()}.values(),
-    ids=lambda x: getattr(x, "name", ""),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name not in ONE_A_CHAPTER))
+        for name, case in ONE_A_TASK.items()
+    ],
 )
 def test_a_wrong_answer_is_told_as_it_is_here(task, wrong):
     source = task.code(solved=True).replace(wrong.old, wrong.new)
@@ -720,14 +725,12 @@ def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkey
         (folder / name / "week 1").mkdir(parents=True)
         (folder / name / "week 1" / "scaled.py").write_text(RIGHT)
     theirs = [str(folder / name / "week 1" / "scaled.py") for name in names]
-    (folder / "loop" / "week 1" / "scaled.py").write_text("while True: pass")
+    (folder / "loop" / "week 1" / "scaled.py").write_text("import time; time.sleep(99)")
     (folder / "attack" / "week 1" / "scaled.py").write_text(HOSTILE.format(RIGHT, theirs))
     (folder / "stub" / "week 1" / "scaled.py").write_text(f"import numpy as np\n{TASK.code()}")
     (folder / "none" / "week 1" / "scaled.py").unlink()
     before = snapshot(folder)
-    start = time.monotonic()
-    assert grading.run(options(folder, "--json", "--csv", "--time", 1.5, "--seed", 7)) == 0
-    assert time.monotonic() - start < 8
+    assert grading.run(options(folder, "--json", "--csv", "--time", 3, "--seed", 7)) == 0
     assert snapshot(folder) == before
     report = json.loads(Path("grades.json").read_text(encoding="utf-8"))
     assert (report["seed"], report["minimha"]) == (7, minimha.__version__)
@@ -797,7 +800,7 @@ def test_strange_files_are_survived(tmp_path, capsys):
     (tmp_path / "secret_scaled.py").write_text(RIGHT)
     (tmp_path / "secret_scaled.py").chmod(0)
     os.makedirs(os.fsencode(tmp_path) + b"/\xff\xfe")
-    assert grading.run(options(tmp_path, "--csv", "-", "--time", 1.5)) == 0
+    assert grading.run(options(tmp_path, "--csv", "-")) == 0
     rows = [row[::3] for row in csv.reader(capsys.readouterr().out.splitlines()[1:])]
     assert rows[0] == ["big", "0.0", "big_scaled.py"]
     assert rows[1] == ["binary", "0.0", "binary_scaled.py"]
