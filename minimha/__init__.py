@@ -22,7 +22,7 @@ from minimha_autograd import (
 )
 from minimha_autograd.gradcheck import EXPLAINERS
 
-from . import functional, masks, projections
+from . import attention, functional, masks, projections
 from .attention import (
     attention_steps,
     explain_dispatch,
@@ -35,12 +35,13 @@ from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .transformers import GPT, Block
 
 if TYPE_CHECKING:
-    from . import attention, cost, diagnosis, homework, interchange, pictures
+    from . import cost, diagnosis, homework, interchange, pictures
 
 __version__ = "0.1.0"
 EXPLAINERS.append(f"{__name__}.diagnosis")
 masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures").mask_svg(mask)
 functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")
+attention.PROVIDERS.append(f"{__name__}.kernels.attention")
 
 __all__ = [
     "GPT",

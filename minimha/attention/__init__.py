@@ -1,21 +1,35 @@
 """Scaled dot-product attention: the public function, the implementations, and the choice of one."""
 
-from .dispatch import IMPLEMENTATIONS, Dispatch, implementation
+from typing import Any
+
+from .arguments import Arguments, attention_operation, check
+from .dispatch import PROVIDERS, Dispatch, implementation, implementations, register
 from .loop import attention_loop
 from .reference import attention, pair_scores, weighted_sum
-from .scaled_dot_product import check, explain_dispatch, scaled_dot_product_attention
+from .scaled_dot_product import explain_dispatch, scaled_dot_product_attention
 from .steps import attention_steps
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "PROVIDERS",
+    "Arguments",
     "Dispatch",
     "attention",
     "attention_loop",
+    "attention_operation",
     "attention_steps",
     "check",
     "explain_dispatch",
     "implementation",
     "pair_scores",
+    "register",
     "scaled_dot_product_attention",
     "weighted_sum",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """IMPLEMENTATIONS, all by name: looking at them loads the kernels."""
+    if name == "IMPLEMENTATIONS":
+        return implementations()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The ways to compute attention: each is the same function, forward and backward.
+"""The implementations of attention: each is the same function, forward and backward.
 
     with mh.implementation("loop"):
         out = mha(x)
@@ -6,56 +6,75 @@
 "loop"         one head at a time in a Python loop, `attention_loop`
 "reference"    batched matmuls over all heads, `attention`
 "fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
-"tiled"        in compiled tiles, whose products are BLAS's: no array of T × S entries
-"microkernel"  in compiled tiles, whose products stay in the registers of the CPU
-"auto"         what an enclosing `implementation` says, or the environment variable
-               MINIMHA_IMPLEMENTATION, else the fastest that is right for the arguments
+"tiled"        in compiled tiles that multiply by BLAS: no array of T × S entries
+"microkernel"  in compiled tiles that multiply in the registers of the CPU
+"auto"         the one that an enclosing `implementation` or the environment variable
+               MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
 
-Each means the counterpart for the library of the arrays; where there is none, or it does not serve,
-it is the reference. `explain_dispatch` tells.
+Each name stands for its counterpart in the library of the arrays. Where there is none, or it does
+not support the arguments, the reference computes; `explain_dispatch` says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from minimha_autograd import array_of
-
-from ..functional import acceleration
-from ..kernels import attention as kernels
+from .. import functional
+from .arguments import Arguments
 from .loop import attention_loop
 from .reference import attention
 
-IMPLEMENTATIONS: dict[str, Any] = {
-    "loop": attention_loop,
-    "reference": attention,
-    "fused": kernels.fused,
-    "tiled": kernels.tiled,
-    "microkernel": kernels.microkernel,
-}
+PROVIDERS: list[str] = []
+"""Names of the modules that register kernels, imported when a kernel is first asked for."""
+
+_implementations: dict[str, Any] = {"loop": attention_loop, "reference": attention}
+_obstacles: dict[str, Callable[[Arguments, bool], str | None]] = {}
+
+
+def register(name: str, operation: Any, obstacle: Callable[[Arguments, bool], str | None]) -> None:
+    """Make an operation, as `attention_operation` makes them, the implementation of this name.
+
+    obstacle  from the arguments and whether "auto" chooses: why this implementation cannot compute
+              them, or is not worth choosing; None if it is fine
+    """
+    _implementations[name], _obstacles[name] = operation, obstacle
+
+
+@functools.cache
+def implementations() -> dict[str, Any]:
+    """All of them by name, with those of the providers."""
+    for provider in PROVIDERS:
+        importlib.import_module(provider)
+    return _implementations
+
+
+def named(name: str) -> Any:
+    """The implementation of this name. Raises ValueError if there is none."""
+    found = _implementations.get(name) or implementations().get(name)
+    if found is None:
+        known = ", ".join(map(repr, ["auto", *implementations()]))
+        raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+    return found
 
 
 @contextlib.contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Within the block, compute attention in the way of this name wherever "auto" is asked for.
+    """Within the block, the implementation of this name computes attention instead of "auto".
 
-    Raises ValueError for a name that is not among `IMPLEMENTATIONS`, or "auto".
+    Raises ValueError for a name that is neither among `IMPLEMENTATIONS` nor "auto".
     """
-    _check(name)
-    token = acceleration.in_force.set(name)
+    if name != "auto":
+        named(name)
+    token = functional.acceleration.in_force.set(name)
     try:
         yield
     finally:
-        acceleration.in_force.reset(token)
-
-
-def _check(name: str) -> None:
-    if name != "auto" and name not in IMPLEMENTATIONS:
-        known = ", ".join(map(repr, ["auto", *IMPLEMENTATIONS]))
-        raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+        functional.acceleration.in_force.reset(token)
 
 
 class Dispatch(NamedTuple):
@@ -70,59 +89,63 @@ class Dispatch(NamedTuple):
         return "\n".join([f"{self.implementation} computes it", *lines])
 
 
-def choose(name: str, *inputs: Any, keep: Any = None) -> Any:
-    """The operation that computes attention of these inputs, seven as `attention` takes them.
+def choose(name: str, x: Arguments) -> Any:
+    """The operation that computes these arguments if this name is asked for."""
+    return _implementations[decide(name, x).implementation]
 
-    Raises ValueError as `implementation` does.
+
+def decide(name: str, x: Arguments) -> Dispatch:
+    """Which implementation computes these arguments, and why, if this name is asked for.
+
+    Raises ValueError for a name that is neither among `IMPLEMENTATIONS` nor "auto".
     """
-    return IMPLEMENTATIONS[decide(name, *inputs, keep=keep).implementation]
-
-
-def decide(name: str, *inputs: Any, keep: Any = None) -> Dispatch:
-    """The same with the reasons."""
-    name = acceleration.in_force.get() if name == "auto" else name
-    _check(name)
-    if name in ("loop", "reference"):
-        return Dispatch(name, {name: "asked for"})
-    query, key, value, _, sink, _, softcap = arrays = tuple(map(array_of, inputs))
-    if name == "auto" and (why := _too_small(query, key, value)):
-        return Dispatch("reference", {"reference": why})
-    if (why := kernels.obstacle(*arrays)) is not None:
-        asked = ("microkernel", "tiled", "fused") if name == "auto" else (name,)
-        reasons = dict.fromkeys(asked, why) | {"reference": "serves everything"}
-        return Dispatch("reference", reasons)
+    name = functional.acceleration.in_force.get() if name == "auto" else name
     if name != "auto":
-        if why := kernels.WAYS[name].obstacle(sink, softcap, keep, name == "microkernel"):
-            return Dispatch("reference", {name: why, "reference": "serves everything"})
-        return Dispatch(name, {name: "asked for"})
-    no_vectors = kernels.no_vectors()
-    best = "tiled" if no_vectors else "microkernel"
-    reasons = {
-        "microkernel": no_vectors or "any mask, on a CPU with vectors that multiply and add",
-        "tiled": "the same algorithm on BLAS: slower",
-        "fused": "holds all scores in memory: slower",
-        "reference": "passes over all scores several times: slower, but where a result is not "
-        "finite it is this one",
-        "loop": "the same one head at a time: slower",
-    }
-    few = max(query.shape[-2], key.shape[-2]) <= _IN_CACHE
-    if few and not kernels.WAYS["fused"].obstacle(sink, softcap, keep, False):
-        best = "fused"
-        reasons["fused"] = "so few positions that the scores of a head stay in the cache"
-        reasons["microkernel"] = "computes the weights twice: slower for few positions"
-    return Dispatch(best, reasons)
+        named(name)
+        candidates, verdict = (name,), "asked for"
+    elif why := _too_small(x):
+        return Dispatch("reference", {"reference": why})
+    elif max(x.shape[-2:]) <= _IN_CACHE:
+        candidates, verdict = (
+            ("fused", "microkernel", "tiled"),
+            "the scores of a head stay in the cache",
+        )
+    else:
+        candidates, verdict = ("microkernel", "tiled", "fused"), "the fastest that supports this"
+    auto, reasons = name == "auto", {}
+    for candidate in candidates:
+        obstacle = _obstacle(candidate, x, auto)
+        if obstacle is None:
+            reasons = {**(_SLOWER if auto else {}), **reasons, candidate: verdict}
+            return Dispatch(candidate, reasons)
+        reasons[candidate] = obstacle
+    return Dispatch("reference", {**reasons, "reference": "supports everything"})
 
 
-_ENOUGH = 2**19  # products of two numbers
-_FEW = 8  # queries that meet a key
+def _obstacle(name: str, x: Arguments, auto: bool) -> str | None:
+    if name in ("loop", "reference"):
+        return None
+    implementations()
+    return _obstacles[name](x.arrays, auto) if name in _obstacles else "it is not installed"
+
+
+_ENOUGH = 2**19  # multiplications
+_FEW = 8  # queries for each key
 _IN_CACHE = 32  # positions
+_SLOWER = {
+    "microkernel": "computes the weights twice: slower for few positions",
+    "tiled": "the algorithm of microkernel on BLAS: slower",
+    "fused": "holds all scores in memory: slower",
+    "reference": "passes over all scores several times: slower, but it computes what is not finite",
+    "loop": "one head at a time: slower",
+}
 
 
-def _too_small(query: Any, key: Any, value: Any) -> str | None:
+def _too_small(x: Arguments) -> str | None:
     """Why a kernel would not pay, or None."""
-    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
-    if pairs * (query.shape[-1] + value.shape[-1]) < _ENOUGH:
+    q, v = x.query.shape, x.value.shape
+    if math.prod(x.shape) * (q[-1] + v[-1]) < _ENOUGH:
         return "so few numbers that a kernel would not pay"
-    if query.shape[-2] * (query.shape[-3] // key.shape[-3] if query.ndim > 2 else 1) < _FEW:
+    if q[-2] * (q[-3] // v[-3] if len(q) > 2 else 1) < _FEW:
         return "so few queries for each key head that a kernel would not pay"
     return None

@@ -6,72 +6,55 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, backend
 from minimha_autograd.backend import Array, namespace
 
+from .arguments import Arguments, attention_operation
 from .reference import attention
 
 
-@operation
-def attention_loop(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None = None,
-    sink: Array | None = None,
-    scale: Array | float | None = None,
-    softcap: Array | float | None = None,
-    *,
-    mask: Array | None = None,
-    keep: Array | None = None,
-    p: float = 0.0,
-    return_weights: bool = True,
-    wanted: tuple[bool, ...],
-) -> tuple[Any, Pullback]:
+@attention_operation
+def attention_loop(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
     """`attention`, head by head: arguments, values and pullback are the same.
 
     The gradient of what heads share, such as the key of a group, is the sum over those heads.
     """
-    inputs = query, key, value, bias, sink, scale, softcap
-    settings: dict[str, Any] = {"keep": keep, "p": p, "return_weights": return_weights}
-    if backend.is_half(query):
-        return in_float32(attention_loop, *inputs, mask=mask, wanted=wanted, **settings)
-    lead, t = tuple(query.shape[:-2]), query.shape[-2]
-    s, dv = value.shape[-2:]
+    query, key, value = x[:3]
+    lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
     if not math.prod(lead):  # no head to loop over
-        return attention.with_pullback(*inputs, mask=mask, wanted=wanted, **settings)
-    inputs = query, _per_head(key, query), _per_head(value, query), bias, sink, scale, softcap
-    tails = *(tuple(x.shape[-2:]) for x in inputs[:3]), (t, s), (), (t, s), (t, s)
-    of_key, of_value = tuple(key.shape), tuple(value.shape)
-    columns = [_heads(x, lead, tail) for x, tail in zip(inputs, tails, strict=True)]
-    visible, kept = _heads(mask, lead, (t, s)), _heads(keep, lead, (t, s))
-    results, pulls = zip(
+        settings = x.settings(return_weights=True)
+        return attention.with_pullback(*x.inputs, **settings, wanted=wanted)
+    inputs = query, _per_head(key, query), _per_head(value, query), *x[3:7]
+    shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
+    heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)
+    masks, keeps = _heads(x.resolved_mask(), lead, (t, s)), _heads(x.keep, lead, (t, s))
+    values, pulls = zip(
         *(
-            attention.with_pullback(*(x[n] for x in columns), mask=m, keep=k, p=p, wanted=wanted)
-            for n, (m, k) in enumerate(zip(visible, kept, strict=True))
+            attention.with_pullback(*head, mask=mask, keep=keep, p=x.p, wanted=wanted)
+            for head, mask, keep in zip(heads, masks, keeps, strict=True)
         ),
         strict=True,
     )
+    groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         cotangents = zip(_heads(dout, lead, (t, dv)), _heads(dweights, lead, (t, s)), strict=True)
         gradients = zip(*(pull(*dy) for pull, dy in zip(pulls, cotangents, strict=True)))  # noqa: B905
         dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
-        return dquery, _per_group(dkey, of_key), _per_group(dvalue, of_value), *rest
+        return dquery, _per_group(dkey, groups), _per_group(dvalue, of_value), *rest
 
-    outs, weights = (_joined(parts, lead) for parts in zip(*results, strict=True))
-    if not return_weights:
-        return outs, lambda dout: pullback(dout, None)
-    return (outs, weights), pullback
+    out, weights = (_joined(parts, lead) for parts in zip(*values, strict=True))
+    return (out, weights), pullback
 
 
-def _heads(x: Any, lead: tuple[int, ...], tail: tuple[int, ...]) -> list[Any]:
-    """What broadcasts to (*lead, *tail), head by head; a number or None as often as needed."""
+def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+    """An array that broadcasts to (*lead, *shape), as a list with one of that shape for each head;
+    a number or None repeated."""
     count = math.prod(lead)
     if not backend.is_array(x):
         return [x] * count
     xp = namespace(x)
-    flat = xp.reshape(xp.broadcast_to(x, (*lead, *tail)), (count, *tail))
+    flat = xp.reshape(xp.broadcast_to(x, (*lead, *shape)), (count, *shape))
     return [flat[n, ...] for n in range(count)]
 
 
@@ -91,7 +74,7 @@ def _per_head(x: Array, query: Array) -> Array:
 
 
 def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """The sum of the gradients of those copies, of what had this shape."""
+    """(…, H, S, N) -> (…, G, S, N), of this shape: the sum over the query heads of a key head."""
     if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)

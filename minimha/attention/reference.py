@@ -1,4 +1,4 @@
-"""Attention on arrays: the reference, with its hand-derived backward, and its two products.
+"""Attention on arrays: the reference, stage by stage, with its hand-derived backward.
 
 Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1.
 """
@@ -8,73 +8,54 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..functional.dropout import dropout
-from ..functional.masked_products import gather, harmless, hide, is_finite, mix, products
-from ..functional.softmax import normalised, through_softmax
+from .. import functional
+from ..functional import (
+    gather,
+    harmless,
+    hide,
+    is_finite,
+    masked_softmax,
+    mix,
+    products,
+    sink_softmax,
+)
+from .arguments import Arguments, attention_operation
 
 
-@operation
-def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None = None,
-    sink: Array | None = None,
-    scale: Array | float | None = None,
-    softcap: Array | float | None = None,
-    *,
-    mask: Array | None = None,
-    keep: Array | None = None,
-    p: float = 0.0,
-    return_weights: bool = True,
-    wanted: tuple[bool, ...],
-) -> tuple[Any, Pullback]:
+@attention_operation
+def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
     """The values (out, weights) of attention and the pullback to all seven arguments.
 
         raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
         scaled  = scale · raw                draw = scale · dscaled,  dscale = dscaled · raw
-        capped  = softcap · t, t = tanh(u)   dscaled = dscores · t',  t' = 1 − t²
-        scores  = capped + bias              dbias = dscores
+        capped  = softcap · t, t = tanh(u)   dscaled = dcapped · (1 − t²)
+        scores  = capped + bias              dcapped = dbias = dscores
         weights = softmax(scores)            dscores = weights · (dweights − Σ dweights · weights)
         dropped = keep · weights / (1 − p)   dweights = keep · ddropped / (1 − p)
         out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
-    with u = scaled / softcap and dsoftcap = dscores · (t − u · t'); the right column is to be read
-    upwards. The sink enters the softmax as in `sink_softmax`.
+    with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
+    from the bottom up. With a sink, softmax is `sink_softmax`.
 
-    Shapes as in `scaled_dot_product_attention`; mask is a boolean array, scale and softcap
-    broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing anywhere, even if
-    it is NaN. Without return_weights out is the only value.
+    Shapes as in `scaled_dot_product_attention`; mask is a boolean array or one of `minimha.masks`,
+    scale and softcap broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing
+    anywhere, even if it is NaN. With return_weights=False out is the only value.
     """
-    inputs = query, key, value, bias, sink, scale, softcap
-    if backend.is_half(query):
-        settings: dict[str, Any] = {"keep": keep, "p": p, "return_weights": return_weights}
-        return in_float32(attention, *inputs, mask=mask, wanted=wanted, **settings)
-    xp = namespace(query, key, value)
-    visible = visible_pairs(mask, bias)
-    factor: Any = 1 / math.sqrt(query.shape[-1]) if scale is None else harmless(scale, visible)
-    softcap = harmless(softcap, visible)
-    raw = products(query, key, visible)  # (…, H, T, S)
-    scores = factor * raw
-    if softcap is not None:
-        u = scores / softcap
-        t = xp.tanh(u)
-        scores = softcap * t
-        u = u if wanted[6] else None
-    if bias is not None:
-        scores = scores + bias
-    raw = raw if wanted[5] else None  # what the pullback does not name is not kept
-    weights, drained = normalised(
-        scores, None if sink is None else sink[..., None, None], -1, visible
-    )
-    dropped, pull_dropout = weights, None
-    if keep is not None:
-        dropped, pull_dropout = dropout.with_pullback(weights, keep, p=p)
-    out = mix(dropped, value, visible)  # (…, H, T, Dv)
+    query, key, value, bias, sink, scale, softcap = x.inputs
+    visible = visible_pairs(x.resolved_mask(), bias)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else harmless(scale, visible)
     through_scores = any(w for k, w in enumerate(wanted) if k != 2)
+
+    raw = products(query, key, visible)  # (…, H, T, S)
+    scaled, pull_scaled = _scaled(raw, scale, wanted[5])
+    capped, pull_capped = _capped(scaled, harmless(softcap, visible), wanted[6])
+    scores = capped if bias is None else capped + bias
+    weights, pull_weights = _normalised(scores, sink, visible)
+    dropped, pull_dropped = _dropped(weights, x.keep, x.p)
+    out = mix(dropped, value, visible)  # (…, H, T, Dv)
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dvalue = None
@@ -82,35 +63,66 @@ def attention(
             dvalue = gather(dropped, dout, visible, value) if wanted[2] else None
             if not through_scores:
                 return None, None, dvalue, None, None, None, None
-            through_out = products(dout, value, visible)
-            if pull_dropout is not None:
-                through_out = pull_dropout(through_out)[0]
+            through_out = pull_dropped(products(dout, value, visible))
             dweights = through_out if dweights is None else dweights + through_out
-        dscores, mean = through_softmax(weights, dweights, -1, visible)
-        dscaled, dsoftcap = dscores, None
-        if softcap is not None:
-            slope = 1 - t * t
-            dscaled = dscores * slope
-            dsoftcap = None if u is None else dscores * (t - u * slope)
-        dscale = None if raw is None else dscaled * raw
-        draw = factor * dscaled
-        return (
-            mix(draw, key, visible) if wanted[0] else None,
-            gather(draw, query, visible, key) if wanted[1] else None,
-            dvalue,
-            dscores,
-            None if drained is None else -xp.sum(drained * mean, axis=(-2, -1)),
-            dscale,
-            dsoftcap,
-        )
+        dscores, dsink = pull_weights(dweights)
+        dscaled, dsoftcap = pull_capped(dscores)
+        draw, dscale = pull_scaled(dscaled)
+        dquery = mix(draw, key, visible) if wanted[0] else None
+        dkey = gather(draw, query, visible, key) if wanted[1] else None
+        return dquery, dkey, dvalue, dscores, dsink, dscale, dsoftcap
 
-    if not return_weights:
-        return out, lambda dout: pullback(dout, None)
     return (out, weights), pullback
 
 
+def _scaled(raw: Array, scale: Any, wanted: bool) -> tuple[Array, Pullback]:
+    """y = scale · raw.   draw = scale · dy, dscale = dy · raw, None unless wanted."""
+    saved = raw if wanted else None
+    return scale * raw, lambda dy: (scale * dy, None if saved is None else dy * saved)
+
+
+def _capped(scaled: Array, softcap: Any, wanted: bool) -> tuple[Array, Pullback]:
+    """y = softcap · t, t = tanh(u), u = scaled / softcap; with None for softcap y = scaled.
+
+    dscaled = dy · (1 − t²), dsoftcap = dy · (t − u · (1 − t²)), None unless wanted.
+    """
+    if softcap is None:
+        return scaled, lambda dy: (dy, None)
+    u = scaled / softcap
+    t = namespace(u).tanh(u)
+    saved = u if wanted else None
+
+    def pullback(dy: Array) -> tuple[Array, Array | None]:
+        slope = 1 - t * t
+        return dy * slope, None if saved is None else dy * (t - saved * slope)
+
+    return softcap * t, pullback
+
+
+def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
+    """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H)."""
+    if sink is None:
+        weights, pull = masked_softmax(scores, mask=visible)
+        return weights, lambda dy: (*pull(dy), None)
+    weights, pull = sink_softmax.with_pullback(scores, sink[..., None, None], mask=visible)
+
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        dscores, dsink = pull(dy)
+        return dscores, dsink[..., 0, 0]
+
+    return weights, pullback
+
+
+def _dropped(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
+    """The weights after dropout, the same without a keep."""
+    if keep is None:
+        return weights, lambda dy: dy
+    dropped, pull = functional.dropout.with_pullback(weights, keep, p=p)
+    return dropped, lambda dy: pull(dy)[0]
+
+
 def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
-    """The mask, less the pairs whose bias is −∞; None if nothing is hidden."""
+    """The mask without the pairs whose bias is −∞; None if nothing is hidden."""
     if bias is None:
         return mask
     xp = namespace(bias)

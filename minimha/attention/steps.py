@@ -9,12 +9,10 @@ from typing import Any
 from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array
 
-from .. import masks
-from ..functional.dropout import dropout as drop
-from ..functional.masked_products import harmless
-from ..functional.softmax import sink_softmax, softmax
+from .. import functional
+from ..functional import harmless, sink_softmax
+from .arguments import arguments, shows_signature_of
 from .reference import pair_scores, visible_pairs, weighted_sum
-from .scaled_dot_product import check, drawn
 
 
 class Steps(Mapping[str, Any]):
@@ -46,20 +44,9 @@ class Steps(Mapping[str, Any]):
         return f"Steps({', '.join(f'{name} {tuple(x.shape)}' for name, x in self.items())})"
 
 
+@shows_signature_of(arguments)
 def attention_steps(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: masks.Mask | Array | None = None,
-    *,
-    bias: Any = None,
-    scale: Any = None,
-    softcap: Any = None,
-    sink: Any = None,
-    dropout: float = 0.0,
-    rng: backend.Generator | None = None,
-    keep: Array | None = None,
-    tap: Callable[[str, Any], Any] = lambda _, x: x,
+    *args: Any, tap: Callable[[str, Any], Any] = lambda _, x: x, **kwargs: Any
 ) -> Steps:
     """`scaled_dot_product_attention`, all of it by name: a `Steps` of
 
@@ -74,25 +61,26 @@ def attention_steps(
         out      dropped V                               (…, H, T, Dv)
 
     Arguments, errors and the last step are those of `scaled_dot_product_attention`, and so are the
-    gradients, found by the tape and not by hand. Of a hidden pair raw, scaled and capped are left
-    out where they are not finite.
+    gradients, which the tape finds here. Where raw, scaled or capped is not finite for a hidden
+    pair, it is replaced by a finite number.
 
-    tap  called with the name and the value of each step that has a gradient; what it returns takes
-         the place of the value
+    tap  called with the name and the value of each step that has a gradient; its result replaces
+         the value
     """
-    check(query, key, value, bias, scale, softcap, sink)
-    q, k = array_of(query), array_of(key)
-    keep = drawn(dropout, rng, keep, q, k)
-    visible = visible_pairs(masks.resolve(mask, q, k), array_of(bias))
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else harmless(scale, visible)
-    softcap = harmless(softcap, visible)
-    half = q.dtype if backend.is_half(q) else None
+    given = arguments(*args, **kwargs)
+    arrays = given.arrays
+    visible = visible_pairs(arrays.resolved_mask(), arrays.bias)
+    scale = 1 / math.sqrt(given.query.shape[-1]) if given.scale is None else given.scale
+    inputs = given._replace(
+        scale=harmless(scale, visible), softcap=harmless(given.softcap, visible)
+    ).inputs
+    half = given.query.dtype if backend.is_half(arrays.query) else None
     if half is not None:
-        xp = backend.namespace(q)
-        query, key, value, bias, sink, scale, softcap = (
-            ops.astype(x, dtype=xp.float32) if backend.is_array(array_of(x)) else x
-            for x in (query, key, value, bias, sink, scale, softcap)
+        float32 = backend.namespace(arrays.query).float32
+        inputs = tuple(
+            ops.astype(x, dtype=float32) if backend.is_array(array_of(x)) else x for x in inputs
         )
+    query, key, value, bias, sink, scale, softcap = inputs
     steps = Steps()
     gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
@@ -110,12 +98,12 @@ def attention_steps(
         x = step("biased", ops.add(x, bias))
     x = step("scores", x if visible is None else ops.where(visible, x, -math.inf))
     if sink is None:
-        x = step("weights", softmax(x, mask=visible))
+        x = step("weights", functional.softmax(x, mask=visible))
     else:
         x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
-    if keep is not None:
-        steps._steps["keep"] = keep
-        x = step("dropped", drop(x, keep, p=dropout))
+    if given.keep is not None:
+        steps._steps["keep"] = given.keep
+        x = step("dropped", functional.dropout(x, given.keep, p=given.p))
     x = weighted_sum(x, value, mask=visible)
     step("out", x if half is None else ops.astype(x, dtype=half))
     return steps

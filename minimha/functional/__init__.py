@@ -1,23 +1,34 @@
 """What neural networks add to the engine's operations, each with its hand-derived pullback."""
 
-from . import acceleration as acceleration
+from . import acceleration
 from .cross_entropy import cross_entropy
-from .dropout import drop, dropout
+from .dropout import check_probability, draw, drop, dropout
 from .embedding import embedding
 from .gates import gelu, silu
 from .linear import linear
+from .masked_products import gather, harmless, hide, is_finite, mix, products
 from .norms import layer_norm, rms_norm
 from .rope import rope
-from .softmax import sink_softmax, softmax
+from .softmax import masked_softmax, sink_softmax, softmax
 
 __all__ = [
+    "acceleration",
+    "check_probability",
     "cross_entropy",
+    "draw",
     "drop",
     "dropout",
     "embedding",
+    "gather",
     "gelu",
+    "harmless",
+    "hide",
+    "is_finite",
     "layer_norm",
     "linear",
+    "masked_softmax",
+    "mix",
+    "products",
     "rms_norm",
     "rope",
     "silu",

@@ -13,9 +13,8 @@ from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array, Rng
 
 from .. import masks
-from ..attention import check, scaled_dot_product_attention
-from ..functional import rms_norm
-from ..functional.dropout import check_probability
+from ..attention import Arguments, check, scaled_dot_product_attention
+from ..functional import check_probability, rms_norm
 from ..nn import Module
 from ..projections import Form, Projections, project_out
 from .cache import KeyValueCache
@@ -185,7 +184,7 @@ class MultiHeadAttention(Module):
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
             if bias is not None:
-                check(q, k, v, bias)  # before the sum turns booleans into numbers
+                check(Arguments(q, k, v, bias))  # before the sum turns booleans into numbers
                 slopes = ops.add(bias, slopes)
             bias = slopes
         attended = scaled_dot_product_attention(

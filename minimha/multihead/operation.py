@@ -9,7 +9,7 @@ from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array
 
 from .. import masks
-from ..attention import attention, check
+from ..attention import attention
 from ..checks import integer
 from ..projections import project_in, project_out
 
@@ -59,7 +59,6 @@ def multi_head_attention(
     q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
     k, pull_k = project_in.with_pullback(key, w_k, b_k, num_heads=groups, wanted=to_k)
     v, pull_v = project_in.with_pullback(value, w_v, b_v, num_heads=groups, wanted=to_v)
-    check(q, k, v)
     (heads, weights), pull_attention = attention.with_pullback(
         q,
         k,

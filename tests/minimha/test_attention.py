@@ -140,9 +140,10 @@ def test_a_bias_of_minus_infinity_counts_as_masked(qkv, rng):
         np.testing.assert_array_equal(one.grad, other.grad)
 
 
-def test_the_operation_takes_arrays_for_masks_not_rules(qkv):
-    with pytest.raises(TypeError, match="mask must be a boolean array, not of type _Causal"):
-        mh.attention.attention(*qkv, mask=mh.masks.causal(offset=0))
+def test_a_mask_that_is_not_boolean_is_refused_by_operations(qkv):
+    for operation in mh.attention.IMPLEMENTATIONS.values():
+        with pytest.raises(TypeError, match="mask must be a boolean array, not of dtype float64"):
+            operation(*qkv, mask=np.zeros((T, S)))
     with pytest.raises(TypeError, match="not of dtype float64"):
         mh.functional.softmax(qkv[0], mask=np.zeros(4))
 

@@ -16,14 +16,14 @@ import minimha as mh
 from minimha import masks
 from minimha.attention import IMPLEMENTATIONS, attention
 from minimha.kernels import attention as ways
-from minimha.kernels import given as slabs
-from minimha.kernels import threads, tiles
+from minimha.kernels import threads
+from minimha.kernels.attention import layout, tiled
 
 pytest.importorskip("numba")
 TILED = "tiled", "microkernel"
 KERNELS = "fused", *TILED
-T = 1, 7, 49, 97, 2 * max(tiles.FORWARD[0], tiles.BACKWARD[0]) + 5
-S = 1, 13, 97, tiles.BACKWARD[1] + 3, max(tiles._FAR, tiles.FORWARD[1]) + 37
+T = 1, 7, 49, 97, 2 * max(tiled.FORWARD[0], tiled.BACKWARD[0]) + 5
+S = 1, 13, 97, tiled.BACKWARD[1] + 3, max(tiled._IN_CACHE, tiled.FORWARD[1]) + 37
 MORE_MASKS = MASKS | {
     "window": lambda *_: (masks.sliding_window(3, 40, align="bottom-right"), None),
     "prefix": lambda rng, batch, shape: (masks.prefix(shape[-1] // 2), None),
@@ -69,8 +69,8 @@ def changed(module, **names):
 def small_tiles():
     """Many tiles, operands, threads and slabs, of little work."""
     with (
-        changed(tiles, FORWARD=(24, 96), BACKWARD=(24, 64), _FAR=80),
-        changed(slabs, _SLAB=1, _LEAST=32, _THREADS=1, _PIECE=1),
+        changed(tiled, FORWARD=(24, 96), BACKWARD=(24, 64), _IN_CACHE=80),
+        changed(layout, _MASK_ENTRIES=1, _MASK_QUERIES=32, _THREADS_PAY=1, _PIECE=1),
     ):
         yield
 
@@ -324,7 +324,7 @@ def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
 def test_its_gradients_are_those_of_its_own_forward(name, rng, monkeypatch):
     """By differences of real numbers, through the kernel, beyond a tile; nothing else is asked."""
     calls = []
-    how = ways.WAYS[name]
+    how = ways.fused if name == "fused" else ways.tiled
     monkeypatch.setattr(how, "forward", lambda x, f=how.forward: calls.append(x) or f(x))
     t, s = 30, 131
     case = large(

@@ -11,9 +11,10 @@ CASES = """
 import numpy as np, minimha as mh
 from minimha import masks
 from minimha.attention import IMPLEMENTATIONS, attention
-from minimha.kernels import attention as ways, given, threads, tiles
-tiles.FORWARD, tiles.BACKWARD, tiles._FAR = (24, 96), (24, 64), 80
-given._THREADS, given._PIECE, given._SLAB, given._LEAST = 1, 1, 1, 32
+from minimha.kernels import attention as ways, threads
+from minimha.kernels.attention import layout, tiled
+tiled.FORWARD, tiled.BACKWARD, tiled._IN_CACHE = (24, 96), (24, 64), 80
+layout._THREADS_PAY, layout._PIECE, layout._MASK_ENTRIES, layout._MASK_QUERIES = 1, 1, 1, 32
 rng = np.random.default_rng(4)
 
 class OutOfOrder:

@@ -1,0 +1,261 @@
+"""The arguments of attention: their names, their checks, and operations that take them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from numbers import Number, Real
+from typing import Any, NamedTuple
+
+from minimha_autograd import Pullback, array_of, backend, in_float32, operation
+from minimha_autograd.backend import Array, namespace
+
+from .. import masks
+from ..functional import check_probability, draw
+
+
+class Arguments(NamedTuple):
+    """What every implementation of attention computes with. The first seven have gradients."""
+
+    query: Any  # (…, H, T, D)
+    key: Any  # (…, G, S, D)
+    value: Any  # (…, G, S, Dv)
+    bias: Any = None  # broadcasts to (…, H, T, S)
+    sink: Any = None  # broadcasts to (…, H)
+    scale: Any = None  # a number, or broadcasts to (…, H, T, S)
+    softcap: Any = None  # a number, or broadcasts to (…, H, T, S)
+    mask: masks.Mask | Array | None = None  # broadcasts to (…, H, T, S)
+    keep: Array | None = None  # broadcasts to (…, H, T, S)
+    p: float = 0.0
+    return_weights: bool = True
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The seven that have gradients."""
+        return self[:7]
+
+    def settings(self, *, return_weights: bool) -> dict[str, Any]:
+        """The others, by name, for a call of an implementation."""
+        return {
+            "mask": self.mask, "keep": self.keep, "p": self.p, "return_weights": return_weights,
+        }  # fmt: skip
+
+    @property
+    def arrays(self) -> Arguments:
+        """The same without Tensors."""
+        return Arguments(*map(array_of, self.inputs), *self[7:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(…, H, T, S), the shape of the scores."""
+        return (*self.query.shape[:-1], self.key.shape[-2])
+
+    def resolved_mask(self) -> Array | None:
+        """The mask as a boolean array; the query must be one, too."""
+        if isinstance(self.mask, masks.Mask):
+            return self.mask.array(self.shape, like=self.query)
+        return self.mask
+
+
+def arguments(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    dropout: float = 0.0,
+    rng: backend.Generator | None = None,
+    keep: Array | None = None,
+) -> Arguments:
+    """The arguments of `scaled_dot_product_attention`, checked, with keep drawn from rng."""
+    if keep is not None:
+        if dropout == 0:
+            raise ValueError("keep is given and dropout is 0: say the dropout of that draw as well")
+        keep = array_of(keep)
+    x = Arguments(query, key, value, bias, sink, scale, softcap, keep=keep, p=dropout)
+    check(x)
+    if mask is not None:
+        x = x._replace(mask=masks.typed(mask, x.shape))
+    if keep is None and dropout != 0:
+        x = x._replace(keep=draw(dropout, rng, x.shape, like=array_of(query), name="dropout"))
+    return x
+
+
+def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `help` show the parameters of model for a function of *args and **kwargs, and those of
+    its own parameters that model does not have."""
+
+    def decorate(function: Any) -> Any:
+        parameters = dict(inspect.signature(model).parameters)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                parameters.setdefault(name, parameter)
+        function.__signature__ = inspect.Signature(list(parameters.values()))
+        return function
+
+    return decorate
+
+
+def attention_operation(function: Callable[..., tuple[Any, Pullback]]) -> Any:
+    """Make an implementation of attention an operation: the signature and the checks of all.
+
+    function  called with checked `Arguments` and with which of the seven gradients are wanted;
+              returns (out, weights) and the pullback that takes a cotangent for each
+    """
+
+    def attend(
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        sink: Array | None = None,
+        scale: Array | float | None = None,
+        softcap: Array | float | None = None,
+        *,
+        mask: masks.Mask | Array | None = None,
+        keep: Array | None = None,
+        p: float = 0.0,
+        return_weights: bool = True,
+        wanted: tuple[bool, ...],
+    ) -> tuple[Any, Pullback]:
+        x = Arguments(query, key, value, bias, sink, scale, softcap, mask, keep, p, return_weights)
+        check(x)
+        if backend.is_half(query):
+            return in_float32(
+                lifted, *x.inputs, **x.settings(return_weights=return_weights), wanted=wanted
+            )
+        (out, weights), pullback = function(x, wanted)
+        if return_weights:
+            return (out, weights), pullback
+        return out, lambda dout: pullback(dout, None)
+
+    signature = inspect.signature(attend)
+    functools.update_wrapper(attend, function)
+    attend.__signature__ = signature  # type: ignore[attr-defined]  # not the one of function
+    lifted = operation(attend)
+    return lifted
+
+
+def check(x: Arguments) -> None:
+    """Raise unless attention is defined for these arguments.
+
+    Kernels rely on this: they do not check where an array ends.
+    """
+    query, key, value, bias, sink, scale, softcap = arrays = tuple(map(array_of, x.inputs))
+    if (
+        type(query) is type(key) is type(value) is backend.HostArray
+        and query.dtype is key.dtype is value.dtype
+        and query.shape == key.shape == value.shape
+        and query.ndim > 1
+        and query.shape[-1]
+        and query.dtype.kind == "f"
+        and bias is sink is scale is softcap is x.keep is None
+        and (x.mask is None or isinstance(x.mask, masks.Mask))
+    ):
+        return  # fast path: saves a tenth of the time of a small call
+    _check_floats(_AXES[0], query)
+    for name, a in zip(_NAMES, arrays[1:], strict=True):
+        if not (a is None or (type(a) is type(query) and a.dtype is query.dtype)):
+            _check_type(name, a, query)
+    for name, a in zip(_AXES, arrays, strict=False):
+        if a.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(a.shape)}: it needs two axes at least")
+    if why := _mismatch(query.shape, key.shape, value.shape):
+        shapes = (f"{name} is {tuple(a.shape)}" for name, a in zip(_AXES, arrays, strict=False))
+        raise ValueError(f"{why}: {', '.join(shapes)}")
+    scores = (*query.shape[:-1], key.shape[-2])
+    for name, a in (("bias", bias), ("scale", scale), ("softcap", softcap)):
+        if a is not None and not isinstance(a, Number):
+            _check_broadcasts(name, a, scores, "(…, H, T, S)")
+    if sink is not None:
+        _check_broadcasts("sink", sink, scores[:-2], "(…, H)")
+    if isinstance(softcap, Number) and not (isinstance(softcap, Real) and 0 < softcap < math.inf):
+        raise ValueError(
+            f"softcap = {softcap!r}: a positive, finite number is required; for no cap leave it out"
+        )
+    _check_boolean("mask", x.mask, query, scores)
+    _check_boolean("keep", x.keep, query, scores)
+    if x.keep is not None:
+        check_probability(x.p, "dropout")
+
+
+_AXES = "query (…, H, T, D)", "key (…, G, S, D)", "value (…, G, S, Dv)"
+_NAMES = *_AXES[1:], "bias", "sink", "scale", "softcap"
+_PURPOSES = {
+    "bias": "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
+    "True = may attend",
+    "sink": "it is a logit for each head",
+    "scale": "it multiplies the scores",
+    "softcap": "it multiplies the scores",
+}
+
+
+def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str | None:
+    """What is wrong with the shapes of query, key and value, or None."""
+    if q[-1] != k[-1] or not q[-1]:
+        return "query and key need the same width D, at least 1"
+    if k[-2] != v[-2]:
+        return "key and value need the same number of positions S"
+    if k[:-2] != v[:-2]:
+        return "key and value need the same batch and heads (…, G)"
+    if q[:-3] != k[:-3] or len(q) != len(k):
+        return "query, key and value need the same batch and heads (…)"
+    h, g = (1, 1) if len(q) == 2 else (q[-3], k[-3])
+    if h != g and (not g or h % g):
+        return f"the {h} heads H of query must be a multiple of the {g} heads G of key and value"
+    return None
+
+
+def _check_type(name: str, x: Any, query: Array) -> None:
+    """Raise unless x is an array like query, or a number where that may be."""
+    if name in ("scale", "softcap") and isinstance(x, Number):
+        if isinstance(x, bool):
+            raise ValueError(f"{name} = {x!r}: a number is required")
+        return
+    _check_floats(name, x)
+    _check_library(name, x, query)
+
+
+def _check_boolean(name: str, x: Any, query: Array, scores: tuple[int, ...]) -> None:
+    if x is not None and not isinstance(x, masks.Mask):
+        backend.require(backend.is_boolean, x, name)
+        _check_broadcasts(name, x, scores, "(…, H, T, S)")
+        _check_library(name, x, query)
+
+
+def _check_floats(name: str, x: Any) -> None:
+    if not backend.is_array(x):
+        raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
+    if not (backend.is_floating(x) or backend.is_complex(x)):
+        why = _PURPOSES.get(name, "attention needs floating-point numbers")
+        raise TypeError(f"{name} has dtype {x.dtype}: {why}")
+
+
+def _check_library(name: str, x: Array, query: Array) -> None:
+    """Raise TypeError for an array of another library or type of real floats than query."""
+    if namespace(x) is not namespace(query) or (
+        backend.is_floating(x) and backend.is_floating(query) and x.dtype != query.dtype
+    ):
+        name = name.partition(" ")[0]
+        raise TypeError(
+            f"query is {_described(query)}, {name} is {_described(x)}: convert one, nothing is "
+            "converted silently"
+        )
+
+
+def _described(x: Array) -> str:
+    library = type(x).__module__.partition(".")[0]
+    return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+
+
+def _check_broadcasts(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
+    if not masks.broadcasts(tuple(x.shape), shape):
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}, which does not broadcast to {axes} {shape}"
+        )

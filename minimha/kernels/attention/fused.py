@@ -1,0 +1,70 @@
+"""Attention that holds all scores in memory and passes over them once: the host's side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...attention import Arguments
+from .layout import KernelArguments, four_axes, heads_first
+
+
+def obstacle(x: Arguments) -> str | None:
+    """What this kernel does not compute."""
+    for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
+        if a is not None:
+            return f"it knows no {name}"
+    return None
+
+
+def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
+    """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
+    from ..cpu import attention_one_pass
+
+    query, key, value = _heads_first(x)
+    (b, h, t, _), dv = query.shape, value.shape[-1]
+    weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
+    for t0, t1, inside in x.mask_blocks():
+        attention_one_pass.weights_from_scores(
+            x.shared(b * h), weights, x.start, x.stop, inside, x.bias, x.scale, t0, t1
+        )
+    out = (_grouped(weights, x) @ value).reshape(*x.shape[:-1], dv)
+    return (out, weights) if np.all(np.isfinite(out)) else None
+
+
+def backward(
+    x: KernelArguments,
+    out: np.ndarray,
+    weights: np.ndarray,
+    dout: np.ndarray,
+    wanted: tuple[bool, ...],
+) -> tuple[np.ndarray | None, ...] | None:
+    """The gradients of the seven inputs of attention; None unless they are finite."""
+    from ..cpu import attention_one_pass
+
+    query, key, value = _heads_first(x)
+    (b, h, t, _), s = query.shape, key.shape[2]
+    dout = _grouped(four_axes(dout), x)
+    dvalue = _grouped(weights, x).mT @ dout
+    dscores = (dout @ value.mT).reshape(weights.shape)
+    nonfinite = np.zeros(1, bool)
+    attention_one_pass.scores_backward(
+        x.shared(b * h * t), weights.reshape(-1, s), dscores.reshape(-1, s), nonfinite
+    )
+    if nonfinite[0]:
+        return None
+    grouped = _grouped(dscores, x)
+    dquery = x.scale * (grouped @ key).reshape(query.shape)
+    dkey = x.scale * (grouped.mT @ _grouped(query, x))
+    if not all(np.all(np.isfinite(dx)) for dx in (dquery, dkey, dvalue)):
+        return None
+    return x.gradients(dquery, dkey, dvalue, dscores if wanted[3] else None)
+
+
+def _grouped(y: np.ndarray, x: KernelArguments) -> np.ndarray:
+    """(B, H, T, N) as (B, G, H/G · T, N): the queries that share a key head, one after another."""
+    return y.reshape(y.shape[0], x.heads[1], -1, y.shape[-1])
+
+
+def _heads_first(x: KernelArguments) -> tuple[np.ndarray, ...]:
+    h, g = x.heads
+    return heads_first(x.query, h), heads_first(x.key, g), heads_first(x.value, g)

@@ -1,0 +1,192 @@
+"""The arguments of attention as kernels take them: four axes, contiguous, masks as intervals."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import masks
+from ...attention import Arguments
+
+_MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
+"""Entries of a mask's array that are made at a time, for at least so many queries."""
+_THREADS_PAY, _PIECE = 2**22, 2**20
+"""Multiplications from which threads pay, and in a piece of their work."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArguments:
+    """The arguments as arrays. An axis that all sequences, heads or queries share may have length
+    1; an array that is not given is empty."""
+
+    query: np.ndarray  # (B, H, T, D), as `positions_first` lays it out
+    key: np.ndarray  # (B, G, S, D), the same
+    value: np.ndarray  # (B, G, S, Dv), the same
+    heads: tuple[int, int]  # H, G
+    start: np.ndarray  # (B, H, T): a query sees the keys from here
+    stop: np.ndarray  # up to here, exclusive
+    inside: masks.Mask | None  # where this allows it
+    mean_keys: float  # how many keys lie between start and stop on average
+    bias: np.ndarray  # (B, H, T, S)
+    sink: np.ndarray  # (B, H)
+    keep: np.ndarray  # (B, H, T, S)
+    scale: Any
+    softcap: Any  # 0 for none
+    kept_factor: Any  # 1 / (1 − p)
+    operand: np.ndarray  # empty; its type says how the right operand of a product is laid out
+    shape: tuple[int, ...]  # (…, H, T, S), as it was
+
+    @classmethod
+    def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
+        """From checked arguments, of arrays; for products in registers, or by BLAS."""
+        shape, dtype = x.shape, x.query.dtype
+        mask = x.mask
+        if mask is not None and not isinstance(mask, masks.Mask):
+            mask = masks.dense(mask)
+        if mask is None or isinstance(mask, masks.Band):
+            intervals = _intervals_of_band(mask, *shape[-2:])
+        else:
+            intervals = _intervals(mask, x.query, x.key)
+        panel: tuple[int, ...] = ()
+        if in_registers:
+            from ..cpu.microkernel import BYTES, VECTORS
+
+            panel = (VECTORS * BYTES // dtype.itemsize,)
+        return cls(
+            positions_first(x.query),
+            positions_first(x.key),
+            positions_first(x.value),
+            (four_axes(x.query).shape[1], four_axes(x.key).shape[1]),
+            *intervals,
+            _like_scores(x.bias, shape, dtype),
+            _like_heads(x.sink, shape[:-2], dtype),
+            _like_scores(x.keep, shape, bool),
+            dtype.type(1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale),
+            dtype.type(x.softcap or 0),
+            dtype.type(0 if x.p == 1 else 1 / (1 - x.p)),
+            _empty((0, 0, *panel), dtype),
+            shape,
+        )
+
+    def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Queries t0 to t1 and the array of `inside` for them, block by block: so a mask needs no
+        array of all pairs."""
+        *lead, t, s = self.shape
+        if self.inside is None:
+            yield 0, t, _like_scores(None, self.shape, bool)
+            return
+        entries = math.prod(self.inside.array(self.shape, queries=slice(0, 1)).shape[:-2]) * s
+        step = max(_MASK_QUERIES, _MASK_ENTRIES // entries)
+        for t0 in range(0, t, step):
+            t1 = min(t, t0 + step)
+            block = self.inside.array(self.shape, queries=slice(t0, t1))
+            yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
+
+    def shared(self, count: int) -> tuple[Any, ...]:
+        """range(count) for a kernel, shared among threads where that pays."""
+        from ..cpu.parallel import whole
+
+        multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
+        few = multiplications < _THREADS_PAY
+        return whole(count, 1 if few else min(count, multiplications // _PIECE))
+
+    def gradients(
+        self,
+        dquery: np.ndarray,
+        dkey: np.ndarray,
+        dvalue: np.ndarray,
+        dbias: np.ndarray | None,
+        dsink: np.ndarray | None = None,
+    ) -> tuple[np.ndarray | None, ...]:
+        """Those of the seven inputs in the shapes of the arguments, from (B, H, T, N) and so on."""
+        keys = (*self.shape[:-3], self.heads[1]) if len(self.shape) > 2 else ()
+        return (
+            dquery.reshape(*self.shape[:-1], -1),
+            dkey.reshape(*keys, *dkey.shape[2:]),
+            dvalue.reshape(*keys, *dvalue.shape[2:]),
+            None if dbias is None else dbias.reshape(self.shape),
+            None if dsink is None else dsink.reshape(self.shape[:-2]),
+            None,
+            None,
+        )
+
+
+def four_axes(x: np.ndarray) -> np.ndarray:
+    """(…, H, T, N) as (B, H, T, N)."""
+    x = x[None] if x.ndim == 2 else x
+    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+
+
+def positions_first(x: np.ndarray) -> np.ndarray:
+    """(…, H, T, N) as (B, T, H, N) if memory is laid out like this, as projections leave it, or
+    else as (B · H, T, 1, N). A copy only if it is laid out in neither way."""
+    x = four_axes(x)
+    transposed = x.transpose(0, 2, 1, 3)
+    if transposed.flags.carray:
+        return transposed
+    b, h, t, n = x.shape
+    return _contiguous(x).reshape(b * h, t, 1, n)
+
+
+def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
+    """The inverse: (B, H, T, N)."""
+    if x.shape[2] == heads:
+        return x.transpose(0, 2, 1, 3)
+    return x.reshape(-1, heads, x.shape[1], x.shape[3])
+
+
+def _contiguous(x: np.ndarray) -> np.ndarray:
+    """x, or a copy: kernels are compiled for one layout."""
+    return x if x.flags.carray else x.copy()
+
+
+def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
+    """start, stop, inside and mean_keys."""
+    shape = (*query.shape[:-1], key.shape[-2])
+    start, stop, inside = np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None
+    if (intervals := masks.key_intervals(mask, query, key)) is not None:
+        start, stop, inside = intervals
+    start, stop = _like_queries(start, shape[:-1]), _like_queries(stop, shape[:-1])
+    return start, stop, inside, (stop.sum() - start.sum()) / stop.size
+
+
+@functools.lru_cache(maxsize=32)
+def _intervals_of_band(mask: masks.Band | None, t: int, s: int) -> tuple[Any, ...]:
+    """The same for a mask that the lengths determine; computing it takes longer than a small
+    kernel."""
+    return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
+
+
+@functools.cache
+def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.empty(shape, dtype)
+
+
+def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What broadcasts to (…, H) as (B, H); empty for None."""
+    if x is None:
+        return _empty((0, 0), dtype)
+    return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
+
+
+def _like_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What broadcasts to (…, H, T) as (B, H, T), B and H being 1 if shared."""
+    return _like_scores(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
+
+
+def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What broadcasts to (…, H, T, S) as (B, H, T, S), B, H and T being 1 if shared; empty for
+    None."""
+    if x is None:
+        return _empty((0, 0, 0, 0), dtype)
+    if x.shape[-1:] != shape[-1:]:
+        x = np.broadcast_to(x, (*x.shape[:-1], shape[-1]))
+    if x.ndim > 4 and math.prod(x.shape[:-3]) > 1:
+        x = np.broadcast_to(x, (*shape[:-3], *x.shape[-3:]))
+    last_three = ((1,) * 3 + x.shape)[-3:]
+    return _contiguous(x.reshape(math.prod(x.shape[:-3]), *last_three))

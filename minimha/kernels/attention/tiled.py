@@ -1,0 +1,123 @@
+"""Attention in tiles: the host's side, which divides the work among threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from itertools import pairwise, product
+
+import numpy as np
+
+from ...attention import Arguments
+from .. import blas, threads, unavailable
+from .layout import KernelArguments, heads_first, positions_first
+
+FORWARD, BACKWARD = (48, 1536), (48, 384)
+"""Queries in a tile, a multiple of the rows of every block, and keys, of `GRAIN` in
+`cpu.attention_tiles`."""
+_IN_CACHE = 2560
+"""Number of keys that stay in the fast memory until the next tile of the forward needs them: if a
+query sees more, a tile has twice the queries, and for twice as many, four times. The backward
+makes operands of so many queries and keys at a time."""
+
+
+def obstacle(x: Arguments) -> str | None:
+    """Tiles compute all that attention can be asked for; but Numba takes BLAS from SciPy."""
+    return unavailable("scipy", "threadpoolctl")
+
+
+def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
+    """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
+    from ..cpu import attention_tiles
+
+    h, t = x.heads[0], x.shape[-2]
+    b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
+    enlarged = 1 if x.mean_keys <= _IN_CACHE else 2 if x.mean_keys <= 2 * _IN_CACHE else 4
+    tile = FORWARD[0] * enlarged, FORWARD[1]
+    out = np.empty((*x.query.shape[:-1], dv), x.operand.dtype)
+    lse, nonfinite = np.empty((b, h, t), x.operand.dtype), np.zeros(1, bool)
+    for t0, t1, inside in x.mask_blocks():
+        items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
+        with _single_blas(x):
+            attention_tiles.forward(
+                x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
+                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.operand,
+                items, out, lse, nonfinite,
+            )  # fmt: skip
+        if nonfinite[0]:
+            return None
+    return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
+
+
+def backward(
+    x: KernelArguments,
+    out: np.ndarray,
+    lse: np.ndarray,
+    dout: np.ndarray,
+    wanted: tuple[bool, ...],
+) -> tuple[np.ndarray | None, ...] | None:
+    """The gradients of the seven inputs of attention; None unless they are finite."""
+    from ..cpu import attention_tiles
+
+    (h, g), (t, s), b = x.heads, x.shape[-2:], math.prod(x.shape[:-3])
+    items = _items_of_keys(b, g, s, _parts(b * g, s // BACKWARD[1]))
+    dquery = np.empty((items[-1, 0] + 1, *x.query.shape), x.operand.dtype)
+    dkey, dvalue = np.empty_like(x.key), np.empty_like(x.value)
+    dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.operand.dtype)
+    out_laid_out, dout_laid_out = positions_first(out), positions_first(dout)
+    nonfinite = np.zeros(1, bool)
+    for t0, t1, inside in x.mask_blocks():
+        with _single_blas(x):
+            attention_tiles.backward(
+                x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
+                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, BACKWARD, _IN_CACHE,
+                x.operand, items, out_laid_out, lse, dout_laid_out, t0, t1, dquery, dkey, dvalue,
+                dbias, nonfinite,
+            )  # fmt: skip
+        if nonfinite[0]:
+            return None
+    dsink = None
+    if wanted[4]:
+        delta = np.sum(dout * out, axis=-1).reshape(b, h, t)
+        dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
+        if not np.all(np.isfinite(dsink)):
+            return None
+    dquery = dquery[0] if len(dquery) == 1 else dquery.sum(axis=0)
+    return x.gradients(
+        heads_first(dquery, h),
+        heads_first(dkey, g),
+        heads_first(dvalue, g),
+        dbias if wanted[3] else None,
+        dsink,
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
+    """The items of the forward, the last queries first: under a causal mask they see most keys."""
+    ends = reversed(list(pairwise(_edges(t0, t1, parts))))
+    return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
+
+
+@functools.lru_cache(maxsize=32)
+def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
+    """The items of the backward."""
+    ends = list(enumerate(pairwise(_edges(0, s, parts))))
+    return np.array([(c, *head, *part) for (c, part), *head in product(ends, range(b), range(g))])
+
+
+def _parts(heads: int, most: int) -> int:
+    """Into how many parts to divide a head, so that all threads have work."""
+    enough = 4 * threads.number()
+    return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
+
+
+def _edges(start: int, stop: int, parts: int) -> list[int]:
+    """Where parts of about the same length begin, and where the last one ends."""
+    return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
+
+
+def _single_blas(x: KernelArguments) -> contextlib.AbstractContextManager[None]:
+    """BLAS in one thread if it computes the products."""
+    return contextlib.nullcontext() if x.operand.ndim > 2 else blas.single_threaded()
