@@ -172,22 +172,17 @@ def same(x):
     return x
 
 
-FORMS = {
-    "arrays": (False, same, ()),
-    "arrays, weights too": (True, same, ("weights",)),
-    "Tensors": (False, leaf, ("gradients",)),
-    "Tensors, weights too": (True, leaf, ("weights", "gradients")),
-    "Tensors, dropped weights too": ("dropped", leaf, ("dropped", "gradients")),
-}
 BOTH = frozenset({"weights", "gradients"})
-PATHS = [
-    Path(name, form, called(name, ask, wrap), frozenset(gives))
-    for name in IMPLEMENTATIONS
-    for form, (ask, wrap, gives) in FORMS.items()
-    if name not in COMPILED or ask is not True or wrap is leaf  # their weights are the reference's
-    if name not in COMPILED or ask != "dropped"
-]
-PATHS += [Path(name, "its pullback", raw(name), BOTH) for name in IMPLEMENTATIONS]
+PATHS = []
+for name in IMPLEMENTATIONS:
+    PATHS.append(Path(name, "arrays", called(name, False, same)))
+    if name in COMPILED:  # their weights are the reference's
+        PATHS.append(Path(name, "Tensors", called(name, False, leaf), frozenset({"gradients"})))
+    else:
+        dropped = frozenset({"dropped", "gradients"})
+        PATHS.append(Path(name, "Tensors", called(name, True, leaf), BOTH))
+        PATHS.append(Path(name, "dropped weights", called(name, "dropped", leaf), dropped))
+    PATHS.append(Path(name, "its pullback", raw(name), BOTH))
 PATHS += [
     Path("steps", "arrays", steps(same), frozenset({"weights"})),
     Path("steps", "Tensors", steps(leaf), BOTH),

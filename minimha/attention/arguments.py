@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
     @property
     def arrays(self) -> Arguments:
         """The same without Tensors."""
-        return Arguments(*map(array_of, self.inputs), *self[7:])
+        return Arguments._make((*map(array_of, self.inputs), *self[7:]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -175,7 +175,9 @@ def check(x: Arguments) -> None:
             _check_broadcasts(name, a, scores, "(…, H, T, S)")
     if sink is not None:
         _check_broadcasts("sink", sink, scores[:-2], "(…, H)")
-    if isinstance(softcap, Number) and not (isinstance(softcap, Real) and 0 < softcap < math.inf):
+    if isinstance(softcap, Number) and not (
+        isinstance(softcap, Real) and 0 < float(softcap) < math.inf
+    ):
         raise ValueError(
             f"softcap = {softcap!r}: a positive, finite number is required; for no cap leave it out"
         )

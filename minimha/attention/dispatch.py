@@ -99,6 +99,7 @@ def decide(name: str, x: Arguments) -> Dispatch:
 
     Raises ValueError for a name that is neither among `IMPLEMENTATIONS` nor "auto".
     """
+    candidates: tuple[str, ...]
     name = functional.acceleration.in_force.get() if name == "auto" else name
     if name != "auto":
         named(name)
@@ -112,7 +113,7 @@ def decide(name: str, x: Arguments) -> Dispatch:
         )
     else:
         candidates, verdict = ("microkernel", "tiled", "fused"), "the fastest that supports this"
-    auto, reasons = name == "auto", {}
+    auto, reasons = name == "auto", dict[str, str]()
     for candidate in candidates:
         obstacle = _obstacle(candidate, x, auto)
         if obstacle is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
@@ -26,7 +27,9 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
     return masked_softmax(x, axis, mask)
 
 
-def masked_softmax(x: Array, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
+def masked_softmax(
+    x: Array, axis: int = -1, mask: Array | None = None
+) -> tuple[Array, Callable[[Array], tuple[Array]]]:
     """`softmax` on arrays, without kernels."""
     xp = namespace(x)
     if mask is not None:

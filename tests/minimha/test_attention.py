@@ -1,15 +1,13 @@
 """Scaled dot-product attention: statements about what it is, on every array library."""
 
-import functools
 import math
 
 import array_api_strict as strict
 import numpy as np
 import pytest
-from samples import looped_attention
 
 import minimha as mh
-from minimha_autograd import backend, ops
+from minimha_autograd import backend
 
 B, H, T, S, D, DV = 2, 3, 5, 7, 4, 6
 MASKS = {
@@ -29,48 +27,8 @@ def qkv(rng):
     )
 
 
-def composed(query, key, value, mask, bias):
-    """Attention by the engine's own small operations, differentiated by the tape."""
-    scores = query @ key.mT / math.sqrt(D) + bias
-    e = ops.exp(scores - scores.max(axis=-1, keepdims=True).detach())
-    if mask is not None:
-        e = ops.where(mask, e, 0.0 * e)
-    total = e.sum(axis=-1, keepdims=True)
-    return (e / (total + (total.data == 0).astype(float))) @ value
-
-
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_it_is_the_sum_it_claims_to_be(mask, qkv, rng, place):
-    bias = rng.standard_normal((H, 1, S))
-    dense = mh.masks.resolve(mask, *qkv[:2])
-    expected = looped_attention(*qkv, bias, mask=dense)
-    q, k, v, b = (place(x) for x in (*qkv, bias))
-    ours = mh.scaled_dot_product_attention(q, k, v, mask, bias=b, return_weights=True)
-    for a, e in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(backend.to_numpy(a), e, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_the_hand_derived_backward_is_what_the_tape_composes(mask, qkv, rng):
-    bias = rng.standard_normal((H, 1, S))
-    cotangent = rng.standard_normal((B, H, T, DV))
-    dense = mh.masks.resolve(mask, *qkv[:2])
-    gradients = []
-    for path in (
-        lambda *x: mh.scaled_dot_product_attention(*x[:3], mask, bias=x[3]),
-        lambda *x: composed(*x[:3], dense, x[3]),
-    ):
-        leaves = [mh.Tensor(x, requires_grad=True) for x in (*qkv, bias)]
-        path(*leaves).backward(cotangent)
-        gradients.append([leaf.grad for leaf in leaves])
-    for ours, theirs in zip(*gradients, strict=True):
-        assert abs(ours - theirs).max() <= 1e-13 * abs(theirs).max()
-
-
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("seed", range(5))
-def test_gradients_agree_with_the_complex_step_to_1e_12(mask, seed):
-    rng = np.random.default_rng(seed)
+def test_gradients_agree_with_the_complex_step_to_1e_12(mask, rng):
     inputs = [
         rng.standard_normal(s) for s in [(B, H, T, D), (B, H, S, D), (B, H, S, DV), (H, T, S)]
     ]
@@ -92,11 +50,6 @@ def test_arrays_give_arrays_and_tensors_give_tensors(qkv):
     assert isinstance(weights, mh.Tensor)
 
 
-def test_asking_for_the_weights_does_not_change_the_output(qkv):
-    out, _ = mh.scaled_dot_product_attention(*qkv, return_weights=True)
-    np.testing.assert_array_equal(out, mh.scaled_dot_product_attention(*qkv))
-
-
 def test_weights_are_differentiable(qkv):
     def f(query, key, value):
         return mh.scaled_dot_product_attention(query, key, value, return_weights=True)
@@ -108,36 +61,6 @@ def test_weights_are_differentiable(qkv):
 
     report = mh.gradcheck(only_weights, *map(mh.Tensor, qkv))
     assert {r.input for r in report.rows if r.note == "structural zero"} == {"value"}
-
-
-def test_rows_with_nothing_to_attend_to_give_zeros_and_zero_gradients(qkv, rng, place):
-    leaves = [mh.Tensor(place(x), requires_grad=True) for x in qkv]
-    mask = mh.masks.padding([0, 5]) & mh.masks.causal(offset=-1)
-    out, weights = mh.scaled_dot_product_attention(*leaves, mask, return_weights=True)
-    out.backward(place(rng.standard_normal((B, H, T, DV))))
-    host = backend.to_numpy
-    for x in (out.data, weights.data, leaves[0].grad):
-        assert not host(x)[0].any()
-        assert not host(x)[1, :, 0].any()
-        assert host(x)[1, :, 1:].any()
-    for leaf in leaves[1:]:
-        assert not host(leaf.grad)[0].any()
-        assert not host(leaf.grad)[1, :, 5:].any()
-        assert np.isfinite(host(leaf.grad)).all()
-
-
-def test_a_bias_of_minus_infinity_counts_as_masked(qkv, rng):
-    visible = rng.random((B, H, T, S)) < 0.5
-    visible[0, 1, 2] = False
-    bias = np.where(visible, 0.0, -math.inf)
-    leaves = [[mh.Tensor(x, requires_grad=True) for x in qkv] for _ in range(2)]
-    by_bias = mh.scaled_dot_product_attention(*leaves[0], bias=bias)
-    by_mask = mh.scaled_dot_product_attention(*leaves[1], mh.masks.dense(visible))
-    np.testing.assert_array_equal(by_bias.data, by_mask.data)
-    for y in (by_bias, by_mask):
-        y.backward(np.ones_like(y.data))
-    for one, other in zip(*leaves, strict=True):
-        np.testing.assert_array_equal(one.grad, other.grad)
 
 
 def test_a_mask_that_is_not_boolean_is_refused_by_operations(qkv):
@@ -152,44 +75,6 @@ def test_a_bias_may_be_a_tensor_by_name(qkv, rng):
     bias = mh.Tensor(rng.standard_normal((T, S)), requires_grad=True)
     mh.attention.attention(*qkv, bias=bias)[0].sum().backward()
     assert bias.grad.shape == (T, S)
-
-
-def test_large_scores_stay_finite(qkv):
-    q, k, v = qkv
-    out, weights = mh.scaled_dot_product_attention(1e4 * q, 1e4 * k, v, return_weights=True)
-    assert np.isfinite(out).all()
-    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-15)
-
-
-def test_no_queries_and_no_keys(qkv):
-    q, k, v = qkv
-    assert mh.scaled_dot_product_attention(q[:, :, :0], k, v).shape == (B, H, 0, DV)
-    assert not mh.scaled_dot_product_attention(q, k[:, :, :0], v[:, :, :0]).any()
-
-
-def test_float32_stays_float32(qkv):
-    out = mh.scaled_dot_product_attention(*(x.astype("float32") for x in qkv))
-    assert out.dtype == np.float32
-    np.testing.assert_allclose(out, mh.scaled_dot_product_attention(*qkv), atol=2e-6)
-
-
-def test_the_scale_can_be_chosen(qkv):
-    q, k, v = qkv
-    np.testing.assert_allclose(
-        mh.scaled_dot_product_attention(q, k, v, scale=0.25),
-        mh.scaled_dot_product_attention(q * 0.25 * math.sqrt(D), k, v),
-        atol=1e-15,
-    )
-
-
-def test_no_heads_and_many_batch_axes(qkv):
-    q, k, v = qkv
-    out = mh.scaled_dot_product_attention(q, k, v)
-    np.testing.assert_allclose(
-        mh.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0]), out[0, 0], atol=1e-15
-    )
-    deeper = (x[None, :, None] for x in qkv)
-    np.testing.assert_allclose(mh.scaled_dot_product_attention(*deeper)[0, :, 0], out, atol=1e-15)
 
 
 def test_numbers_are_weak_and_arrays_are_not(qkv):
@@ -212,13 +97,6 @@ def test_complex_values_pass_forward_only(qkv):
         mh.scaled_dot_product_attention(q + 0j, mh.Tensor(k, requires_grad=True), v)
 
 
-def test_a_batch_of_nothing_has_gradients_of_nothing(path):
-    shapes = (0, 4, T, D), (0, 2, S, D), (0, 2, S, DV)
-    leaves = [mh.Tensor(np.zeros(shape), requires_grad=True) for shape in shapes]
-    path(*leaves).sum().backward()
-    assert tuple(leaf.grad.shape for leaf in leaves) == shapes
-
-
 def test_a_host_mask_serves_every_library(qkv, place):
     visible = np.broadcast_to(np.arange(S) < 4, (H, T, S))  # read-only, of which torch warns
     q, k, v = map(place, qkv)
@@ -229,26 +107,8 @@ def test_a_host_mask_serves_every_library(qkv, place):
         np.testing.assert_allclose(backend.to_numpy(out), expected, atol=1e-15)
 
 
-def steps_out(*arguments, return_weights=False, **more):
-    return mh.attention.attention_steps(*arguments, **more).out
-
-
-PATHS = {
-    "steps": steps_out,
-    **{
-        name: functools.partial(mh.scaled_dot_product_attention, implementation=name)
-        for name in mh.attention.IMPLEMENTATIONS
-    },
-}
-
-
-@pytest.fixture(params=PATHS)
-def path(request):
-    return PATHS[request.param]
-
-
-@pytest.mark.parametrize("answer", [False, True, "dropped"])
-@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
+@pytest.mark.parametrize("answer", [True, "dropped"])
+@pytest.mark.parametrize("implementation", ["loop", "reference"])
 def test_gradients_with_everything_at_once(implementation, answer):
     rng = np.random.default_rng(31)
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
@@ -277,7 +137,7 @@ def test_gradients_with_everything_at_once(implementation, answer):
     assert max(row.error for row in sharp) <= 1e-12
 
 
-@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["loop", "reference"])
 def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     q, k, v = qkv
     mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7
@@ -367,10 +227,13 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
         ({"mask": mh.masks.causal()}, ValueError, 'T = 5 .* S = 7 .*offset=….*align="top-left".*"bottom-right"'),
     ],
 )  # fmt: skip
-def test_bad_input_is_named_with_what_is_required(change, error, message, qkv, path):
+def test_bad_input_is_named_with_what_is_required(change, error, message, qkv):
     arguments = dict(zip(("query", "key", "value"), qkv, strict=True)) | change
-    with pytest.raises(error, match=message):
-        path(**arguments)
+    draws = "needs rng" in message or "rng must" in message  # explaining draws nothing
+    explain = () if draws else (mh.explain_dispatch,)
+    for path in (mh.scaled_dot_product_attention, mh.attention_steps, *explain):
+        with pytest.raises(error, match=message):
+            path(**arguments)
 
 
 def test_answers_and_implementations_that_there_are_not_are_refused(qkv):

@@ -409,8 +409,10 @@ def test_on_every_path(name, path):
 
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_on_every_library(name, place):
+    if place.name == "numpy":  # as above
+        return
     for path in PATHS:
-        compiled = path.family in COMPILED  # for NumPy, as above; elsewhere it is the reference
+        compiled = path.family in COMPILED  # elsewhere it is the reference
         if path.form == "Tensors" and not compiled and INVARIANTS[name][1] <= path.gives:
             there = Path(
                 path.family, path.form, lambda case, _, path=path: path(case, place), path.gives

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -67,12 +68,13 @@ def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = F
         if result is None:
             return _reference(x, wanted)
         out, saved = result
-        weights = through_weights = None
+        weights: Array | None = None
+        through_weights: Any = None
         if x.return_weights:
             (_, weights), through_weights = _reference(x, wanted)
 
         def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
-            gradients = None
+            gradients: Any = None
             if type(dout) is np.ndarray and (dout.shape, dout.dtype) == (out.shape, out.dtype):
                 with np.errstate(all="ignore"):
                     gradients = module.backward(laid_out, out, saved, dout, wanted)

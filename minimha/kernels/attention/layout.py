@@ -49,9 +49,9 @@ class KernelArguments:
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
         if mask is None or isinstance(mask, masks.Band):
-            intervals = _intervals_of_band(mask, *shape[-2:])
+            start, stop, inside, mean_keys = _intervals_of_band(mask, *shape[-2:])
         else:
-            intervals = _intervals(mask, x.query, x.key)
+            start, stop, inside, mean_keys = _intervals(mask, x.query, x.key)
         panel: tuple[int, ...] = ()
         if in_registers:
             from ..cpu.microkernel import BYTES, VECTORS
@@ -62,7 +62,10 @@ class KernelArguments:
             positions_first(x.key),
             positions_first(x.value),
             (four_axes(x.query).shape[1], four_axes(x.key).shape[1]),
-            *intervals,
+            start,
+            stop,
+            inside,
+            mean_keys,
             _like_scores(x.bias, shape, dtype),
             _like_heads(x.sink, shape[:-2], dtype),
             _like_scores(x.keep, shape, bool),

@@ -187,7 +187,7 @@ def cases(draw, dtype, plain, longest=math.inf, leads=("no heads", (), (2,), (2,
 
 
 FEW = settings(
-    deadline=None, derandomize=True, database=None, max_examples=30,
+    deadline=None, derandomize=True, database=None, max_examples=15,
     report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -244,9 +244,9 @@ def test_the_number_of_threads_is_no_matter(name, rng):
                 same(name, case)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 3), (2, 2, 2)])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_bias_may_be_shared_along_any_axis(name, shape, rng):
+def test_a_bias_may_be_shared_along_any_axis(name, rng):
+    shape = 2, 1, 3
     scores = (*shape, 9, 11)
     for kept in range(2 ** len(scores)):
         for ndim in range(len(scores) + 1):
@@ -295,6 +295,7 @@ def test_large_scores_are_finite_and_right(name, size, rng):
             same(name, case.but(query=q, key=k))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
     """With NaN in what malloc hands out; the answer is the same to the bit."""

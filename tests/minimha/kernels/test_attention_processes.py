@@ -66,6 +66,7 @@ def process(code, *arguments, timeout=500, **environment):
     return done.stdout.split()
 
 
+@pytest.mark.thorough
 def test_nothing_is_read_or_written_behind_an_array():
     """Products in the registers take arrays as plain memory: there the compiler checks the rest."""
     code = CASES + PRODUCTS
@@ -89,6 +90,7 @@ llvm.get_host_cpu_features = features
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [("avx2 fma", ["32", "6", "True"]), ("neon", ["16", "12", "True"]), ("", ["16", "6", "False"])],
