@@ -47,7 +47,7 @@ def _quota() -> int:
 
 @contextlib.contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """Within the block, each call made from this thread uses exactly this many threads."""
+    """Within the block, each call made from this thread uses this many threads."""
     if threads < 1:
         raise ValueError(f"limit({threads}): a call needs at least 1 thread")
     token = _limit.set(threads)

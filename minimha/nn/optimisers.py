@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from minimha_autograd import Tensor
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import acceleration
+from .. import functional
 
 
 class AdamW:
@@ -44,7 +44,8 @@ class AdamW:
     def step(self) -> None:
         """Move every parameter once, by its .grad."""
         beta1, beta2 = self.betas
-        fast = acceleration.kernel("adamw", sum(math.prod(p.shape) for p in self.parameters))
+        size = sum(math.prod(p.shape) for p in self.parameters)
+        fast = functional.acceleration.kernel("adamw", size)
         for k, p in enumerate(self.parameters):
             g = p.grad
             if g is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...functional import acceleration
+from ... import functional
 from .arrays import Array, are_floats, contiguous, flat, in_chunks
 from .exp import exp
 from .jit import kernel, strict_kernel, widest_vectors
@@ -16,13 +16,13 @@ from .parallel import distributed, own
 _C, _A = math.sqrt(2 / math.pi), 0.044715
 
 
-@acceleration.register("gelu")
+@functional.acceleration.register("gelu")
 def gelu(x: Array) -> Any:
     """As `functional.gelu`; only x is saved."""
     return _gate(x, _gelu, _gelu_backward)
 
 
-@acceleration.register("silu")
+@functional.acceleration.register("silu")
 def silu(x: Array) -> Any:
     """As `functional.silu`; only x is saved."""
     return _gate(x, _silu, _silu_backward)
@@ -107,7 +107,7 @@ def _clip(x, bound):
     return bound if x > bound else x
 
 
-@acceleration.register("dropout")
+@functional.acceleration.register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
     """As `functional.dropout`, for a keep of the shape of x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
@@ -133,7 +133,7 @@ def _dropout(chunk, x, keep, probability, y):
         y[i] = x[i] / probability if keep[i] else zero
 
 
-@acceleration.register("adamw")
+@functional.acceleration.register("adamw")
 def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:

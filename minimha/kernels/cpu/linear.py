@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...functional import acceleration
+from ... import functional
 from .. import threads
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
@@ -27,7 +27,7 @@ _CHUNK = 2**21, 2
 """The least multiplications and blocks of rows in a chunk, as each chunk copies all panels."""
 
 
-@acceleration.register("linear")
+@functional.acceleration.register("linear")
 def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
     """As `functional.linear`."""
     biases = () if b is None else (b,)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...functional import acceleration
+from ... import functional
 from .arrays import Array, are_floats, as_rows, contiguous, in_chunks
 from .jit import reduction, strict_kernel
 from .parallel import distributed
@@ -16,7 +16,7 @@ _BLOCK = 64
 """Rows whose parameter gradients are summed separately, which keeps rounding errors small."""
 
 
-@acceleration.register("layer_norm")
+@functional.acceleration.register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
     """As `functional.layer_norm`; x is saved, and two numbers a row."""
     if not are_floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
@@ -24,7 +24,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> An
     return _normalise(x, weight, bias, eps, True)
 
 
-@acceleration.register("rms_norm")
+@functional.acceleration.register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """As `functional.rms_norm`; x is saved, and two numbers a row."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:

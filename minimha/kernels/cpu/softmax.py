@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...functional import acceleration
+from ... import functional
 from .arrays import Array, are_floats, as_rows, in_chunks
 from .jit import strict_kernel
 from .parallel import distributed
@@ -17,7 +17,7 @@ _NO_MASK = np.ones((0, 0), bool)
 """Stands for None, so that kernels are compiled for one type of masks."""
 
 
-@acceleration.register("softmax")
+@functional.acceleration.register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     """As `functional.softmax`, over the last axis; y is saved, and the mask."""
     if not are_floats(x) or not x.ndim or type(axis) is not int or axis not in (-1, x.ndim - 1):
@@ -82,7 +82,7 @@ def _softmax_backward(chunk, y, visible, dy, dx):
                 dx[i, j] = dx[i, j] if visible[i, j] else zero
 
 
-@acceleration.register("cross_entropy")
+@functional.acceleration.register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
     """As `functional.cross_entropy`; the probabilities are saved."""
     if not are_floats(logits) or type(targets) is not Array or targets.dtype.kind not in "iu":
