@@ -29,7 +29,6 @@ from .attention import (
     implementation,
     scaled_dot_product_attention,
 )
-from .masks import conventions
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
 from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .transformers import GPT, Block
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, pictures
 
 __version__ = "0.1.0"
+conventions = masks.conventions
 EXPLAINERS.append(f"{__name__}.diagnosis")
 masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures").mask_svg(mask)
 functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")

@@ -143,16 +143,14 @@ def to_torch_mha(
     so do those with a bias, as floats with −∞ where hidden.
     """
     seen, bias = _arrays(mask, shape, bias, offset, like, axes=(2, 3, 4))
-    if seen is None and bias is None:
+    if bias is not None:
+        return {"attn_mask": _heads_together(_added(seen, bias, -math.inf), shape)}
+    if seen is None:
         return {}
-    per_key = None if bias is not None else _per_key(seen, shape)
+    per_key = _per_key(seen, shape)
     if per_key is not None:
         return {"key_padding_mask": ~per_key}
-    x = ~seen if bias is None else _added(seen, bias, -math.inf)
-    x, heads = _matrices(x, shape), ()
-    if math.prod(x.shape[:-2]) != 1:
-        x, heads = namespace(x).broadcast_to(x, tuple(shape)), (math.prod(shape[:-2]),)
-    return {"attn_mask": namespace(x).reshape(x, (*heads, *shape[-2:]))}
+    return {"attn_mask": _heads_together(~seen, shape)}
 
 
 def from_keras(
@@ -376,6 +374,14 @@ def _heads_apart(x: Array, num_heads: int | None) -> Array:
     if n == num_heads:
         return x
     return namespace(x).reshape(x, (n // num_heads, num_heads, *x.shape[1:]))
+
+
+def _heads_together(x: Array, shape: Sequence[int]) -> Array:
+    """(T, S) if x is the same for all sequences and heads, else (B·H, T, S)."""
+    xp, x = namespace(x), _matrices(x, shape)
+    if math.prod(x.shape[:-2]) == 1:
+        return xp.reshape(x, tuple(shape[-2:]))
+    return xp.reshape(xp.broadcast_to(x, tuple(shape)), (math.prod(shape[:-2]), *shape[-2:]))
 
 
 def _need(x: Array, name: str, meaning: str, *axes: int) -> None:

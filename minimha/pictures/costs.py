@@ -92,8 +92,9 @@ def _panel(
     axes.set_xlabel(_SIZES[over])
     axes.set_ylabel(name)
     axes.spines[["top", "right"]].set_visible(False)
-    below = {"loc": "upper left", "bbox_to_anchor": (0, -0.18)}
-    axes.legend(**below, frameon=False, fontsize=8, handlelength=4)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8, handlelength=4
+    )
 
 
 def _curves(axes: Axes, values: Values) -> None:

@@ -40,11 +40,11 @@ def heat_map(
     columns  S labels; the rows' where these are left out and T = S
     axes     what rows and columns are
     signed   False: white is 0, dark blue is `limit`. True: white is 0, blue above it, orange below;
-             there, cells without their number bear a minus, by which the sign is read in grey too.
-             Left out, it is what the array needs: False where all entries lie in 0 … 1
-    limit    what the darkest colour stands for: 1, or of signed entries the largest size
-    numbers  whether each cell says its number: up to 12 rows and columns if left out
-    label    what the numbers are, beside the scale of colours
+             there, cells without a number have a minus, so that the sign can be read in grey too.
+             By default False where all entries lie in 0 … 1
+    limit    the number of the darkest colour: by default 1, or the largest size if signed
+    numbers  whether each cell has its number: by default up to 12 rows and columns
+    label    what the numbers are, for the colour scale
 
     Entries that are infinite or NaN are grey, and crossed where they have no number.
 
@@ -94,7 +94,7 @@ def heat_map(
 def attention_heads(
     weights: Any, queries: Sequence[str], keys: Sequence[str] | None = None, *, title: str = ""
 ) -> Figure:
-    """A heat map for each head: who attends to whom. White is 0, dark blue is 1.
+    """A heat map for each head: which query attends to which key. White is 0, dark blue is 1.
 
     weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
     queries  T labels, one a row; a string gives a label for each character
@@ -151,12 +151,12 @@ def _on_host(array: Any) -> np.ndarray:
 
 
 def visible(token: str) -> str:
-    """A token as one can see it: signs for blanks, and for what cannot be printed."""
+    """A token with signs for blanks and for characters that cannot be printed."""
     return _VISIBLE.get(token, "".join(c if c.isprintable() else "�" for c in token))
 
 
 def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
-    """A label each, or where there are none at most a dozen of the n positions."""
+    """The tokens, or without any, at most a dozen of the n positions."""
     if tokens is not None:
         return [visible(token) for token in tokens]
     step = -(-n // _SMALL)
@@ -169,9 +169,9 @@ def _draw(
     t, s = data.shape
     image = axes.imshow(data, cmap=_colours(signed), vmin=-limit if signed else 0, vmax=limit)
     size = 6 if max(t, s) > _SMALL else 8
-    as_written: dict[str, Any] = {"fontsize": size, "parse_math": False}
-    axes.set_xticks(range(s), columns, **as_written)
-    axes.set_yticks(range(t), rows, **as_written)
+    literal: dict[str, Any] = {"fontsize": size, "parse_math": False}
+    axes.set_xticks(range(s), columns, **literal)
+    axes.set_yticks(range(t), rows, **literal)
     axes.tick_params(length=0, pad=1)
     if max(map(len, columns)) > max(1, 24 // s):  # letters that fit side by side
         axes.tick_params(axis="x", labelrotation=90)
@@ -215,9 +215,9 @@ def _sign(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
 
 
 def _ink(image: AxesImage, x: float) -> str:
-    """Black or white, whichever is further from the colour of x.
+    """Black or white, whichever has more contrast with the colour of x.
 
-    Source: contrast as in WCAG 2, of luminances plus 0.05; 0.179 is as far from either.
+    Source: WCAG 2's contrast, a ratio of luminances plus 0.05; at 0.179 both are equal.
     """
     r, g, b, _ = image.to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]

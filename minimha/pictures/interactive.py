@@ -1,8 +1,8 @@
-"""Heat maps that answer the mouse: HTML and CSS alone, no script, nothing from elsewhere.
+"""Heat maps to point at: HTML and CSS alone, without scripts or other files.
 
-Numbers are the text of the page, and CSS makes heat maps of them: so they can be read by a screen
-reader, and where a notebook that is not trusted has lost its styles. A picture has no ids, and
-its rules hold for every other: any number of them stand on one page.
+The numbers are text, and CSS turns them into heat maps: so a screen reader can read them, and so
+can the reader of an untrusted notebook, which has no styles. A picture has no ids, and all pictures
+share the same style rules: a page can hold any number of them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from ..files import written_whole
 from .heat import layers_of, visible
 
 TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB
-WIDEST = 16  # columns of a label's letters; titles have the rest
-_OWN_KEYS = "data-lm-suppress-shortcuts"  # or JupyterLab takes arrow keys to other cells
-WHITE_FROM = 66  # percent of blue: numbers are white, because black would be read less easily
+WIDEST = 16  # letters of a label; its title has the whole token
+_OWN_KEYS = "data-lm-suppress-shortcuts"  # otherwise JupyterLab's arrow keys leave the cell
+WHITE_FROM = 66  # percent of blue from which white numbers are easier to read than black ones
 
 
 def attention_html(
     weights: Any, queries: Sequence[str], keys: Sequence[str] | None = None, *, title: str = ""
 ) -> Attention:
-    """Heat maps of attention for a notebook: point at a query to see whom it attends to.
+    """Heat maps of attention for a notebook: point at a query to see which keys it attends to.
 
     weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
     queries  T labels, one a row; a string gives a label for each character
     keys     S labels, one a column; the queries if left out
 
-    One head is shown at a time, and chosen by its number, with the mouse or arrow keys. White is 0,
-    dark blue is 1. A row that is pointed at, or reached with the tabulator, says its numbers, and
-    above it each key is the more orange the more it is attended to. A weight of exactly 0 says 0,
-    one that is less than half a hundredth .00.
+    One head is shown at a time, chosen by its number with the mouse or arrow keys. White is 0, dark
+    blue is 1. Pointing at a row, or going there with Tab, shows its numbers, and colours each key
+    orange by its weight. A weight of exactly 0 is written 0, one below 0.005 as .00.
 
     Raises ValueError where the labels do not match the weights, for negative entries, and for more
     than 64 tokens or 16,384 weights.
@@ -63,7 +62,7 @@ def attention_html(
 
 
 class Attention:
-    """What `attention_html` made: a notebook shows it, `html` is its text, `save` writes a file."""
+    """The heat maps of `attention_html`: a notebook shows them, `html` is the text."""
 
     def __init__(self, text: str, what: str) -> None:
         self.html, self._what = text, what
@@ -90,7 +89,7 @@ class Attention:
 def _page(
     data: np.ndarray, names: list[str], queries: Sequence[str], keys: Sequence[str], title: str
 ) -> str:
-    """A form, so that its heads are chosen apart from those of others; Enter does not send it."""
+    """A form, so that each picture has a choice of heads of its own; Enter does not submit it."""
     maps = data.reshape(-1, *data.shape[-2:])
     widths = [_width(visible(token)) for token in keys]
     upright = max(widths, default=0) > 2
@@ -110,7 +109,7 @@ def _page(
     return (
         f"<form class=minimha-attention method=dialog autocomplete=off><style>{_style(len(maps))}"
         f"</style>{heading}{_choice(data.shape[:2])}{''.join(parts)}<p class=how>Rows are queries, "
-        "columns keys. Point at a row, or go there with Tab, to see whom it attends to.</p></form>"
+        "columns keys. Point at a row, or go there with Tab, to see its weights.</p></form>"
     )
 
 
@@ -146,12 +145,12 @@ def _token(token: str) -> str:
 
 
 def _width(label: str) -> int:
-    """In columns of letters that are all as wide, but for East Asian ones."""
+    """In columns of a fixed-width font: East Asian characters take two."""
     return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in label)
 
 
 def _style(heads: int) -> str:
-    """& is the form, by so many classes that a page's own rules for tables stand back."""
+    """& is the form, with its class repeated so that a page's own rules for tables are weaker."""
     chosen = "".join(
         f'&:has([value="{n}"]:checked)>section:nth-of-type({n + 1})' + "{display:block}"
         for n in range(heads)
@@ -160,8 +159,8 @@ def _style(heads: int) -> str:
     return " ".join(text.split()).replace("&", ".minimha-attention" * 3)
 
 
-# A row that is active lays orange behind the keys' labels, as strong as its weights: each of its
-# cells hangs some at the top of the table, which stays in its column as nothing says `left`.
+# The active row colours the keys' labels: each of its cells places an orange box at the top of the
+# table, which stays in the cell's column because `left` is not set.
 # --w: the weight in percent. --h: the size of the keys' labels in columns of letters.
 _CSS = """
 & { display: block; width: fit-content; max-width: 100%; box-sizing: border-box; overflow-x: auto;

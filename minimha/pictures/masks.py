@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4096  # entries of a mask that a notebook draws without being asked
 
-_SEEN, _EDGE = "#08306b", "#e69f00"  # apart in grey, and to the colour-blind
+_SEEN, _EDGE = "#08306b", "#e69f00"  # different in grey, and to the colour-blind
 _BLOCKS: dict[str, str | None] = {"empty": "//", "full": "xx", "partial": None}
 
 
@@ -142,7 +142,7 @@ def _mark(
 ) -> Rectangle:
     from matplotlib.patches import Rectangle
 
-    inside = _SEEN if label == "full" else "none"  # in the legend, on what it is found
+    inside = _SEEN if label == "full" else "none"  # the legend shows it on its usual ground
     return Rectangle(
         corner, wide, high, facecolor=inside, edgecolor=_EDGE, hatch=_BLOCKS[kind], label=label
     )

@@ -34,21 +34,6 @@ def spread(mask, query=QUERY, key=KEY):
     return np.broadcast_to(mh.masks.resolve(mask, query, key), shape)
 
 
-@pytest.mark.parametrize(
-    ("mask", "offset"),
-    [
-        (mh.masks.causal(offset=0), 0),
-        (mh.masks.causal(offset=-2), -2),
-        (mh.masks.causal(align="top-left"), 0),
-        (mh.masks.causal(align="bottom-right"), S - T),
-    ],
-)
-def test_causal_sees_up_to_the_offset(mask, offset):
-    for i in range(T):
-        for j in range(S):
-            assert spread(mask)[1, 2, i, j] == (j <= i + offset)
-
-
 def test_causal_on_a_square_needs_no_offset():
     np.testing.assert_array_equal(spread(mh.masks.causal(), key=QUERY)[0, 0], np.tri(T, dtype=bool))
 
@@ -68,13 +53,6 @@ def test_padding_hides_keys_of_its_own_sequence_and_never_queries(lengths):
     assert seen[1].all()
 
 
-def test_keys_are_padding_anywhere():
-    valid = np.array([[1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=bool)
-    seen = spread(mh.masks.keys(valid))
-    for b in range(B):
-        np.testing.assert_array_equal(seen[b], np.broadcast_to(valid[b], (H, T, S)))
-
-
 def test_masks_combine(rng):
     a, b = rng.random((T, S)) < 0.5, rng.random((H, 1, S)) < 0.5
     one, other = mh.masks.dense(a), mh.masks.dense(b)
@@ -82,23 +60,6 @@ def test_masks_combine(rng):
     np.testing.assert_array_equal(spread(one | ~other)[1], a | ~b)
     with pytest.raises(TypeError, match="not with ndarray"):
         one & a
-
-
-def test_without_heads_or_batch():
-    query, key = QUERY[0, 0], KEY[0, 0]
-    assert spread(mh.masks.padding(4), query, key).sum() == 4 * T
-    assert spread(mh.masks.keys(np.arange(S) > 1), query, key).sum() == 4 * T
-
-
-def test_masks_are_made_in_the_library_and_on_the_device_of_the_query(place):
-    query, key = place(QUERY), place(KEY)
-    mask = mh.masks.causal(offset=1) & (
-        mh.masks.padding([3, 6]) | mh.masks.keys(np.ones((B, S), dtype=bool))
-    )
-    made = mh.masks.resolve(mask, query, key)
-    assert backend.namespace(made) is place.xp
-    assert made.device == query.device
-    np.testing.assert_array_equal(backend.to_numpy(made), mh.masks.resolve(mask, QUERY, KEY))
 
 
 @pytest.mark.parametrize(
@@ -258,18 +219,6 @@ def test_a_mask_takes_the_arrays_of_any_library(name, make, place):
     shape, mask = (B, H, T, S), make(place)
     np.testing.assert_array_equal(mask.array(shape, offset=2), KINDS[name].array(shape, offset=2))
     assert repr(mask) == repr(KINDS[name])
-
-
-@pytest.mark.parametrize("offset", [0, 2])
-def test_new_queries_of_a_cache_see_what_the_last_rows_of_all_would(offset):
-    mask = mh.masks.causal() & mh.masks.documents([0, 0, 0, 1, 1, 1]) | mh.masks.sliding_window(
-        1, 0
-    )
-    whole = mask.array((S, S))
-    np.testing.assert_array_equal(mask.array((T, S), offset=offset), whole[offset : offset + T])
-    np.testing.assert_array_equal(
-        mh.masks.resolve(mask, QUERY[0, 0], KEY[0, 0], offset=offset), whole[offset : offset + T]
-    )
 
 
 def test_an_offset_of_its_own_goes_before_that_of_a_cache():
