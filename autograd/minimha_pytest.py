@@ -259,7 +259,9 @@ def _outcome(counts: Counter[str], seconds: float) -> str:
 
 def _table(shown: list[dict[str, Any]]) -> list[str]:
     """A line of headers, and one for each check."""
-    rows = [("", "check", "input", "error", "allowed", "time", "test", "note")]
+    rows: list[tuple[str, ...]] = [
+        ("", "check", "input", "error", "allowed", "time", "test", "note")
+    ]
     for check in shown:
         numbers = ["—" if check[key] is None else f"{check[key]:.1e}" for key in rows[0][3:5]]
         rows.append(

@@ -28,10 +28,8 @@ def before_comparing(trace: Trace, name: str) -> Cause | None:
         how = not_linear.get(name) or next(iter(not_linear.values()))
         return Cause("not-linear", f"the gradient of {name} {how}")
     if not {name, *consumers} <= trace.right.keys():
-        return Cause(
-            UNEXPLAINED,
-            "too many entries to look for a known mistake: try smaller arrays",
-        )
+        text = "too many entries to look for a known mistake: try smaller arrays"
+        return Cause(UNEXPLAINED, text)
     if target.gradient.shape != target.x.shape:
         return _wrong_shape(target.gradient, trace, name)
     if where := int((~np.isfinite(target.gradient)).sum()):
@@ -59,25 +57,19 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
     if is_(right, yours.T):
         return Cause("transposed", "it is the right gradient, transposed")
     if is_(right, summed_over_groups(yours, right)):
-        return Cause(
-            "unsummed",
-            f"summed over the heads of each group, it is right: each head of {name} serves "
-            f"{yours.shape[-3] // right.shape[-3]} others, and its gradient is the sum of theirs",
-        )
+        served = yours.shape[-3] // right.shape[-3]
+        text = f"summed over the heads of each group, it is right: each head of {name} serves "
+        return Cause("unsummed", f"{text}{served} others, and its gradient is the sum of theirs")
     if is_(right, summed_to(yours, right.shape)):
-        return Cause(
-            "unsummed",
-            f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
-            "forward, so its gradient is a sum over all the places where it was used",
-        )
+        text = f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
+        why = "forward, so its gradient is a sum over all the places where it was used"
+        return Cause("unsummed", text + why)
     return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
 
 
 def _swapped(name: str) -> Cause:
-    return Cause(
-        "another-input",
-        f"it is the gradient of {name}: are two gradients returned in the wrong order?",
-    )
+    text = f"it is the gradient of {name}: are two gradients returned in the wrong order?"
+    return Cause("another-input", text)
 
 
 def uses(step: Step) -> Cause | None:
@@ -92,17 +84,11 @@ def uses(step: Step) -> Cause | None:
         if len(set(times)) != 2 or {0, 2} <= set(times) or not step.is_yours(np.asarray(total)):
             continue
         wrong = listed([c for c, n in zip(step.consumers, times, strict=True) if n != 1])
-        if 0 in times:
-            return Cause(
-                "path-missing",
-                f"it is right but for what comes through {wrong}: is that use forgotten? "
-                f"{step.name} is used {len(parts)} times, and its gradient is the sum over its "
-                "uses: +=, not =",
-            )
+        name, how = ("path-missing", "missing") if 0 in times else ("path-twice", "in it twice")
         return Cause(
-            "path-twice",
-            f"what comes through {wrong} is in it twice: {step.name} is used {len(parts)} times, "
-            "and each use counts once",
+            name,
+            f"what comes through {wrong} is {how}, and it is right otherwise: {step.name} is used "
+            f"{len(parts)} times, and its gradient is the sum over its uses, each once: +=, not =",
         )
     return None
 
@@ -116,16 +102,11 @@ def nothing(step: Step) -> Cause | None:
     """No gradient at all."""
     if step.yours.any() and not step.is_yours(np.zeros_like(step.right)):
         return None
-    if step.consumer is not None and len(step.consumers) > 1:
+    if step.is_part:
         text = f"nothing arrives at {step.name} through {step.consumer}: is that use forgotten?"
         return Cause("path-missing", text)
-    on_tensors = step.trace.function.on_tensors
-    why = (
-        "cut off, by detach() or .data?"
-        if on_tensors
-        else "None, or zeros that are never filled in?"
-    )
-    return Cause("zero", f"no gradient arrives at {step.name}: is it {why}")
+    text = f"no gradient arrives at {step.name}: is it cut off, by detach() or .data, or never "
+    return Cause("zero", f"{text}filled in?")
 
 
 def constant_ratio(step: Step) -> Cause | None:
@@ -143,9 +124,7 @@ def constant_ratio(step: Step) -> Cause | None:
                 "is summed over: is it the mean where the sum belongs?",
             )
     known = next((product for n, product in _lengths(step) if abs(ratio / n - 1) < 1e-6), "")
-    what = (
-        f"what comes through {step.consumer}" if step.consumer and len(step.consumers) > 1 else "it"
-    )
+    what = f"what comes through {step.consumer}" if step.is_part else "it"
     digits = 6 if abs(ratio - 1) > 1e-4 else 12
     return Cause(
         "factor",
@@ -209,26 +188,18 @@ def passed_through(step: Step) -> Cause | None:
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:
-            d, others = f"d{bare(name)}", [n for n in step.values if n not in step.downstream]
-            for factor in others:
-                x = step.values[factor]
-                if x.shape == step.gradients[name].shape and step.is_right(
-                    summed_to(x * step.gradients[name], step.value.shape)
-                ):
+            d = f"d{bare(name)}"
+            for factor in (n for n in step.values if n not in step.downstream):
+                x, dx = step.values[factor], step.gradients[name]
+                if x.shape == dx.shape and step.is_right(summed_to(x * dx, step.value.shape)):
                     text = f"it is {d}, where {d} · {bare(factor)} is right"
                     return Cause("operand-wrong", text)
             times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
-            return Cause(
-                "slope-missing",
-                f"the gradient of {name} is passed on as it came{times}: is the derivative of the "
-                f"step from {step.name} missing?",
-            )
+            text = f"the gradient of {name} is passed on as it came{times}: is the derivative of "
+            return Cause("slope-missing", f"{text}the step from {step.name} missing?")
         if name not in step.consumers and dy is not None and step.is_yours(step.right + dy):
-            return Cause(
-                "path-twice",
-                f"the gradient of {name} is added once too often: does the forward use {step.name} "
-                "there?",
-            )
+            text = f"the gradient of {name} is added once too often: does the forward use "
+            return Cause("path-twice", f"{text}{step.name} there?")
     return None
 
 

@@ -214,7 +214,7 @@ def dropout(step: Step) -> Cause | None:
 
 def mask(step: Step) -> Cause | None:
     """A gradient where the forward masks."""
-    if step.consumer is not None and len(step.consumers) > 1:
+    if step.is_part:
         return None  # the others may depend on what is masked here
     size, off = abs(step.right).max(initial=0.0), step.off
     if not off.any() or not step.right[~off].any() or (abs(step.right[off]) > 1e-12 * size).any():

@@ -94,25 +94,19 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    for step in _steps(trace, name):
+    """What the first signature says that recognises the mistake."""
+    consumers: list[str | None] = [*trace.consumers(name)]
+    together = [None] * (len(consumers) != 1)
+    for consumer in together + consumers:
+        step = Step(trace, name, consumer)
         for signature in SIGNATURES:
             try:
-                cause = signature(step)
+                if cause := signature(step):
+                    return cause
             except Exception as error:  # the facts have to reach the reader in any case
                 text = f"no guess by {signature.__name__} at {step}: {error!r}"
                 warnings.warn(text, RuntimeWarning, 2)
-                continue
-            if cause is not None:
-                return cause
     return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
-
-
-def _steps(trace: Trace, name: str) -> Iterator[Step]:
-    consumers = trace.consumers(name)
-    if len(consumers) != 1:
-        yield Step(trace, name, None)
-    for consumer in consumers:
-        yield Step(trace, name, consumer)
 
 
 def _location(trace: Trace, finding: Finding) -> str:

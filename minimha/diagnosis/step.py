@@ -37,13 +37,18 @@ class Step:
         self.yours, self.right = trace.targets[name].gradient.astype(np.float64), trace.right[name]
         if consumer is not None:
             self.output, self.dy = trace.values[consumer], trace.right[consumer]
-            if len(self.consumers) > 1 and self.yours.shape == self.right.shape:
+            if self.is_part and self.yours.shape == self.right.shape:
                 self.right = trace.part(name, consumer)
                 others = (trace.part(name, c) for c in self.consumers if c != consumer)
                 self.yours = self.yours - sum(others)
 
     def __str__(self) -> str:
         return f"the step from {self.name} to {self.consumer}" if self.consumer else self.name
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the node has other consumers as well."""
+        return self.consumer is not None and len(self.consumers) > 1
 
     @property
     def keeps_shape(self) -> bool:

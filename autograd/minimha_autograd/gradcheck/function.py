@@ -77,10 +77,7 @@ class CheckedFunction:
                     "float64 and float32 can be checked"
                 )
         if not self.checked:
-            kinds = ", ".join(
-                f"{type(x).__name__} of {x.dtype}" if backend.is_array(x) else type(x).__name__
-                for x in self.arrays
-            )
+            kinds = ", ".join(f"{type(x).__name__} {getattr(x, 'dtype', '')}" for x in self.arrays)
             raise TypeError(
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
                 f"floating-point numbers ({kinds})"
@@ -263,14 +260,11 @@ def _named_parameters(f: Callable[..., Any], parameters: Any) -> dict[str, Tenso
         return dict(named())
     if parameters is None:
         return {}
-    if not (isinstance(parameters, Mapping) and all(map(_is_tensor, parameters.values()))):
+    tensors = isinstance(parameters, Mapping) and parameters.values()
+    if tensors is False or not all(isinstance(p, Tensor) for p in tensors):
         kind = type(parameters).__name__
         raise TypeError(f"parameters must be Tensors by name, or a module, not this {kind}")
     return dict(parameters)
-
-
-def _is_tensor(x: Any) -> bool:
-    return isinstance(x, Tensor)
 
 
 def _signature(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
