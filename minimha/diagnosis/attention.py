@@ -40,8 +40,8 @@ def scale(step: Step) -> Cause | None:
 def _before_weights(step: Step) -> bool:
     """Whether attention's weights are computed from it, or the names say that they are."""
     named = {name.lower() for name in step.trace.inputs}
-    pairs = [pair for pair in ({"query", "key"}, {"q", "k"}) if pair <= named]
-    if step.name.lower() in {"raw", "scaled", "scores"}.union(*pairs):
+    operands = [both for both in ({"query", "key"}, {"q", "k"}) if both <= named]
+    if step.name.lower() in {"raw", "scaled", "scores"}.union(*operands):
         return True
     weights = (step.values[n] for n in step.downstream if n not in step.trace.results)
     return any(
@@ -60,24 +60,20 @@ def groups(step: Step) -> Cause | None:
             continue
         each, rep = factor * each, each.shape[-3]
         in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
-        rule = f"each head of {step.name} serves {rep} query heads, {SUM}"
-        one = "it is that of query head {} of each group alone: "
+        rule = f": each head of {step.name} serves {rep} query heads, and its gradient is their sum"
+        one, turns = "it is that of query head {} of each group alone", "heads h, h + G, h + 2G …"
         mistakes = [
-            ("groups-mean", each.mean(axis=-3), f"it is the mean over the group: {rule}"),
+            ("groups-mean", each.mean(axis=-3), f"it is the mean over the group{rule}"),
             *(("groups-one-member", each[..., n, :, :], one.format(n) + rule) for n in range(rep)),
             (
                 "groups-interleaved",
                 in_turn,
-                f"it is summed over heads h, h + G, h + 2G …, but a group is {rep} heads in a row: "
-                f"{rule}",
+                f"it sums {turns}, but a group is adjacent heads{rule}",
             ),
         ]
         if cause := step.made_by(mistakes):
             return cause
     return None
-
-
-SUM = "and its gradient is the sum of theirs"
 
 
 def softmax(step: Step) -> Cause | None:

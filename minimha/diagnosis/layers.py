@@ -129,10 +129,9 @@ def target(step: Step) -> Cause | None:
     """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
     if step.value.ndim < 1 or step.yours.shape != step.value.shape or not step.off.any():
         return None
-    rows, size = step.off.any(axis=-1), abs(step.right).max(initial=0.0)
-    if (step.off.sum(axis=-1) > 1).any() or abs(
-        step.right.sum(axis=-1)
-    ).max() > step.tolerance * size:
+    rows, sums = step.off.any(axis=-1), abs(step.right.sum(axis=-1))
+    close = step.tolerance * abs(step.right).max(initial=0.0)
+    if (step.off.sum(axis=-1) > 1).any() or sums.max() > close:
         return None
     off = np.where(step.off, step.yours - step.right, 0).sum(axis=-1)[rows]
     p = step.yours[rows] / off[:, None]

@@ -22,16 +22,11 @@ def n(*shape):
 
 def chain(x):
     """Eight layers of tanh."""
-    ys = [x]
+    xs = [x]
     for _ in range(8):
-        ys.append(np.tanh(1.5 * ys[-1]) + 0.1 * ys[-1])
-
-    def pullback(dy):
-        for y in reversed(ys[:-1]):
-            dy = dy * (1.5 * (1 - np.tanh(1.5 * y) ** 2) + 0.1)
-        return (dy,)
-
-    return ys[-1], pullback
+        xs.append(np.tanh(1.5 * xs[-1]) + 0.1 * xs[-1])
+    slope = np.prod([1.5 * (1 - np.tanh(1.5 * x) ** 2) + 0.1 for x in xs[:-1]], axis=0)
+    return xs[-1], lambda dy: (dy * slope,)
 
 
 def size(x):
@@ -143,15 +138,13 @@ beside_one = elementwise(lambda x: 1 / (x - 1), lambda x: -1 / (x - 1) ** 2)
 @pytest.mark.parametrize("distance", [1e-3, 1e-8, 1e-12])
 @pytest.mark.parametrize(
     ("f", "edge", "side"),
-    [(log, 0, 1), (sqrt, 0, 1), (arccos, 1, -1), (reciprocal, 0, 1), (reciprocal, 0, -1)],
-)
+    [
+        (log, 0, 1), (sqrt, 0, 1), (arccos, 1, -1), (reciprocal, 0, 1), (reciprocal, 0, -1),
+        (beside_one, 1, 1), (beside_one, 1, -1),
+    ],
+)  # fmt: skip
 def test_near_the_edge_of_a_domain_or_a_pole_no_alarm_is_raised(f, edge, side, distance):
     mh.gradcheck(f, np.array([edge + side * distance, 0.3, 0.5]))
-
-
-@pytest.mark.parametrize("side", [1, -1])
-def test_beside_a_pole_no_alarm_is_raised(side):
-    mh.gradcheck(beside_one, np.array([1 + side * 1e-8, 0.3]))
 
 
 @pytest.mark.parametrize(
@@ -223,32 +216,24 @@ def test_ties_are_kinks_not_noise():
         mh.gradcheck(largest(3), tied)
 
 
-@pytest.mark.parametrize("side", [-1.0, -0.3, 0.0, 0.5, 1.0])
-def test_at_a_kink_any_slope_between_those_on_either_side_is_right(side):
-    def f(x):
-        return np.abs(x), lambda dy: (dy * np.where(x == 0, side, np.sign(x)),)
-
-    rows = mh.gradcheck(f, np.array([0.0, 1.0, -2.0])).rows
-    if side:
-        assert all(row.note.startswith("kink at 1 of 3 entries") for row in rows)
-
-
-@pytest.mark.parametrize("side", [-1.001, 1.001, 1 + 1e-9, 2.0])
-def test_at_a_kink_other_slopes_are_wrong(side):
-    def f(x):
-        return np.abs(x), lambda dy: (dy * np.where(x == 0, side, np.sign(x)),)
-
-    with pytest.raises(mh.GradcheckError, match=r"1 of 3 entries, all at axis 0: 0"):
-        mh.gradcheck(f, np.array([0.0, 1.0, -2.0]))
+@pytest.mark.parametrize("side", [-1.0, -0.3, 0.0, 0.5, 1.0, -1.001, 1.001, 1 + 1e-9, 2.0])
+def test_at_a_kink_only_slopes_between_those_on_either_side_are_right(side):
+    f = elementwise(np.abs, lambda x: np.where(x == 0, side, np.sign(x)))
+    x = np.array([0.0, 1.0, -2.0])
+    if abs(side) > 1:
+        with pytest.raises(mh.GradcheckError, match=r"1 of 3 entries, all at axis 0: 0"):
+            mh.gradcheck(f, x)
+    else:
+        notes = [row.note for row in mh.gradcheck(f, x).rows]
+        assert not side or all(note.startswith("kink at 1 of 3 entries") for note in notes)
 
 
 @pytest.mark.parametrize("distance", [1e-3, 1e-6])
 def test_the_other_side_of_a_kink_is_wrong_beside_it(distance):
-    def f(x):
-        return np.maximum(x, 0), lambda dy: (dy * (x > -0.01),)
-
     with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(f, np.array([-distance, 1.0]))
+        mh.gradcheck(
+            elementwise(lambda x: np.maximum(x, 0), lambda x: x > -0.01), np.array([-distance, 1.0])
+        )
 
 
 SHARPNESS = {"central": 1e-5, "fourth-order": 1e-8, "richardson": 1e-9, "complex step": 1e-11}
@@ -256,13 +241,10 @@ SHARPNESS = {"central": 1e-5, "fourth-order": 1e-8, "richardson": 1e-9, "complex
 
 @pytest.mark.parametrize("method", SHARPNESS)
 def test_each_method_is_as_sharp_as_it_says(method):
-    def f(x, damage=0.0):
-        return np.exp(x), lambda dy: (dy * np.exp(x) * (1 + damage),)
-
-    x = n(2, 3)
-    assert method in {row.method for row in mh.gradcheck(f, x, method=method).rows}
+    x, damaged = n(2, 3), elementwise(np.exp, lambda x: np.exp(x) * (1 + SHARPNESS[method]))
+    assert method in {row.method for row in mh.gradcheck(ops.exp, x, method=method).rows}
     with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(lambda x: f(x, SHARPNESS[method]), x, method=method)
+        mh.gradcheck(damaged, x, method=method)
 
 
 def test_the_complex_step_is_refused_where_imaginary_parts_are_dropped():

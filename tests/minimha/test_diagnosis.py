@@ -252,7 +252,7 @@ def test_no_scale_is_missing_where_there_is_none(rng):
     assert cause_of(attention_without_taps(dv=v), q, k, v_) == "factor"
 
 
-def test_a_whole_root_of_the_width_is_told_to_be_ambiguous(rng):
+def test_a_whole_root_of_the_width_is_called_ambiguous(rng):
     q, k, v = (rng.standard_normal((2, 5, 4)) for _ in range(3))
     f = attention_without_taps(dq=lambda n: 2 * n.c * n.ds @ n.k)
     with pytest.raises(mh.GradcheckError, match=r"any other factor of 2 looks\s+the same"):
@@ -280,18 +280,6 @@ def test_softmax_is_recognised_along_any_axis(axis, rng):
     }
     for name, gradient in wrong.items():
         assert cause_of(elementwise(softmax, gradient), x) == name
-
-
-def test_relu_is_no_dropout(rng):
-    relu = elementwise(lambda x: np.where(x.real > 0, 2 * x, 0), lambda _, dy: dy)
-    assert cause_of(relu, rng.standard_normal((3, 4))) == "slope-missing"
-
-
-def test_two_halves_exchanged_are_no_table(rng):
-    def joined(a, b):
-        return np.concatenate((a, b)), lambda dy: (dy[3:], dy[:3])
-
-    assert cause_of(joined, *rng.standard_normal((2, 3, 4))) == "another-input"
 
 
 def test_a_scaled_embedding_is_a_table(rng):
@@ -322,11 +310,6 @@ def test_a_target_is_missing_from_a_softmax_alone(rng):
     assert cause_of(elementwise(loss, lambda x, dy: dy * softmax(x)), x) == "target-missing"
     wrong_sign = elementwise(loss, lambda x, dy: dy * (softmax(x) + targets))
     assert cause_of(wrong_sign, x) == "unexplained"
-
-
-def test_a_sign_is_no_rotation(rng):
-    x = rng.standard_normal((2, 3, 4))
-    assert cause_of(elementwise(lambda x: -x, lambda _, dy: dy), x) == "sign"
 
 
 def test_no_gradient_is_no_draw_of_dropout(rng):

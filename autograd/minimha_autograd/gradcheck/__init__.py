@@ -38,21 +38,20 @@ def gradcheck(
 ) -> Report:
     """Check the gradient of f at the inputs: print the report, or read the error.
 
-    f       of Tensors, if any input is one: returns a Tensor or several. The Tensors of real
-            floating-point numbers are checked, other inputs are passed on as they are;
-            of arrays, if none is: one of our operations, or a function that returns
-            (value, pullback), where the pullback takes one cotangent a value and returns a tuple
-            with one gradient an array. All arrays of real floating-point numbers are checked
-    names   of the inputs, for the report; by default the names of the parameters of f
-    axes    of each input, letters or words: ["B H T D", None, "batch key"]; or by name,
-            {"query": "B H T D"}, intermediates too
+    f       a function of Tensors, if any input is one: it returns a Tensor or several. The Tensors
+            of real floating-point numbers are checked; other inputs are passed on unchanged.
+            Otherwise a function of arrays: one of our operations, or a function that returns
+            (value, pullback), whose pullback takes one cotangent for each value and returns a
+            tuple with one gradient for each array of real floating-point numbers
+    names   the names of the inputs in the report; by default those of the parameters of f
+    axes    the names of the axes of each input, letters or words: ["B H T D", None, "batch key"];
+            or by name, {"query": "B H T D"}, which may name intermediates too
     rng     a generator or a seed for the random cotangents
     method  "auto": the complex step where f allows it and differences confirm it, otherwise
-            Richardson's extrapolation; where there are more than 4096 entries, the largest
-            arrays along random directions.
-            Or "complex step", "richardson", "fourth-order" (differences), "adjoint" (random
-            directions v: ⟨dx, v⟩ = dL along v). Central differences always stand beside,
-            but for "adjoint"
+            Richardson's extrapolation; with more than 4096 entries, the largest arrays are
+            checked along random directions. Or "complex step", "richardson", "fourth-order"
+            (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v). Except for
+            "adjoint", central differences are always checked as well
     parameters
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module
@@ -60,19 +59,19 @@ def gradcheck(
     f must be a function: the same inputs give the same value. Where f allows it, gradients in
     float32 are compared with numeric ones in float64.
 
-    Where a gradient is wrong, the step at fault is looked for among the intermediates: all
-    operations on Tensors, or, where f has a keyword `tap`, what it passes through that: f calls
-    tap(name, x) and goes on with what comes back, and a pullback on arrays returns, after its
-    gradients, a dictionary with those of the intermediates by name.
+    If a gradient is wrong, the check looks for the step at fault among the intermediates. On
+    Tensors these are all operations. On arrays, f may have a keyword `tap`: it calls tap(name, x)
+    for each intermediate and goes on with what tap returns; its pullback returns, after the
+    gradients of the inputs, a dictionary with those of the intermediates by name.
 
     Returns a Report, which prints as a table: the error by input and method; `report.plot()` draws
     the error over the size of the step.
-    Raises GradcheckError, an AssertionError, when a gradient is wrong: it names the input, the
-    worst entry by axis, both values and their ratio, the step at fault and its likely cause; or
-    when values or gradients are not what they should be, such as a pullback that is not linear, or
-    values that are NaN wherever a step leads. TypeError when there is nothing to check,
-    and for floats but float64 and float32; ValueError for a method or axes that do not fit.
+    Raises GradcheckError, an AssertionError, if a gradient is wrong: it names the input, the worst
+    entry by axis, both values and their ratio, the step at fault and its likely cause. Also if
+    the check cannot compare: the pullback is not linear, the value is NaN whatever the step, f or
+    its pullback changes arrays in place … TypeError if there is nothing to check, and for floats
+    other than float64 and float32; ValueError for an unknown method, or axes that do not match.
     """
-    from .check import check  # which loads what no program needs that checks no gradients
+    from .check import check  # loaded on first use: most programs check no gradients
 
     return check(f, inputs, names, axes, rng, method, parameters)

@@ -6,7 +6,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -152,7 +151,7 @@ class CheckedFunction:
         if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
             tensors = "; to check a function of Tensors, pass Tensors"
             raise self.error(
-                f"a function of arrays must return (value, pullback), not {_kind(result)}"
+                f"a function of arrays must return (value, pullback), not {kind_of(result)}"
                 f"{'' if result is None or isinstance(result, tuple) else tensors}"
             )
         if isinstance(result[0], list):
@@ -184,41 +183,6 @@ class CheckedFunction:
             return tuple(x.grad for x in checked)
 
         return [y.data for y in outputs], pullback
-
-    def sorted_gradients(
-        self, returned: Any
-    ) -> tuple[dict[int, np.ndarray | None], dict[str, np.ndarray]]:
-        """What a pullback returned, on the host: by the number of the input, None where nothing
-        arrived, and by the name of the intermediate."""
-        inner = {}
-        if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):
-            *rest, by_name = returned
-            returned, by_name = tuple(rest), {str(n): dx for n, dx in by_name.items()}
-            inner = {n: np.array(self._host(dx, n)) for n, dx in by_name.items() if dx is not None}
-        if not isinstance(returned, tuple):
-            one = "; (dx,), with a comma, is a tuple of one" if len(self.checked) == 1 else ""
-            raise self.error(
-                f"the pullback must return a tuple of gradients, not {_kind(returned)}"
-                f"{one if returned is not None else ''}"
-            )
-        if len(returned) == len(self.inputs):
-            returned = tuple(returned[k] for k in self.checked)
-        if len(returned) != len(self.checked):
-            raise self.error(
-                f"the pullback returned {len(returned)} gradient{'s' * (len(returned) != 1)} for "
-                f"{len(self.checked)} input{'s' * (len(self.checked) != 1)} that can have one"
-            )
-        return {
-            k: None if dx is None else self._host(dx, self.names[k])
-            for k, dx in zip(self.checked, returned, strict=True)
-        }, inner
-
-    def _host(self, dx: Any, name: str) -> np.ndarray:
-        """What a pullback returned as the gradient of this, on the host."""
-        if not (backend.is_array(dx) or isinstance(dx, Number)):
-            kind = type(dx).__name__
-            raise self.error(f"the gradient of {name} is a {kind}: a pullback returns arrays")
-        return backend.to_numpy(backend.asarray(dx))
 
 
 class Tap:
@@ -281,7 +245,7 @@ def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list
     return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
 
 
-def _kind(x: Any) -> str:
+def kind_of(x: Any) -> str:
     """What was returned in place of what should have been."""
     if x is None:
         return "None: is a return missing?"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from .. import backend
 from ..tensor import Tensor, array_of
-from .function import Arrays, CheckedFunction, Pullback, Tap
+from .function import Arrays, CheckedFunction, Pullback, Tap, kind_of
 from .numeric import Loss, largest, perturbed
 
 __tracebackhide__ = True
@@ -115,16 +116,16 @@ class Gradients:
                 "two calls with the same inputs gave different values: does it draw random "
                 "numbers? Draw them before, or from a generator that is made anew in each call"
             )
-        given = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
-        found, inner = self._sorted(pullback(*given), hosts)
+        dys = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
+        found, inner = self._sorted(pullback(*dys), hosts)
         for k, host in hosts.items():
             if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host, equal_nan=True):
                 raise function.error(f"{function.names[k]} was changed in place")
-        if not _equal(map(backend.to_numpy, given), cotangents):
+        if not _equal(map(backend.to_numpy, dys), cotangents):
             raise function.error("the pullback changed its cotangent in place")
         gradients = {k: np.array(dx) for k, dx in found.items()}  # a later call may change them
         if expected:
-            self._call_again(pullback, given, values, gradients, found)
+            self._call_again(pullback, dys, values, gradients, found)
         if tap is not None and function.on_tensors:
             inner = {
                 name: np.zeros(x.shape) if x.grad is None else np.array(backend.to_numpy(x.grad))
@@ -136,7 +137,7 @@ class Gradients:
     def _call_again(
         self,
         pullback: Pullback,
-        given: list[Any],
+        dys: list[Any],
         values: list[Any],
         gradients: Arrays,
         found: Arrays,
@@ -144,7 +145,7 @@ class Gradients:
         """Look for what is right on the first call only; gradients are copies of what it found."""
         function, hosts = self.function, self.function.originals
         first = [np.array(backend.to_numpy(y)) for y in values]
-        again, _ = self._sorted(pullback(*given), hosts)
+        again, _ = self._sorted(pullback(*dys), hosts)
         for k in gradients.keys() & again.keys():
             if not np.array_equal(gradients[k], again[k], equal_nan=True):
                 raise function.error(
@@ -153,7 +154,7 @@ class Gradients:
                     "keeps, or change what it saved?"
                 )
         other = [
-            backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(given, values, strict=True)
+            backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(dys, values, strict=True)
         ]
         self._look_whether_linear(gradients, self._sorted(pullback(*other), hosts)[0])
         for k, dx in gradients.items():
@@ -188,18 +189,47 @@ class Gradients:
                 )
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
-        """What a pullback returned, with zeros where nothing arrived; note the wrong shapes."""
-        found, inner = self.function.sorted_gradients(returned)
-        gradients = {k: np.zeros_like(hosts[k]) if dx is None else dx for k, dx in found.items()}
-        for k, dx in gradients.items():
-            if dx.shape != hosts[k].shape:
+        """What a pullback returned, on the host: by the number of the input, zeros where nothing
+        arrived, and by the name of the intermediate. Wrong shapes are noted."""
+        function, inner = self.function, {}
+        checked, names = function.checked, function.names
+        if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):
+            *rest, by_name = returned
+            returned = tuple(rest)
+            inner = {
+                str(n): np.array(self._host(x, n)) for n, x in by_name.items() if x is not None
+            }
+        if not isinstance(returned, tuple):
+            one = "; (dx,), with a comma, is a tuple of one" * (len(checked) == 1)
+            raise function.error(
+                f"the pullback must return a tuple of gradients, not {kind_of(returned)}"
+                f"{one if returned is not None else ''}"
+            )
+        if len(returned) == len(function.inputs):
+            returned = tuple(returned[k] for k in checked)
+        if len(returned) != len(checked):
+            raise function.error(
+                f"the pullback returned {len(returned)} gradient{'s' * (len(returned) != 1)} for "
+                f"{len(checked)} input{'s' * (len(checked) != 1)} that can have one"
+            )
+        gradients = {}
+        for k, dx in zip(checked, returned, strict=True):
+            x, name = hosts[k], names[k]
+            gradients[k] = host = np.zeros_like(x) if dx is None else self._host(dx, name)
+            if host.shape != x.shape:
                 self.wrong_shape.add(k)  # which has a likely cause
-            elif dx.dtype != hosts[k].dtype:
-                name = self.function.names[k]
-                raise self.function.error(
-                    f"the gradient of {name} has dtype {dx.dtype}, the input {hosts[k].dtype}"
-                )
+            elif host.dtype != x.dtype:
+                text = f"the gradient of {name} has dtype {host.dtype}, the input {x.dtype}"
+                raise function.error(text)
         return gradients, inner
+
+    def _host(self, dx: Any, name: str) -> np.ndarray:
+        """What a pullback returned as the gradient of this, on the host."""
+        if not (backend.is_array(dx) or isinstance(dx, Number)):
+            kind = type(dx).__name__
+            text = f"the gradient of {name} is a {kind}: a pullback returns arrays"
+            raise self.function.error(text)
+        return backend.to_numpy(backend.asarray(dx))
 
     def _measure_noise(self, rng: np.random.Generator) -> None:
         """How far each gradient moves when inputs and cotangents move in their last places.

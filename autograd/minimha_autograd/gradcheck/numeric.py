@@ -70,16 +70,16 @@ def differences(
 
     best, doubt = np.full(x.shape, np.nan), np.full(x.shape, np.inf)
 
-    def open_() -> np.ndarray:
-        largest = abs(best[np.isfinite(doubt)]).max(initial=0.0)
-        return ~((doubt <= relative * largest) & (doubt <= 0.1 * abs(best)))
+    def unsettled() -> np.ndarray:
+        size = abs(best[np.isfinite(doubt)]).max(initial=0.0)
+        return ~((doubt <= relative * size) & (doubt <= 0.1 * abs(best)))
 
     for scale in (np.full(x.shape, unit), own):
         hopeless = (scale is own) & (scale > 1e-3 * unit)
         h = first * scale
-        before = estimate(h, open_() & ~hopeless)
+        before = estimate(h, unsettled() & ~hopeless)
         for _ in range(12):
-            h, where = h / 10, open_() & ~hopeless
+            h, where = h / 10, unsettled() & ~hopeless
             if not where.any():
                 break
             now = estimate(h, where)
