@@ -216,7 +216,7 @@ def product(step: Step) -> Cause | None:
                 "and its gradient is the sum over their shares",
             )
     mine = next((p for p, made in known if step.multiple(made, step.yours) is not None), None)
-    if mine is None:
+    if mine is None or any(p is mine for p in same):
         return None
 
     def unlike(p: Product) -> tuple[bool, bool]:
