@@ -109,14 +109,12 @@ def test_no_array_library_is_named_where_arrays_are_computed_on():
             assert not named, f"{module} names {named}"
 
 
-@pytest.mark.xfail(strict=True, reason="being resolved; remove this mark when it passes")
 def test_no_file_imports_one_that_imports_it():
     files = {module: imports(module) & SOURCES.keys() - {module} for module in SOURCES}
     cycle = a_cycle(files)
     assert cycle is None, " -> ".join(cycle)
 
 
-@pytest.mark.xfail(strict=True, reason="being resolved; remove this mark when it passes")
 def test_no_room_imports_one_that_imports_it():
     rooms, by = {}, {}
     for importing, imported in across_rooms():

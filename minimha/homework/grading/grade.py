@@ -11,6 +11,7 @@ import secrets
 import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,6 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
 
     Raises ValueError if there are no submissions, OSError if there is no folder.
     """
-    import minimha
-
     found, notes = submissions.find(folder, [task.name for task in tasks])
     if not found:
         raise ValueError(
@@ -125,7 +124,7 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
         taken = time.monotonic() - start
         sys.stderr.write(f"{shown}: {len(files)} of {len(tasks)} handed in, {taken:.1f} s\n")
     return {
-        "minimha": minimha.__version__,
+        "minimha": version("minimha"),
         "seed": seed,
         "students": students,
         "notes": [printable(note) for note in notes],

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .. import same, task
+from ..comparisons import same
+from ..task import task
 
 
 @task(

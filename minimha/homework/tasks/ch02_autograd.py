@@ -4,7 +4,8 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from .. import same, task, value_of
+from ..comparisons import same, value_of
+from ..task import task
 from .ch01_arrays import unbroadcast
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from .. import same, same_gradients, same_steps, tap_is_used, task, value_of
+from ..comparisons import same, same_gradients, same_steps, tap_is_used, value_of
+from ..task import task
 
 
 @task(

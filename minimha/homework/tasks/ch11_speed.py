@@ -5,7 +5,8 @@ import tracemalloc
 import numpy as np
 
 from ...attention import attention
-from .. import same, task
+from ..comparisons import same
+from ..task import task
 
 
 @task(
