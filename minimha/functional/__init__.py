@@ -8,7 +8,7 @@ from .gates import gelu, silu
 from .linear import linear
 from .masked_products import gather, harmless, hide, is_finite, mix, products
 from .norms import layer_norm, rms_norm
-from .rope import rope
+from .rope import rope, turns
 from .softmax import masked_softmax, sink_softmax, softmax
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "silu",
     "sink_softmax",
     "softmax",
+    "turns",
 ]

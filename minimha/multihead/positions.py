@@ -14,7 +14,7 @@ from minimha_autograd import Tensor, array_of, backend
 from minimha_autograd.backend import Array, Rng, namespace
 
 from ..checks import integer
-from ..functional.rope import rope, turns
+from ..functional import rope, turns
 from ..masks import aligned
 from ..nn import Module
 

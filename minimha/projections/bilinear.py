@@ -10,6 +10,7 @@ from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import namespace
 
 from ..checks import integer
+from ..functional import is_finite
 from .form import Form, blocks, finite
 from .operations import merge_heads, project_in
 from .stacked import Stacked
@@ -49,7 +50,7 @@ class Bilinear(Form):
         w_q = xp.stack(blocks(stacked.w_q, h))  # (H, M, D)
         w_k = xp.repeat(xp.stack(blocks(stacked.w_k, g)), h // g, axis=0)  # (H, Mk, D)
         w_qk = w_q @ xp.matrix_transpose(w_k)
-        if xp.any(xp.isinf(w_qk)) and xp.all(xp.isfinite(w_q)) and xp.all(xp.isfinite(w_k)):
+        if is_finite(w_q) and is_finite(w_k) and not is_finite(w_qk):
             raise ValueError(f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of more bits")
         b_qk = None
         if stacked.b_q is not None:

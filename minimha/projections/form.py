@@ -16,6 +16,7 @@ from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
 
 from ..checks import integer
+from ..functional import is_finite
 from ..nn import Module
 
 
@@ -207,8 +208,7 @@ def parameter(x: Array) -> Tensor:
 
 def finite(w: Array) -> Array:
     """w. Raises ValueError if NaN or infinity in it leave it without singular values."""
-    xp = namespace(w)
-    if not xp.all(xp.isfinite(w)):
+    if not is_finite(w):
         raise ValueError("W_i = W_i^Q W_i^Kᵀ holds NaN or infinity: it has no rank and no factors")
     return w
 
