@@ -181,11 +181,6 @@ def test_what_is_read_is_written_as_it_was(rng):
         same(write(mask, SCORES, **({} if bias is None else {"bias": bias})), given)
 
 
-def test_keras_gets_a_mask_for_each_sequence_or_one_for_all():
-    for name, shape in {"causal": (T, S), "padding": (B, T, S), "heads": SCORES}.items():
-        assert conventions.to_keras(MASKS[name], SCORES)["attention_mask"].shape == shape
-
-
 def test_hugging_face_gets_integers_or_floats_of_the_dtype_asked_for():
     same(
         conventions.to_hugging_face(masks.padding([2, 6]), SCORES),
@@ -285,8 +280,6 @@ def test_what_could_mean_two_things_is_refused(call, error, message):
 
 # Against torch itself
 
-torch_missing = "torch is not installed"
-
 
 def close(ours, theirs):
     theirs = theirs.detach().numpy()
@@ -294,7 +287,7 @@ def close(ours, theirs):
 
 
 def test_torch_sdpa_gives_what_its_arguments_read_here_give(rng):
-    torch = pytest.importorskip("torch", reason=torch_missing)
+    torch = pytest.importorskip("torch")
     q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
     visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((H, T, S))
     for given in [
@@ -315,7 +308,7 @@ def test_torch_sdpa_gives_what_its_arguments_read_here_give(rng):
 
 @pytest.mark.parametrize("name", MASKS)
 def test_torch_sdpa_takes_what_is_written_here(name, rng):
-    torch = pytest.importorskip("torch", reason=torch_missing)
+    torch = pytest.importorskip("torch")
     q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
     there, bias = [torch.tensor(x) for x in (q, k, v)], rng.standard_normal((H, 1, S))
     for given in ({}, {"bias": bias}):
@@ -350,7 +343,7 @@ def torch_mha(torch, rng):
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans beside floats
 def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
-    torch = pytest.importorskip("torch", reason=torch_missing)
+    torch = pytest.importorskip("torch")
     theirs, ours = torch_mha(torch, rng)
     hidden, slope = ~one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
     padded, of_keys = ~one_visible(rng, B, S), rng.standard_normal((B, S))
@@ -370,7 +363,7 @@ def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
 
 @pytest.mark.parametrize("name", [name for name in MASKS if name != "empty rows"])
 def test_torch_mha_takes_what_is_written_here(name, rng):
-    torch = pytest.importorskip("torch", reason=torch_missing)
+    torch = pytest.importorskip("torch")
     theirs, ours = torch_mha(torch, rng)
     bias = rng.standard_normal((B, 1, T, S))
     like = torch.tensor(0.0)
@@ -382,7 +375,7 @@ def test_torch_mha_takes_what_is_written_here(name, rng):
 
 
 def test_torch_rows_with_nothing_visible_are_what_the_docstring_says(rng):
-    torch = pytest.importorskip("torch", reason=torch_missing)
+    torch = pytest.importorskip("torch")
     q, k = (
         torch.tensor(rng.standard_normal((1, 1, T, D))),
         torch.tensor(rng.standard_normal((1, 1, S, D))),
