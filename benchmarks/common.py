@@ -1,4 +1,4 @@
-"""What benchmarks share: peers that may be missing, ratios with their spread, tables, memory."""
+"""What benchmarks share: other libraries that may be missing, times, ratios, tables, memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import argparse
 import contextlib
 import ctypes
 import importlib
+import os
 import pathlib
 import platform
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
+
+
+def blas_threads(number: int) -> None:
+    """For a BLAS that is loaded later, unless the environment says otherwise."""
+    for name in ("OPENBLAS", "MKL", "OMP"):
+        os.environ.setdefault(f"{name}_NUM_THREADS", str(number))
 
 
 def optional(name: str) -> Any:
@@ -22,33 +32,62 @@ def optional(name: str) -> Any:
         return None
 
 
+def seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def printed(*arguments: str, **environment: str) -> list[float]:
+    """The numbers that a new Python process prints."""
+    command, environment = [sys.executable, *arguments], os.environ | environment
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
+
+
+def ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Turn by turn."""
+    return [a / b for a, b in zip(times, others, strict=True)]
+
+
 def spread(values: Sequence[float]) -> str:
-    """The median, and in brackets the quarter and the three-quarter mark."""
+    """The median, and the quartiles in brackets."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
 
 
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Turn by turn."""
-    return [a / b for a, b in zip(ours, theirs, strict=True)]
+def verdict(value: float, bound: float | None) -> str:
+    if bound is None:
+        return ""
+    return f"{bound:.3g} {'holds' if value <= bound else '**misses**'}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def versions(**packages: str) -> str:
+    """The versions measured. packages: the names of distributions by what they are called."""
+    named = {"NumPy": "numpy", **packages}
+    numbers = ", ".join(f"{name} {version(package)}" for name, package in named.items())
+    where = f"{platform.system()} on {platform.machine()}"
+    return f"Python {platform.python_version()}, {numbers}, {where}."
+
+
+def machine() -> str:
+    """The processor, its cores, and how busy they are."""
+    name = "an unnamed processor"
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next((x.partition(": ")[2] for x in lines if x.startswith("model name")), name)
+    load = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
+    return f"{name}, {os.cpu_count()} cores{load}."
 
 
 def add_options(parser: argparse.ArgumentParser, quick: str) -> None:
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--save", type=pathlib.Path, help="write the page to a file, too")
-
-
-def table(headers: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def versions(**peers: str) -> str:
-    """What was measured with. peers: the names of packages, by what they are called."""
-    named = {"NumPy": "numpy", **peers}
-    packages = ", ".join(f"{name} {version(package)}" for name, package in named.items())
-    where = f"{platform.system()} on {platform.machine()}"
-    return f"Python {platform.python_version()}, {packages}, {where}."
 
 
 def show(text: str, save: pathlib.Path | None) -> None:
@@ -59,20 +98,19 @@ def show(text: str, save: pathlib.Path | None) -> None:
 
 
 def growth(call: Callable[[], Any]) -> float:
-    """By how many MB the memory of this process grows at most while call runs (Linux).
+    """By how many MB the memory of this process grows at most during call (Linux).
 
-    Not by resource.getrusage: its peak is that of the process that started this one, too, if that
-    was the larger. What was freed before goes back to the system first, or call would take it again
-    unseen.
+    resource.getrusage would not do: its peak includes that of the process that started this one.
+    Memory freed before goes back to the system first, or call would reuse it unnoticed.
     """
 
     def kilobytes(name: str) -> int:
         status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.partition(f"{name}:")[2].split()[0])
 
-    with contextlib.suppress(AttributeError):  # another C library than GNU's
+    with contextlib.suppress(AttributeError):  # not GNU's C library
         ctypes.CDLL(None).malloc_trim(0)
-    pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak
+    pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     before = kilobytes("VmRSS")
     call()
     return (kilobytes("VmHWM") - before) / 1024

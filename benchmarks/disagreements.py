@@ -136,11 +136,8 @@ class Torch(Library):
         }
         out, weights = self.compute(*inputs[:3], **settings)
         gradients = () if dout is None else torch.autograd.grad(out, inputs, torch.tensor(dout))
-        return Answer(
-            out.detach().numpy(),
-            None if weights is None else weights.detach().numpy(),
-            tuple(g.numpy() for g in gradients),
-        )
+        weights = None if weights is None else weights.detach().numpy()
+        return Answer(out.detach().numpy(), weights, tuple(g.numpy() for g in gradients))
 
     @staticmethod
     def merged(*inputs):
@@ -410,14 +407,10 @@ def masks(attend, _):
     lengths = np.arange(S) < np.array([[3], [5]])  # (B, S): each sequence its length
     padding = lengths[:, None, None]  # (B, 1, 1, S)
     three_axes = draw(B, T, S) > -0.5
+    heads = {"(B, T, S)": three_axes[:, None], "(H, T, S)": three_axes}
     key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
     both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
-    axes = {
-        "(T, S)": lengths,
-        "(T, S), inverted": ~lengths,
-        "(B, S)": padding,
-        "(B, S), inverted": ~padding,
-    }
+    axes = {"(T, S)": lengths, "(T, S), inverted": ~lengths, "(B, S)": padding}
 
     def polarity(seen, **settings):
         return ask(attend, {"may attend": seen, "hidden": ~seen}, *x, **settings)
@@ -439,10 +432,7 @@ def masks(attend, _):
             attend, axes, *two_queries, mask=lengths
         ),
         "a (B, T, S) mask where B = H is read as": lambda: ask(
-            attend,
-            {"(B, T, S)": three_axes[:, None], "(H, T, S)": three_axes},
-            *two_heads,
-            mask=three_axes,
+            attend, heads, *two_heads, mask=three_axes
         ),
         "a (B, 1, 1, S) mask": lambda: ask(attend, {"broadcasts": padding}, *x, visible=padding),
         "`key_padding_mask`: True =": lambda: polarity(padding, key_padding_mask=lengths),
@@ -458,7 +448,7 @@ def empty_rows(attend, _):
     visible = np.repeat(np.arange(T) != 1, S).reshape(T, S)  # query 1 sees nothing
     infinity, billion = (np.where(visible, 0, n).astype("float32") for n in (-np.inf, -1e9))
 
-    def output(*x, **settings):
+    def output(x=x, **settings):
         out = attend(*x, **settings).out[:, :, 1]
         return which(out, {"0": np.zeros_like(out), "mean(V)": x[2].mean(-2)})
 
@@ -475,19 +465,17 @@ def empty_rows(attend, _):
 
     return {
         "boolean mask: output, weights not asked for": lambda: output(
-            *x, visible=visible, weights=False
+            visible=visible, weights=False
         ),
-        "boolean mask: output, weights asked for": lambda: output(
-            *x, visible=visible, weights=True
-        ),
+        "boolean mask: output, weights asked for": lambda: output(visible=visible, weights=True),
         "boolean mask: output, for inference": lambda: output(
-            *itself, visible=visible[:, :T], inference=True, weights=False
+            itself, visible=visible[:, :T], inference=True, weights=False
         ),
         "boolean mask: weights": weights,
         "boolean mask: its gradient": lambda: gradient(visible=visible),
-        "bias −∞: output": lambda: output(*x, bias=infinity),
+        "bias −∞: output": lambda: output(bias=infinity),
         "bias −∞: its gradient": lambda: gradient(bias=infinity),
-        "bias −1e9: output": lambda: output(*x, bias=billion),
+        "bias −1e9: output": lambda: output(bias=billion),
     }
 
 
@@ -519,10 +507,10 @@ def not_numbers(attend, _):
         return not_finite((np.delete(dq, 1, 2), dk, dv)) or "stay finite"
 
     def plus_infinity():
-        q, k, v = qkv()
-        bias = np.where(visible, 0, np.inf).astype("float32")
-        only = np.broadcast_to(v[:, :, 2:3], q.shape)
-        return which(attend(q, k, v, bias=bias).out, {"that key alone": only})
+        x, bias = qkv(), np.where(visible, 0, np.inf).astype("float32")
+        return which(
+            attend(*x, bias=bias).out, {"that key alone": np.tile(x[2][:, :, 2:3], (T, 1))}
+        )
 
     return {
         "NaN in a hidden value": lambda: leaks(2, np.nan),
@@ -583,8 +571,8 @@ def shapes(attend, _):
         return which(attend(q, k, v).out, readings)
 
     def no_queries():
-        out = attend(*qkv(t=0)).out
-        return "empty" if out.shape == (B, H, 0, D) else f"shape {out.shape}"
+        shape = attend(*qkv(t=0)).out.shape
+        return "empty" if shape == (B, H, 0, D) else f"shape {shape}"
 
     def no_keys_backward():
         dq, *_ = attend(*qkv(s=0), dout=draw(B, H, T, D)).gradients
@@ -630,7 +618,7 @@ def scores(attend, _):
         return which(attend(*x, sink=logits).out, {"offered": right})
 
     def bias_gradient():
-        *_, dbias = attend(*x, bias=bias, dout=draw(B, H, T, D)).gradients
+        dbias = attend(*x, bias=bias, dout=draw(B, H, T, D)).gradients[3]
         return "yes" if abs(dbias).max() > 1e-3 else "zeros"
 
     def large():
@@ -719,21 +707,21 @@ def weights_and_dropout(attend, _):
             return "zeros"
         return f"times {factors.mean():.1f}" if factors.std() < 1e-3 else "something else"
 
-    def dropped(name, yes, no, **settings):
-        answer = attend(q, k, identity, dropout=0.5, **settings)
-        return yes if (getattr(answer, name) == 0).any() else no
+    def weights():
+        dropped = attend(q, k, identity, dropout=0.5, weights=True).weights == 0
+        return "after dropout" if dropped.any() else "before dropout"
+
+    def at_inference():
+        dropped = attend(q, k, identity, dropout=0.5, inference=True).out == 0
+        return "dropped" if dropped.any() else "no dropout"
 
     return {
         "weights come as": shape,
         "asking for them leaves the output the same †": lambda: same_output(inference=False),
         "the same, for inference †": lambda: same_output(inference=True),
         "dropout 0.5: what is kept is": lambda: kept(0.5),
-        "dropout 0.5: weights come": lambda: dropped(
-            "weights", "after dropout", "before dropout", weights=True
-        ),
-        "dropout 0.5, for inference": lambda: dropped(
-            "out", "dropped", "no dropout", inference=True
-        ),
+        "dropout 0.5: weights come": weights,
+        "dropout 0.5, for inference": at_inference,
         "dropout 1": lambda: kept(1.0),
         "dropout 1.5": lambda: kept(1.5),
         "dropout −0.1": lambda: kept(-0.1),
@@ -780,9 +768,7 @@ def layers(attend, make):
         "layer(a, b, c) takes them for": order_of_arguments,
         "a call returns": result,
         "width 10, 3 heads": indivisible_width,
-        "fresh W^Q: its standard deviation times √M": lambda: (
-            f"{make(256, 4)[1].std() * math.sqrt(256):.1f}"
-        ),
+        "fresh W^Q: its standard deviation times √M": lambda: f"{make(256, 4)[1].std() * 16:.1f}",
         "gradient of a bias on all keys (is 0) †": gradient_of_key_bias,
     }
 

@@ -1,4 +1,4 @@
-"""What gradient checks find, beside those of PyTorch, HIPS autograd and JAX where installed.
+"""What gradient checks find, beside the checkers of PyTorch, HIPS autograd and JAX if installed.
 
 python benchmarks/gradcheck.py [--quick] [--alarms 100] [--save docs/measured/gradcheck.md]
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import pathlib
+import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
-from common import show, versions
+from common import add_options, seconds, show, table, versions
 
 import minimha as mh
 
@@ -33,7 +33,7 @@ def damaged(query: np.ndarray, key: np.ndarray, value: np.ndarray, factor: float
     return scale * out, lambda dout: (factor * pullback(scale * dout, None)[0],)
 
 
-def ours(query, key, value, factor, scale) -> bool:
+def minimha_check(query, key, value, factor, scale) -> bool:
     """Whether the check passes."""
     try:
         mh.gradcheck(lambda q: damaged(q, key, value, factor, scale), query)
@@ -42,7 +42,7 @@ def ours(query, key, value, factor, scale) -> bool:
     return True
 
 
-def peers() -> Iterator[tuple[str, Check]]:
+def others() -> Iterator[tuple[str, Check]]:
     """The checkers that are installed, with their defaults."""
     with contextlib.suppress(ImportError):
         import torch
@@ -112,13 +112,8 @@ def smallest(check: Check, seeds: int, scale: float) -> str:
     return caught
 
 
-def milliseconds(work: Callable[[], object], turns: int) -> float:
-    times = []
-    for _ in range(turns):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return 1e3 * float(np.median(times))
+def milliseconds(call: Callable[[], object], turns: int) -> float:
+    return 1e3 * statistics.median(seconds(call) for _ in range(turns))
 
 
 def every_operation(seed: int | None) -> tuple[int, list[str]]:
@@ -147,42 +142,38 @@ def every_operation(seed: int | None) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few seeds, to see that it runs")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--alarms", type=int, default=0)
-    parser.add_argument("--save", type=pathlib.Path, help="write the tables to a file, too")
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    add_options(parser, quick="few seeds, to see that it runs")
+    parser.add_argument("--alarms", type=int, default=0, metavar="N")
     options = parser.parse_args()
-    seeds = 2 if options.quick else options.seeds
-    lines = [
-        "# What gradient checks find\n",
-        "`python benchmarks/gradcheck.py`. Softmax attention in float64, query (2, 3, 5, 4), 7 keys:",  # noqa: E501
-        f"how wrong the whole gradient of the query must be to be caught at each of {seeds} seeds,",
-        "with every checker's defaults.\n",
-        "| checker | output as it is | output times 1e-6 | a check takes, ms |",
-        "| --- | --- | --- | --- |",
-    ]
-    rng = np.random.default_rng(0)
+    seeds, turns = (2, 2) if options.quick else (20, 7)
+    rng, rows = np.random.default_rng(0), []
     inputs = [rng.standard_normal(s) for s in SHAPES]
     warnings.simplefilter("ignore")
-    for name, check in (("mh.gradcheck", ours), *peers()):
+    for name, check in (("mh.gradcheck", minimha_check), *others()):
         found = [smallest(check, seeds, scale) for scale in (1.0, 1e-6)]
-        took = milliseconds(partial(check, *inputs, 1.0, 1.0), 2 if options.quick else 7)
-        lines.append(f"| {name} | {' | '.join(found)} | {took:.1f} |")
-    whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), 2 if options.quick else 7)
-    lines.append(f"\nA check of all of attention, query, key and value: {whole:.0f} ms.")
+        rows.append([name, *found, f"{milliseconds(partial(check, *inputs, 1.0, 1.0), turns):.1f}"])
+    headers = ["checker", "output as it is", "output times 1e-6", "a check takes, ms"]
+    whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), turns)
+    text = f"""# What gradient checks find
+
+`python benchmarks/gradcheck.py`. Softmax attention in float64, query (2, 3, 5, 4), 7 keys: how
+wrong the whole gradient of the query must be to be caught at each of {seeds} seeds, with every
+checker's defaults.
+
+{table(headers, rows)}
+
+A check of all of attention, query, key and value: {whole:.0f} ms.
+"""
     if not options.quick:
-        start = time.perf_counter()
-        count, _ = every_operation(None)
-        took = time.perf_counter() - start
-        lines.append(f"A check of every operation at each of its {count} samples: {took:.1f} s.")
-    alarms = [alarm for seed in range(options.alarms) for alarm in every_operation(seed)[1]]
+        counts: list[int] = []
+        took = seconds(lambda: counts.append(every_operation(None)[0]))
+        text += f"A check of every operation at each of its {counts[0]} samples: {took:.1f} s.\n"
     if options.alarms:
-        lines.append(f"With {options.alarms} draws of the inputs of each: {len(alarms)} alarms.")
-        lines += alarms
-    lines.append(f"\n{versions()}")
-    show("\n".join(lines) + "\n", options.save)
+        alarms = [alarm for seed in range(options.alarms) for alarm in every_operation(seed)[1]]
+        text += f"With {options.alarms} draws of the inputs of each: {len(alarms)} alarms.\n"
+        text += "".join(f"{alarm}\n" for alarm in alarms)
+    show(f"{text}\n{versions()}\n", options.save)
 
 
 if __name__ == "__main__":

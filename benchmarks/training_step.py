@@ -3,40 +3,37 @@
 python benchmarks/training_step.py [--quick] [--breakdown] [--save docs/measured/training_step.md]
 
 Both start from the same weights and see the same batches, and their losses must agree. Each has
-two threads, and its idle threads go on spinning for a while, in the way of the other's. So the
-libraries take turns of several steps, and the first steps of a turn, in which the threads of the
-other come to rest, do not count. --breakdown shows what each of our operations takes.
+two threads, which spin for a while when idle and slow the other library down. So the libraries take
+turns of several steps, and the first steps of a turn, while the other's threads come to rest, do
+not count. --breakdown shows the time of each of our operations.
 """
 
 from __future__ import annotations
 
-import os
-
-THREADS = 2
-for name in ("OPENBLAS", "MKL", "OMP"):  # before NumPy is there
-    os.environ.setdefault(f"{name}_NUM_THREADS", str(THREADS))
-
 import argparse
 import collections
-import pathlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import common
+from common import ratios, seconds, spread, table
+
+THREADS = 2
+common.blas_threads(THREADS)  # before NumPy is loaded
 import numpy as np
-from common import optional, show, spread, table, versions
 
 import minimha as mh
 from minimha.functional import cross_entropy
 from minimha_autograd.operation import registry
 
-torch = optional("torch")
+torch = common.optional("torch")
 
 BATCH, CONTEXT, VOCABULARY = 12, 64, 65
 SIZES = {"d_model": 128, "num_heads": 4, "num_layers": 4}
 ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01}
-PASSED, COUNTED = 3, 10  # steps of a turn
+SKIPPED, COUNTED = 3, 10  # steps of a turn
 BOUND = 1.0
 TITLE = f"""# What a training step costs
 
@@ -44,15 +41,15 @@ TITLE = f"""# What a training step costs
 size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]},
 {BATCH} sequences of {CONTEXT} characters out of {VOCABULARY}, float32, {THREADS} threads. PyTorch
 runs eagerly, with its `scaled_dot_product_attention` and `AdamW(fused=True)`. The libraries take
-turns of {PASSED + COUNTED} steps, of which the last {COUNTED} count. Times are medians over the
-turns, in brackets the quarter and the three-quarter mark, and so is the ratio of two turns next to
-each other. The aim is at most {BOUND} of PyTorch.
+turns of {SKIPPED + COUNTED} steps, of which the last {COUNTED} count. Times, and the ratio of two
+turns next to each other, are medians over the turns, in brackets the quartiles. The aim is at most
+{BOUND} of PyTorch.
 
 """
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and targets (B, T) without end, of a text in which the next character can be told."""
+    """Endless inputs and targets (B, T), of a text whose next character is predictable."""
     rng = np.random.default_rng(0)
     while True:
         start = rng.integers(VOCABULARY, size=(BATCH, 1))
@@ -60,8 +57,8 @@ def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield text[:, :-1], text[:, 1:]
 
 
-def ours(model: mh.GPT) -> Callable[[], float]:
-    """A function that makes one step and gives the loss."""
+def minimha_step(model: mh.GPT) -> Callable[[], float]:
+    """A function that makes one step and returns the loss."""
     optimiser, draws = mh.AdamW(model.parameters(), **ADAM), batches()
 
     def step() -> float:
@@ -75,8 +72,8 @@ def ours(model: mh.GPT) -> Callable[[], float]:
     return step
 
 
-def torchs(model: mh.GPT) -> Callable[[], float]:
-    """The same of the same model in PyTorch."""
+def torch_step(model: mh.GPT) -> Callable[[], float]:
+    """The same with the same model in PyTorch."""
     from torch import nn
     from torch.nn import functional
 
@@ -99,10 +96,8 @@ def torchs(model: mh.GPT) -> Callable[[], float]:
         def __init__(self, path: str) -> None:
             super().__init__()
             a = f"{path}.attention"
-            self.norm_attention, self.norm_mlp = (
-                norm(f"{path}.norm_attention"),
-                norm(f"{path}.norm_mlp"),
-            )
+            self.norm_attention = norm(f"{path}.norm_attention")
+            self.norm_mlp = norm(f"{path}.norm_mlp")
             columns = [torch.cat([state[f"{a}.{x}_{r}"] for r in "qkv"], -1) for x in "wb"]
             self.project_in = linear(*columns)  # one matmul for all three, as nanoGPT has it
             self.project_out = linear(state[f"{a}.w_o"], state[f"{a}.b_o"])
@@ -132,13 +127,13 @@ def torchs(model: mh.GPT) -> Callable[[], float]:
                 x = block(x)
             return self.head(self.norm(x))
 
-    peer, draws = GPT(), batches()
-    optimiser = torch.optim.AdamW(peer.parameters(), fused=True, **ADAM)
+    gpt, draws = GPT(), batches()
+    optimiser = torch.optim.AdamW(gpt.parameters(), fused=True, **ADAM)
 
     def step() -> float:
         inputs, targets = map(torch.from_numpy, next(draws))
         optimiser.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(peer(inputs).flatten(0, 1), targets.flatten())
+        loss = functional.cross_entropy(gpt(inputs).flatten(0, 1), targets.flatten())
         loss.backward()
         optimiser.step()
         return float(loss.item())
@@ -148,13 +143,7 @@ def torchs(model: mh.GPT) -> Callable[[], float]:
 
 def turn(step: Callable[[], float]) -> float:
     """The median time of a step, in seconds."""
-    times = []
-    for k in range(PASSED + COUNTED):
-        start = time.perf_counter()
-        step()
-        if k >= PASSED:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median([seconds(step) for _ in range(SKIPPED + COUNTED)][SKIPPED:])
 
 
 def measured(steps: dict[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
@@ -232,15 +221,14 @@ def breakdown(step: Callable[[], float], count: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="3 turns")
+    common.add_options(parser, quick="3 turns")
     parser.add_argument("--breakdown", action="store_true", help="our operations alone")
-    parser.add_argument("--save", type=pathlib.Path, help="write the tables to a file, too")
     options = parser.parse_args()
     model = mh.GPT(VOCABULARY, context=CONTEXT, **SIZES)
-    steps = {"minimha": ours(model)}
+    steps = {"minimha": minimha_step(model)}
     if torch and not options.breakdown:
         torch.set_num_threads(THREADS)
-        steps["PyTorch"] = torchs(model)
+        steps["PyTorch"] = torch_step(model)
         losses = [[step() for step in steps.values()] for _ in range(5)]
         np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-3)
     text = TITLE
@@ -249,13 +237,13 @@ def main() -> None:
         rows = [[name, spread([1e3 * t for t in seen])] for name, seen in times.items()]
         text += table(["library", "a step, ms"], rows)
         if torch:
-            ratios = [a / b for a, b in zip(times["minimha"], times["PyTorch"], strict=True)]
-            verdict = "" if statistics.median(ratios) <= BOUND else f", over {BOUND}"
-            text += f"\n\nOf PyTorch's time: {spread(ratios)}{verdict}."
+            compared = ratios(times["minimha"], times["PyTorch"])
+            bound = common.verdict(statistics.median(compared), BOUND)
+            text += f"\n\nOf PyTorch's time: {spread(compared)}; the bound {bound}."
         text += "\n\nOur operations, timed one by one, which itself takes time:\n\n"
     text += breakdown(steps["minimha"], 5 if options.quick else 50)
-    text += f"\n\n{versions(**({'PyTorch': 'torch'} if torch else {}))}\n"
-    show(text, options.save)
+    text += f"\n\n{common.versions(**({'PyTorch': 'torch'} if torch else {}))}\n"
+    common.show(text, options.save)
 
 
 if __name__ == "__main__":

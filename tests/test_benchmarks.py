@@ -35,13 +35,18 @@ def test_the_engine_is_measured(run):
     assert [row[0] for row in rows] == ["step", "---", "add", "softmax"]
 
 
+def test_importing_is_compared_with_numpy(run):
+    _, rows = run("importing.py")
+    assert [row[0] for row in rows[2:]] == ["numpy", "minimha", "minimha / numpy", "bound"]
+
+
 def test_the_forms_are_compared(run):
     text, rows = run("forms.py")
     names = [row[0] for row in rows]
     assert names[:2] == ["projections", "---"]
     assert names[4:6] == ["attention", "---"]
     assert len(names) == 8
-    assert "Told right:" in text  # how often is for a quiet machine and all cells to say
+    assert "Predicted right:" in text  # how often is for a quiet machine and all cells to say
 
 
 def test_gradient_checks_are_compared(run):
