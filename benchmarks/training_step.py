@@ -155,10 +155,15 @@ def measured(steps: dict[str, Callable[[], float]], turns: int) -> dict[str, lis
     return times
 
 
-class Clock:
-    """What operations take, forward and backward, without those that they call.
+def contents(function: Any) -> list[Any]:
+    """The variables of its closure."""
+    return [cell.cell_contents for cell in function.__closure__]
 
-    It puts itself between an operation and its function, in the cell where the one keeps the other.
+
+class Clock:
+    """The time of operations, forward and backward, without that of operations they call.
+
+    It replaces the function that an operation calls, in the cell of the closure that holds it.
     """
 
     def __init__(self) -> None:
@@ -166,9 +171,9 @@ class Clock:
         self._inner: list[float] = [0.0]
         for operation in registry.values():
             function: Any = operation.__wrapped__  # type: ignore[attr-defined]
-            for cell in operation.__closure__:  # type: ignore[attr-defined]
-                if cell.cell_contents is function:
-                    cell.cell_contents = self._forward(operation.__name__, function)
+            (call,) = (x for x in contents(operation) if getattr(x, "__name__", "") == "call")
+            index = contents(call).index(function)
+            call.__closure__[index].cell_contents = self._forward(operation.__name__, function)
 
     def _forward(self, name: str, function: Any) -> Any:
         def timed(*arrays: Any, **settings: Any) -> Any:
