@@ -99,28 +99,25 @@ def decide(name: str, x: Arguments) -> Dispatch:
 
     Raises ValueError for a name that is neither among `IMPLEMENTATIONS` nor "auto".
     """
-    candidates: tuple[str, ...]
     name = functional.acceleration.in_force.get() if name == "auto" else name
     if name != "auto":
         named(name)
-        candidates, verdict = (name,), "asked for"
+        candidates, others, verdict = [name], {}, "asked for"
     elif why := _too_small(x):
         return Dispatch("reference", {"reference": why})
-    elif max(x.shape[-2:]) <= _IN_CACHE:
-        candidates, verdict = (
-            ("fused", "microkernel", "tiled"),
-            "the scores of a head stay in the cache",
-        )
     else:
-        candidates, verdict = ("microkernel", "tiled", "fused"), "the fastest that supports this"
-    auto, reasons = name == "auto", dict[str, str]()
+        candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
+        verdict = "the fastest for so many positions that supports these arguments"
+        if max(x.shape[-2:]) <= _IN_CACHE:  # the scores of a head stay in the cache
+            candidates.insert(0, candidates.pop())
+            verdict = "the fastest for so few positions that supports these arguments"
+    obstacles: dict[str, str] = {}
     for candidate in candidates:
-        obstacle = _obstacle(candidate, x, auto)
-        if obstacle is None:
-            reasons = {**(_SLOWER if auto else {}), **reasons, candidate: verdict}
-            return Dispatch(candidate, reasons)
-        reasons[candidate] = obstacle
-    return Dispatch("reference", {**reasons, "reference": "supports everything"})
+        why = _obstacle(candidate, x, auto=name == "auto")
+        if why is None:
+            return Dispatch(candidate, {**others, **obstacles, candidate: verdict})
+        obstacles[candidate] = why
+    return Dispatch("reference", {**obstacles, "reference": "supports everything"})
 
 
 def _obstacle(name: str, x: Arguments, auto: bool) -> str | None:
