@@ -41,7 +41,7 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
     # sequences have no number in common, so that one search finds the keys of all
     number = number + math.prod(both.shape) * xp.arange(sequences, device=key.device)[:, None]
     keys, queries = xp.reshape(number[:, :s], (-1,)), xp.reshape(number[:, s:], (-1,))
-    order = xp.argsort(keys)  # stable: equal keys stay in the order of their positions
+    order = xp.argsort(keys, stable=True)  # equal keys stay in the order of their positions
     keys = xp.take(keys, order)
     low, high = (xp.searchsorted(keys, queries, side=side) for side in ("left", "right"))
     found = xp.astype(high > low, xp.int64)
