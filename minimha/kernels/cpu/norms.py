@@ -21,7 +21,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> An
     """As `functional.layer_norm`; x is saved, and two numbers a row."""
     if not are_floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
         return None
-    return _normalise(x, weight, bias, eps, True)
+    return _normalise(x, weight, contiguous(bias), eps)
 
 
 @functional.acceleration.register("rms_norm")
@@ -29,56 +29,61 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """As `functional.rms_norm`; x is saved, and two numbers a row."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
-    y, pullback = _normalise(x, weight, np.zeros_like(weight), eps, False)
-    return y, lambda dy: pullback(dy)[:2]
+    return _normalise(x, weight, None, eps)
 
 
-def _normalise(x: Array, weight: Array, bias: Array, eps: float, centre: bool) -> Any:
-    shape, x, weight, bias = x.shape, as_rows(x), contiguous(weight), contiguous(bias)
+def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
+    """RMS normalisation if bias is None: Numba compiles another variant for that."""
+    shape, x, weight = x.shape, as_rows(x), contiguous(weight)
     y, statistics = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # mean and 1/σ
     chunks = in_chunks(len(x), x.nbytes)
-    _forward(chunks, x, weight, bias, eps, centre, as_rows(y), statistics)
+    _forward(chunks, x, weight, bias, eps, as_rows(y), statistics)
 
     def pullback(dy: Array) -> tuple[Array, ...]:
         dx, blocks = np.empty(shape, x.dtype), -(-len(x) // _BLOCK)
-        sums = np.zeros((2, blocks, x.shape[1]), x.dtype)  # of dweight and dbias
+        parameters = 1 if bias is None else 2  # dweight and dbias
+        sums = np.zeros((parameters, blocks, x.shape[1]), x.dtype)
         chunks = in_chunks(blocks, x.nbytes)
-        _backward(chunks, x, weight, statistics, as_rows(dy), centre, as_rows(dx), sums)
+        _backward(chunks, x, weight, bias, statistics, as_rows(dy), as_rows(dx), sums)
         return dx, *sums.sum(axis=1)
 
     return y, pullback
 
 
 @strict_kernel
-def _forward(chunk, x, weight, bias, eps, centre, y, statistics):
+def _forward(chunk, x, weight, bias, eps, y, statistics):
     if distributed(chunk):
         return
     zero, one, eps = x.dtype.type(0), x.dtype.type(1), x.dtype.type(eps)
     width = x.dtype.type(x.shape[1])
     for i in range(chunk[0], chunk[1]):
-        mean = _sum(x[i]) / width if centre else zero
+        mean = zero if bias is None else _sum(x[i]) / width
         inverse = one / math.sqrt(_sum_of_squares(x[i], mean) / width + eps)
         statistics[0, i], statistics[1, i] = mean, inverse
         for j in range(x.shape[1]):
-            y[i, j] = (x[i, j] - mean) * inverse * weight[j] + bias[j]
+            y[i, j] = (x[i, j] - mean) * inverse * weight[j]
+            if bias is not None:
+                y[i, j] += bias[j]
 
 
 @strict_kernel
-def _backward(chunk, x, weight, statistics, dy, centre, dx, sums):
+def _backward(chunk, x, weight, bias, statistics, dy, dx, sums):
     if distributed(chunk):
         return
     zero = x.dtype.type(0)
     for block in range(chunk[0], chunk[1]):
-        dweight, dbias = sums[0, block], sums[1, block]
+        dweight, dbias = sums[0, block], sums[-1, block]
         for i in range(block * _BLOCK, min(len(x), (block + 1) * _BLOCK)):
             mean, inverse = statistics[0, i], statistics[1, i]
             mean_g, mean_gx = _means(x[i], dy[i], weight, mean, inverse)
-            mean_g = mean_g if centre else zero
+            if bias is None:
+                mean_g = zero
             for j in range(x.shape[1]):
                 normed = (x[i, j] - mean) * inverse
                 dx[i, j] = (dy[i, j] * weight[j] - mean_g - normed * mean_gx) * inverse
                 dweight[j] += dy[i, j] * normed
-                dbias[j] += dy[i, j]
+                if bias is not None:
+                    dbias[j] += dy[i, j]
 
 
 @reduction
