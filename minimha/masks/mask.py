@@ -5,6 +5,7 @@ B batch, H heads, T query positions, S key positions.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -213,9 +214,9 @@ class _Combined(Mask):
     def _intervals(self, scores: Scores) -> KeyIntervals:
         left, right = self.left._intervals(scores), self.right._intervals(scores)
         if self.how is operator.and_:
-            inside = [x.inside for x in (left, right) if x.inside is not None]
-            both = inside[0] & inside[1] if len(inside) == 2 else (*inside, None)[0]
-            return KeyIntervals(*intervals.intersection(left[:2], right[:2]), both)
+            masks = [x.inside for x in (left, right) if x.inside is not None]
+            inside = functools.reduce(operator.and_, masks) if masks else None
+            return KeyIntervals(*intervals.intersection(left[:2], right[:2]), inside)
         start, stop, whole = intervals.union(left[:2], right[:2])
         whole = whole and left.inside is right.inside is None
         return KeyIntervals(start, stop, None if whole else self)
@@ -237,8 +238,9 @@ class _Inverted(Mask):
         return ~self.mask._array(scores)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        zero = namespace(scores.like).zeros_like(self.mask._intervals(scores).start)
-        return KeyIntervals(zero, zero + scores.s, self)
+        start = self.mask._intervals(scores).start  # raises if the mask does not fit
+        start = namespace(start).zeros_like(start)
+        return KeyIntervals(start, start + scores.s, self)
 
     def __repr__(self) -> str:
         return f"~({self.mask!r})" if isinstance(self.mask, _Combined) else f"~{self.mask!r}"
