@@ -30,7 +30,7 @@ def seen_by(intervals, shape, offset=None):
     return seen if intervals.inside is None else seen & intervals.inside.array(shape, offset=offset)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=4 * settings().max_examples)
 @given(drawn())
 def test_intervals_and_what_is_inside_are_the_mask(case):
     shape, offset, mask, rule = case
@@ -43,7 +43,6 @@ def test_intervals_and_what_is_inside_are_the_mask(case):
 
 
 @pytest.mark.parametrize("kind", KINDS_DRAWN)
-@settings(deadline=None, max_examples=40, derandomize=True)
 @given(data=st.data())
 def test_intervals_of_each_kind_are_as_short_as_can_be_and_whole_if_keys_are_in_one_run(kind, data):
     shape, offset = data.draw(

@@ -91,7 +91,7 @@ def blocks_by_hand(seen, height, width):
     return empty, full
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=4 * settings().max_examples)
 @given(drawn(), st.data())
 def test_every_mask_and_combination_is_what_its_rule_says(case, data):
     shape, offset, mask, rule = case

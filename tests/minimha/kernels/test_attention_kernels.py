@@ -186,16 +186,13 @@ def cases(draw, dtype, plain, longest=math.inf, leads=("no heads", (), (2,), (2,
     return case
 
 
-FEW = settings(
-    deadline=None, derandomize=True, database=None, max_examples=15,
-    report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+FEW = settings(report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_beyond_the_borders_of_tiles(name, dtype):
-    @settings(FEW, max_examples=12)
+    @FEW
     @given(cases(dtype, name == "fused"))
     def check(case):
         same(name, case)

@@ -31,7 +31,7 @@ def matrix(rng, rows, columns, layout, dtype):
 def test_products_are_those_of_numpy(dtype):
     layouts = st.sampled_from(["contiguous", "transposed", "strided"])
 
-    @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+    @hypothesis.settings(max_examples=4 * hypothesis.settings().max_examples)
     @hypothesis.given(SIZES, SIZES, SIZES, layouts, layouts, st.integers(1, 3), st.booleans())
     def check(m, k, n, layout_a, layout_b, workers, with_bias):
         rng = np.random.default_rng([m, k, n])

@@ -166,13 +166,9 @@ def answered(monkeypatch):
     return names
 
 
-examples = hypothesis.settings(deadline=None, max_examples=20, derandomize=True)
-
-
 @pytest.mark.parametrize("dtype", BAR)
 @pytest.mark.parametrize("name", DRAWS)
 def test_kernels_give_what_their_references_give(name, dtype, answered):
-    @examples
     @hypothesis.given(st.data())
     def check(data):
         inputs, settings = DRAWS[name](data.draw, dtype)
@@ -189,7 +185,6 @@ def test_kernels_give_what_their_references_give(name, dtype, answered):
 def test_nan_and_infinity_go_where_the_reference_lets_them_go(name, dtype):
     odd = st.sampled_from([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0])
 
-    @examples
     @hypothesis.given(st.data())
     def check(data):
         operation, ((x, *others), settings) = (
