@@ -389,28 +389,23 @@ RECORDS = [
         ops.einsum,
         np.einsum,
         [
-            Case("ij,jk->ik", (T, D), (D, M)),
-            Case("bhtd,bhsd->bhts", (B, H, T, D), (B, H, S, D)),
-            Case("...ij,...jk", (H, B, T), (S, H, T, D)),
-            Case("ii->", (T, T)),
-            Case("iij->ji", (T, T, M)),
-            Case("ii,ij->j", (T, T), (T, M)),
-            Case("i,j", (T,), (M,)),
-            Case("ijk,k->j", (B, T, M), (M,)),
-            Case("ij,ij->", (B, T), (B, T)),
-            Case("ij,kj->ik", (B, 1), (S, T)),
-            Case("ij->", (0, T)),
-            Case("ij,jk->ik", (T, 0), (0, M)),
+            Case("ij,jk->ik", normal(T, D), normal(D, M)),
+            Case("bhtd,bhsd->bhts", normal(B, H, T, D), normal(B, H, S, D)),
+            Case("...ij,...jk->...ik", normal(H, B, T), normal(S, H, T, D)),
+            Case("i,j->ij", normal(T), normal(M)),
+            Case("ijk,k->j", normal(B, T, M), normal(M)),
+            Case("ij,ij->", normal(B, T), normal(B, T)),
+            Case("ij,kj->ik", normal(B, 1), normal(S, T)),
+            Case("ij->", normal(0, T)),
+            Case("ij,jk->ik", normal(T, 0), normal(0, M)),
         ],
         [
-            Refused(ValueError, "axis j has the lengths \\[5, 6\\]", "ij,jk->ik", (B, T), (D, M)),
-            Refused(ValueError, "is about 2 arrays, 1 were given", "ij,jk->ik", (B, T)),
-            Refused(ValueError, r"has 3 letters for shape \(2, 5\)", "ijk->i", (B, T)),
-            Refused(
-                ValueError, "a letter of the result must be that of an array, once", "ij->k", (B, T)
-            ),
-            Refused(ValueError, "axis i has the lengths", "ii->i", (B, T)),
-            Refused(ValueError, r"axis i has the lengths \[1, 5\]", "ii->i", (1, T)),
+            Refused(ValueError, r"a is .* \(2, 5\)", "ij,jk->ik", normal(B, T), normal(D, M)),
+            Refused(ValueError, "is about 2 arrays, not 1", "ij,jk->ik", normal(B, T)),
+            Refused(ValueError, "ijk->i", "ijk->i", normal(B, T)),
+            Refused(ValueError, "ij->k", "ij->k", normal(B, T)),
+            Refused(ValueError, "no letter twice in a term", "ii->i", normal(B, B)),
+            Refused(ValueError, "needs an arrow", "ij,jk", normal(B, T), normal(T, M)),
         ],
     ),
     Record(
@@ -431,7 +426,7 @@ RECORDS = [
         [
             Refused(
                 ValueError,
-                r"10 entries do not fit the shape \(3, -1\), which has 3 or multiples",
+                r"^reshape: .*x is .* \(2, 5\)",
                 (B, T),
                 shape=(3, -1),
             )
@@ -441,7 +436,7 @@ RECORDS = [
         ops.permute_dims,
         lambda x, axes: np.transpose(x, axes),
         [Case((B, T, M), axes=(2, 0, -2)), Case((0, 1), axes=(1, 0))],
-        [Refused(ValueError, "must name each of the 2 axes of x once", (B, T), axes=(0, 0))],
+        [Refused(ValueError, r"^permute_dims: .*x is .* \(2, 5\)", (B, T), axes=(0, 0))],
     ),
     Record(
         ops.transpose,
@@ -464,13 +459,13 @@ RECORDS = [
             Case((1, T), shape=(0, T)),
             Case((T, 1), shape=(T, 9000)),
         ],
-        [Refused(ValueError, r"shape \(5,\) does not broadcast to \(5, 2\)", (T,), shape=(T, B))],
+        [Refused(ValueError, r"^broadcast_to: .*x is .* \(5,\)", (T,), shape=(T, B))],
     ),
     Record(
         ops.expand_dims,
         lambda x, axis=0: np.expand_dims(x, axis),
         [Case((B, T)), Case((B, T), axis=-1), Case((0,), axis=1), Case(())],
-        [Refused(IndexError, "axis 3 must be from -3 to 2", (B, T), axis=3)],
+        [Refused(IndexError, r"^expand_dims: .*x is .* \(2, 5\)", (B, T), axis=3)],
     ),
     Record(
         ops.squeeze,
@@ -487,8 +482,10 @@ RECORDS = [
         by_axis(np.concatenate),
         [Case((B, T), (B, 1), (B, M), axis=1), Case((B, T), (0, T)), Case((T,), axis=-1)],
         [
-            Refused(ValueError, "must be equal but for axis 0", (B, T), (B, M)),
-            Refused(TypeError, "at least one array is needed"),
+            Refused(
+                ValueError, r"array 0 is .* \(2, 5\).*, array 1 is .* \(2, 8\)", (B, T), (B, M)
+            ),
+            Refused(TypeError, "expected an array, got none"),
             Refused(TypeError, "array 1 is .* of float32", (B,), normal(B).astype("float32")),
         ],
     ),
@@ -496,7 +493,7 @@ RECORDS = [
         ops.stack,
         by_axis(np.stack),
         [Case((B, T), (B, T), axis=-1), Case((0,), (0,)), Case(())],
-        [Refused(ValueError, "must be equal", (B,), (T,))],
+        [Refused(ValueError, r"array 0 is .* \(2,\).*, array 1 is .* \(5,\)", (B,), (T,))],
     ),
     Record(
         ops.split,

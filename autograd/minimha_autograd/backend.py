@@ -43,9 +43,9 @@ known: dict[type, Any] = {}
 """The namespaces of the array types met so far: asking array-api-compat each time is slow."""
 
 
-def namespace(x: Any, *others: Any) -> Any:
+def namespace(*arrays: Any) -> Any:
     """The array-API namespace of the first array among the arguments."""
-    for y in (x, *others):
+    for y in arrays:
         if type(y) in known:
             return known[type(y)]
         if isinstance(y, np.generic):
@@ -59,7 +59,9 @@ def namespace(x: Any, *others: Any) -> Any:
                 xp = array_namespace(y)
             known[type(y)] = xp
             return xp
-    raise TypeError(f"expected an array, not a {type(x).__name__}")
+    raise TypeError(
+        f"expected an array, got {', '.join(type(x).__name__ for x in arrays) or 'none'}"
+    )
 
 
 def library(name: str) -> Any:

@@ -77,14 +77,14 @@ def operation(
         arrays: list[Any], wanted: tuple[bool, ...], settings: dict[str, Any], recorded: bool
     ) -> tuple[Any, list[Any], Pullback, Any]:
         """The value, the same as a list of arrays, the pullback, and the dtype of its gradients."""
-        dtype = signature.float_dtype(arrays)
         if signature.wanted:
             settings["wanted"] = wanted + (False,) * (arity - len(wanted))
+        dtype = signature.float_dtype(arrays)
         try:
             result = function(*arrays, **settings)
+            value, values, pullback = signature.checked(result, dtype, recorded, converts)
         except Exception as error:
             raise signature.explained(error, requirement, arrays, settings) from error
-        value, values, pullback = signature.checked(result, None if converts else dtype, recorded)
         if modes.get().detect_anomaly:
             debug.check_values(signature.name, signature.named(arrays) | settings, values)
         return value, values, pullback, dtype

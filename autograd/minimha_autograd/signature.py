@@ -86,57 +86,51 @@ class Signature:
             return dtype
 
     def _common_dtype(self, arrays: list[Any]) -> Any:
-        first: tuple[str, Any] | None = None
-        floating: tuple[str, Any] | None = None
+        present = {}
         for label, x in self.named(arrays).items():
-            if not backend.is_array(x):
-                accepted = self._optional if x is None else self._texts if type(x) is str else ()
-                if not (isinstance(x, Number) or label in accepted):
-                    fix = ": make it one first" if isinstance(x, list | tuple) else ""
-                    raise TypeError(f"{self.name}: {label} must be an array, not {_kind(x)}{fix}")
-                continue
-            if not backend.namespace(x).isdtype(x.dtype, ("bool", "numeric")):
-                raise TypeError(f"{self.name}: {_described(label, x)}: numbers are required")
-            other = floating if floating and backend.is_floating(x) else first
-            if other and (
-                backend.namespace(x) is not backend.namespace(other[1])
-                or (other is floating and x.dtype != other[1].dtype)
-            ):
-                raise TypeError(
-                    f"{self.name}: {_described(*other)}, {_described(label, x)}: convert one, "
-                    "nothing is converted silently"
-                )
-            first = first or (label, x)
-            floating = floating or ((label, x) if backend.is_floating(x) else None)
-        return floating and floating[1].dtype
+            accepted = self._optional if x is None else self._texts if type(x) is str else ()
+            if backend.is_array(x):
+                present[label] = x
+            elif not (isinstance(x, Number) or label in accepted):
+                fix = ": make it one first" if isinstance(x, list | tuple) else ""
+                raise TypeError(f"{self.name}: {label} must be an array, not {_kind(x)}{fix}")
+        libraries = {backend.namespace(x) for x in present.values()}
+        if not all(
+            backend.namespace(x).isdtype(x.dtype, ("bool", "numeric")) for x in present.values()
+        ):
+            raise TypeError(f"{self.name}: {_described(present)}: numbers are required")
+        floats = [x.dtype for x in present.values() if backend.is_floating(x)]
+        if len(libraries) > 1 or len(set(floats)) > 1:
+            mixed = f"{_described(present)}: convert one"
+            raise TypeError(f"{self.name}: {mixed}, nothing is converted silently")
+        return floats[0] if floats else None
 
-    def checked(self, result: Any, dtype: Any, recorded: bool) -> tuple[Any, list[Array], Any]:
+    def checked(
+        self, result: Any, dtype: Any, recorded: bool, converts: bool
+    ) -> tuple[Any, list[Array], Any]:
         """What the operation's function returned: the value, the same as a list, and the pullback.
 
-        dtype  what went in, or None if the values may have any
+        dtype is what went in, and must come out unless the operation converts.
         """
         if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
-            raise TypeError(
-                f"{self.name}: an operation must return (value, pullback), and the pullback is a "
-                "function"
-            )
+            raise TypeError("an operation must return (value, pullback), the latter a function")
         value, pullback = result
         if isinstance(value, list):
-            raise TypeError(f"{self.name} must return several values as a tuple, not as a list")
+            raise TypeError("it must return several values as a tuple, not as a list")
         values = list(value) if type(value) is tuple else [value]
         for k, y in enumerate(values):
             if type(y) not in backend.known or y.dtype != dtype:
-                values[k] = self._checked_value(backend.asarray(y), dtype, recorded)
+                values[k] = self._checked_value(
+                    backend.asarray(y), None if converts else dtype, recorded
+                )
         return value, values, pullback
 
     def _checked_value(self, y: Array, dtype: Any, recorded: bool) -> Array:
         if recorded and backend.is_complex(y):
-            raise TypeError(f"{self.name}: complex values have no gradient: use no_grad()")
+            raise TypeError("complex values have no gradient: use no_grad()")
         if dtype is not None and y.dtype != dtype and backend.is_floating(y):
-            raise TypeError(
-                f"{self.name}: {dtype} went in and {y.dtype} came out: convert the other arguments "
-                f"to {dtype}, integers too"
-            )
+            fix = f"convert the other arguments to {dtype}, integers too"
+            raise TypeError(f"{dtype} went in and {y.dtype} came out: {fix}")
         return y
 
     def label(self, k: int) -> str:
@@ -171,12 +165,8 @@ class Signature:
             kinds = (ValueError,)  # torch's RuntimeError for shapes that do not fit
         if isinstance(error, AttributeError) and len(present) < len(arrays):
             kinds, what = (TypeError,), what or "it needs arrays, not numbers"
-        devices = len({str(x.device) for x in present}) > 1
-        described = ", ".join(
-            _described(label, x, devices) for label, x in self.named(arrays).items()
-        )
         what = what or getattr(error, "what", str(error))  # of an operation called by this one
-        text = f"{self.name}: {what} ({described})"
+        text = f"{self.name}: {what} ({_described(self.named(arrays))})"
         for kind in kinds:
             with contextlib.suppress(Exception):
                 explained: Any = kind(text)
@@ -191,10 +181,12 @@ def number(x: Any) -> Any:
     return x.item() if isinstance(x, backend.HostScalar) else x
 
 
-def _described(label: str, x: Any, device: bool = False) -> str:
-    """An argument by name, type, shape and dtype."""
-    place = f" on {x.device}" if device and backend.is_array(x) else ""
-    return f"{label} is {_kind(x)}{place}"
+def _described(arguments: dict[str, Any]) -> str:
+    several = len({str(x.device) for x in arguments.values() if backend.is_array(x)}) > 1
+    return ", ".join(
+        f"{label} is {_kind(x)}" + (f" on {x.device}" if several and backend.is_array(x) else "")
+        for label, x in arguments.items()
+    )
 
 
 def _kind(x: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import string
 
 from .. import backend
 from ..backend import Array, is_half, namespace
@@ -55,81 +54,47 @@ def _as_rows(a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullb
 def einsum(
     subscripts: str, a: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
-    """y = the sum of products that subscripts names: "bhtd,bhsd->bhts" for Q Kᵀ, "ii->" a trace.
+    """y = the sum of products that subscripts names: "bhtd,bhsd->bhts" for Q Kᵀ, "ij->" a sum.
 
-    subscripts  a letter for each axis, repeated where axes run together; letters that the result
-                lacks are summed over. "..." stands for axes that broadcast; without "->" the result
-                has the letters that occur once, in alphabetical order
+    subscripts  a letter for each axis, an arrow, and the letters of the result, no letter twice in
+                a term; letters that the result lacks are summed over. A "..." in front of a term
+                stands for axes that broadcast
     da          the sum in which y and a change places: for "ij,jk->ik" it is "ik,jk->ij" of dy and
-                b. A letter that only a has stands along an axis of ones there, a repeated letter
-                ("ii") on the diagonal of an identity matrix
+                b. A letter that only a has stands for an axis of ones there
 
     Raises ValueError for subscripts that do not fit the arrays.
     """
     if is_half(a):
         return in_float32(einsum, subscripts, a, b, wanted=wanted)
-    xp, operands = namespace(a), [a] if b is None else [a, b]
-    terms, out, lengths = _letters(subscripts, operands)
-    spare = (c for c in string.ascii_letters if c not in lengths)
-    for k, term in enumerate(terms):
-        operands[k] = xp.broadcast_to(operands[k], tuple(lengths[c] for c in term))
-    for k, term in enumerate(terms):  # "ii" becomes "ij", with an identity matrix "ij"
-        for place, c in enumerate(term):
-            if c in term[:place]:
-                other = next(spare)
-                terms[k] = terms[k][:place] + other + term[place + 1 :]
-                lengths[other] = lengths[c]
-                terms.append(c + other)
-                operands.append(xp.eye(lengths[c], dtype=a.dtype, device=a.device))
-    y = backend.einsum(f"{','.join(terms)}->{out}", *operands)
-    saved = [x if wanted[2 - k] or k > 1 else None for k, x in enumerate(operands)]
+    left, arrow, out = subscripts.replace(" ", "").partition("->")
+    terms, operands = left.split(","), [a] if b is None else [a, b]
+    letters = [term.replace("...", "") for term in terms]
+    if not arrow or any(len(set(term)) < len(term) for term in letters):
+        raise ValueError(f"{subscripts!r} needs an arrow, and no letter twice in a term")
+    if len(terms) != len(operands):
+        raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, not {len(operands)}")
+    y = backend.einsum(subscripts, *operands)
+    shapes = [x.shape for x in operands]
+    saved = [a if wanted[2] else None, b if wanted[1] else None]  # what no gradient needs may go
 
     def gradient(k: int, dy: Array) -> Array:
         sources = [(out, dy), *((terms[j], saved[j]) for j in range(len(terms)) if j != k)]
-        for c in terms[k]:
+        for place, c in enumerate(reversed(letters[k]), 1):
             if not any(c in term for term, _ in sources):
-                ones = xp.ones((lengths[c],), dtype=dy.dtype, device=dy.device)
-                sources.append((c, ones))
+                length = (shapes[k][-place],)
+                sources.append((c, namespace(dy).ones(length, dtype=dy.dtype, device=dy.device)))
         names = ",".join(term for term, _ in sources)
-        return backend.einsum(f"{names}->{terms[k]}", *(x for _, x in sources))
+        dx = backend.einsum(f"{names}->{terms[k]}", *(x for _, x in sources))
+        extra = dx.ndim - len(shapes[k])  # axes of "..." that only the others have
+        lengths = zip(dx.shape[extra:], shapes[k], strict=True)
+        full = (*dx.shape[:extra], *(n if m == 1 else m for m, n in lengths))
+        return namespace(dy).broadcast_to(dx, full)  # along axes of length 1 of the other operand
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = gradient(0, dy) if wanted[1] else None
         return None, da, gradient(1, dy) if wanted[2] else None
 
     return y, pullback
-
-
-def _letters(subscripts: str, operands: list[Array]) -> tuple[list[str], str, dict[str, int]]:
-    """The letters of each operand and of the result, also for the axes of an ellipsis, and the
-    length of each letter's axis."""
-    left, arrow, out = subscripts.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands):
-        raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, {len(operands)} were given")
-    hidden = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True)]
-    free = [c for c in string.ascii_letters if c not in subscripts][: max(0, *hidden)]
-    if not arrow:
-        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
-        out = "..." * ("..." in left) + "".join(once)
-    ellipsis = "".join(free)
-    terms = [
-        t.replace("...", ellipsis[len(free) - n :]) for t, n in zip(terms, hidden, strict=True)
-    ]
-    out = out.replace("...", ellipsis)
-    lengths: dict[str, int] = {}
-    for term, x in zip(terms, operands, strict=True):
-        if len(term) != x.ndim:
-            raise ValueError(f"{subscripts!r} has {len(term)} letters for shape {tuple(x.shape)}")
-        for k, (c, n) in enumerate(zip(term, x.shape, strict=True)):
-            other = x.shape[term.index(c)] if c in term[:k] else lengths.setdefault(c, n)
-            if n != other and (c in term[:k] or 1 not in (n, other)):
-                found = sorted((n, other))
-                raise ValueError(f"{subscripts!r}: axis {c} has the lengths {found}")
-            lengths[c] = n if lengths.get(c, 1) == 1 else lengths[c]
-    if len(set(out)) < len(out) or not set(out) <= lengths.keys():
-        raise ValueError(f"{subscripts!r}: a letter of the result must be that of an array, once")
-    return terms, out, lengths
 
 
 @operation

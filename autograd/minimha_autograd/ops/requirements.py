@@ -5,7 +5,6 @@ Each function returns what is wrong and the likely fix, or None if its requireme
 
 from __future__ import annotations
 
-import math
 from itertools import zip_longest
 from typing import Any
 
@@ -30,15 +29,6 @@ def broadcasting(*arrays: Array, **_: Any) -> str | None:
 def _broadcast(shapes: list[tuple[int, ...]]) -> bool:
     columns = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
     return all(len(set(lengths) - {1}) <= 1 for lengths in columns)
-
-
-def repeating(x: Array, *, shape: Any, **_: Any) -> str | None:
-    """The shape broadcasts to another."""
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    there = lengths[len(lengths) - x.ndim :]
-    if len(there) == x.ndim and all(n in (1, m) for n, m in zip(x.shape, there, strict=True)):
-        return None
-    return f"shape {tuple(x.shape)} does not broadcast to {shape}"
 
 
 def multiplying(a: Array, b: Array, **_: Any) -> str | None:
@@ -76,55 +66,3 @@ def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
 def one_axis(x: Array, *_: Array, axis: Any = 0, **__: Any) -> str | None:
     """One axis, which is there."""
     return axes(x, axis=axis) if isinstance(axis, int) else f"axis must be an integer, not {axis!r}"
-
-
-def permuting(x: Array, *, axes: Any, **_: Any) -> str | None:
-    """Each axis of x is named, once."""
-    axes = (axes,) if isinstance(axes, int) else axes
-    if all(isinstance(k, int) and -x.ndim <= k < x.ndim for k in axes) and (
-        len({k % x.ndim for k in axes}) == len(axes) == x.ndim
-    ):
-        return None
-    return f"axes {axes} must name each of the {x.ndim} axes of x once"
-
-
-def entries(x: Array, *, shape: Any, **_: Any) -> str | None:
-    """The product of the lengths is the number of entries."""
-    lengths = (shape,) if isinstance(shape, int) else shape
-    if any(not isinstance(n, int) or n < -1 for n in lengths):
-        return f"the lengths of {shape} must be integers from 0 on, or one of them -1"
-    known = math.prod(n for n in lengths if n != -1)
-    if lengths.count(-1) > 1 or (-1 in lengths and not known):
-        return f"one length can be found from the others, but not those of {shape}"
-    size, open_ = math.prod(x.shape), " or multiples of it" if -1 in lengths else ""
-    if size == known or (open_ and size % known == 0):
-        return None
-    return f"{size} entries do not fit the shape {shape}, which has {known}{open_}"
-
-
-def joining(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
-    """The same number of axes, and the same lengths but along the axis joined."""
-    if not arrays:
-        return "at least one array is needed"
-    shapes = ", ".join(str(tuple(x.shape)) for x in arrays)
-    if len({x.ndim for x in arrays}) > 1:
-        return f"shapes {shapes} need the same number of axes"
-    if wrong := axes(arrays[0], axis=axis):
-        return wrong
-    k = axis % arrays[0].ndim
-    if len({(*x.shape[:k], *x.shape[k + 1 :]) for x in arrays}) == 1:
-        return None
-    return f"shapes {shapes} must be equal but for axis {axis}"
-
-
-def stacking(*arrays: Array, axis: int = 0, **_: Any) -> str | None:
-    """The same shape."""
-    shapes = {tuple(x.shape) for x in arrays}
-    if not arrays:
-        return "at least one array is needed"
-    if len(shapes) > 1:
-        return f"shapes {', '.join(map(str, sorted(shapes)))} must be equal"
-    n = arrays[0].ndim
-    if not isinstance(axis, int):
-        return f"axis must be an integer, not {axis!r}"
-    return None if -n - 1 <= axis <= n else f"axis {axis} must be from {-n - 1} to {n}"

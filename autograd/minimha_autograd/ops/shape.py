@@ -10,10 +10,10 @@ from .. import backend
 from ..backend import Array, namespace
 from ..operation import operation
 from ..tape import Pullback
-from .requirements import axes, entries, joining, one_axis, permuting, repeating, stacking
+from .requirements import axes, one_axis
 
 
-@operation(requirement=entries)
+@operation
 def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
 
@@ -24,7 +24,7 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(requirement=permuting)
+@operation
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
@@ -51,7 +51,7 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     return x.mT, lambda dy: (dy.mT,)
 
 
-@operation(requirement=repeating)
+@operation
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -60,12 +60,11 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
 
-@operation(requirement=stacking)
+@operation
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with an axis of length 1, which becomes the axis given.   dx = dy without it."""
     xp, before = namespace(x), x.shape
-    k = range(x.ndim + 1)[axis]
-    return xp.reshape(x, (*before[:k], 1, *before[k:])), lambda dy: (xp.reshape(dy, before),)
+    return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
@@ -82,7 +81,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(requirement=joining)
+@operation
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays one after another along axis.   Each gets its part of dy.
 
@@ -93,7 +92,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return y, lambda dy: _cut(dy, ends, axis)
 
 
-@operation(requirement=stacking)
+@operation
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
