@@ -11,6 +11,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +36,6 @@ else:  # numpy.random takes a fifth of NumPy's own time to load
 
 HostArray = np.ndarray
 """The type of arrays on the host."""
-
-HostScalar = np.generic
-"""NumPy's scalars, which count as plain numbers."""
 
 known: dict[type, Any] = {}
 """The namespaces of the array types met so far: asking array-api-compat each time is slow."""
@@ -156,10 +154,17 @@ def kind(x: Array) -> tuple[Any, ...]:
     return type(x), tuple(x.shape), x.dtype, x.device
 
 
-def described(x: Array) -> str:
-    """An array by type, shape and dtype."""
-    library = type(x).__module__.partition(".")[0]
-    return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+def described(x: Any) -> str:
+    """An argument by type, shape, dtype and device, or by its value."""
+    if is_array(x):
+        kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+        return f"{kind} {tuple(x.shape)} of {x.dtype}" + ("" if on_host(x) else f" on {x.device}")
+    return repr(x) if isinstance(x, Number | str | None) else f"a {type(x).__name__}"
+
+
+def number(x: Any) -> Any:
+    """A scalar of NumPy as a number of Python, which imposes no dtype; anything else unchanged."""
+    return x.item() if isinstance(x, np.generic) else x
 
 
 def to_numpy(x: Array) -> np.ndarray:
@@ -299,6 +304,37 @@ def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
     """The places of the entries x[key] in row-major order, on the host."""
     on_host = tuple(to_numpy(k) if is_array(k) else k for k in key)
     return np.arange(math.prod(shape)).reshape(shape)[on_host]
+
+
+def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
+    """Sum dx over the axes along which broadcasting repeated an array of this shape.
+
+    Broadcasting copies an entry to many places; its gradient is the sum over these places.
+    Raises ValueError for a dx whose shape no broadcasting of such an array can give.
+    """
+    if dx.shape == shape:
+        return dx
+    extra = dx.ndim - len(shape)
+    thin = (1,) * extra + tuple(shape)
+    if extra < 0 or any(n not in (1, m) for n, m in zip(thin, dx.shape, strict=True)):
+        raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
+    xp = namespace(dx)
+    axes = tuple(k for k, (n, m) in enumerate(zip(thin, dx.shape, strict=True)) if n != m)
+    wide = xp.float32 if is_half(dx) else dx.dtype  # a sum in 16 bits stops growing
+    total = xp.sum(dx, axis=axes, keepdims=True, dtype=wide)
+    return xp.reshape(xp.astype(total, dx.dtype, copy=False), shape)
+
+
+def erf(x: Array) -> Array:
+    """The error function, which the standard lacks: the library's own, or SciPy's on the host."""
+    if is_floating(x) and hasattr(namespace(x), "erf"):
+        return namespace(x).erf(x)
+    from scipy.special import erf as on_host  # also of complex numbers
+
+    host = to_numpy(x)
+    y = np.asarray(on_host(host.astype(float) if is_exact(host) else host))
+    y = y.astype(host.dtype) if is_half(host) else y
+    return y if isinstance(x, np.ndarray) else like(y, x)
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:

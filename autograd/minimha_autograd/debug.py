@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import linecache
 import math
 import os
-import sys
+import traceback
 from collections.abc import Sequence
-from types import CellType, EllipsisType, FrameType, FunctionType, ModuleType
+from types import CellType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 from . import backend
@@ -16,7 +15,6 @@ from . import backend
 _WITHOUT_ARRAYS = frozenset(
     {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
 )
-_DEEPEST = 8  # a function may close over itself
 _HERE = os.path.dirname(__file__) + os.sep
 
 
@@ -46,7 +44,7 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
             found.append(part)
         elif kind is tuple and _WITHOUT_ARRAYS.issuperset(map(type, part)):
             continue  # a shape, for speed
-        elif kind not in _WITHOUT_ARRAYS and depth < _DEEPEST:
+        elif kind not in _WITHOUT_ARRAYS and depth < 8:  # it may close over itself
             find_arrays(part, found, depth + 1)
 
 
@@ -86,17 +84,10 @@ def _content(x: Any, whole: bool) -> bytes:
 
 def calling_lines() -> str:
     """The lines outside the engine that led here, the innermost last, at most eight."""
-    frame: FrameType | None = sys._getframe(1)
-    lines: list[str] = []
-    while frame is not None and len(lines) < 8:
-        code = frame.f_code
-        if not code.co_filename.startswith(_HERE):
-            text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
-            lines.append(f"  {code.co_filename}:{frame.f_lineno}, in {code.co_name}\n    {text}")
-            if code.co_name == "<module>":  # a script or a cell: its callers are of no interest
-                break
-        frame = frame.f_back
-    return "\n".join(reversed(lines))
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
+    modules = [k for k, frame in enumerate(frames) if frame.name == "<module>"]
+    start = max([len(frames) - 8, *modules])  # a script or a cell: its callers are of no interest
+    return "".join(traceback.format_list(frames[max(start, 0) :])).rstrip()
 
 
 def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) -> None:

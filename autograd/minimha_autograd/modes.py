@@ -7,18 +7,15 @@ PyTorch, a generator that is suspended inside such a block leaves it open for it
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
 class Modes(NamedTuple):
-    """The open blocks: how many of the first two kinds, and the functions that watch.
-
-    They are counted, not restored: generators may close theirs in another order than they opened
-    them, and restoring a stale value could leave `no_grad` on for good.
-    """
+    """The open blocks: counts, not old values to restore, since generators may close theirs in any
+    order."""
 
     no_grad: int = 0
     detect_anomaly: int = 0
@@ -65,17 +62,12 @@ class detect_anomaly(_Counted):  # noqa: N801
     """
 
 
-class watch:  # noqa: N801
+@contextmanager
+def watch(function: Callable[[str, Any], Any]) -> Iterator[None]:
     """Inside, function(name of the operation, value) sees every Tensor that an operation makes, and
     its result replaces the Tensor. Gradient checks locate faults with it."""
-
-    def __init__(self, function: Callable[[str, Any], Any]) -> None:
-        self.function = function
-
-    def __enter__(self) -> None:
-        now = modes.get()
-        modes.set(now._replace(watchers=(*now.watchers, self.function)))
-
-    def __exit__(self, *_: object) -> None:
-        now = modes.get()
-        modes.set(now._replace(watchers=now.watchers[:-1]))
+    modes.set(modes.get()._replace(watchers=(*modes.get().watchers, function)))
+    try:
+        yield
+    finally:
+        modes.set(modes.get()._replace(watchers=modes.get().watchers[:-1]))

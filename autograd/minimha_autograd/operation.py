@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from . import backend, debug
 from .modes import modes
-from .signature import Signature, number
+from .signature import Signature
 from .tape import Node, Pullback, Variable
 
 
@@ -34,7 +34,6 @@ class Operation(Protocol):
     values are Tensors. `with_pullback` takes arrays and returns the value and the pullback."""
 
     __name__: str
-    __doc__: str | None
     __signature__: inspect.Signature
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
@@ -102,7 +101,7 @@ def operation(
                 if x._edge is not None and not open_blocks.no_grad:
                     edge, shape, recorded = x._edge, array.shape, True
             else:
-                array = number(x)
+                array = backend.number(x)
             arrays.append(array)
             edges.append(edge)
             shapes.append(shape)
@@ -123,7 +122,7 @@ def operation(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
     ) -> tuple[Any, Pullback]:
         inputs, settings = signature.bind(arrays, settings)
-        bound = [number(x) for x in inputs]
+        bound = [backend.number(x) for x in inputs]
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
         value, values, pullback, dtype = call(bound, wanted, settings, recorded=False)

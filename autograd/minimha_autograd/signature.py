@@ -37,10 +37,8 @@ class Signature:
         self._dtypes: dict[Any, Any] = {}
 
     def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The arrays in order, even if they were named or in a list, and the settings by name.
-
-        An array argument by name that is no array, but a number or None, is passed on as a setting.
-        """
+        """The arrays in order, even if named or in a list, and the settings by name. A number or
+        None for a named array argument is passed on as a setting."""
         positional: tuple[Any, ...] = ()
         if not self._any_number:
             inputs, positional = inputs[: self.arity], inputs[self.arity :]
@@ -70,7 +68,7 @@ class Signature:
             x = x._data
         if backend.is_integral(x) and not x.ndim:
             return int(x)  # an array could be changed later
-        return number(x)
+        return backend.number(x)
 
     def float_dtype(self, arrays: list[Any]) -> Any:
         """The dtype of the floating-point arrays, None if there are none.
@@ -86,23 +84,20 @@ class Signature:
             return dtype
 
     def _common_dtype(self, arrays: list[Any]) -> Any:
-        present = {}
+        present = {label: x for label, x in self.named(arrays).items() if backend.is_array(x)}
         for label, x in self.named(arrays).items():
-            accepted = self._optional if x is None else self._texts if type(x) is str else ()
-            if backend.is_array(x):
-                present[label] = x
-            elif not (isinstance(x, Number) or label in accepted):
+            accepted = self._optional if x is None else self._texts if type(x) is str else present
+            if not (isinstance(x, Number) or label in accepted):
                 fix = ": make it one first" if isinstance(x, list | tuple) else ""
-                raise TypeError(f"{self.name}: {label} must be an array, not {_kind(x)}{fix}")
-        libraries = {backend.namespace(x) for x in present.values()}
-        if not all(
-            backend.namespace(x).isdtype(x.dtype, ("bool", "numeric")) for x in present.values()
-        ):
+                what = f"{label} must be an array, not {backend.described(x)}"
+                raise TypeError(f"{self.name}: {what}{fix}")
+        kinds = [(backend.namespace(x), x.dtype) for x in present.values()]
+        if not all(xp.isdtype(dtype, ("bool", "numeric")) for xp, dtype in kinds):
             raise TypeError(f"{self.name}: {_described(present)}: numbers are required")
         floats = [x.dtype for x in present.values() if backend.is_floating(x)]
-        if len(libraries) > 1 or len(set(floats)) > 1:
-            mixed = f"{_described(present)}: convert one"
-            raise TypeError(f"{self.name}: {mixed}, nothing is converted silently")
+        if len({xp for xp, _ in kinds}) > 1 or len(set(floats)) > 1:
+            fix = "convert one, nothing is converted silently"
+            raise TypeError(f"{self.name}: {_described(present)}: {fix}")
         return floats[0] if floats else None
 
     def checked(
@@ -176,20 +171,5 @@ class Signature:
         return error
 
 
-def number(x: Any) -> Any:
-    """A scalar of NumPy as a number of Python, which imposes no dtype; anything else unchanged."""
-    return x.item() if isinstance(x, backend.HostScalar) else x
-
-
 def _described(arguments: dict[str, Any]) -> str:
-    several = len({str(x.device) for x in arguments.values() if backend.is_array(x)}) > 1
-    return ", ".join(
-        f"{label} is {_kind(x)}" + (f" on {x.device}" if several and backend.is_array(x) else "")
-        for label, x in arguments.items()
-    )
-
-
-def _kind(x: Any) -> str:
-    if backend.is_array(x):
-        return backend.described(x)
-    return repr(x) if isinstance(x, Number | str | None) else f"a {type(x).__name__}"
+    return ", ".join(f"{label} is {backend.described(x)}" for label, x in arguments.items())

@@ -85,7 +85,7 @@ class Node:
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
         one gradient for each argument, of its dtype and, but for broadcasting, its shape.
         """
-        signature, function = self.signature, self.function or _gone
+        signature, function = self.signature, self.function or gone
         if debug.checksum(function, self.lines != "") != self.checksum:
             raise RuntimeError(
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
@@ -111,32 +111,17 @@ class Node:
                     what = f"the pullback of {signature.name}, {signature.label(k)}"
                     raise type(error)(f"{what}: {error}") from None
             fitting.append(dx)
+        if modes.get().detect_anomaly:
+            for k, dx in enumerate(fitting):
+                part = f"the backward of {signature.name}, in the gradient of {signature.label(k)}"
+                debug.check_gradient(dx, f"first appeared in {part}", self.lines)
         return tuple(fitting)
 
     def _fitted(self, dx: Any, shape: Any) -> Array:
-        dx = unbroadcast(backend.asarray(dx), shape)
+        dx = backend.unbroadcast(backend.asarray(dx), shape)
         if dx.dtype != self.dtype:
             raise TypeError(f"a gradient of {dx.dtype} for an argument of {self.dtype}")
         return dx
-
-
-def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
-    """Sum dx over the axes along which broadcasting repeated an array of this shape.
-
-    Broadcasting copies an entry to many places; its gradient is the sum over these places.
-    Raises ValueError for a dx whose shape no broadcasting of such an array can give.
-    """
-    if dx.shape == shape:
-        return dx
-    extra = dx.ndim - len(shape)
-    thin = (1,) * extra + tuple(shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(thin, dx.shape, strict=True)):
-        raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
-    xp = backend.namespace(dx)
-    axes = tuple(k for k, (n, m) in enumerate(zip(thin, dx.shape, strict=True)) if n != m)
-    wide = xp.float32 if backend.is_half(dx) else dx.dtype  # a sum in 16 bits stops growing
-    total = xp.sum(dx, axis=axes, keepdims=True, dtype=wide)
-    return xp.reshape(xp.astype(total, dx.dtype, copy=False), shape)
 
 
 def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
@@ -145,7 +130,7 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     That is a topological order: when the turn of a node comes, all its gradients have arrived.
     The gradient of no leaf changes until every pullback has run.
     """
-    careful, results = modes.get().detect_anomaly > 0, []
+    results = []
     dys: list[Array | None] = [None] * root.values
     dys[k] = seed
     arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values
@@ -154,16 +139,11 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
         node, dys = arrived.pop(heappop(waiting))
         if node.hooks:
             _call_hooks(node, dys)
-        if careful:
-            _check_whole(node, dys)
         if node.function is None or retain:
             results.append((node, dys))
         if node.function is None:
             continue
-        gradients = node.pullback(*dys)
-        if careful:
-            _check_parts(node, gradients)
-        for edge, dx in zip(node.edges, gradients):  # noqa: B905  strict takes longer
+        for edge, dx in zip(node.edges, node.pullback(*dys)):  # noqa: B905  strict takes longer
             if edge is None or dx is None:
                 continue
             parent, j = edge
@@ -173,8 +153,8 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
             sums = arrived[parent.order][1]
             sums[j] = dx if sums[j] is None else _sum(sums[j], dx)
         if not retain:
-            node.function, node.edges, node.checksum = _gone, (), 0
-    _accumulate(results, careful)
+            node.function, node.edges, node.checksum = gone, (), 0
+    _accumulate(results)
 
 
 def _sum(a: Array, b: Array) -> Array:
@@ -182,21 +162,13 @@ def _sum(a: Array, b: Array) -> Array:
     return total if type(total) is type(a) else backend.asarray(total)  # NumPy makes scalars
 
 
-def _accumulate(results: list[tuple[Node, list[Array | None]]], careful: bool) -> None:
-    """Add to the .grad of each node, or of none if a sum is an anomaly."""
+def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
     with _accumulating:
-        totals = []
         for node, dys in results:
-            before = node.grads or [None] * len(dys)
-            total = [
+            node.grads = [
                 old if dy is None else backend.copy(dy) if old is None else _sum(old, dy)
-                for old, dy in zip(before, dys, strict=True)
+                for old, dy in zip(node.grads or [None] * len(dys), dys, strict=True)
             ]
-            if careful:
-                _check_whole(node, total)
-            totals.append((node, total))
-        for node, total in totals:
-            node.grads = total
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:
@@ -210,36 +182,13 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
                 raise ValueError(f"a hook returned {given} for a gradient that is {needed}")
 
 
-def _check_whole(node: Node, dys: Sequence[Array | None]) -> None:
-    value = "a leaf" if node.signature is None else f"the value of {node.signature.name}"
-    for dy in dys:
-        debug.check_gradient(dy, f"in the whole gradient of {value}", node.lines)
-
-
-def _check_parts(node: Node, gradients: tuple[Array | None, ...]) -> None:
-    for k, dx in enumerate(gradients):
-        part = f"backward of {node.signature.name}, in the gradient of {node.signature.label(k)}"
-        debug.check_gradient(dx, f"first appeared in the {part}", node.lines)
-
-
-def _gone(*_: Array | None) -> tuple[Array | None, ...]:
+def gone(*_: Array | None) -> tuple[Array | None, ...]:
+    """The pullback of nodes that backward() freed, and of leaves that were replaced."""
     raise RuntimeError(
         "backward() through a graph that is gone: freed by an earlier backward(), even if that "
         "failed (pass it retain_graph=True), or made from a leaf whose data was replaced by data "
         "of another shape, dtype, library or device (compute the value anew)"
     )
-
-
-def replace_leaf(leaf: Node) -> Node:
-    """A new leaf with the hooks of the old one, through which backward() is an error from now."""
-    new = Node()
-    new.hooks, leaf.hooks, leaf.function = leaf.hooks, None, _gone
-    return new
-
-
-def is_freed(node: Node) -> bool:
-    """Whether an earlier backward() freed the graph behind this node."""
-    return node.function is _gone
 
 
 def ancestors(root: Node) -> list[Node]:

@@ -72,7 +72,9 @@ class Tensor(Variable):
             if backend.kind(data) != backend.kind(
                 self._data
             ):  # neither its gradient nor its graphs fit
-                self._edge = tape.replace_leaf(self._edge[0]), 0
+                leaf, old = Node(), self._edge[0]
+                leaf.hooks, old.hooks, old.function = old.hooks, None, tape.gone
+                self._edge = leaf, 0
         self._data = data
 
     @property
@@ -148,9 +150,8 @@ class Tensor(Variable):
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
 
-        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient; None
-        leaves it unchanged. It must not change the gradient in place, which others may share.
-        Returns a Hook, whose remove() takes it away.
+        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient. It
+        must not change it in place: others may share it. The Hook's remove() takes it away.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
@@ -169,9 +170,9 @@ class Tensor(Variable):
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
         if backend.kind(array) != backend.kind(self._data):
-            needed = f"the Tensor {backend.described(self._data)} on {self.device}"
             error = TypeError if tuple(array.shape) == self.shape else ValueError
-            raise error(f"gradient is {backend.described(array)} on {array.device}, {needed}")
+            given, needed = backend.described(array), backend.described(self._data)
+            raise error(f"gradient is {given}, the Tensor {needed}")
         return array
 
     def __bool__(self) -> bool:
@@ -242,116 +243,96 @@ class Tensor(Variable):
         return ops.matrix_transpose(self)
 
     def abs(self) -> Tensor:
-        """|x|"""
         return ops.abs(self)
 
     def exp(self) -> Tensor:
-        """eˣ"""
         return ops.exp(self)
 
     def log(self) -> Tensor:
-        """The natural logarithm of x."""
         return ops.log(self)
 
     def sqrt(self) -> Tensor:
-        """√x"""
         return ops.sqrt(self)
 
     def tanh(self) -> Tensor:
-        """tanh x"""
         return ops.tanh(self)
 
     def sin(self) -> Tensor:
-        """sin x"""
         return ops.sin(self)
 
     def cos(self) -> Tensor:
-        """cos x"""
         return ops.cos(self)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
-        """x between two bounds, or on one side of one."""
         return ops.clip(self, min, max)
 
     def astype(self, dtype: Any) -> Tensor:
-        """x in another dtype: the library's own, its name, or NumPy's."""
         return ops.astype(self, dtype)
 
     def to(self, device: Any) -> Tensor:
-        """x on another device."""
         return ops.to_device(self, device)
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Σ x over axis."""
         return ops.sum(self, axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Σ x / n over the n entries of axis."""
         return ops.mean(self, axis, keepdims)
 
     def var(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-        """Σ (x − mean)² / (n − correction) over axis."""
         return ops.var(self, axis, correction, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The largest entry over axis."""
         return ops.max(self, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The smallest entry over axis."""
         return ops.min(self, axis, keepdims)
 
     def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """log Σ eˣ over axis."""
         return ops.logsumexp(self, axis, keepdims)
 
     def cumsum(self, axis: int) -> Tensor:
-        """The sum of the entries up to each one along axis."""
         return ops.cumsum(self, axis)
 
     def matmul(self, other: Any) -> Tensor:
-        """x @ other"""
         return ops.matmul(self, other)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The entries of x in another shape: numbers, or one tuple."""
         return ops.reshape(self, _one_tuple(shape))
 
     def permute(self, *axes: Any) -> Tensor:
-        """x with its axes in another order: numbers, or one tuple."""
         return ops.permute_dims(self, _one_tuple(axes))
 
     def transpose(self, axis1: int = -2, axis2: int = -1) -> Tensor:
-        """x with two axes swapped."""
         return ops.transpose(self, axis1, axis2)
 
     def expand(self, *shape: Any) -> Tensor:
-        """x repeated along new axes and axes of length 1, to this shape: numbers, or one tuple."""
         return ops.broadcast_to(self, _one_tuple(shape))
 
     def squeeze(self, axis: Axis = None) -> Tensor:
-        """x without these axes of length 1, by default without any such."""
         return ops.squeeze(self, axis)
 
     def flip(self, axis: Axis = None) -> Tensor:
-        """x in reverse order along axis."""
         return ops.flip(self, axis)
 
     def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
-        """Each entry of x several times in a row."""
         return ops.repeat(self, repeats, axis)
 
     def split(self, sections: int | tuple[int, ...], axis: int = 0) -> tuple[Tensor, ...]:
-        """The parts of x along axis: that many, or cut at these indices."""
         return ops.split(self, sections, axis)
 
     def gather(self, indices: Any, axis: int = 0) -> Tensor:
-        """The slices of x at indices along axis."""
         return ops.gather(self, indices, axis=axis)
 
     def take_along_axis(self, indices: Any, axis: int = -1) -> Tensor:
-        """One entry of x along axis for each of indices."""
         return ops.take_along_axis(self, indices, axis=axis)
+
+
+for _name, _method in vars(Tensor).items():  # the methods that are operations have their docstrings
+    _name = {"permute": "permute_dims", "expand": "broadcast_to", "to": "to_device"}.get(
+        _name, _name
+    )
+    if _name in ops.__all__:
+        _method.__doc__ = getattr(ops, _name).__doc__
 
 
 class Hook:

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterator
 
 from minimha_autograd import Tensor, backend
-from minimha_autograd.tape import Edge, Node, ancestors, is_freed
+from minimha_autograd.tape import Edge, Node, ancestors, gone
 
 LARGEST, LONGEST = 500, 12  # steps in a picture; layers that an arrow bends around
 BOLD = ' font-weight="bold"'
@@ -147,7 +147,7 @@ def _lines(
     values = [(node, k) for k in range(node.values)]
     name = ", ".join(names[value] for value in values if value in names)
     operation = "leaf" if node.function is None else node.signature.name
-    made = "freed by backward()" if is_freed(node) else operation
+    made = "freed by backward()" if node.function is gone else operation
     lines = [f"{name}: {made}" if name else made]
     lines.append(", ".join(str(tuple(shapes[v] or ())) for v in values if v in shapes))
     for grad in node.grads or ():

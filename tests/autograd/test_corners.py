@@ -230,7 +230,10 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
         (lambda x: x * [1.0, 2.0], "must be an array, not a list: make it one first"),
         (lambda x: x + None, "b must be an array, not None"),
-        (lambda x: ops.stack([x, x[:1]], axis=1), r"stack: .*array 0 is .* \(2,\) .*, array 1 is .* \(1,\)"),
+        (
+            lambda x: ops.stack([x, x[:1]], axis=1),
+            r"stack: .*array 0 is .* \(2,\) .*, array 1 is .* \(1,\)",
+        ),
         (lambda x: x.reshape(-1, -1), "^reshape: .*one unknown"),
         (lambda x: ops.squeeze(x[None, :1], axis=(0, -2)), "names an axis twice"),
         (lambda x: ops.split(x, (2, 1)), "must grow"),

@@ -197,21 +197,6 @@ def test_an_anomaly_of_a_scalar_is_found(place):
             ops.sqrt(x).backward()
 
 
-def test_an_anomaly_where_gradients_meet_is_found():
-    huge = mh.Tensor(np.array([3e38], dtype="float32"))
-    with np.errstate(all="ignore"), mh.detect_anomaly():
-        x = mh.Tensor(np.array([1e-30], dtype="float32"), requires_grad=True)
-        y = x * 1.0
-        with pytest.raises(
-            FloatingPointError, match="in the whole gradient of the value of multiply"
-        ):
-            (y * huge + y * huge).backward()
-        y = x * 1.0
-        y.register_hook(lambda gradient: gradient * np.float32(np.nan))
-        with pytest.raises(FloatingPointError, match="NaN in the whole gradient"):
-            y.backward()
-
-
 def test_a_block_may_be_left_from_another_frame():
     stack = contextlib.ExitStack()
 
@@ -228,15 +213,3 @@ def test_a_block_may_be_left_from_another_frame():
 def test_a_nan_in_a_setting_is_named():
     with pytest.raises(FloatingPointError, match="clip received a NaN: min"), mh.detect_anomaly():
         leaf().clip(np.nan, 1.0)
-
-
-def test_an_anomaly_of_a_sum_leaves_every_gradient_as_it_was():
-    x = leaf([1.0])
-    x.grad = np.array([1.7e308])
-    with (
-        np.errstate(all="ignore"),
-        mh.detect_anomaly(),
-        pytest.raises(FloatingPointError, match="in the whole gradient of a leaf"),
-    ):
-        (x * 1e308).sum().backward()
-    assert x.grad == [1.7e308]

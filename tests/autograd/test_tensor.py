@@ -465,9 +465,9 @@ def test_a_gradient_lives_where_the_data_does():
     assert x.grad is None
     (x * x).sum().backward()
     assert x.grad.device == there
-    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor .*Array .*device1"):
+    with pytest.raises(TypeError, match=r"gradient is .*Array .*, the Tensor .*Array .*device1"):
         x.grad = strict.ones(3)
-    with pytest.raises(TypeError, match=r"CPU_DEVICE.*, the Tensor .*Array .*device1"):
+    with pytest.raises(TypeError, match=r"gradient is .*Array .*, the Tensor .*Array .*device1"):
         (x * x).backward(strict.ones(3))
 
 
@@ -527,7 +527,7 @@ def test_devices_are_not_mixed():
     a = mh.Tensor(strict.ones(3, dtype=strict.float64), requires_grad=True)
     b = a.to("device1")
     with pytest.raises(
-        ValueError, match=r"a is array_api_strict.Array .* on .*CPU.*, b is .*Array .* on .*device1"
+        ValueError, match=r"a is array_api_strict.Array .*, b is .*Array .* on .*device1"
     ):
         a + b
     assert a.to("cpu").device == a.device

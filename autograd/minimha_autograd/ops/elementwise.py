@@ -15,7 +15,6 @@ from .. import backend
 from ..backend import Array, is_array, is_complex, is_floating, namespace
 from ..operation import Operation, operation
 from ..tape import Pullback
-from .erf import erf as _erf
 from .requirements import broadcasting
 
 
@@ -46,7 +45,7 @@ _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and i
 }
 _OTHERWISE: dict[str, Callable[[Array], Array]] = {  # what the standard lacks or says differently
     "abs": lambda x: _sign(x) * x if is_complex(x) else namespace(x).abs(x),
-    "erf": _erf,
+    "erf": backend.erf,
 }
 
 
