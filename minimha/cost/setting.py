@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checks import integer
+from ..functional import integer
 from ..projections import Sizes
 
 

@@ -1,8 +1,9 @@
 """What neural networks add to the engine's operations, each with its hand-derived pullback."""
 
 from . import acceleration
+from .checks import check_probability, integer
 from .cross_entropy import cross_entropy
-from .dropout import check_probability, draw, drop, dropout
+from .dropout import draw, drop, dropout
 from .embedding import embedding
 from .gates import gelu, silu
 from .linear import linear
@@ -23,6 +24,7 @@ __all__ = [
     "gelu",
     "harmless",
     "hide",
+    "integer",
     "is_finite",
     "layer_norm",
     "linear",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
 
 from .acceleration import accelerated
+from .checks import check_probability
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:
@@ -79,11 +79,3 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
         return zero if p == 1 else xp.where(keep, a / (1 - p), zero)
 
     return kept(x), lambda dy: (kept(dy), None)
-
-
-def check_probability(p: float, name: str) -> None:
-    """Raise TypeError unless p, called name in messages, is a number, ValueError outside [0, 1]."""
-    if not isinstance(p, Real) or isinstance(p, bool):
-        raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")
-    if not 0 <= p <= 1:
-        raise ValueError(f"{name} must be a probability, from 0 to 1, not {p}")

@@ -8,8 +8,8 @@ from typing import Any
 from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..checks import integer
 from .acceleration import accelerated
+from .checks import integer
 
 
 @operation

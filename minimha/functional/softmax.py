@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.ops.requirements import axes
+from minimha_autograd.ops import axes
 
 from .acceleration import accelerated
 from .masked_products import hide, is_finite

@@ -23,6 +23,7 @@ __all__ = [
     "Task",
     "Verdict",
     "check",
+    "commands",
     "course",
     "load_tasks",
     "recorded",

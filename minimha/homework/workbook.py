@@ -23,7 +23,7 @@ from typing import Any
 
 import minimha_autograd
 
-from ..course.chapters import CHAPTERS
+from ..course import chapters
 from . import course
 from .error_messages import error_with_line
 from .task import Task
@@ -50,7 +50,8 @@ def stars(task: Task) -> str:
 
 def chapter(number: int) -> str:
     """The name of a chapter: "05 attention"; a teacher's own may only have a number."""
-    return f"{number:02} {CHAPTERS[number].name}" if number in CHAPTERS else f"{number:02}"
+    known = chapters.CHAPTERS.get(number)
+    return f"{number:02} {known.name}" if known else f"{number:02}"
 
 
 def find(place: Path) -> dict[str, Path]:

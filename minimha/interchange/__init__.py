@@ -8,8 +8,12 @@ All copies are exact, to the bit. Nothing here unpickles: a safetensors file hol
 names, and no code.
 """
 
+from .files import check_writable, written_whole
 from .safetensors_file import load, read, save, write
 from .states import set_state, state
 from .torch_layer import from_torch, to_torch
 
-__all__ = ["from_torch", "load", "read", "save", "set_state", "state", "to_torch", "write"]
+__all__ = [
+    "check_writable", "from_torch", "load", "read", "save", "set_state", "state", "to_torch",
+    "write", "written_whole",
+]  # fmt: skip

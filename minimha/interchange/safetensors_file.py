@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..files import written_whole
 from ..nn import Module
+from .files import written_whole
 from .states import described, on_host, require_dictionary, set_state, state
 
 _DTYPES = {

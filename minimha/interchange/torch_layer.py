@@ -11,7 +11,7 @@ import numpy as np
 
 from minimha_autograd import backend
 
-from ..checks import integer
+from ..functional import integer
 from ..multihead import MultiHeadAttention
 from .states import (
     Required,

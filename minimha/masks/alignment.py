@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checks import integer
+from ..functional import integer
 
 
 def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from ..checks import integer
+from ..functional import integer
 from . import intervals
 from .alignment import aligned, checked
 from .mask import KeyIntervals, Mask, Scores

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from ..checks import integer
+from ..functional import integer
 from . import intervals
 
 

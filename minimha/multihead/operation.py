@@ -10,7 +10,7 @@ from minimha_autograd.backend import Array
 
 from .. import masks
 from ..attention import attention
-from ..checks import integer
+from ..functional import integer
 from ..projections import project_in, project_out
 
 

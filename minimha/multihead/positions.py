@@ -13,8 +13,7 @@ from typing import Any
 from minimha_autograd import Tensor, array_of, backend
 from minimha_autograd.backend import Array, Rng, namespace
 
-from ..checks import integer
-from ..functional import rope, turns
+from ..functional import integer, rope, turns
 from ..masks import aligned
 from ..nn import Module
 

@@ -4,4 +4,4 @@ from .layers import Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module
 from .optimisers import AdamW
 
-__all__ = ["AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm"]
+__all__ = ["AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "data", "training"]

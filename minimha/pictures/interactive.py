@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import written_whole
+from ..interchange import written_whole
 from .heat import layers_of, visible
 
 TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB

@@ -9,8 +9,7 @@ from typing import Any, Self
 from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import namespace
 
-from ..checks import integer
-from ..functional import is_finite
+from ..functional import integer, is_finite
 from .form import Form, blocks, finite
 from .operations import merge_heads, project_in
 from .stacked import Stacked

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self
 from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
 
-from ..checks import integer
-from ..functional import is_finite
+from ..functional import integer, is_finite
 from ..nn import Module
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Real
 from typing import Any
 
 
@@ -15,3 +16,11 @@ def integer(n: Any, name: str, least: int | None = None) -> int:
     if least is not None and n < least:
         raise ValueError(f"{name} = {n} must be at least {least}")
     return n
+
+
+def check_probability(p: float, name: str) -> None:
+    """Raise TypeError unless p, called name in messages, is a number, ValueError outside [0, 1]."""
+    if not isinstance(p, Real) or isinstance(p, bool):
+        raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")
+    if not 0 <= p <= 1:
+        raise ValueError(f"{name} must be a probability, from 0 to 1, not {p}")

@@ -11,10 +11,7 @@ from pathlib import Path
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
     """A temporary path in the same folder to write to: renamed to path at the end, removed on an
-    error.
-
-    Raises PermissionError, before anything is written, where no file can be created.
-    """
+    error. Raises as `check_writable`, before anything is written."""
     check_writable(path)
     path = Path(path).resolve()  # a link is followed, not replaced
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
