@@ -10,17 +10,14 @@ from .ch01_arrays import unbroadcast
 
 
 @task(
-    chapter=2,
-    difficulty=1,
-    minutes=5,
-    given=(unbroadcast,),
+    chapter=2, difficulty=1, minutes=5, given=(unbroadcast,),
     hints=(
         "Look at one entry, y = a b. If a grows by a little, y grows by b times as much.",
         "da is dy times b, and db is dy times a: entry by entry, broadcasting as the value did. "
         "Where an argument was repeated, its gradient is a sum: unbroadcast takes it.",
         "unbroadcast(dy * b, a.shape) is da; db is the same with a and b in each other's place.",
     ),
-)
+)  # fmt: skip
 def multiply(a, b):
     """The product entry by entry, with broadcasting, and its pullback.
 
@@ -54,10 +51,7 @@ def arrays_that_broadcast(yours, rng):
 
 
 @task(
-    chapter=2,
-    difficulty=2,
-    minutes=10,
-    given=(unbroadcast,),
+    chapter=2, difficulty=2, minutes=10, given=(unbroadcast,),
     hints=(
         "Write one entry as a sum, y[n, m] = Σ_k a[n, k] b[k, m]. Which entries of y does a[n, k] "
         "reach, and with which factor?",
@@ -65,7 +59,7 @@ def arrays_that_broadcast(yours, rng):
         "stack transpose the last two axes only, .mT, where .T would turn all of them around.",
         "unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape)",
     ),
-)
+)  # fmt: skip
 def matmul(a, b):
     """The product of two matrices, or of two stacks of them, and its pullback.
 
@@ -107,9 +101,7 @@ def one_matrix_and_a_stack(yours, rng):
 
 
 @task(
-    chapter=2,
-    difficulty=2,
-    minutes=12,
+    chapter=2, difficulty=2, minutes=12,
     hints=(
         "A name may be written down when all that it was made from has been. At the start that "
         "holds of the leaves. Of whom may it hold next?",
@@ -119,7 +111,7 @@ def one_matrix_and_a_stack(yours, rng):
         "waits = {name: len(made_from) for …}; ready = [those that wait for 0]; then `for name in "
         "ready:` goes on to what is appended to ready on the way. In the end ready is the answer.",
     ),
-)
+)  # fmt: skip
 def topological_order(parents):
     """All steps of a computation in an order in which it could be done.
 
@@ -210,9 +202,7 @@ def a_chain_of_4000_steps(yours, rng):
 
 
 @task(
-    chapter=2,
-    difficulty=2,
-    minutes=10,
+    chapter=2, difficulty=2, minutes=10,
     hints=(
         "Go through the nodes from the last to the first. When the turn of a node comes, all that "
         "used it have had theirs, so its gradient is complete.",
@@ -223,7 +213,7 @@ def a_chain_of_4000_steps(yours, rng):
         "pullback(gradients[k])): gradients[parent] = dx if gradients[parent] is None else "
         "gradients[parent] + dx",
     ),
-)
+)  # fmt: skip
 def backward(nodes, gradient):
     """Walk the tape: the gradients of all that the last node was made from.
 

@@ -9,9 +9,7 @@ from ..task import task
 
 
 @task(
-    chapter=5,
-    difficulty=1,
-    minutes=10,
+    chapter=5, difficulty=1, minutes=10,
     hints=(
         "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in "
         "front of both gradients.",
@@ -21,7 +19,7 @@ from ..task import task
         "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and "
         "dy.mT @ query, each over the same root.",
     ),
-)
+)  # fmt: skip
 def scores(query, key):
     """The scaled scores of all pairs of a query and a key, and their pullback.
 
@@ -70,9 +68,7 @@ def float32_stays_float32(yours, rng):
 
 
 @task(
-    chapter=5,
-    difficulty=2,
-    minutes=15,
+    chapter=5, difficulty=2, minutes=15,
     hints=(
         "Look at the section on the Jacobian: in words, what is taken from each dy before it is "
         "multiplied by the weight?",
@@ -80,7 +76,7 @@ def float32_stays_float32(yours, rng):
         "rows at once with keepdims=True.",
         "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), as a tuple with one gradient.",
     ),
-)
+)  # fmt: skip
 def softmax(x):
     """Softmax over the last axis, and its pullback.
 
@@ -126,9 +122,7 @@ def large_entries_do_not_overflow(yours, rng):
 
 
 @task(
-    chapter=5,
-    difficulty=1,
-    minutes=10,
+    chapter=5, difficulty=1, minutes=10,
     hints=(
         "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
         "through tap as soon as it is there.",
@@ -138,7 +132,7 @@ def large_entries_do_not_overflow(yours, rng):
         'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and '
         "weights @ value.",
     ),
-)
+)  # fmt: skip
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
     """Attention: the output alone, with its steps by name.
 
@@ -192,9 +186,7 @@ def softmax_rows(x):
 
 
 @task(
-    chapter=5,
-    difficulty=3,
-    minutes=25,
+    chapter=5, difficulty=3, minutes=25, given=(softmax_rows,),
     hints=(
         "Go through the three lines of the forward from below: out, weights, scores. Each tells "
         "the gradient of what it was made of.",
@@ -205,8 +197,7 @@ def softmax_rows(x):
         "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
         "dscores.mT @ query / root.",
     ),
-    given=(softmax_rows,),
-)
+)  # fmt: skip
 def attention(query, key, value, *, tap=lambda name, x: x):
     """Attention, and its backward by hand.
 

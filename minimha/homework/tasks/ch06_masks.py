@@ -15,15 +15,13 @@ def _same_mask(yours, expected, name="the mask", axes="query key", advice=""):
 
 
 @task(
-    chapter=6,
-    difficulty=1,
-    minutes=5,
+    chapter=6, difficulty=1, minutes=5,
     hints=(
         "The rule is a comparison of two numbers, i and j. Make all i and all j with np.arange.",
         "A column of query positions (T, 1) and a row of key positions (1, S) broadcast to (T, S).",
         "np.arange(s)[None, :] <= np.arange(t)[:, None] + offset",
     ),
-)
+)  # fmt: skip
 def causal(t, s, offset=0):
     """The mask of reading from left to right: query i sees key j where j ≤ i + offset.
 
@@ -59,9 +57,7 @@ def the_offset_moves_the_first_query(yours, rng):
 
 
 @task(
-    chapter=6,
-    difficulty=1,
-    minutes=5,
+    chapter=6, difficulty=1, minutes=5,
     hints=(
         "Key j of sequence b is real where j < lengths[b]. It is the same for all heads and "
         "all queries.",
@@ -69,7 +65,7 @@ def the_offset_moves_the_first_query(yours, rng):
         "axis of length 1 for the heads, and one for the queries.",
         "(np.arange(s) < lengths[:, None])[:, None, None, :]",
     ),
-)
+)  # fmt: skip
 def padding(lengths, s):
     """The mask of padded sequences: every query of sequence b sees the first lengths[b] keys.
 
@@ -107,15 +103,13 @@ def it_means_keys_and_not_queries(yours, rng):
 
 
 @task(
-    chapter=6,
-    difficulty=1,
-    minutes=5,
+    chapter=6, difficulty=1, minutes=5,
     hints=(
         "Compare ids[b, i] with ids[b, j], for all i and all j at once.",
         "(B, T, 1) against (B, 1, S) makes (B, T, S), as in the mask of causal. Heads come second.",
         "ids[:, None, :, None] == ids[:, None, None, :]",
     ),
-)
+)  # fmt: skip
 def documents(ids):
     """The mask of packed sequences: query i sees key j where both are of the same document.
 
@@ -151,9 +145,7 @@ def a_document_may_come_back(yours, rng):
 
 
 @task(
-    chapter=6,
-    difficulty=3,
-    minutes=15,
+    chapter=6, difficulty=3, minutes=15,
     hints=(
         "Put −∞ where the mask is False: exp makes it an exact 0. What is the largest entry of a "
         "row in which all are −∞, and what is −∞ − (−∞)?",
@@ -162,7 +154,7 @@ def a_document_may_come_back(yours, rng):
         "np.where(peak == -np.inf, 0.0, peak), np.where(total == 0, 1.0, total), and in the "
         "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
     ),
-)
+)  # fmt: skip
 def masked_softmax(x, mask):
     """Softmax over the last axis of what the mask shows, and its pullback.
 

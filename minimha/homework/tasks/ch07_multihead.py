@@ -9,9 +9,7 @@ from ..task import task
 
 
 @task(
-    chapter=7,
-    difficulty=1,
-    minutes=8,
+    chapter=7, difficulty=1, minutes=8,
     hints=(
         "Two steps: the heads come to stand next to their width, then the two axes become one. "
         "Which of the two is a reshape?",
@@ -20,7 +18,7 @@ from ..task import task
         "swapped.reshape(*swapped.shape[:-2], -1) is the value; the gradient is "
         "dy.reshape(swapped.shape).swapaxes(-3, -2), in a tuple.",
     ),
-)
+)  # fmt: skip
 def merge_heads(x):
     """The heads side by side, as the output projection wants them, and the pullback.
 
@@ -63,9 +61,7 @@ def the_gradient_goes_the_way_back(yours, rng):
 
 
 @task(
-    chapter=7,
-    difficulty=2,
-    minutes=10,
+    chapter=7, difficulty=2, minutes=10,
     hints=(
         "np.repeat and np.tile both give G·rep heads. Which one puts the copies of a head next to "
         "each other? And a value used rep times gets rep gradients.",
@@ -73,7 +69,7 @@ def the_gradient_goes_the_way_back(yours, rng):
         "reshape, and summed away.",
         "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:]).sum(axis=-3), as a tuple with one gradient.",
     ),
-)
+)  # fmt: skip
 def repeat_heads(x, rep):
     """Key or value heads repeated so that each query head has one, and the pullback.
 
@@ -119,9 +115,7 @@ def gradients_add_up_over_the_group(yours, rng):
 
 
 @task(
-    chapter=7,
-    difficulty=1,
-    minutes=10,
+    chapter=7, difficulty=1, minutes=10,
     hints=(
         "Merged heads times w_o is a product of block matrices: head h meets only rows h·D to "
         "(h + 1)·D of w_o.",
@@ -129,7 +123,7 @@ def gradients_add_up_over_the_group(yours, rng):
         "heads.",
         "heads @ w_o.reshape(H, D, M), where H and D are axes -3 and -1 of heads.",
     ),
-)
+)  # fmt: skip
 def head_contributions(heads, w_o):
     """What each head adds to the output: out = merge(heads) w_o is the sum of these over the heads.
 
@@ -193,9 +187,7 @@ def attention(query, key, value):
 
 
 @task(
-    chapter=7,
-    difficulty=3,
-    minutes=20,
+    chapter=7, difficulty=3, minutes=20, given=(linear, split, merge, attention),
     hints=(
         "Write the forward first, a line a step, and keep the pullback of each step. Then go "
         "through your lines from the last to the first.",
@@ -205,8 +197,7 @@ def attention(query, key, value):
         "pull_attention(dheads); dx_q, dw_q = pull_q(merge(dquery)), and so on for k and v; "
         "dx = dx_q + dx_k + dx_v.",
     ),
-    given=(linear, split, merge, attention),
-)
+)  # fmt: skip
 def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
     """Self-attention in H heads, and its backward composed of the pullbacks of its steps.
 

@@ -10,9 +10,7 @@ from ..task import task
 
 
 @task(
-    chapter=11,
-    difficulty=2,
-    minutes=10,
+    chapter=11, difficulty=2, minutes=10,
     hints=(
         "What was added up so far is measured against the old maximum. Which factor does each "
         "term e^(x − old) need, so that it reads e^(x − new)?",
@@ -23,7 +21,7 @@ from ..task import task
         "factor = np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + "
         "e.sum(axis=-1), and acc * factor[:, None] + e @ value.",
     ),
-)
+)  # fmt: skip
 def online_softmax(m, l, acc, scores, value):
     """One more block of keys: what is known of each row, before and after.
 
@@ -119,9 +117,7 @@ _AXES = {
 
 
 @task(
-    chapter=11,
-    difficulty=3,
-    minutes=20,
+    chapter=11, difficulty=3, minutes=20, given=(online_softmax.solution,),
     hints=(
         "Two loops, over the first query of a tile and over its first key. What is known of the "
         "rows starts anew for each tile of queries, and grows with each tile of keys.",
@@ -132,8 +128,7 @@ _AXES = {
         "lse[rows] = m + np.log(total). Before it: m = np.full(n, -np.inf), l = np.zeros(n), "
         "acc = np.zeros((n, Dv)), with n = len(query[rows]).",
     ),
-    given=(online_softmax.solution,),
-)
+)  # fmt: skip
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     """Attention of one head, tile by tile: no array has all T · S pairs.
 
@@ -217,9 +212,7 @@ def never_all_pairs_at_once(yours, rng):
 
 
 @task(
-    chapter=11,
-    difficulty=3,
-    minutes=20,
+    chapter=11, difficulty=3, minutes=20,
     hints=(
         "The two loops are those of the forward. In a tile, begin with the weights: what does "
         "lse have to do with them?",
@@ -232,7 +225,7 @@ def never_all_pairs_at_once(yours, rng):
         "@ key[keys], dkey[keys] += scale * dscores.T @ query[rows], dvalue[keys] += weights.T @ "
         "dout[rows].",
     ),
-)
+)  # fmt: skip
 def tiled_backward(
     query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
 ):
