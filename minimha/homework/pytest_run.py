@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,6 @@ from . import course
 from .verdicts import FAILED, PASSED, TO_DO, Verdict
 
 OUTCOMES = {"passed": PASSED, "skipped": TO_DO, "failed": FAILED}
-
-
-SETTINGS = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 
 
 class Listener:
@@ -59,7 +55,11 @@ def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
     options += ["--assert=plain", "--import-mode=append", "-p", "no:terminal"]
     options += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
     options += ["--homework", str(place.absolute())]
-    with _isolated():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.delenv("PYTEST_ADDOPTS", raising=False)
+        patch.delenv("PYTEST_PLUGINS", raising=False)
+        patch.setattr(sys, "breakpointhook", _no_debugger)
         code = pytest.main(
             [*options, str(Path(__file__).with_name("test_homework.py"))],
             plugins=[minimha_pytest, listener],
@@ -69,21 +69,6 @@ def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest could not run: {pytest.ExitCode(code).name}")
     return listener.outcomes
-
-
-@contextlib.contextmanager
-def _isolated() -> Iterator[None]:
-    """No plugins but our own, and no options from the environment."""
-    before = {name: os.environ.pop(name, None) for name in SETTINGS}
-    sys.breakpointhook, hook = _no_debugger, sys.breakpointhook
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    try:
-        yield
-    finally:
-        sys.breakpointhook = hook
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({name: value} if value is not None else {})
 
 
 def _no_debugger(*_: object, **__: object) -> None:

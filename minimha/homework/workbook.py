@@ -27,7 +27,7 @@ from ..course import chapters
 from . import course
 from .error_messages import error_with_line
 from .task import Task
-from .verdicts import FAILED, PASSED, TO_DO
+from .verdicts import TO_DO
 
 RECORD = ".minimha-homework.json"
 NOT_STARTED, CHANGED = "not started", "changed"
@@ -108,22 +108,19 @@ def _task_of(path: Path) -> tuple[str, bool]:
 def decoded(data: bytes) -> str:
     """The bytes as text, whatever encoding the editor chose: good enough to find the mark."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\r", "\n")
+    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
 
-def start(task: Task, folder: Path) -> Path:
+def start(task: Task, folder: Path) -> None:
     """Write the stub of a task to folder/NAME.py.
 
     Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file, not a folder")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{task.name}.py"
     with path.open("x", encoding="utf-8") as file:
         file.write(stub(task))
     record(path, task.name, outcome=TO_DO)
-    return path
 
 
 def stub(task: Task, *, solved: bool = False) -> str:
@@ -212,8 +209,8 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def record(path: Path, name: str, **facts: Any) -> bool:
-    """Record facts about a task's file: outcome, hints. Returns whether they could be written.
+def record(path: Path, name: str, **facts: Any) -> None:
+    """Record facts about a task's file: outcome, hints. Raises OSError if they cannot be written.
 
     The file's hash is stored with an outcome, so that a later change of the file shows.
     """
@@ -221,41 +218,27 @@ def record(path: Path, name: str, **facts: Any) -> bool:
     if "outcome" in facts:
         facts["hash"] = _hash(path)
     known[name] = known.get(name, {}) | facts
-    try:
-        text = json.dumps(known, indent=1, sort_keys=True)
-        (path.parent / RECORD).write_text(f"{text}\n", encoding="utf-8")
-    except OSError:
-        return False
-    return True
+    text = json.dumps(known, indent=1, sort_keys=True)
+    (path.parent / RECORD).write_text(f"{text}\n", encoding="utf-8")
 
 
 def recorded(folder: Path) -> dict[str, dict[str, Any]]:
     """The record of a folder, by task; empty if it is missing or damaged."""
     try:
-        known = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return dict(json.loads((folder / RECORD).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
-    if not isinstance(known, dict):
-        return {}
-    return {name: facts for name, facts in known.items() if isinstance(facts, dict)}
 
 
 def states(files: dict[str, Path]) -> dict[str, str]:
     """The state of each task: the outcome of its last check, CHANGED since then, or NOT_STARTED."""
-    records = {folder: recorded(folder) for folder in {path.parent for path in files.values()}}
-
-    def state(name: str) -> str:
-        if name not in files:
-            return NOT_STARTED
-        facts = records[files[name].parent].get(name, {})
-        known = facts.get("outcome") in (PASSED, FAILED, TO_DO)
-        return facts["outcome"] if known and facts.get("hash") == _hash(files[name]) else CHANGED
-
-    return {name: state(name) for name in course()}
+    found = dict.fromkeys(course(), NOT_STARTED)
+    for name, path in files.items():
+        facts = recorded(path.parent).get(name, {})
+        unchanged = facts.get("hash") == _hash(path)
+        found[name] = facts["outcome"] if unchanged and "outcome" in facts else CHANGED
+    return found
 
 
-def _hash(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,8 +1,6 @@
 """The command `minimha homework`, as a student would use it, or misuse it."""
 
 import bdb
-import hashlib
-import io
 import json
 import os
 import re
@@ -27,7 +25,6 @@ import numpy as np
 import minimha as mh
 from minimha.homework import same
 
-
 @mh.homework.task(chapter=99, difficulty=1, minutes=5, hints=("first", "second", "third"))
 def twice(x):
     """Twice x. Returns an array."""
@@ -35,17 +32,14 @@ def twice(x):
     return 2 * x
     # END SOLUTION
 
-
 @twice.check
 def of_ones(yours, rng):
     same(yours(np.ones(3)), np.full(3, 2.0), "twice one")
-
 
 @twice.check
 def of_any(yours, rng):
     x = rng.standard_normal(4)
     same(yours(x), 2 * x)
-
 
 @mh.homework.task(chapter=99, difficulty=3, minutes=7, hints=("first", "second", "third"))
 def thrice(x):
@@ -53,7 +47,6 @@ def thrice(x):
     # BEGIN SOLUTION
     return 3 * x
     # END SOLUTION
-
 
 @thrice.check
 def of_ones(yours, rng):
@@ -64,10 +57,10 @@ def of_ones(yours, rng):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A student's folder, in a course of two tasks of a teacher's own."""
-    before = dict(homework.course())
     file = tmp_path / "teacher" / "mine" / "teacher.py"
     file.parent.mkdir(parents=True)
     file.write_text(TEACHER, encoding="utf-8")
+    before = dict(homework.course())
     TASKS.clear()
     homework.load_tasks(file)
     path = tmp_path / "student"
@@ -100,208 +93,132 @@ def write(path, body, name="twice"):
 
 RIGHT = "def twice(x):\n    return x + x"
 WRONG = "def twice(x):\n    return x ** 2 + 1"
+THRICE = "def thrice(x):\n    return 3 * x"
 
 
-def test_a_task_from_start_to_done(student, folder):
+def test_a_course_from_the_first_task_to_the_last(student, folder):
     code, shown = student("start twice")
     file = folder / "homework" / "twice.py"
     assert code == 0
     assert f"{Path('homework/twice.py')} is ready for you to fill in" in shown
-    assert file.read_text(encoding="utf-8").startswith(
-        "# minimha homework: twice · chapter 99 · ★☆☆ · about 5 minutes\n"
-    )
+    stub = file.read_text("utf-8")
+    assert stub.startswith("# minimha homework: twice · chapter 99 · ★☆☆ · about 5 minutes\n")
     for command in re.findall(r"minimha homework (.*)", shown):
         assert student(command)[0] == 0
     code, shown = student("check twice")
     assert code == 0
     assert "to do  twice: of ones\n       line 10: raise NotImplementedError\n" in shown
-    assert "0 of 2 tasks" in shown
-    file.write_text(
-        file.read_text("utf-8").replace("raise NotImplementedError", "return x + x"), "utf-8"
-    )
+    assert f"0 of 2 tasks\nnext      fill in {Path('homework/twice.py')}\n" in shown
+    file.write_text(stub.replace("raise NotImplementedError", "return x + x"), "utf-8")
+    assert "next      minimha homework check twice\n" in student("progress")[1]
     code, shown = student("check twice")
     assert code == 0
     assert shown.splitlines()[:2] == ["ok     twice: of ones", "ok     twice: of any"]
     assert f"{'█' * 12}{'░' * 12}  1 of 2 tasks" in shown
     assert shown.endswith("next      minimha homework start thrice\n")
+    assert student("start")[0] == 0
+    assert "every task has been started" in student("start")[1]
+    write(folder / "homework" / "thrice.py", THRICE, "thrice")
+    assert student("check")[1].endswith("You have finished the course.\n")
 
 
-def test_next_is_what_is_begun(student, folder):
-    write(folder / "thrice.py", "def thrice(x):\n    return 3 * x", "thrice")
-    assert "next      minimha homework check thrice" in student("progress")[1]
-    student("check")
-    assert "next      minimha homework start twice" in student("progress")[1]
+def test_a_task_asked_about_is_the_next_one(student):
     student("start twice")
-    assert "next      fill in twice.py" in student("progress")[1]
-
-
-def test_next_is_what_was_asked_about(student, folder):
     student("start thrice")
-    student("start twice")
     assert f"next      fill in {Path('homework/thrice.py')}" in student("check thrice")[1]
-    (folder / "homework" / "twice.py").unlink()
-    (folder / "homework" / "thrice.py").write_text("def thrice(x):\n    return 3 * x")
-    assert student("check thrice")[1].endswith("next      minimha homework start twice\n")
 
 
-def test_what_is_printed_before_it_is_done_is_shown(student, folder):
-    write(
-        folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    raise NotImplementedError"
-    )
-    assert (
-        "line 5: raise NotImplementedError\n\nyour code printed\n  x is 1.0\n"
-        in student("check twice")[1]
-    )
+def test_check_stops_at_the_first_wrong_task_and_leads_to_a_hint(student, folder):
+    write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
+    write(folder / "thrice.py", WRONG.replace("twice", "thrice"), "thrice")
+    code, shown = student("check")
+    assert code == 1
+    assert shown.startswith("wrong  twice: of any\nthe result is wrong\n")
+    assert "your code printed\n  x is " in shown
+    assert "minimha homework hint twice" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "pytest" not in shown
+    assert "thrice" not in shown
+    body = "def twice(x):\n    print('x is', x[0])\n    raise NotImplementedError"
+    write(folder / "twice.py", body)
+    code, shown = student("check")
+    assert code == 1
+    assert shown.startswith("to do  twice\nwrong  thrice: of ones\n")
+    to_do = "line 5: raise NotImplementedError\n\nyour code printed\n  x is 1.0\n"
+    assert to_do in student("check twice")[1]
 
 
 def test_a_file_may_stand_for_its_task(student, folder):
     write(folder / "twice.py", WRONG)
     (folder / "a").mkdir()
     write(folder / "a" / "b" / "mine.py", RIGHT)
-    (folder / "notes.py").write_text("")
     assert "minimha homework hint twice\n" in student("check twice.py")[1]
-    code, shown = student(f"check {Path('a/b/mine.py').as_posix()}")
+    code, shown = student("check a/b/mine.py")
     assert (code, shown.splitlines()[1]) == (0, "ok     twice: of any")
-    assert student("check notes.py") == (
-        2,
-        "minimha: notes.py is not a homework file: minimha homework list shows the tasks\n",
-    )
 
 
-def test_too_much_is_told_with_the_usage_of_the_command(student):
-    code, shown = student("check twice thrice")
-    assert code == 2
-    assert shown.startswith("usage: minimha homework check ")
-    assert "unrecognized arguments: thrice" in shown
-    code, shown = student("")
-    assert code == 2
-    assert "a hint for a task" in shown
-
-
-def test_nobody_is_interrupted_in_a_debugger(monkeypatch):
-    monkeypatch.setattr(workbook, "SECONDS", 0.1)
-    with workbook.in_time():
-        bdb.Bdb().runcall(time.sleep, 0.3)
-    with pytest.raises(TimeoutError), workbook.in_time():
-        time.sleep(0.3)
-
-
-def test_nested_changes_are_seen():
-    def changing(parents, x):
-        parents["b"].remove("a")
-        x += 0
-
-    changed = set()
-    arguments_watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
-    assert changed == {"parents"}
-
-
-def test_what_is_wrong_is_shown_with_the_way_to_a_hint(student, folder):
-    write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
-    code, shown = student("check")
-    assert code == 1
-    assert "ok     twice: of ones" not in shown
-    assert shown.startswith("wrong  twice: of any\nthe result is wrong\n")
-    assert "your code printed\n  x is " in shown
-    assert "minimha homework hint twice" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "pytest" not in shown
-
-
-def test_check_stops_at_the_first_task_that_is_wrong_and_not_at_one_to_do(student, folder):
-    write(folder / "twice.py", WRONG)
-    write(folder / "thrice.py", WRONG.replace("twice", "thrice"), "thrice")
-    code, shown = student("check")
-    assert (code, "thrice" in shown) == (1, False)
-    write(
-        folder / "twice.py", "def twice(x):\n    if len(x) == 3:\n        raise NotImplementedError"
-    )
-    code, shown = student("check")
-    assert code == 1
-    assert shown.startswith("to do  twice\nwrong  thrice: of ones\n")
-
-
-def test_start_never_overwrites(student, folder):
+def test_start_overwrites_nothing(student, folder):
     student("start twice")
     file = folder / "homework" / "twice.py"
     file.write_text("mine")
-    code, shown = student("start twice")
-    assert (code, file.read_text()) == (1, "mine")
-    assert "left unchanged" in shown
-    write(folder / "elsewhere.py", RIGHT)
-    code, shown = student("start twice")
-    assert (code, file.read_text()) == (1, "mine")
-    assert "elsewhere.py exists already" in shown
+    for elsewhere, says in ((False, "left unchanged"), (True, "elsewhere.py exists already")):
+        if elsewhere:
+            write(folder / "elsewhere.py", RIGHT)
+        code, shown = student("start twice")
+        assert (code, file.read_text()) == (1, "mine")
+        assert says in shown
 
 
-def test_start_goes_on_with_the_next_task_beside_the_others(student, folder):
-    assert student("start --into mine")[0] == 0
-    assert student("start")[0] == 0
-    assert sorted(path.name for path in (folder / "mine").glob("*.py")) == ["thrice.py", "twice.py"]
-    assert "every task has been started" in student("start")[1]
-
-
-def test_what_start_says_to_type_finds_the_file_far_away(student, folder):
+def test_start_shows_a_command_that_finds_the_file(student):
     _, shown = student("start twice --into a/b")
     assert "check twice --from " in shown
     assert student(re.search("homework (check .*)", shown)[1])[0] == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["../twice", "homework/twice.py", "TWICE", "twic", "twice.py", "thwice"]
-)
 @pytest.mark.parametrize("command", ["start", "check", "hint", "key"])
-def test_a_name_that_is_none_is_told_the_nearest(command, name, student, folder):
-    code, shown = student(f"{command} {name}")
-    assert code == 2
-    assert "did you mean" in shown
+def test_an_unknown_name_is_answered_with_the_nearest(command, student, folder):
+    for name in ("../twice", "homework/twice.py", "TWICE", "twic", "twice.py", "thwice"):
+        code, shown = student(f"{command} {name}")
+        assert code == 2
+        assert "did you mean" in shown
     assert not list(folder.rglob("*.py"))
 
 
-def test_what_cannot_be_done_is_one_message(student, folder, monkeypatch):
-    (folder / "file").write_text("")
-    (folder / "again.py").write_text(TEACHER, encoding="utf-8")
-    (folder / "broken.py").write_text("1 +")
-    for command, says in (
-        ("start twice --into file", "file is a file, not a folder"),
-        ("start twice --into file/x", "Not a directory" if os.name != "nt" else "file"),
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("", "a hint for a task"),
+        ("nonsense", "invalid choice: 'nonsense'"),
+        ("check twice thrice", "usage: minimha homework check "),
+        ("check twice thrice", "unrecognized arguments: thrice"),
+        ("start twice --into file", "file: "),
+        ("start twice --into file/x", "file"),
         ("check --from absent", "there is no absent"),
         ("check", "no task has been started here; start with\n  minimha homework start twice"),
         ("check thrice", "thrice has not been started here"),
+        ("check file", "file is not a homework file: minimha homework list shows the tasks"),
+        ("check --from twofold", "two files are homework for twice:\n  twofold"),
         ("hint", "for which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file defines no task"),
-        (
-            "list --tasks again.py",
-            "again.py cannot be used\nValueError: there is a task twice already",
-        ),
+        ("list --tasks again.py", "again.py cannot be used\nValueError: there is a task twice already"),
         ("list --tasks broken.py", "broken.py cannot be used\nSyntaxError: "),
-        ("nonsense", "invalid choice: 'nonsense'"),
-    ):
-        code, shown = student(command)
-        assert code == 2
-        assert says in shown, shown
-        assert "Traceback" not in shown
-
-    def denied(path, *arguments, **settings):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    assert student("start twice") == (2, "minimha: homework: Permission denied\n")
-
-
-def test_two_files_of_one_task_are_both_named(student, folder):
-    write(folder / "twice.py", RIGHT)
-    write(folder / "homework" / "twice (copy).py", RIGHT)
-    for command in ("check twice", "check", "list", "start"):
-        code, shown = student(command)
-        assert code == 2
-        assert "twice.py" in shown
-        assert "twice (copy).py" in shown
-    assert student("check --from homework")[0] == 0
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_run_says_why(command, says, student, folder):
+    (folder / "file").write_text("")
+    (folder / "again.py").write_text(TEACHER, encoding="utf-8")
+    (folder / "broken.py").write_text("1 +")
+    if "twofold" in command:
+        write(folder / "twofold" / "twice.py", RIGHT)
+        write(folder / "twofold" / "twice (copy).py", RIGHT)
+    code, shown = student(command)
+    assert code == 2
+    assert says in shown
+    assert "Traceback" not in shown
 
 
-def test_only_homework_is_taken_for_homework(student, folder):
+def test_only_homework_is_taken_for_homework(folder):
     text = f"# minimha homework: twice\n{RIGHT}\n"
     for place in (".hidden", "venv", "lib/site-packages", "a/b"):
         (folder / place).mkdir(parents=True)
@@ -317,14 +234,10 @@ def test_only_homework_is_taken_for_homework(student, folder):
     assert workbook.find(Path()) == {"twice": Path("marked.py")}
 
 
-@pytest.mark.parametrize(
-    "below", [".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"]
-)
-def test_a_clone_holds_no_homework(below, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT / below)
-    assert workbook.find(Path()) == {}
-    assert main(["homework", "check"]) == 2
-    assert "no task has been started here" in capsys.readouterr().err
+def test_a_clone_holds_no_homework(monkeypatch):
+    for below in (".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"):
+        monkeypatch.chdir(ROOT / below)
+        assert workbook.find(Path()) == {}
 
 
 DEEP = "def twice(x):\n    return twice(x)"
@@ -366,8 +279,9 @@ def in_background():
     signal.signal(signal.SIGINT, handler)
 
 
+@pytest.mark.usefixtures("in_background")
 @pytest.mark.parametrize(("body", "says"), BAD.values(), ids=BAD)
-def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch, in_background):
+def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch):
     monkeypatch.setattr(workbook, "SECONDS", 0.3)
     write(folder / "twice.py", body)
     code, shown = student("check")
@@ -381,18 +295,38 @@ def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypat
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
+def test_an_open_debugger_is_not_interrupted(monkeypatch):
+    monkeypatch.setattr(workbook, "SECONDS", 0.1)
+    with workbook.in_time():
+        bdb.Bdb().runcall(time.sleep, 0.3)
+    with pytest.raises(TimeoutError), workbook.in_time():
+        time.sleep(0.3)
+
+
+def test_nested_changes_are_seen():
+    def changing(parents, x):
+        parents["b"].remove("a")
+        x += 0
+
+    changed = set()
+    arguments_watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
+    assert changed == {"parents"}
+
+
+FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
+
+
 @pytest.mark.parametrize(
     ("data", "code", "says"),
     [
-        (f"# minimha homework: twice\n{RIGHT}\n".replace("\n", "\r\n").encode(), 0, "ok     twice: of any"),
-        (b"\xef\xbb\xbf" + f"# minimha homework: twice\n{RIGHT}\n".encode(), 0, "ok     twice: of any"),
-        (f"# minimha homework: twice\n# coding: latin-1\n# é\n{RIGHT}\n".encode("latin-1"), 0, "ok     twice: of any"),
-        (f"# minimha homework: twice\nx = 'é'\n{RIGHT}\n".encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
-        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16"), 1, "null bytes"),
-        (f"# minimha homework: twice\n{RIGHT}\n".encode("utf-16-le"), 2, "twice has not been started here"),
+        (FILE.replace("\n", "\r\n").encode(), 0, "ok     twice: of any"),
+        (b"\xef\xbb\xbf" + FILE.encode(), 0, "ok     twice: of any"),
+        (FILE.replace("utf-8", "latin-1").encode("latin-1"), 0, "ok     twice: of any"),
+        (FILE.encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
+        (FILE.encode("utf-16"), 1, "null bytes"),
     ],
-    ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, unsaid", "utf-16", "utf-16, unsaid"],
-)  # fmt: skip
+    ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, unsaid", "utf-16"],
+)
 def test_a_file_may_be_saved_in_many_ways(data, code, says, student, folder):
     (folder / "twice.py").write_bytes(data)
     found, shown = student("check twice")
@@ -401,26 +335,17 @@ def test_a_file_may_be_saved_in_many_ways(data, code, says, student, folder):
 
 
 def test_a_file_may_use_what_lies_beside_it(student, folder):
-    (folder / "mine").mkdir()
-    (folder / "mine" / "factors_of_mine.py").write_text("factor = 2")
     write(
         folder / "mine" / "twice.py",
         "from dataclasses import dataclass\nfrom factors_of_mine import factor\n@dataclass\nclass C:\n    x: 'int' = 3\ndef twice(x):\n    return factor * x",
     )
+    (folder / "mine" / "factors_of_mine.py").write_text("factor = 2")
     assert student("check twice")[0] == 0
-    assert not (folder / "mine" / "__pycache__" / "twice.cpython-311.pyc").exists()
 
 
-def test_a_change_is_seen_at_once(student, folder):
-    write(folder / "twice.py", "def twice(x):\n    return 3 * x")
-    assert student("check")[0] == 1
-    write(folder / "twice.py", "def twice(x):\n    return 2 * x")  # as long, in the same second
-    assert student("check")[0] == 0
-
-
-def test_progress_knows_what_changed_since(student, folder):
-    for body, code, state in ((RIGHT, 0, "ok"), (WRONG, 1, "wrong")):
-        write(folder / "twice.py", body)
+def test_progress_shows_what_changed_since_the_last_check(student, folder):
+    for body, code, state in ((RIGHT, 0, "ok"), (RIGHT.replace("+", "-"), 1, "wrong")):
+        write(folder / "twice.py", body)  # as long, in the same second
         assert "  changed           twice" in student("progress")[1]
         assert student("check")[0] == code
         lines = student("progress")[1].splitlines()
@@ -430,22 +355,10 @@ def test_progress_knows_what_changed_since(student, folder):
     assert "next      minimha homework check twice" in student("progress")[1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[",
-        "[1]",
-        '{"twice": 3}',
-        '{"twice": {"hints": "x", "outcome": []}}',
-        "\0",
-        '{"twice": {"hash": "DIGEST", "outcome": ["ok"]}}',
-        '{"twice": {"hints": -5}}',
-    ],
-)
+@pytest.mark.parametrize("text", ["[", "\0", '{"twice": {}}'])
 def test_a_damaged_record_counts_for_nothing(text, student, folder):
     write(folder / "twice.py", RIGHT)
-    digest = hashlib.sha256((folder / "twice.py").read_bytes()).hexdigest()
-    (folder / workbook.RECORD).write_text(text.replace("DIGEST", digest))
+    (folder / workbook.RECORD).write_text(text)
     assert "changed" in student("progress")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     assert student("check")[0] == 0
@@ -453,7 +366,7 @@ def test_a_damaged_record_counts_for_nothing(text, student, folder):
     json.loads((folder / workbook.RECORD).read_text())
 
 
-def test_a_record_that_cannot_be_written_is_told(student, folder):
+def test_a_record_that_cannot_be_written_does_no_harm(student, folder):
     write(folder / "twice.py", RIGHT)
     (folder / workbook.RECORD).mkdir()
     code, shown = student("check")
@@ -469,9 +382,11 @@ def test_hints_come_one_by_one(student, folder):
     student("start twice")
     for number, hint in enumerate(["first", "second", "third", "third"], start=1):
         assert student("hint")[1].startswith(f"twice, hint {min(number, 3)} of 3\n  {hint}\n")
-    assert [hint in student("hint twice --all")[1] for hint in ("first", "second", "third")] == [
-        True
-    ] * 3
+    assert re.findall("first|second|third", student("hint --all")[1]) == [
+        "first",
+        "second",
+        "third",
+    ]
 
 
 def test_the_key_is_a_file_that_passes(student, folder):
@@ -482,30 +397,15 @@ def test_the_key_is_a_file_that_passes(student, folder):
     assert student("key")[1].count("# minimha homework: ") == 2
 
 
-def test_ones_own_pytest_settings_have_no_say(student, folder, monkeypatch):
-    (folder / "pytest.ini").write_text(
-        "[pytest]\naddopts = --nonsense --strict-markers\npython_files = no.py\n"
-    )
+def test_the_settings_of_pytest_do_not_matter(student, folder, monkeypatch):
+    settings = "[pytest]\naddopts = --nonsense --strict-markers\npython_files = no.py\n"
+    (folder / "pytest.ini").write_text(settings)
     (folder / "conftest.py").write_text("raise RuntimeError")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--more-nonsense")
     monkeypatch.setenv("PYTEST_PLUGINS", "nonesuch")
     write(folder / "twice.py", RIGHT)
     assert student("check")[0] == 0
     assert os.environ["PYTEST_ADDOPTS"] == "--more-nonsense"
-    assert "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in os.environ
-
-
-def test_a_console_without_stars_gets_plain_signs(student, folder, monkeypatch):
-    write(folder / "twice.py", RIGHT)
-    student("check")
-    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", console)
-    main(["homework", "progress"])
-    main(["homework", "list"])
-    shown = console.buffer.getvalue().decode("ascii")
-    assert "############............  1 of 2 tasks" in shown
-    assert "*..   5 min  ok" in shown
-    assert "?" not in shown
 
 
 @pytest.fixture
