@@ -126,6 +126,8 @@ def operation(
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
         value, values, pullback, dtype = call(bound, wanted, settings, recorded=False)
+        if not any(wanted):  # within no_grad: nothing to guard
+            return tuple(values) if type(value) is tuple else values[0], lambda *_: (None,) * arity
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
         node = Node(signature, pullback, (), shapes, dtype, len(values))
         return tuple(values) if type(value) is tuple else values[0], node.pullback

@@ -13,15 +13,7 @@ from minimha_autograd import backend
 
 from ..functional import integer
 from ..multihead import MultiHeadAttention
-from .states import (
-    Required,
-    described,
-    mismatches,
-    on_host,
-    require_dictionary,
-    set_state,
-    state,
-)
+from .states import Required, described, mismatches, on_host, require_dictionary, set_state, state
 
 
 def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:

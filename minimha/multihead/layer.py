@@ -106,18 +106,9 @@ class MultiHeadAttention(Module):
             raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
         rng = backend.generator(rng)
         self.projections: Form = Projections(
-            d_model,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            v_head_dim=v_head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            form=form,
-            bias=bias,
-            rng=rng,
-            dtype=dtype,
-        )
+            d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
+            v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bias, rng=rng, dtype=dtype,
+        )  # fmt: skip
         d, columns = self.sizes.head_dim, num_heads * self.sizes.v_head_dim
         self.d_model, self.num_heads = d_model, num_heads
         self.scale = 1 / math.sqrt(d) if scale is None else scale
@@ -188,20 +179,10 @@ class MultiHeadAttention(Module):
                 slopes = ops.add(bias, slopes)
             bias = slopes
         attended = scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            bias=bias,
-            scale=self.scale,
-            softcap=self.softcap,
-            sink=self.sink,
-            dropout=0.0 if rng is None and keep is None else self.dropout,
-            rng=rng,
-            keep=keep,
-            return_weights=return_weights,
-            implementation=implementation,
-        )
+            q, k, v, mask, bias=bias, scale=self.scale, softcap=self.softcap, sink=self.sink,
+            dropout=0.0 if rng is None and keep is None else self.dropout, rng=rng, keep=keep,
+            return_weights=return_weights, implementation=implementation,
+        )  # fmt: skip
         heads, *weights = attended if return_weights else (attended,)
         out = project_out(heads, self.w_o, self.b_o)
         if cache is not None:
@@ -222,37 +203,33 @@ class MultiHeadAttention(Module):
 
     def _check_bilinear(self) -> None:
         """Raise ValueError for what the bilinear form cannot hold."""
-        for name, x in {"rope": self.rope, "qk_norm": self.norm_q}.items():
-            if x is not None:
-                raise ValueError(
-                    f"the bilinear form holds W^Q W^Kᵀ, and {name} stands between the two: "
-                    "keep another form, or do without it"
-                )
-        bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else None
-        if bent is None or self.form == "bilinear":  # which has no b_k
-            return
-        b_k = self.projections.mapped(lambda p: p.data).to_stacked().b_k
-        if b_k is not None and backend.to_numpy(b_k).any():
+        between = "rope" if self.rope is not None else "qk_norm" if self.norm_q is not None else ""
+        if between:
             raise ValueError(
-                "the bilinear form leaves out b_k, which adds the same number to all scores of a "
-                f"query: softmax does not see that, and a {bent} does. Set b_k to zero, or keep "
-                "another form"
+                f"the bilinear form holds W^Q W^Kᵀ, and {between} stands between the two: "
+                "keep another form, or do without it"
             )
+        bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else ""
+        if bent and self.form != "bilinear":  # which has no b_k
+            b_k = self.projections.mapped(lambda p: p.data).to_stacked().b_k
+            if b_k is not None and backend.to_numpy(b_k).any():
+                raise ValueError(
+                    "the bilinear form leaves out b_k, which adds the same number to all scores of "
+                    f"a query: softmax does not see that, and a {bent} does. Set b_k to zero, or "
+                    "keep another form"
+                )
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
-        sizes = self.sizes
-        widths = ("M", sizes.d_model), ("Mk", sizes.kdim), ("Mv", sizes.vdim)
-        if sizes.d_model == sizes.kdim == sizes.vdim:
-            widths = (widths[0],) * 3
-        inputs = {"query": query, "key": key, "value": value}
-        for (name, x), (letter, width) in zip(inputs.items(), widths, strict=True):
-            if isinstance(x, masks.Mask):
-                raise TypeError(f"{name} is a mask: pass it by name, mask=…")
-            if not isinstance(x, Tensor) and not backend.is_array(x):
-                raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
-            if not (backend.is_floating(array := array_of(x)) or backend.is_complex(array)):
+        m, mk, mv = self.sizes.d_model, self.sizes.kdim, self.sizes.vdim
+        inputs = ("query", query, "M", m), ("key", key, "Mk", mk), ("value", value, "Mv", mv)
+        for name, x, letter, width in inputs:
+            array = array_of(x)
+            if not (backend.is_floating(array) or backend.is_complex(array)):
+                what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"
+                fix = ": pass a mask by name, mask=…" if isinstance(x, masks.Mask) else ""
                 raise TypeError(
-                    f"{name} has dtype {x.dtype}: attention needs floating-point numbers"
+                    f"{name} must be an array or a Tensor of floating-point numbers, "
+                    f"not {what}{fix}"
                 )
             if x.ndim < 2 or x.shape[-1] != width:
                 raise ValueError(

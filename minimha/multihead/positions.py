@@ -56,13 +56,7 @@ class Learned(Module):
     """
 
     def __init__(
-        self,
-        context: int,
-        width: int,
-        *,
-        std: float = 0.02,
-        rng: Rng = 0,
-        dtype: str = "float32",
+        self, context: int, width: int, *, std: float = 0.02, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         shape = integer(context, "context", least=1), integer(width, "width", least=1)
         rows = backend.normal(rng, shape, std=std, dtype=dtype)

@@ -63,13 +63,7 @@ class Embedding(Module):
     """A table (N, M) of rows to look up, drawn with the given standard deviation."""
 
     def __init__(
-        self,
-        count: int,
-        width: int,
-        *,
-        std: float = 1.0,
-        rng: Rng = 0,
-        dtype: str = "float32",
+        self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         rows = backend.normal(rng, (count, width), std=std, dtype=dtype)
         self.table = Tensor(rows, requires_grad=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from minimha_autograd import backend, ops, widened
-from minimha_autograd.backend import namespace
+from minimha_autograd.backend import Array, namespace
 
-from ..functional import integer, is_finite
-from .form import Form, blocks, finite
+from ..functional import is_finite
+from .form import Form, blocks, finite, ranks
 from .operations import merge_heads, project_in
 from .stacked import Stacked
 
@@ -65,17 +65,19 @@ class Bilinear(Form):
 
         Raises ValueError without a head_dim, if more than rounding is cut off.
         """
-        sizes = self.sizes
-        if head_dim is not None:
-            sizes = replace(sizes, head_dim=integer(head_dim, "head_dim", least=1))
+        sizes = self.sizes if head_dim is None else replace(self.sizes, head_dim=head_dim)
         w, b, d, g = self.w_qk, self.b_qk, sizes.head_dim, sizes.num_kv_heads
         xp, (h, m, mk) = namespace(w), w.shape
         rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
         groups = xp.reshape(rows, (g, -1, mk))  # (G, H/G · (M + 1), Mk)
         u, sigma, vt = xp.linalg.svd(finite(widened(groups)), full_matrices=False)
-        spectra = backend.to_numpy(sigma).tolist()
-        if head_dim is None:
-            self._check_rank(spectra, 30 * xp.finfo(w.dtype).eps)  # at most 2 · eps was seen
+        if head_dim is None and (rank := max(ranks(sigma, like=w))) > d:
+            others = ["b_qk"] * (b is not None) + ["the heads that share its W^K"] * (g < h)
+            together = f", factored with {' and '.join(others)}," if others else ""
+            raise ValueError(
+                f"W_i = W_i^Q W_i^Kᵀ{together} is of rank {rank}, more than D = {d}: give the "
+                "head_dim to keep, and read `truncation_error`"
+            )
         root = xp.sqrt(sigma[:, None, :d])
         zeros = ((0, 0), (0, 0), (0, max(0, d - sigma.shape[-1])))  # for a D beyond M
         left = ops.pad(u[..., :d] * root, zeros)  # (G, H/G · (M + 1), D)
@@ -90,24 +92,11 @@ class Bilinear(Form):
             b_k=None if b is None else xp.zeros((g * d,), dtype=w.dtype, device=w.device),
             b_v=self.b_v,
         )
-        stacked.truncation_error = _cut(spectra, d)
+        if cut := _norm(sigma[:, d:]):
+            stacked.truncation_error = cut / _norm(sigma)
         return stacked
 
-    def _check_rank(self, spectra: list[list[float]], rounding: float) -> None:
-        """Raise ValueError where factors of rank D would cut off more than rounding."""
-        d, h, g = self.sizes.head_dim, self.sizes.num_heads, self.sizes.num_kv_heads
-        over = [sigma for sigma in spectra if _cut([sigma], d) > rounding]
-        if over:
-            rank = max(next(n for n in range(len(s) + 1) if _cut([s], n) <= rounding) for s in over)
-            what = " with the row b_qk" * (self.b_qk is not None)
-            what += ", with those that share its key head," * (g < h)
-            raise ValueError(
-                f"W_i = W_i^Q W_i^Kᵀ{what} is of rank {rank}, more than D = {d}: give the head_dim "
-                "to keep, and read `truncation_error`"
-            )
 
-
-def _cut(spectra: list[list[float]], kept: int) -> float:
-    """The norm of all but the largest `kept` singular values, relative to that of all."""
-    lost = math.hypot(*(x for sigma in spectra for x in sigma[kept:]))  # no square overflows
-    return lost / math.hypot(*(x for sigma in spectra for x in sigma)) if lost else 0.0
+def _norm(x: Array) -> float:
+    """The square root of the sum of squares, none of which overflows."""
+    return math.hypot(*backend.to_numpy(x).ravel().tolist())

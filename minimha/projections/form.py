@@ -1,8 +1,7 @@
 """What all forms of the projections share: sizes, weights, conversions, ranks.
 
-Every conversion goes through the stacked form. A form says how its weights are those of the stacked
-form (`to_stacked`) and how to make it from them (`from_stacked`), both on arrays; `convert` applies
-the two to the weights and, where a form only rearranges them, to their gradients.
+Every conversion goes through the stacked form: a form says how its weights are those of the stacked
+form (`to_stacked`) and how to make it from them (`from_stacked`), both on arrays.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ class Sizes:
     """
 
     d_model: int
-    kdim: int
-    vdim: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     v_head_dim: int
+    kdim: int
+    vdim: int
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            integer(getattr(self, field.name), field.name, least=1)
+        for name, n in vars(self).items():
+            integer(n, name, least=1)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads = {self.num_heads} must be a multiple of num_kv_heads = "
@@ -44,39 +43,24 @@ class Sizes:
             )
 
     @classmethod
-    def of(
-        cls,
-        d_model: int,
-        num_heads: int,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        v_head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-    ) -> Self:
-        """All sizes from those given: G is H, D is M/H, Dv is D, Mk is M and Mv is Mk by default.
+    def of(cls, d_model: int, num_heads: int, **sizes: int | None) -> Self:
+        """All sizes from some: G is H, D is M/H, Dv is D, Mk is M and Mv is Mk by default.
 
         Raises ValueError where D is not given and H does not divide M.
         """
         integer(d_model, "d_model"), integer(num_heads, "num_heads")
-        if head_dim is None:
+        known: dict[str, int] = {name: n for name, n in sizes.items() if n is not None}
+        if "head_dim" not in known:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(
                     f"d_model = {d_model} must be a positive multiple of num_heads = {num_heads}, "
                     "or head_dim be given"
                 )
-            head_dim = d_model // num_heads
-        kdim = d_model if kdim is None else kdim
-        return cls(
-            d_model=d_model,
-            kdim=kdim,
-            vdim=kdim if vdim is None else vdim,
-            num_heads=num_heads,
-            num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
-            head_dim=head_dim,
-            v_head_dim=head_dim if v_head_dim is None else v_head_dim,
-        )
+            known["head_dim"] = d_model // num_heads
+        known.setdefault("v_head_dim", known["head_dim"])
+        known.setdefault("num_kv_heads", num_heads)
+        known.setdefault("vdim", known.setdefault("kdim", d_model))
+        return cls(d_model, num_heads, **known)
 
     def roles(self) -> dict[str, tuple[int, int, int]]:
         """For q, k and v: the width of the input, the number of heads, the width of a head."""
@@ -159,9 +143,9 @@ class Form(Module):
         not move them, tied weights come apart, and all require gradients unless none did.
 
         head_dim  D, for a conversion from the bilinear form: W_i is factored into this rank by its
-                  singular values, even if that cuts something off. How much, relative to W, is the
-                  copy's `truncation_error`. Columns beyond the rank of W_i are zero in both
-                  factors, and no gradient ever reaches them
+                  singular values, even if that cuts something off; the copy's `truncation_error`
+                  says how much. Columns beyond the rank of W_i are zero in both factors, and no
+                  gradient ever reaches them
 
         Between the forms per-head, stacked and fused the gradients of the weights are converted as
         well, if every weight has one. The bilinear form leaves out b_k, which adds the same number
@@ -193,11 +177,16 @@ class Form(Module):
         if self.form != "bilinear":
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())
         w = wide.w_qk
-        xp = namespace(w)
-        rounded = getattr(self, "w_qk", w)  # as precise as W was rounded, by us or in the weights
-        sigma = xp.linalg.svdvals(finite(w))  # (H, min(M, Mk)), falling
-        least = sigma[:, :1] * max(w.shape) * xp.finfo(rounded.dtype).eps
-        return [int(n) for n in xp.sum(xp.astype(sigma > least, xp.int64), axis=1)]
+        # a learned W is as precise as its weights, a product as its float32 or float64
+        return ranks(namespace(w).linalg.svdvals(finite(w)), like=getattr(self, "w_qk", w))
+
+
+def ranks(sigma: Array, like: Array) -> list[int]:
+    """How many of the singular values (H, N) of H matrices, falling, are more than rounding; like
+    has their dtype and shape."""
+    xp = namespace(sigma)
+    rounding = max(like.shape) * xp.finfo(like.dtype).eps * sigma[:, :1]
+    return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
 
 
 def parameter(x: Array) -> Tensor:

@@ -43,12 +43,7 @@ def _swap(x: Array) -> Array:
 
 @operation
 def project_in(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    num_heads: int,
-    wanted: tuple[bool, ...],
+    x: Array, w: Array, b: Array | None = None, *, num_heads: int, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
     """y = split_heads(x w + b).   The gradients are those of `linear`, of merge_heads(dy).
 

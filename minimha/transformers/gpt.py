@@ -20,12 +20,7 @@ class Block(Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        *,
-        rng: Rng = 0,
-        dtype: str = "float32",
+        self, d_model: int, num_heads: int, *, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         rng = backend.generator(rng)
         self.norm_attention = LayerNorm(d_model, dtype=dtype)
@@ -35,11 +30,7 @@ class Block(Module):
         self.narrow = Linear(4 * d_model, d_model, rng=rng, dtype=dtype)
 
     def __call__(
-        self,
-        x: Any,
-        mask: masks.Mask | Array | None = None,
-        *,
-        return_weights: bool = False,
+        self, x: Any, mask: masks.Mask | Array | None = None, *, return_weights: bool = False
     ) -> Any:
         """The output (B, T, M) for x (B, T, M); with return_weights also the attention weights
         (B, H, T, T)."""

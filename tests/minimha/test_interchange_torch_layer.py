@@ -13,12 +13,7 @@ M, H, MK, MV = 6, 3, 4, 5
 WIDTHS = {"one": {}, "two": {"kdim": MK, "vdim": MK}, "three": {"kdim": MK, "vdim": MV}}
 OUT = {"out_proj.weight": (M, M), "in_proj_bias": (3 * M,), "out_proj.bias": (M,)}
 FUSED = {"in_proj_weight": (3 * M, M), **OUT}
-SEPARATE = {
-    "q_proj_weight": (M, M),
-    "k_proj_weight": (M, MK),
-    "v_proj_weight": (M, MV),
-    **OUT,
-}
+SEPARATE = {"q_proj_weight": (M, M), "k_proj_weight": (M, MK), "v_proj_weight": (M, MV), **OUT}
 
 
 def layer(rng, dtype="float64", **settings):

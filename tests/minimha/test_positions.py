@@ -130,10 +130,7 @@ def test_half_precision_is_rounded_once(rng, place, dtype, interleaved):
         xp.astype(x, xp.float32), offset=4097, base=50.0, interleaved=interleaved
     )
     ours = rope.with_pullback(x, offset=4097, base=50.0, interleaved=interleaved)
-    for one, other in [
-        (ours[0], wide[0]),
-        (ours[1](dy)[0], wide[1](xp.astype(dy, xp.float32))[0]),
-    ]:
+    for one, other in [(ours[0], wide[0]), (ours[1](dy)[0], wide[1](xp.astype(dy, xp.float32))[0])]:
         assert one.dtype == half
         np.testing.assert_array_equal(
             backend.to_numpy(one), backend.to_numpy(xp.astype(other, half))

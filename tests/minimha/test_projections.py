@@ -234,10 +234,12 @@ def test_the_rank_that_is_told_is_of_all_that_is_factored_together(rng):
     other = made(rng, bias=False).convert("bilinear")
     mha.b_qk.data = rng.standard_normal((H, M))
     assert mha.ranks() == [D] * H
-    with pytest.raises(ValueError, match=r"with the row b_qk, with those that share .* rank 5, "):
+    with pytest.raises(ValueError, match=r"with b_qk and the heads that share .* rank 5, "):
         mha.convert("stacked")  # one more for each query head of the two
     mha.w_qk.data, mha.b_qk = other.w_qk.data, None
-    with pytest.raises(ValueError, match=r", with those that share its key head, is of rank 6, "):
+    with pytest.raises(
+        ValueError, match=r"factored with the heads that share its W\^K, is of rank 6, "
+    ):
         mha.convert("stacked")
     assert mha.convert("stacked", head_dim=2 * D).truncation_error < 1e-14
 
