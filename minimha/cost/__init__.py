@@ -1,7 +1,7 @@
 """What attention costs: parameters, floating-point operations, bytes moved and kept, and time.
 
     print(mh.cost.multi_head("fused", M=512, H=8, T=128))
-    mh.cost.compare(M=512, H=8, T=128)        # all forms of the projections, and which one wins
+    mh.cost.compare(M=512, H=8, T=128)  # all forms of the projections
 
 A computation is a list of steps, one for each array operation; a step has so many floating-point
 operations and moves so many bytes, and the rest is sums over the list. Nearly all floating-point
