@@ -46,7 +46,7 @@ class Comparison:
     backward: bool
     machine: Machine
 
-    def costs(self, **letters: int) -> dict[str, Cost]:
+    def costs(self, **letters: Any) -> dict[str, Cost]:
         """The cost of every form that these sizes can have, with other sizes: costs(T=1)."""
         letters = {**self.letters, **letters}
         cross = Setting.of(**letters).cross

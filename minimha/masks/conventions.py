@@ -19,7 +19,7 @@ gives 0 for booleans and −∞, and the mean of the values for the dtype's min;
 NaN where weights are asked for, else 0. keras 3.15 gives 0 where scores are asked for, else the
 mean. (0 and the mean are those before the output projection.)
 
-B batch, H heads, T query positions, S key positions.
+Axes are B batch, H heads, T query positions, S key positions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
@@ -51,6 +51,26 @@ __all__ = [
 MaskAndBias = tuple[Mask | None, Array | None]
 
 
+class _Argument(NamedTuple):
+    """An argument of another library."""
+
+    name: str
+    axes: tuple[str, ...] = ()  # the axes that it may have; () for any that broadcast
+    true_hides: bool = False
+    floats: bool = False  # whether it may be floats, which are added to the scores
+    lowest_hides: bool = False  # whether the dtype's min hides, as −∞ does
+
+
+_SDPA_MASK = _Argument("attn_mask", floats=True)
+_MHA_MASK = _Argument("attn_mask", ("TS", "NTS"), true_hides=True, floats=True)  # N = B·H
+_MHA_KEYS = _Argument("key_padding_mask", ("S", "BS"), true_hides=True, floats=True)
+_KERAS_MASK = _Argument("attention_mask", ("TS", "BTS", "BHTS"))
+_KERAS_QUERIES, _KERAS_VALUES = _Argument("query_mask", ("BT",)), _Argument("value_mask", ("BS",))
+_KERAS_KEYS = _Argument("key_mask", ("BS",))
+_HUGGING_FACE_KEYS = _Argument("attention_mask", ("BS", "BHTS"))
+_HUGGING_FACE_MASK = _Argument("attention_mask", ("BHTS",), floats=True, lowest_hides=True)
+
+
 def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAndBias:
     """Read the arguments of torch.nn.functional.scaled_dot_product_attention. True = may attend.
 
@@ -64,16 +84,7 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAn
             "torch takes attn_mask or is_causal, not both: read the mask alone, then write "
             'mask & masks.causal(align="top-left")'
         )
-    if is_causal:
-        return causal(align="top-left"), None
-    if attn_mask is None:
-        return None, None
-    seen, bias = _split(
-        attn_mask,
-        "attn_mask",
-        "write attn_mask != 0 if ones may attend, or attn_mask == 0 if ones are hidden",
-    )
-    return dense(seen), bias
+    return (causal(align="top-left"), None) if is_causal else _read(_SDPA_MASK, attn_mask)
 
 
 def to_torch_sdpa(
@@ -94,9 +105,8 @@ def to_torch_sdpa(
 
     Left out, like is the bias, or NumPy's. Raises ValueError where mask or bias do not fit.
     """
-    seen, bias = _arrays(mask, shape, bias, offset, like)
-    added = seen if bias is None else _added(seen, bias, -math.inf)
-    return {} if added is None else {"attn_mask": added}
+    x = _written(mask, shape, bias, offset, like)
+    return {} if x is None else {"attn_mask": x}
 
 
 def from_torch_mha(
@@ -111,20 +121,7 @@ def from_torch_mha(
     torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough.
     Raises TypeError for integers, ValueError for other shapes or a missing num_heads.
     """
-    fix = "write {0} != 0 if ones are hidden, or {0} == 0 if ones may attend"
-    mask, bias, of_keys, bias_of_keys = None, None, None, None
-    if attn_mask is not None:
-        seen, bias = _split(attn_mask, "attn_mask", fix.format("attn_mask"), true_hides=True)
-        mask = dense(_heads_apart(seen, num_heads))
-        bias = None if bias is None else _heads_apart(bias, num_heads)
-    if key_padding_mask is not None:
-        name = "key_padding_mask"
-        seen, bias_of_keys = _split(key_padding_mask, name, fix.format(name), true_hides=True)
-        _need(seen, name, "(B, S), or (S,) without a batch", 1, 2)
-        of_keys = keys(seen)
-        if bias_of_keys is not None and bias_of_keys.ndim == 2:
-            bias_of_keys = bias_of_keys[:, None, None, :]
-    return _reduced(operator.and_, mask, of_keys), _reduced(operator.add, bias, bias_of_keys)
+    return _together(_read(_MHA_MASK, attn_mask, num_heads), _read(_MHA_KEYS, key_padding_mask))
 
 
 def to_torch_mha(
@@ -142,15 +139,16 @@ def to_torch_mha(
     Others become attn_mask, (T, S) if it is the same for all sequences and heads, else (B·H, T, S);
     so do those with a bias, as floats with −∞ where hidden.
     """
-    seen, bias = _arrays(mask, shape, bias, offset, like, axes=(2, 3, 4))
-    if bias is not None:
-        return {"attn_mask": _heads_together(_added(seen, bias, -math.inf), shape)}
-    if seen is None:
+    x = _written(mask, shape, bias, offset, like, ranks=(2, 3, 4))
+    if x is None:
         return {}
-    per_key = _per_key(seen, shape)
+    per_key = _reduced(x, shape, "BS") if bias is None else None
     if per_key is not None:
         return {"key_padding_mask": ~per_key}
-    return {"attn_mask": _heads_together(~seen, shape)}
+    x = _reduced(x, shape, "TS", "BHTS")
+    if x.ndim == 4:
+        x = namespace(x).reshape(x, (math.prod(shape[:2]), *shape[2:]))
+    return {"attn_mask": ~x if bias is None else x}
 
 
 def from_keras(
@@ -172,29 +170,13 @@ def from_keras(
     All of them hold together. The bias is None: keras takes none, and casts numbers to booleans,
     which turns a mask of 0 and −1e9 into its opposite. So numbers are a TypeError here.
     """
-    mask = causal(align="top-left") if use_causal_mask else None
-    arguments = (
-        ("attention_mask", attention_mask, "(B, T, S), (T, S) or (B, H, T, S)", (2, 3, 4)),
-        ("query_mask", query_mask, "(B, T)", (2,)),
-        ("value_mask", value_mask, "(B, S)", (2,)),
-        ("key_mask", key_mask, "(B, S)", (2,)),
+    return _together(
+        (causal(align="top-left") if use_causal_mask else None, None),
+        _read(_KERAS_MASK, attention_mask),
+        _read(_KERAS_QUERIES, query_mask),
+        _read(_KERAS_VALUES, value_mask),
+        _read(_KERAS_KEYS, key_mask),
     )
-    for name, x, shape, axes in arguments:
-        if x is None:
-            continue
-        seen = backend.asarray(array_of(x))
-        if not backend.is_boolean(seen):
-            raise TypeError(
-                f"{name} has dtype {seen.dtype} and must be boolean, True = may attend: write "
-                f"{name} != 0 for ones and zeros, {name} == 0 for zeros and large negative numbers"
-            )
-        _need(seen, name, shape, *axes)
-        if name == "attention_mask":
-            part = dense(seen[:, None, :, :] if seen.ndim == 3 else seen)
-        else:
-            part = dense(seen[:, None, :, None]) if name == "query_mask" else keys(seen)
-        mask = _reduced(operator.and_, mask, part)
-    return mask, None
 
 
 def to_keras(
@@ -209,14 +191,8 @@ def to_keras(
     shape is (B, H, T, S), or (T, S); the rest as in `to_torch_sdpa`. The result is (T, S) if it is
     the same for all sequences and heads, (B, T, S) if for all heads, else (B, H, T, S).
     """
-    seen, _ = _arrays(mask, shape, None, offset, like, axes=(2, 4))
-    if seen is None:
-        return {}
-    xp, seen = namespace(seen), _matrices(seen, shape)
-    if math.prod(seen.shape[:-2]) == 1:
-        return {"attention_mask": xp.reshape(seen, tuple(shape[-2:]))}
-    seen = seen[:, 0, :, :] if seen.shape[1] == 1 else seen
-    return {"attention_mask": xp.broadcast_to(seen, (shape[0], *seen.shape[1:]))}
+    x = _written(mask, shape, None, offset, like, ranks=(2, 4))
+    return {} if x is None else {"attention_mask": _reduced(x, shape, *_KERAS_MASK.axes)}
 
 
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
@@ -231,22 +207,13 @@ def from_hugging_face(attention_mask: Any) -> MaskAndBias:
     ValueError for other shapes, and other integers than 0 and 1.
     """
     x = backend.asarray(array_of(attention_mask))
-    _need(x, "attention_mask", "(B, S) or (B, H, T, S)", 2, 4)
-    xp, name = namespace(x), "attention_mask"
     if x.ndim == 4:
-        fix = f"write {name} != 0 if ones may attend, or {name} == 0 if ones are hidden"
-        seen, bias = _split(x, name, fix, lowest=True)
-        return dense(seen), bias
-    if backend.is_integral(x):
-        if bool(xp.any((x != 0) & (x != 1))):
-            raise ValueError(f"{name} (B, S) holds other integers than 1 (may attend) and 0")
+        return _read(_HUGGING_FACE_MASK, x)
+    if x.ndim == 2 and backend.is_integral(x):
+        if bool(namespace(x).any((x != 0) & (x != 1))):
+            raise ValueError("attention_mask (B, S) holds other integers than 1 (may attend) and 0")
         x = x != 0
-    if not backend.is_boolean(x):
-        raise TypeError(
-            f"{name} (B, S) has dtype {x.dtype} and must be integers or booleans: write "
-            f"{name} != 0 for ones and zeros; floats to add to the scores are (B, H, T, S)"
-        )
-    return keys(x), None
+    return _read(_HUGGING_FACE_KEYS, x)
 
 
 def to_hugging_face(
@@ -269,56 +236,111 @@ def to_hugging_face(
     """
     if bias is not None and dtype is not None:
         raise TypeError("a bias has its dtype: give bias or dtype, not both")
-    seen, bias = _arrays(mask, shape, bias, offset, like, axes=(4,))
     if dtype is not None:
         there = backend.asarray(0) if like is None else array_of(like)
         xp = namespace(there)
-        bias = xp.zeros((1, 1, 1, 1), dtype=backend.dtype(xp, dtype), device=there.device)
-    if bias is not None:
-        added = _added(seen, bias, float(namespace(bias).finfo(bias.dtype).min))
-        added = _matrices(added, shape)
-        batch = (shape[0], *added.shape[1:])
-        return {"attention_mask": namespace(added).broadcast_to(added, batch)}
-    if seen is None:
+        bias = xp.zeros((), dtype=backend.dtype(xp, dtype), device=there.device)
+    x = _written(mask, shape, bias, offset, like, ranks=(4,), lowest_hides=True)
+    if x is None:
         return {}
-    per_key = _per_key(seen, shape)
-    if per_key is None:
+    if bias is not None:
+        x = _reduced(x, shape, "BTS", "BHTS")
+        return {"attention_mask": x if x.ndim == 4 else x[:, None, :, :]}
+    x = _reduced(x, shape, "BS")
+    if x is None:
         raise ValueError(
             f"{mask!r} is not the same for all heads and queries, as (B, S) is: give dtype=… for "
             "floats (B, 1, T, S), or leave out what the model adds itself, such as causal()"
         )
-    xp = namespace(per_key)
-    return {"attention_mask": xp.astype(per_key, xp.int64)}
+    return {"attention_mask": namespace(x).astype(x, namespace(x).int64)}
 
 
-def _split(
-    x: Any, name: str, fix: str, *, true_hides: bool = False, lowest: bool = False
-) -> tuple[Array, Array | None]:
-    """What may be attended to, and the bias: None for booleans. Hidden entries of it are 0."""
-    x = backend.asarray(array_of(x))
+def _read(argument: _Argument, x: Any, num_heads: int | None = None) -> MaskAndBias:
+    """An argument as a mask, and a bias if it is floats, which is 0 where they hide."""
+    if x is None:
+        return None, None
+    x, name = backend.asarray(array_of(x)), argument.name
+    axes = next((axes for axes in argument.axes if len(axes) == x.ndim), "")
+    if argument.axes and not axes:
+        meant = " or ".join(_tuple(axes) for axes in argument.axes)
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, required is {meant}")
+    if axes == "NTS":
+        x = _heads_apart(x, num_heads)
+        axes = "BHTS"[-x.ndim :]
+    xp, bias = namespace(x), None
     if backend.is_boolean(x):
-        return (~x if true_hides else x), None
-    if not backend.is_floating(x):
-        raise TypeError(f"{name} has dtype {x.dtype} and must be boolean or floating: {fix}")
-    xp = namespace(x)
-    hidden = x <= (float(xp.finfo(x.dtype).min) if lowest else -math.inf)
-    return ~hidden, xp.where(hidden, xp.zeros_like(x), x)
+        seen = ~x if argument.true_hides else x
+    elif argument.floats and backend.is_floating(x):
+        seen = ~(x <= _hiding(x, argument.lowest_hides))  # NaN does not hide
+        bias = _over_scores(xp.where(seen, x, xp.zeros_like(x)), axes)
+    else:
+        true = "are hidden" if argument.true_hides else "may attend"
+        raise TypeError(
+            f"{name} has dtype {x.dtype} and must be boolean{' or floating' * argument.floats}: "
+            f"write {name} != 0 if ones {true}, or {name} == 0 if zeros {true}"
+        )
+    per_key = axes in ("S", "BS")
+    return keys(seen) if per_key else dense(_over_scores(seen, axes)), bias
 
 
-def _arrays(
+def _over_scores(x: Array, axes: str) -> Array:
+    """x with an axis of length 1 for each axis of the scores that it lacks after its first."""
+    if not axes:
+        return x
+    every = "BHTS"["BHTS".index(axes[0]) :]
+    return x[tuple(slice(None) if axis in axes else None for axis in every)]
+
+
+def _heads_apart(x: Array, num_heads: int | None) -> Array:
+    """(B·H, T, S) as (B, H, T, S), and as (H, T, S) if B = 1, which may be without a batch."""
+    n, *lengths = x.shape
+    if num_heads is None or num_heads < 1 or n % num_heads:
+        raise ValueError(
+            f"attn_mask has shape {tuple(x.shape)}, (B·H, T, S): num_heads must be the H that {n} "
+            f"is a multiple of, not {num_heads}"
+        )
+    batch = [n // num_heads] * (n != num_heads)
+    return namespace(x).reshape(x, (*batch, num_heads, *lengths))
+
+
+def _tuple(axes: str) -> str:
+    """NTS as (B·H, T, S)."""
+    return f"({', '.join(axes).replace('N', 'B·H')}{',' * (len(axes) == 1)})"
+
+
+def _hiding(x: Array, lowest: bool) -> float:
+    """The largest number that hides in floats like x."""
+    return float(namespace(x).finfo(x.dtype).min) if lowest else -math.inf
+
+
+def _together(*parts: MaskAndBias) -> MaskAndBias:
+    """The masks that are there combined, and the biases that are there added."""
+    masks, biases = ([x for x in xs if x is not None] for xs in zip(*parts, strict=True))
+    return (
+        functools.reduce(operator.and_, masks) if masks else None,
+        functools.reduce(operator.add, biases) if biases else None,
+    )
+
+
+def _written(
     mask: Mask | Array | None,
     shape: Sequence[int],
     bias: Any,
     offset: int | None,
     like: Any,
-    axes: tuple[int, ...] = (),
-) -> tuple[Array | None, Array | None]:
-    """The boolean array, with as many axes as shape, and the bias, where like lives."""
-    if axes and len(shape) not in axes:
-        meant = " or ".join(("(T, S)", "(H, T, S)", "(B, H, T, S)")[n - 2] for n in axes)
+    ranks: tuple[int, ...] = (),
+    lowest_hides: bool = False,
+) -> Array | None:
+    """The mask as booleans, or with a bias as floats that hide; None without either.
+
+    It has the axes of shape, of length 1 where nothing differs.
+    """
+    if ranks and len(shape) not in ranks:
+        meant = " or ".join(_tuple("BHTS"[-n:]) for n in ranks)
         raise ValueError(f"shape is that of the scores, {meant}, not {tuple(shape)}")
     bias = None if bias is None else backend.asarray(array_of(bias))
     like = bias if like is None else array_of(like)
+    x = None if mask is None else typed(mask, shape).array(shape, offset=offset, like=like)
     if bias is not None:
         if not backend.is_floating(bias):
             raise TypeError(f"bias has dtype {bias.dtype}: it is floats to add to the scores")
@@ -327,69 +349,22 @@ def _arrays(
                 f"bias has shape {tuple(bias.shape)}, which does not broadcast to "
                 f"(…, H, T, S) {tuple(shape)}"
             )
-        bias = _all_axes(backend.mover(like)(bias), shape)
-    if mask is None:
-        return None, bias
-    seen = typed(mask, shape).array(shape, offset=offset, like=like)
-    return _all_axes(seen, shape), bias
+        seen, x = x, backend.mover(like)(bias)
+        if seen is not None:
+            hidden = namespace(x).full_like(x, _hiding(x, lowest_hides))
+            x = namespace(x).where(seen, x, hidden)
+    return None if x is None else namespace(x).reshape(x, (*[1] * (len(shape) - x.ndim), *x.shape))
 
 
-def _added(seen: Array | None, bias: Array, hidden: float) -> Array:
-    """The bias, and where nothing may be attended to the number that means hidden."""
-    if seen is None:
-        return bias
-    xp = namespace(bias)
-    return xp.where(seen, bias, xp.full_like(bias, hidden))
+def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
+    """x with the axes of the first choice along whose other axes nothing differs; None if of none.
 
-
-def _all_axes(x: Array, shape: Sequence[int]) -> Array:
-    """x with as many axes as the scores."""
-    return namespace(x).reshape(x, (*[1] * (len(shape) - x.ndim), *x.shape))
-
-
-def _matrices(x: Array, shape: Sequence[int]) -> Array:
-    """x with its last two axes broadcast to (T, S)."""
-    return namespace(x).broadcast_to(x, (*x.shape[:-2], *shape[-2:]))
-
-
-def _per_key(seen: Array, shape: Sequence[int]) -> Array | None:
-    """(B, S), or (S,) without a batch; None unless it is the same for all heads and queries."""
-    if math.prod(seen.shape[-3:-1]) != 1:
-        return None
-    xp, per_key = namespace(seen), (*seen.shape[:-3], seen.shape[-1])
-    return xp.broadcast_to(xp.reshape(seen, per_key), (*shape[:-3], shape[-1]))
-
-
-def _heads_apart(x: Array, num_heads: int | None) -> Array:
-    """(B·H, T, S) as (B, H, T, S), and as (H, T, S) if B = 1, which may be without a batch."""
-    _need(x, "attn_mask", "(T, S) or (B·H, T, S)", 2, 3)
-    if x.ndim == 2:
-        return x
-    n = x.shape[0]
-    if num_heads is None or num_heads < 1 or n % num_heads:
-        raise ValueError(
-            f"attn_mask has shape {tuple(x.shape)}, (B·H, T, S): num_heads must be the H that "
-            f"{n} is a multiple of, not {num_heads}"
-        )
-    if n == num_heads:
-        return x
-    return namespace(x).reshape(x, (n // num_heads, num_heads, *x.shape[1:]))
-
-
-def _heads_together(x: Array, shape: Sequence[int]) -> Array:
-    """(T, S) if x is the same for all sequences and heads, else (B·H, T, S)."""
-    xp, x = namespace(x), _matrices(x, shape)
-    if math.prod(x.shape[:-2]) == 1:
-        return xp.reshape(x, tuple(shape[-2:]))
-    return xp.reshape(xp.broadcast_to(x, tuple(shape)), (math.prod(shape[:-2]), *shape[-2:]))
-
-
-def _need(x: Array, name: str, meaning: str, *axes: int) -> None:
-    if x.ndim not in axes:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}, required is {meaning}")
-
-
-def _reduced(how: Callable[[Any, Any], Any], *parts: Any) -> Any:
-    """The parts together, without those that are None; None if all are."""
-    present = [part for part in parts if part is not None]
-    return functools.reduce(how, present) if present else None
+    Axes that the scores do not have are left out.
+    """
+    axes = "BHTS"[-len(shape) :]
+    for choice in choices:
+        if all(n == 1 for n, axis in zip(x.shape, axes, strict=True) if axis not in choice):
+            kept = [n if axis in choice else 1 for n, axis in zip(shape, axes, strict=True)]
+            where = tuple(slice(None) if axis in choice else 0 for axis in axes)
+            return namespace(x).broadcast_to(x, tuple(kept))[where]
+    return None
