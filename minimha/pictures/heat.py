@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 _SMALL = 12  # rows and columns whose numbers can be read
 _NOWHERE = "0.8"  # grey: infinite, or no number
@@ -28,8 +27,6 @@ def heat_map(
     *,
     axes: tuple[str, str] = ("query", "key"),
     signed: bool | None = None,
-    limit: float | None = None,
-    numbers: bool | None = None,
     label: str = "",
     title: str = "",
 ) -> Figure:
@@ -39,20 +36,17 @@ def heat_map(
     rows     T labels; a string gives a label for each character; without them rows are counted
     columns  S labels; the rows' where these are left out and T = S
     axes     what rows and columns are
-    signed   False: white is 0, dark blue is `limit`. True: white is 0, blue above it, orange below;
-             there, cells without a number have a minus, so that the sign can be read in grey too.
-             By default False where all entries lie in 0 … 1
-    limit    the number of the darkest colour: by default 1, or the largest size if signed
-    numbers  whether each cell has its number: by default up to 12 rows and columns
+    signed   False: white is 0, dark blue is 1. True: white is 0, blue above it and orange below,
+             darkest at the largest size. By default False where all entries lie in 0 … 1
     label    what the numbers are, for the colour scale
 
-    Entries that are infinite or NaN are grey, and crossed where they have no number.
+    Up to 12 rows and columns, each cell has its number. In larger matrices, cells below zero have a
+    minus, so that the sign can be read in grey too. Entries that are infinite or NaN are grey, and
+    crossed where they have no number.
 
     Returns the figure; `save` writes it to a file.
     Raises ValueError for what is not a matrix of real numbers, and for labels that do not match.
     """
-    from matplotlib.figure import Figure
-
     data = _on_host(array)
     if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
         raise ValueError(
@@ -71,23 +65,11 @@ def heat_map(
     finite = data[np.isfinite(data)]
     if signed is None:
         signed = bool(finite.size and (finite.min() < 0 or finite.max() > 1))
-    if limit is not None and not limit > 0:
-        raise ValueError(f"limit is {limit}: the darkest colour stands for a number above 0")
-    if limit is None:
-        limit = float(np.abs(finite).max(initial=0)) or 1.0 if signed else 1.0
-    numbers = max(t, s) <= _SMALL if numbers is None else numbers
-    cell = 0.42 if numbers else max(0.11, 2.4 / max(t, s))
-    figure = Figure(
-        figsize=(max(s * cell, 1.2) + 1.9, max(t * cell, 1.2) + 0.9), layout="constrained"
-    )
-    panel = figure.subplots()
-    image = _draw(panel, data, _labels(rows, t), _labels(columns, s), limit, signed)
-    panel.set_ylabel(axes[0], fontsize=9)
-    panel.set_xlabel(axes[1], fontsize=9)
-    (_write if numbers else _sign)(panel, data, image, limit)
-    figure.colorbar(image, ax=panel, shrink=0.8, label=label).ax.tick_params(labelsize=8)
-    if title:
-        figure.suptitle(title, fontsize=10, parse_math=False)
+    limit = float(np.abs(finite).max(initial=0)) or 1.0 if signed else 1.0
+    cell = 0.42 if max(t, s) <= _SMALL else max(0.11, 2.4 / max(t, s))
+    side = max(s * cell, 1.2), max(t * cell, 1.2)
+    figure = _grid(data[None, None], rows, columns, axes, side, label, title, limit, signed)
+    (_write if max(t, s) <= _SMALL else _sign)(figure.axes[0], data, limit)
     return figure
 
 
@@ -103,29 +85,59 @@ def attention_heads(
     Returns the figure; `save` writes it to a file.
     Raises ValueError where the labels do not match the weights.
     """
+    data, keys = layers_of(weights, queries, keys)
+    side = max(2.0, 0.11 * max(data.shape[2:]))
+    axes = "query: attends", "key: attended to"
+    figure = _grid(data, queries, keys, axes, (side, side), "attention weight", title)
+    for panel, name in zip(figure.axes, head_names(data), strict=False):
+        panel.set_title(name, fontsize=9)
+    return figure
+
+
+def _grid(
+    data: np.ndarray,
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    axes: tuple[str, str],
+    side: tuple[float, float],
+    label: str,
+    title: str,
+    limit: float = 1.0,
+    signed: bool = False,
+) -> Figure:
+    """The heat maps of data (layers, H, T, S) in a grid, each with sides of so many inches."""
     from matplotlib.figure import Figure
 
-    data, keys = layers_of(weights, queries, keys)
     layers, heads, t, s = data.shape
-    side = max(2.0, 0.11 * max(t, s))
-    figure = Figure(
-        figsize=(heads * side + 1.4, layers * (side + 0.35) + 0.9), layout="constrained"
-    )
+    row_labels, column_labels = _labels(rows, t), _labels(columns, s)
+    literal: dict[str, Any] = {"fontsize": 6 if max(t, s) > _SMALL else 8, "parse_math": False}
+    crowded = max(map(len, column_labels)) > max(1, 24 // s)  # letters that fit side by side
+    size = heads * side[0] + 1.9, layers * (side[1] + 0.35) + 0.9
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
-    for layer, row in enumerate(grid):
-        for head, axes in enumerate(row):
-            image = _draw(
-                axes, data[layer, head], _labels(queries, t), _labels(keys, s), 1.0, False
-            )
-            axes.set_title(
-                f"head {head}" if layers == 1 else f"layer {layer}, head {head}", fontsize=9
-            )
-    figure.supxlabel("key: attended to", fontsize=9)
-    figure.supylabel("query: attends", fontsize=9)
-    figure.colorbar(image, ax=grid, shrink=0.6, label="attention weight")
+    for index, panel in np.ndenumerate(grid):
+        least = -limit if signed else 0
+        image = panel.imshow(data[index], cmap=_colours(signed), vmin=least, vmax=limit)
+        panel.set_xticks(range(s), column_labels, **literal)
+        panel.set_yticks(range(t), row_labels, **literal)
+        panel.tick_params(length=0, pad=1)
+        panel.tick_params(axis="x", labelrotation=90 if crowded else 0)
+    figure.supylabel(axes[0], fontsize=9)
+    figure.supxlabel(axes[1], fontsize=9)
+    shrink = 0.8 if grid.size == 1 else 0.6
+    figure.colorbar(image, ax=grid, shrink=shrink, label=label).ax.tick_params(labelsize=8)
     if title:
         figure.suptitle(title, fontsize=10, parse_math=False)
     return figure
+
+
+def head_names(data: np.ndarray) -> list[str]:
+    """The name of each head of data (layers, H, T, S)."""
+    layers, heads = data.shape[:2]
+    return [
+        f"head {head}" if layers == 1 else f"layer {layer}, head {head}"
+        for layer, head in np.ndindex(layers, heads)
+    ]
 
 
 def layers_of(
@@ -163,21 +175,6 @@ def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
     return [str(k) if k % step == 0 else "" for k in range(n)]
 
 
-def _draw(
-    axes: Axes, data: np.ndarray, rows: list[str], columns: list[str], limit: float, signed: bool
-) -> AxesImage:
-    t, s = data.shape
-    image = axes.imshow(data, cmap=_colours(signed), vmin=-limit if signed else 0, vmax=limit)
-    size = 6 if max(t, s) > _SMALL else 8
-    literal: dict[str, Any] = {"fontsize": size, "parse_math": False}
-    axes.set_xticks(range(s), columns, **literal)
-    axes.set_yticks(range(t), rows, **literal)
-    axes.tick_params(length=0, pad=1)
-    if max(map(len, columns)) > max(1, 24 // s):  # letters that fit side by side
-        axes.tick_params(axis="x", labelrotation=90)
-    return image
-
-
 def _colours(signed: bool) -> Colormap:
     """From white to dark blue; signed, from dark orange over white: apart to the colour-blind."""
     from matplotlib import colormaps
@@ -191,7 +188,7 @@ def _colours(signed: bool) -> Colormap:
     return ListedColormap(both, name="orange and blue").with_extremes(bad=_NOWHERE)
 
 
-def _write(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
+def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
     """The number in each cell, to two digits of the largest."""
     finite = data[np.isfinite(data)]
     decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
@@ -200,25 +197,25 @@ def _write(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None
     for (i, j), x in np.ndenumerate(data):
         text = format(x, form) if np.isfinite(x) else others.get(x, "NaN")
         text = text.replace("-", "−")
-        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=_ink(image, x))
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=_ink(axes, x))
 
 
-def _sign(axes: Axes, data: np.ndarray, image: AxesImage, limit: float) -> None:
+def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
     """A minus on what is below zero and not next to white; a cross on what is not finite."""
     cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
     finite = np.isfinite(data)
     for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):
         i, j = np.nonzero(where)
-        inks = [_ink(image, x) for x in data[i, j]]
+        inks = [_ink(axes, x) for x in data[i, j]]
         if inks:
             axes.scatter(j, i, s=min(cell / 2, 5) ** 2, c=inks, marker=marker, linewidths=0.7)
 
 
-def _ink(image: AxesImage, x: float) -> str:
+def _ink(axes: Axes, x: float) -> str:
     """Black or white, whichever has more contrast with the colour of x.
 
     Source: WCAG 2's contrast, a ratio of luminances plus 0.05; at 0.179 both are equal.
     """
-    r, g, b, _ = image.to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
+    r, g, b, _ = axes.images[0].to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
     return "black" if np.dot(parts, (0.2126, 0.7152, 0.0722)) > 0.179 else "white"

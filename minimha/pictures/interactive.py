@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..interchange import written_whole
-from .heat import layers_of, visible
+from .heat import head_names, layers_of, visible
 
 TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB
 WIDEST = 16  # letters of a label; its title has the whole token
 _OWN_KEYS = "data-lm-suppress-shortcuts"  # otherwise JupyterLab's arrow keys leave the cell
-WHITE_FROM = 66  # percent of blue from which white numbers are easier to read than black ones
 
 
 def attention_html(
@@ -41,10 +40,9 @@ def attention_html(
     than 64 tokens or 16,384 weights.
     """
     data, keys = layers_of(weights, queries, keys)
-    layers, heads, t, s = data.shape
     if not data.size:
         raise ValueError(f"weights has shape {data.shape}: it has no weights to show")
-    if max(t, s) > TOKENS or data.size > CELLS:
+    if max(data.shape[2:]) > TOKENS or data.size > CELLS:
         raise ValueError(
             f"weights has shape {data.shape}: at most {TOKENS} queries and keys can be read, "
             f"and {CELLS:,} weights in all, not {data.size:,}: choose some heads or fewer tokens"
@@ -54,10 +52,7 @@ def attention_html(
             f"weights has entries down to {data.min():.2g}: attention weights are not negative; "
             "heat_map draws scores and gradients"
         )
-    names = [
-        f"head {head}" if layers == 1 else f"layer {layer}, head {head}"
-        for layer, head in np.ndindex(layers, heads)
-    ]
+    names = head_names(data)
     return Attention(_page(data, names, queries, keys, title), ", ".join(names))
 
 
@@ -155,13 +150,13 @@ def _style(heads: int) -> str:
         f'&:has([value="{n}"]:checked)>section:nth-of-type({n + 1})' + "{display:block}"
         for n in range(heads)
     )
-    text = _CSS.replace("@WHITE@", f"{WHITE_FROM - 0.5}") + chosen
-    return " ".join(text.split()).replace("&", ".minimha-attention" * 3)
+    return " ".join((_CSS + chosen).split()).replace("&", ".minimha-attention" * 3)
 
 
 # The active row colours the keys' labels: each of its cells places an orange box at the top of the
 # table, which stays in the cell's column because `left` is not set.
-# --w: the weight in percent. --h: the size of the keys' labels in columns of letters.
+# --w: the weight in percent; from 66 on, white numbers are easier to read than black ones.
+# --h: the size of the keys' labels in columns of letters.
 _CSS = """
 & { display: block; width: fit-content; max-width: 100%; box-sizing: border-box; overflow-x: auto;
     padding: 8px 12px; border-radius: 6px; background: #fff; color: #222; color-scheme: light;
@@ -186,7 +181,7 @@ _CSS = """
     font-size: 11px; box-shadow: 0 0 0 1px #eee; }
 & tbody .bad { background: repeating-linear-gradient(45deg, #bbb 0 2px, #fff 2px 5px); }
 & :is(tbody tr:hover, table:not(:hover) tr:focus) :is(td, th) {
-    color: hsl(0 0% calc((var(--w, 0) - @WHITE@) * 1000%)); }
+    color: hsl(0 0% calc((var(--w, 0) - 65.5) * 1000%)); }
 & :is(tbody tr:hover, table:not(:hover) tr:focus) th { font-weight: bold; }
 & :is(tbody tr:hover, table:not(:hover) tr:focus) { outline: 2px solid #e69f00; }
 & :is(tbody tr:hover, table:not(:hover) tr:focus) td::before { content: ""; display: block;

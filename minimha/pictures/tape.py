@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from minimha_autograd import Tensor, backend
 from minimha_autograd.tape import Edge, Node, ancestors, gone
 
+from .heat import visible
+
 LARGEST, LONGEST = 500, 12  # steps in a picture; layers that an arrow bends around
-BOLD = ' font-weight="bold"'
 _CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for letters of 12
 
 
@@ -28,20 +29,17 @@ def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
     Raises RuntimeError for a Tensor that does not require a gradient, ValueError for more than 500
     steps, too many to read.
     """
-    return Graph(tensor, names)
+    for name, t in names.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"graph: {name} must be a Tensor, not a {type(t).__name__}")
+    return Graph(_drawn(tensor, {t._edge: visible(name) for name, t in names.items()}))
 
 
 class Graph:
-    """An SVG of how a Tensor was made. A notebook shows it, `save` writes it to a file.
+    """An SVG of how a Tensor was made. A notebook shows it, `save` writes it to a file."""
 
-    Raises as `graph` does.
-    """
-
-    def __init__(self, tensor: Tensor, names: dict[str, Tensor]) -> None:
-        for name, t in names.items():
-            if not isinstance(t, Tensor):
-                raise TypeError(f"graph: {name} must be a Tensor, not a {type(t).__name__}")
-        self.svg = _drawn(tensor, {t._edge: _printable(name) for name, t in names.items()})
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -53,22 +51,14 @@ class Graph:
         return path
 
 
-def _printable(name: str) -> str:
-    """A name with a dot for each character that an SVG cannot hold."""
-    return "".join(c if c.isprintable() else "·" for c in name)
-
-
 class _Box:
     """A step, or a bend of an arrow that passes a layer: where it stands and what it says."""
 
-    def __init__(self, lines: list[str], layer: int, kind: str) -> None:
-        self.lines, self.layer, self.kind = lines, layer, kind
-        self.above: list[_Box] = []
+    def __init__(self, lines: list[str], layer: int, above: list[_Box]) -> None:
+        self.lines, self.layer, self.above = lines, layer, above
         self.below: list[_Box] = []
         self.width = max((len(line) for line in lines), default=0) * _CHARACTER + 16
-        self.height = (
-            _LINE * len(lines) + 8 if lines else 3 * _LINE + 8
-        )  # a bend passes a row upright
+        self.height = _LINE * (len(lines) or 3) + 8  # a bend passes a row upright
         self.x = 0.0
 
     @property
@@ -110,13 +100,11 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
     for node in reversed(nodes):
         parents = [boxes[edge[0]] for edge in node.edges if edge is not None]
         layer = 1 + max((box.layer for box in parents), default=-1)
-        kind = "leaf" if node.function is None else "root" if node is root[0] else "step"
-        boxes[node] = box = _Box(_lines(node, shapes, names), layer, kind)
-        box.above = parents
+        boxes[node] = _Box(_lines(node, shapes, names), layer, parents)
     every = list(boxes.values())
     for box in sorted(every, key=lambda box: -box.layer):  # the highest user has the last word
         for parent in box.above:
-            if parent.kind == "leaf":  # it comes down to where it is used
+            if not parent.above:  # a leaf comes down to where it is used
                 parent.layer = box.layer - 1
     return every + _bends(every)
 
@@ -129,10 +117,10 @@ def _bends(boxes: list[_Box]) -> list[_Box]:
             last = parent
             if box.layer - parent.layer <= LONGEST:
                 for layer in range(parent.layer + 1, box.layer):
-                    bend = _Box([], layer, "bend")
+                    bend = _Box([], layer, [last])
                     last.below.append(bend)
-                    bend.above, last = [last], bend
                     bends.append(bend)
+                    last = bend
             last.below.append(box)
             box.above[k] = last
     return bends
@@ -153,10 +141,10 @@ def _lines(
     for grad in node.grads or ():
         if grad is not None:
             gradient = backend.to_numpy(grad)
-            if gradient.size <= 4:
-                lines.append("grad " + " ".join(f"{value:.4g}" for value in gradient.ravel()))
-            else:
-                lines.append(f"grad up to {abs(gradient).max():.4g}")
+            few = " ".join(f"{value:.4g}" for value in gradient.ravel()[:4])
+            lines.append(
+                f"grad {few if gradient.size <= 4 else f'up to {abs(gradient).max():.4g}'}"
+            )
     return lines
 
 
@@ -198,14 +186,14 @@ def _figure(box: _Box) -> str:
     if not box.lines:
         start = box.y - box.height / 2
         return f'<path d="M{box.x:.1f} {start:.1f}v{box.height}" fill="none" stroke="#555555"/>'
-    fill = {"leaf": "#dbe9f6", "root": "#fdebd0"}.get(box.kind, "#f4f4f4")
+    fill = "#dbe9f6" if not box.above else "#f4f4f4" if box.below else "#fdebd0"
     left, top = box.x - box.width / 2, box.y - box.height / 2
     text = "".join(
-        f'<text x="{box.x:.1f}" y="{top + _LINE * (k + 0.95):.1f}" text-anchor="middle"'
-        f"{BOLD if k == 0 else ''}>{html.escape(line)}</text>"
+        f'<text x="{box.x:.1f}" y="{top + _LINE * (k + 0.95):.1f}" text-anchor="middle" '
+        f'font-weight="{"normal" if k else "bold"}">{html.escape(line)}</text>'
         for k, line in enumerate(box.lines)
     )
-    corner = 0 if box.kind == "leaf" else 7
+    corner = 7 if box.above else 0
     return (
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height}" '
         f'rx="{corner}" fill="{fill}" stroke="#333333"/>{text}'

@@ -26,7 +26,7 @@ def texts(svg):
 def test_any_name_can_be_shown():
     x, _, y = made()
     names = {"self": y, "a\x00<b>\ud800": x}
-    assert "a·<b>·: leaf" in texts(graph(y, **names).svg)
+    assert "a�<b>�: leaf" in texts(graph(y, **names).svg)
 
 
 def test_it_names_operations_and_shapes():
