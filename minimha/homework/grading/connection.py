@@ -21,6 +21,7 @@ import numpy as np
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
+NO_ANSWER = "it sent back something that is not an answer"
 
 _ERRORS = {
     error.__name__: error
@@ -47,7 +48,7 @@ class RemoteFunction:
         self._connection, self._number = connection, number
         if parameters is not None:
             self.__signature__ = inspect.Signature(
-                [_parameter(name, kind, optional) for name, kind, optional in parameters]
+                [_parameter(*parameter) for parameter in parameters]
             )
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
@@ -84,9 +85,8 @@ class Connection:
         self.dropped: list[int] = []
         self.caught: type[BaseException] = Exception
         self.file: str | None = None  # errors quote the lines of this file
-        self.changed = self.restores = (
-            False  # whether the other end changed lent arrays; whether to change them here
-        )
+        self.changed = False  # whether the other end changed lent arrays
+        self.restores = False  # whether to change them here too
         self._lent: list[list[np.ndarray]] = []  # to the calls under way
         self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with their bytes at that time
 
@@ -110,7 +110,7 @@ class Connection:
                     case "raise", [list(names), str(text)]:
                         raise _error(names, text)
                     case _:
-                        raise ConnectionLost("it sent back something that is not an answer")
+                        raise ConnectionLost(NO_ANSWER)
         finally:
             self._lent.pop()
 
@@ -149,30 +149,22 @@ class Connection:
         """The arrays that were lent to the call being answered."""
         return self._borrowed[-1] if self._borrowed else []
 
-    def _number_here(self, array: np.ndarray) -> int | None:
-        """The number of this array among those lent here, if it is unchanged."""
-        for k, (lent, before) in enumerate(self._here()):
-            if lent is array and lent.tobytes() == before:
-                return k
-        return None
-
     def _borrow(self, arrays: list[np.ndarray]) -> None:
         self._here().extend((array, array.tobytes()) for array in arrays)
 
     def _restore(self, changed: list[Any]) -> None:
+        """Make the changes that the other end made to the arrays lent to it, if `restores`."""
         self.changed = self.changed or bool(changed)
-        if not self.restores:
-            return
-        lent = self._lent[-1]
-        for pair in changed:
-            match pair:
-                case [int(k), np.ndarray() as new] if 0 <= k < len(lent):
-                    if (new.shape, new.dtype) != (lent[k].shape, lent[k].dtype):
-                        raise ConnectionLost("it sent back something that is not an answer")
-                    if lent[k].flags.writeable:
-                        lent[k][...] = new
+        for change in changed if self.restores else []:
+            match change:
+                case [int(k), np.ndarray() as new] if 0 <= k < len(self._lent[-1]):
+                    old = self._lent[-1][k]
+                    if (new.shape, new.dtype) != (old.shape, old.dtype):
+                        raise ConnectionLost(NO_ANSWER)
+                    if old.flags.writeable:
+                        old[...] = new
                 case _:
-                    raise ConnectionLost("it sent back something that is not an answer")
+                    raise ConnectionLost(NO_ANSWER)
 
     def _send(self, message: list[Any]) -> list[np.ndarray]:
         """Send a message. Returns the arrays in it, in order."""
@@ -189,7 +181,7 @@ class Connection:
         """A message, and the arrays in it, in order."""
         length, size = struct.unpack(">II", self._read(8))
         if length > _MOST_TEXT or size > MOST:
-            raise ConnectionLost("it sent back something that is not an answer")
+            raise ConnectionLost(NO_ANSWER)
         text, body = self._read(length), io.BytesIO(self._read(size))
         arrays: list[np.ndarray] = []
         try:
@@ -198,13 +190,14 @@ class Connection:
                 raise ValueError("a message is a list, and all bytes are of its arrays")
             return message, arrays
         except Exception:  # whatever is wrong with it
-            raise ConnectionLost("it sent back something that is not an answer") from None
+            raise ConnectionLost(NO_ANSWER) from None
 
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
         """The value as JSON: lists whose first word says what they stand for."""
-        match value:
-            case np.ndarray() if (k := self._number_here(value)) is not None:
+        for k, (lent, before) in enumerate(self._here()):
+            if lent is value and lent.tobytes() == before:
                 return ["lent", k]
+        match value:
             case np.ndarray() | np.generic():
                 array = np.asarray(value)
                 if array.dtype.kind not in "biufc":
@@ -268,7 +261,7 @@ def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:
     data = bytearray(body.read(min(MOST, math.prod(shape) * kind.itemsize)))
     array = np.frombuffer(data, kind) if data else np.empty(0, kind)
     array = array.reshape(shape)
-    return array != 0 if dtype[1] == "b" else array  # a byte of 2 is no bool
+    return np.asarray(array != 0) if dtype[1] == "b" else array  # a byte of 2 is no bool
 
 
 def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:

@@ -31,32 +31,24 @@ _NOTES = 20  # the table lists at most so many files that were not graded
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `grade`."""
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER",
-        help="one folder per student, or files named STUDENT_TASK.py",
-    )  # fmt: skip
-    parser.add_argument(
-        "--only", nargs="+", metavar="TASK", help="tasks, or numbers of chapters (default: all)"
-    )
-    for form in ("json", "csv"):
-        parser.add_argument(
-            f"--{form}", nargs="?", const=f"grades.{form}", metavar="FILE",
-            help=f"write {form.upper()} (default: grades.{form}; - for standard output)",
-        )  # fmt: skip
-    parser.add_argument(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="seed of the random inputs, to repeat a run (default: a new one)",
-    )
-    parser.add_argument(
-        "--time", type=float, default=Limits().seconds, metavar="SECONDS",
-        help=f"time limit of one check (default: {Limits().seconds:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--memory", type=int, default=Limits().megabytes, metavar="MB",
-        help=f"memory limit of a submission (default: {Limits().megabytes})",
-    )  # fmt: skip
+    seconds, megabytes = Limits()
+    for option, settings, text in (
+        ("folder", {"type": Path, "metavar": "FOLDER"},
+         "one folder per student, or files named STUDENT_TASK.py"),
+        ("--only", {"nargs": "+", "metavar": "TASK"},
+         "tasks, or numbers of chapters (default: all)"),
+        ("--json", {"nargs": "?", "const": "grades.json", "metavar": "FILE"},
+         "write JSON (default: grades.json; - for standard output)"),
+        ("--csv", {"nargs": "?", "const": "grades.csv", "metavar": "FILE"},
+         "write CSV (default: grades.csv; - for standard output)"),
+        ("--seed", {"type": int, "metavar": "N"},
+         "seed of the random inputs, to repeat a run (default: a new one)"),
+        ("--time", {"type": float, "default": seconds, "metavar": "SECONDS"},
+         f"time limit of one check (default: {seconds:g})"),
+        ("--memory", {"type": int, "default": megabytes, "metavar": "MB"},
+         f"memory limit of a submission (default: {megabytes})"),
+    ):  # fmt: skip
+        parser.add_argument(option, help=text, **settings)
 
 
 def run(options: Any) -> int:
@@ -75,18 +67,12 @@ def run(options: Any) -> int:
     report = grade(options.folder, chosen(options.only), seed, limits)
     for path, text in ((options.json, as_json), (options.csv, as_csv)):
         if path == "-":
-            _print(text(report))
+            sys.stdout.write(text(report))
         elif path:
             Path(path).write_text(text(report), encoding="utf-8", newline="")
     if "-" not in (options.json, options.csv):
-        _print(as_table(report))
+        sys.stdout.write(as_table(report))
     return 0
-
-
-def _print(text: str) -> None:
-    """Print the text on a console that may lack the letters of a name."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def chosen(only: Sequence[str] | None) -> list[Task]:
@@ -116,9 +102,8 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
     for name, files in found.items():
         start = time.monotonic()
         results = [_result(task, files.get(task.name), folder, seed, limits) for task in tasks]
-        points, out_of = (
-            round(sum(r[key] for r in results), _PLACES) for key in ("points", "out_of")
-        )
+        points = round(sum(result["points"] for result in results), _PLACES)
+        out_of = sum(task.difficulty for task in tasks)
         shown = printable(name)
         students.append({"student": shown, "points": points, "out_of": out_of, "tasks": results})
         taken = time.monotonic() - start
@@ -173,9 +158,9 @@ def passed_by_stub(task: Task) -> frozenset[str]:
 def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
     """The share of the weight that passed, not counting the checks in `free`."""
     counted = [verdict for verdict in verdicts if verdict.check.name not in free]
-    pairs = [(verdict.check.weight, verdict.outcome == PASSED) for verdict in counted]
-    total = sum(weight for weight, _ in pairs)
-    return sum(weight for weight, passed in pairs if passed) / total if total else 0.0
+    total = sum(verdict.check.weight for verdict in counted)
+    passed = sum(verdict.check.weight for verdict in counted if verdict.outcome == PASSED)
+    return passed / total if total else 0.0
 
 
 def judged(task: Task, source: bytes, seed: int, limits: Limits) -> list[Verdict]:
@@ -205,13 +190,13 @@ def _judged(task: Task, check: Check, submission: Submission, seed: int) -> Verd
             # look right: check again without the changes. (The task watches the arguments itself.)
             submission.connection.restores = False
             verdict = task.verdict(check, yours, seed)
+        return verdict
     except NotImplementedError:
         return Verdict(task.name, check, TO_DO)
     except ConnectionLost as error:
         return Verdict(task.name, check, FAILED, str(error))
     except Exception as error:  # the file does not run
         return Verdict(task.name, check, FAILED, f"{type(error).__name__}: {error}")
-    return verdict
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -236,13 +221,9 @@ def as_csv(report: dict[str, Any]) -> str:
         for result in student["tasks"]:
             row = [student["student"], result["chapter"], result["task"]]
             row += [result["points"], result["out_of"], _not_passed(result), result["file"] or ""]
-            writer.writerow([_without_formula(cell) for cell in row])
+            risky = (str(cell).lstrip().startswith(("=", "+", "-", "@")) for cell in row)
+            writer.writerow(f"'{x}" if bad else x for x, bad in zip(row, risky, strict=True))
     return text.getvalue()
-
-
-def _without_formula(cell: Any) -> Any:
-    risky = isinstance(cell, str) and cell.lstrip().startswith(("=", "+", "-", "@"))
-    return f"'{cell}" if risky else cell
 
 
 def as_table(report: dict[str, Any]) -> str:

@@ -100,11 +100,9 @@ def confine(readable: Sequence[str]) -> None:
         version = libc.syscall(number(444), None, number(0), number(1))
         if version < 1:
             return
-        files = (
-            1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]
-        ) - 1  # all that this version can refuse
+        rights = (13, 14, 15, 15, 16)[min(version, 5) - 1]  # as many as this version knows
         size = 8 if version < 4 else 16 if version < 6 else 24
-        refused = struct.pack("=QQQ", files, 3, 3)[:size]
+        refused = struct.pack("=QQQ", (1 << rights) - 1, 3, 3)[:size]
         rules = libc.syscall(number(444), refused, number(size), number(0))
         for path in readable:
             folder = os.open(path, os.O_PATH)
@@ -131,10 +129,9 @@ def main() -> None:
     def read(size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            chunk = os.read(line, min(size - len(data), 1 << 16))
-            if not chunk:
-                os._exit(0)
-            data += chunk
+            data += os.read(line, min(size - len(data), 1 << 16)) or os._exit(
+                0
+            )  # the grader is gone
         return bytes(data)
 
     def write(data: bytes) -> None:
@@ -144,12 +141,7 @@ def main() -> None:
 
     def load(source: Any) -> Any:
         lines = bytes(source).decode(errors="replace").splitlines(keepends=True)
-        linecache.cache[file] = (
-            len(source),
-            None,
-            lines,
-            file,
-        )  # so that errors can quote their lines
+        linecache.cache[file] = len(source), None, lines, file  # errors quote their lines
         module = sys.modules["homework"] = types.ModuleType("homework")
         exec(compile(bytes(source), file, "exec", dont_inherit=True), vars(module))
         if not callable(vars(module).get(name)):
