@@ -67,7 +67,7 @@ class Base:
 def base(name, forward, rules, draw, taps=""):
     """Register a function as healthy."""
     made = Base(name, forward, rules, draw, tuple(taps.split()))
-    HEALTHY.append((name, made.make))
+    HEALTHY.append(made)
     return made
 
 
