@@ -135,29 +135,26 @@ WITHOUT_TAPS = {
 }
 
 
+def queries_keys_values(rng):
+    return [rng.standard_normal((2, 5, width)) for width in (6, 6, 7)]
+
+
 @pytest.mark.parametrize("mask", [None, np.tri(5, dtype=bool)], ids=["full", "causal"])
 @pytest.mark.parametrize("name", WITHOUT_TAPS)
 def test_attention_without_taps_is_recognised(name, mask, rng):
-    q, k, v = (rng.standard_normal((2, 5, n)) for n in (6, 6, 7))
     f = attention_without_taps(mask, **WITHOUT_TAPS[name])
-    assert cause_of(f, q, k, v) == name.strip()
+    assert cause_of(f, *queries_keys_values(rng)) == name.strip()
 
 
 def test_attention_of_another_scale_without_taps_is_recognised(rng):
-    q, k, v = (rng.standard_normal((2, n, m)) for n, m in ((4, 6), (5, 6), (5, 7)))
-    row = WITHOUT_TAPS["softmax-row-term"]
-    assert cause_of(attention_without_taps(scale=1.0, **row), q, k, v) == "softmax-row-term"
+    f = attention_without_taps(scale=1.0, **WITHOUT_TAPS["softmax-row-term"])
+    assert cause_of(f, *queries_keys_values(rng)) == "softmax-row-term"
 
 
-@pytest.mark.parametrize(
-    ("cause", "fault"), [("softmax-row-term", "ds"), ("scale", "dq")], ids=["softmax", "scale"]
-)
-def test_attention_without_taps_on_tensors_is_recognised(cause, fault, rng):
-    operation = mh.operation(attention_without_taps(**{fault: WITHOUT_TAPS[cause][fault]}))
-    tensors = (
-        mh.Tensor(rng.standard_normal((2, n, m)), requires_grad=True)
-        for n, m in ((4, 6), (5, 6), (5, 7))
-    )
+@pytest.mark.parametrize("cause", ["softmax-row-term", "scale"])
+def test_attention_without_taps_on_tensors_is_recognised(cause, rng):
+    operation = mh.operation(attention_without_taps(**WITHOUT_TAPS[cause]))
+    tensors = (mh.Tensor(x, requires_grad=True) for x in queries_keys_values(rng))
     assert cause_of(lambda q, k, v: operation(q, k, v), *tensors) == cause
 
 
@@ -168,9 +165,8 @@ def test_causes_are_named_in_float32(bug):
 
 
 def test_no_scale_is_missing_where_there_is_none(rng):
-    v = lambda n: np.sqrt(7) * n.p.mT @ n.dout  # noqa: E731
-    q, k, v_ = (rng.standard_normal((2, n, m)) for n, m in ((4, 6), (5, 6), (5, 7)))
-    assert cause_of(attention_without_taps(dv=v), q, k, v_) == "factor"
+    f = attention_without_taps(dv=lambda n: np.sqrt(7) * n.p.mT @ n.dout)
+    assert cause_of(f, *queries_keys_values(rng)) == "factor"
 
 
 def test_a_whole_root_of_the_width_is_called_ambiguous(rng):
