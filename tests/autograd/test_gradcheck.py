@@ -33,15 +33,6 @@ def test_zeros_and_factors_fail_at_every_scale(scale, absolute, dtype, damage, r
         mh.gradcheck(scaled_softmax(scale, damage, absolute), x)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_backward_of_zeros_fails_on_tensors_too(scale, rng):
-    def f(x):
-        return scale * mh.functional.softmax(x).detach() + 0.0 * x
-
-    with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(f, mh.Tensor(rng.standard_normal((3, 5))))
-
-
 def test_one_wrong_entry_is_found_and_named(rng):
     def f(query):
         def pullback(dy):
@@ -71,13 +62,23 @@ def test_structural_zeros_raise_no_alarm_at_any_scale():
         assert {r.input for r in report.rows if r.note == "structural zero"} == {"shift"}
 
 
-def test_differences_stand_in_where_there_is_no_complex_step(rng):
-    root = lambda x: (np.cbrt(x), lambda dy: (dy / (3 * np.cbrt(x) ** 2),))  # noqa: E731
-    softmax = scaled_softmax(1.0, absolute=True)
-    for f, why in ((softmax, "not analytic"), (root, "TypeError")):
-        rows = mh.gradcheck(f, 1 + rng.random(3)).rows
-        methods = [(row.method, row.note) for row in rows]
-        assert methods == [(m, f"no complex step: {why}") for m in ("richardson", "central")]
+CUBE_ROOT = lambda x: (np.cbrt(x), lambda dy: (dy / (3 * np.cbrt(x) ** 2),))  # noqa: E731
+FLAT = lambda x: (1 + 0 * np.cbrt(x), lambda dy: (0 * dy,))  # noqa: E731
+REAL_SINE = lambda x: (np.sin(x.real), lambda dy: (dy * np.cos(x),))  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("f", "note"),
+    [
+        (scaled_softmax(1.0, absolute=True), "no complex step: not analytic"),
+        (CUBE_ROOT, "no complex step: TypeError"),
+        (REAL_SINE, "no complex step: not analytic"),
+        (FLAT, "structural zero; no complex step: TypeError"),
+    ],
+)
+def test_differences_stand_in_where_there_is_no_complex_step(f, note):
+    rows = mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows
+    assert [(row.method, row.note) for row in rows] == [("richardson", note), ("central", note)]
 
 
 def test_the_report_is_a_table(rng):
@@ -100,12 +101,10 @@ def test_names_come_from_the_function_or_the_caller(rng):
     assert names(f, x, x) == {"first", "second"}
     assert names(f, x, x, names=["a", "b"]) == {"a", "b"}
     assert names(lambda x: x * w, x, parameters={"x": w}) == {"x", "parameter x"}
-    for wrong, message in (
-        (["a"], "2 inputs, 1 names"),
-        (["a", "a"], "names: a, a: each can be there once"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            mh.gradcheck(f, x, x, names=wrong)
+    with pytest.raises(ValueError, match="2 inputs, 1 names"):
+        mh.gradcheck(f, x, x, names=["a"])
+    with pytest.raises(ValueError, match="names: a, a: each can be there once"):
+        mh.gradcheck(f, x, x, names=["a", "a"])
 
 
 def test_arrays_beside_tensors_are_constants(rng):
@@ -125,43 +124,6 @@ def test_several_values_each_get_a_cotangent(rng):
     mh.gradcheck(sin_and_cos, rng.standard_normal(3))
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(lambda x: sin_and_cos(x, second=0), rng.standard_normal(3))
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (lambda dy: dy, r"a tuple of gradients, not a ndarray; \(dx,\), with a comma"),
-        (lambda dy: None, "not None: is a return missing"),
-        (lambda dy: (dy, dy), "2 gradients for 1 input that"),
-        (lambda dy: (dy.sum(),), r"has shape \(\), the input \(3,\)"),
-        (lambda dy: (dy.astype("float32"),), "has dtype float32, the input float64"),
-        (lambda dy: (mh.Tensor(dy),), "is a Tensor"),
-        (lambda dy: (dy * np.nan,), "wrong"),
-        (lambda dy: (None,), "wrong"),
-    ],
-)
-def test_gradients_of_the_wrong_kind_are_named(returned, message, rng):
-    with pytest.raises(mh.GradcheckError, match=message):
-        mh.gradcheck(lambda x: (x * 1.0, returned), rng.standard_normal(3))
-
-
-def test_a_function_of_arrays_without_a_pullback_is_told_what_to_return():
-    for function, got in (
-        (np.sin, "a ndarray; to check a function of Tensors"),
-        (lambda x: None, "None: is a return missing"),
-        (lambda x: (x, x), "a tuple of ndarray, ndarray$"),
-    ):
-        with pytest.raises(mh.GradcheckError, match=rf"\(value, pullback\), not {got}"):
-            mh.gradcheck(function, np.ones(3))
-
-
-def test_gradients_in_the_wrong_order_are_told_by_their_shapes(rng):
-    def product(a, b):
-        return a @ b, lambda dy: (a.T @ dy, dy @ b.T)
-
-    with pytest.raises(mh.GradcheckError, match="gradient of b: are two gradients") as told:
-        mh.gradcheck(product, rng.standard_normal((3, 4)), rng.standard_normal((4, 5)))
-    assert told.value.diagnosis.cause == "another-input"
 
 
 def changes_x(x):
@@ -212,26 +174,51 @@ def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
 draws = np.random.default_rng(0)
 
 
+def returning(pullback):
+    """The function x -> 1.0 · x with this pullback."""
+    return lambda x: (1.0 * x, pullback)
+
+
+def tapped(dy):
+    """A function whose pullback returns this for its intermediate, whose name is a number."""
+
+    def f(x, *, tap=lambda _, x: x):
+        y = tap(1, 2 * x)
+        return y, lambda dx: (3 * dx, {1: dy})
+
+    return f
+
+
 @pytest.mark.parametrize(
     ("f", "message"),
     [
+        (returning(lambda dy: dy), r"a tuple of gradients, not a ndarray; \(dx,\), with a comma"),
+        (returning(lambda dy: None), "not None: is a return missing"),
+        (returning(lambda dy: (dy, dy)), "2 gradients for 1 input that"),
+        (returning(lambda dy: (dy.sum(),)), r"has shape \(\), the input \(3,\)"),
+        (returning(lambda dy: (dy.astype("float32"),)), "has dtype float32, the input float64"),
+        (returning(lambda dy: (mh.Tensor(dy),)), "of x is a Tensor: a pullback returns arrays"),
+        (returning(lambda dy: ([1.0, 2.0, 3.0],)), "of x is a list: a pullback returns arrays"),
+        (tapped("one"), "of 1 is a str: a pullback returns arrays"),
+        (returning(lambda dy: (dy * np.nan,)), "the gradient of x is wrong"),
+        (returning(lambda dy: (None,)), "the gradient of x is wrong"),
+        (np.sin, r"\(value, pullback\), not a ndarray; to check a function of Tensors"),
+        (lambda x: None, r"\(value, pullback\), not None: is a return missing"),
+        (lambda x: (x, x), r"\(value, pullback\), not a tuple of ndarray, ndarray$"),
+        (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
+        (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
+        (lambda x: (x * np.nan, lambda dy: (dy,)), "NaN or infinite at these inputs"),
+        (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
+        (lambda x: (np.ones(3), lambda dy: (dy,)), "times the noise, which is all there should be"),
         (changes_x, "changes_x: x was changed in place"),
         (changes_x_later, "changes_x_later: x was changed in place"),
         (changes_dy, "changed its cotangent in place"),
         (adds_up, "the pullback gave two gradients of x"),
         (hands_out, "returns the same array each time"),
         (hands_out_values, "changed the value that the first had returned"),
-        (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
-        (lambda x: (np.full_like(x, np.nan), lambda dy: (dy,)), "NaN or infinite at these inputs"),
-        (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
-        (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
-        (
-            lambda x: (2 * x, lambda dy: ([1.0, 2.0, 3.0],)),
-            "of x is a list: a pullback returns arrays",
-        ),
     ],
 )
-def test_functions_that_cannot_be_compared_are_reported(f, message, rng):
+def test_a_function_that_cannot_be_right_is_told_why(f, message, rng):
     x = rng.standard_normal(3)
     before = x.copy()
     with pytest.raises(mh.GradcheckError, match=message):
@@ -249,33 +236,11 @@ def test_numbers_are_values_and_gradients_too():
     mh.gradcheck(lambda x: (float(x) ** 2, lambda dy: (2.0 * float(x) * float(dy),)), np.array(3.0))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "longdouble"])
-def test_other_floats_are_refused(dtype, rng):
-    x = rng.random(3).astype(dtype)
-    if x.dtype == np.float64:
-        pytest.skip("longdouble is float64 on this platform")
-    with pytest.raises(TypeError, match=f"x is {x.dtype}; only float64 and float32"):
-        mh.gradcheck(lambda x: (x, lambda dy: (dy,)), x)
-
-
-def test_a_row_that_proves_nothing_says_so_without_a_complex_step_too():
-    constant = lambda x: (np.abs(np.ones(3)) + 0 * np.abs(x), lambda dy: (0 * dy,))  # noqa: E731
-    cube_root = lambda x: (1 + 0 * np.cbrt(x), lambda dy: (0 * dy,))  # noqa: E731
-    for f, why in ((constant, "not analytic"), (cube_root, "TypeError")):
-        for row in mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows:
-            assert row.note in ("structural zero", f"structural zero; no complex step: {why}")
-
-
 def test_axes_are_looked_at_before_anything_else(rng):
     x = rng.standard_normal((2, 3))
     mh.gradcheck(mh.ops.tanh, x, axes="row column")
     with pytest.raises(ValueError, match=r"3 names for x, which has shape \(2, 3\)"):
         mh.gradcheck(mh.ops.tanh, x, axes=["a b c"])
-
-
-def test_a_gradient_where_none_should_be_is_called_that(rng):
-    with pytest.raises(mh.GradcheckError, match="times the noise, which is all there should be"):
-        mh.gradcheck(lambda x: (np.ones(3), lambda dy: (dy,)), rng.standard_normal(3))
 
 
 @pytest.mark.parametrize(
@@ -291,12 +256,9 @@ def test_no_seed_raises_a_false_alarm(seeds):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_pullback_that_is_not_linear_fails_whatever_the_cotangent(seed, rng):
     """Of a number, half of the random cotangents are positive."""
+    wrong = lambda x: (np.sum(x**2), lambda dy: (2 * x * abs(dy),))  # noqa: E731
     with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(
-            lambda x: (np.sum(x**2), lambda dy: (2 * x * abs(dy),)),
-            rng.standard_normal(4),
-            rng=seed,
-        )
+        mh.gradcheck(wrong, rng.standard_normal(4), rng=seed)
 
 
 def test_the_parameters_of_a_module_are_checked(rng):
@@ -304,26 +266,15 @@ def test_the_parameters_of_a_module_are_checked(rng):
     report = mh.gradcheck(layer, mh.Tensor(rng.standard_normal((2, 3, 6))))
     assert {row.input for row in report.rows} == {"query", *dict(layer.named_parameters())}
     some = {"w": dict(layer.named_parameters())["w_q"]}
-    report = mh.gradcheck(
-        lambda x: layer(x), mh.Tensor(rng.standard_normal((2, 3, 6))), parameters=some
-    )
+    x = mh.Tensor(rng.standard_normal((2, 3, 6)))
+    report = mh.gradcheck(lambda x: layer(x), x, parameters=some)
     assert {row.input for row in report.rows} == {"x", "w"}
 
 
 def test_a_wrong_gradient_of_a_parameter_is_found(rng):
-    w = mh.Tensor(rng.standard_normal(3), requires_grad=True)
+    x, w = (mh.Tensor(rng.standard_normal(3), requires_grad=True) for _ in range(2))
     with pytest.raises(mh.GradcheckError, match="the gradient of w is wrong; x: right"):
-        mh.gradcheck(
-            lambda x: x * w + 0.1 * w.detach(),
-            mh.Tensor(rng.standard_normal(3)),
-            parameters={"w": w},
-        )
-
-
-@pytest.mark.parametrize("parameters", [[1], {"w": np.ones(3)}, 3])
-def test_parameters_that_cannot_be_checked_are_refused(parameters, rng):
-    with pytest.raises(TypeError, match="parameters must be Tensors by name, or a module, not"):
-        mh.gradcheck(lambda x: 2 * x, mh.Tensor(rng.standard_normal(3)), parameters=parameters)
+        mh.gradcheck(lambda x: x * w + 0.1 * w.detach(), x, parameters={"w": w})
 
 
 @pytest.mark.parametrize("fails_at", [None, 1, 2, 3, 30])
@@ -371,12 +322,12 @@ def test_a_nan_that_does_not_matter_raises_no_alarm():
 
 def test_any_method_that_fails_explains_itself(rng):
     """Also where "auto" would have let it pass."""
-    x = rng.standard_normal(3)
+    x, wrong = rng.standard_normal(3), lambda x: (x**2, lambda dy: (2.002 * x * dy,))
     for method in ("central", "fourth-order", "richardson", "complex step", "adjoint"):
-        with pytest.raises(
-            mh.GradcheckError, match=r"ratio        1\.001, the same in every entry"
-        ):
-            mh.gradcheck(lambda x: (x**2, lambda dy: (2.002 * x * dy,)), x, method=method)
+        with pytest.raises(mh.GradcheckError, match=r"ratio +1\.001, the same in every entry"):
+            mh.gradcheck(wrong, x, method=method)
+    with pytest.raises(ValueError, match="x: no complex step: not analytic"):
+        mh.gradcheck(scaled_softmax(1.0, absolute=True), x, method="complex step")
     with pytest.raises(ValueError, match="method 'exact' is not one of auto, central"):
         mh.gradcheck(mh.ops.tanh, x, method="exact")
 
@@ -418,18 +369,6 @@ def test_a_mistake_in_float32_alone_is_found(factor, rng):
         mh.gradcheck(f, rng.standard_normal(5).astype("float32"))
 
 
-@pytest.mark.parametrize("told", [mh.Tensor(np.ones(3)), "one", [1.0, 2.0, 3.0]])
-def test_gradients_of_intermediates_are_arrays_too(told, rng):
-    def f(x, *, tap=lambda _, x: x):
-        y = tap(1, 2 * x)  # whatever names it, its text does
-        return y, lambda dy: (3 * dy, {1: told})
-
-    with pytest.raises(
-        mh.GradcheckError, match=r"gradient of 1 is a (Tensor|str|list): a pullback"
-    ):
-        mh.gradcheck(f, rng.standard_normal(3))
-
-
 def test_cotangents_are_not_the_numbers_of_the_caller():
     """Where they equal the input of a norm, its gradient is zero."""
     rms = lambda x: np.sqrt((x * x).mean(axis=-1, keepdims=True))  # noqa: E731
@@ -439,17 +378,23 @@ def test_cotangents_are_not_the_numbers_of_the_caller():
             mh.gradcheck(lambda x: (x / rms(x), lambda dy: (0 * dy,)), x, rng=seed)
 
 
+PARAMETERS = "parameters must be Tensors by name, or a module, not"
+
+
 @pytest.mark.parametrize(
-    ("f", "x", "message"),
+    ("f", "x", "settings", "message"),
     [
-        (np.sin, np.arange(3), "none of the inputs"),
-        ((np.sin, None), np.ones(3), "f is a tuple: pass a function"),
-        (mh.Linear, mh.Tensor(np.ones(3)), "f is the class Linear: pass a function"),
+        (np.sin, np.arange(3), {}, "none of the inputs"),
+        (np.sin, np.ones(3, "float16"), {}, "x is float16; only float64 and float32"),
+        ((np.sin, None), np.ones(3), {}, "f is a tuple: pass a function"),
+        (mh.Linear, mh.Tensor(np.ones(3)), {}, "f is the class Linear: pass a function"),
+        (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": [1]}, PARAMETERS),
+        (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": {"w": np.ones(3)}}, PARAMETERS),
     ],
 )
-def test_what_cannot_be_checked_is_refused(f, x, message):
+def test_what_cannot_be_checked_is_refused(f, x, settings, message):
     with pytest.raises(TypeError, match=message):
-        mh.gradcheck(f, x)
+        mh.gradcheck(f, x, names=["x"], **settings)
 
 
 @pytest.mark.parametrize(
@@ -466,13 +411,6 @@ def test_what_the_tape_refuses_is_an_error_of_the_check(returned, message, rng):
 
     with pytest.raises(mh.GradcheckError, match=message):
         mh.gradcheck(lambda x: wrong(x) * 1.0, mh.Tensor(rng.standard_normal(3)))
-
-
-def test_a_gradient_of_another_shape_has_no_curve(rng):
-    with pytest.raises(mh.GradcheckError) as failure:
-        mh.gradcheck(lambda x: (x * 2.0, lambda dy: (dy.sum(),)), rng.standard_normal(3))
-    with pytest.raises(ValueError, match="no gradient has the shape of its input"):
-        failure.value.report.plot()
 
 
 def test_the_engine_alone_states_the_facts(rng, monkeypatch):

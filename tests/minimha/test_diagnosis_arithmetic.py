@@ -67,6 +67,7 @@ NAMED += [
     ("not-linear, its sign", plain(lambda x: 2 * x, lambda x, dy: np.maximum(dy, 0)), (4,)),
     ("unexplained, close to 0", lambda x, y: (1e-12 * x * y, lambda dy: (1e-12 * dy * y, dy * 1e-12 * y)), (5, 3), (3,)),
     ("sign, no rotation", plain(lambda x: -x, lambda _, dy: dy), (2, 3, 4)),
+    ("another-input, by their shapes", lambda a, b: (a @ b, lambda dy: (a.T @ dy, dy @ b.T)), (3, 4), (4, 5)),
     ("another-input, no table", lambda a, b: (np.concatenate((a, b)), lambda dy: (dy[3:], dy[:3])), (3, 4), (3, 4)),
 ]  # fmt: skip
 
