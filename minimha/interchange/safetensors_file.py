@@ -10,7 +10,7 @@ import numpy as np
 
 from ..nn import Module
 from .files import written_whole
-from .states import described, on_host, require_dictionary, set_state, state
+from .states import on_host, require_dictionary, set_state, state
 
 _DTYPES = {
     "BOOL": "bool",
@@ -37,8 +37,8 @@ def write(arrays: Mapping[str, Any], path: str | Path) -> None:
         numbers = on_host(x)
         if not isinstance(name, str) or name == "__metadata__":
             wrong.append(f"{name!r} cannot be a name")
-        elif numbers is None:
-            wrong.append(f"{name} is {described(x)}")
+        elif isinstance(numbers, str):
+            wrong.append(f"{name} is {numbers}")
         elif numbers.dtype.name not in _DTYPES.values():
             wrong.append(f"{name} is of {numbers.dtype}")
         else:

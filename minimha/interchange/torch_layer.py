@@ -13,7 +13,7 @@ from minimha_autograd import backend
 
 from ..functional import integer
 from ..multihead import MultiHeadAttention
-from .states import Required, described, mismatches, on_host, require_dictionary, set_state, state
+from .states import Required, mismatches, on_host, require_dictionary, set_state, state
 
 
 def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
@@ -30,8 +30,7 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     """
     if not isinstance(mha, MultiHeadAttention):
         raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
-    reasons = _beyond_torch(mha)
-    if reasons:
+    if reasons := _beyond_torch(mha):
         raise ValueError("torch.nn.MultiheadAttention has no such layer: " + "; ".join(reasons))
     ours = state(mha.convert("stacked"))
     w = {role: ours[f"w_{role}"].T.copy() for role in "qkvo"}  # in row-major order
@@ -67,24 +66,21 @@ def from_torch(
     add_zero_attn and batch_first leave no trace among the weights: the first does not exist here,
     and inputs here are always (…, T, M). In torch's boolean masks True means hidden, here visible.
 
-    M and the dtype are those of out_proj.weight. Raises ValueError with all reasons for entries
-    that are missing, extra (bias_k and bias_v of add_bias_kv among them), not arrays, or of another
-    shape or dtype, and for an M that H does not divide. Raises TypeError for what is not a
-    dictionary.
+    M and the dtype are those of out_proj.weight. Raises ValueError, with all reasons, for entries
+    that are missing, extra (bias_k and bias_v of add_bias_kv, too) or not as required, and for an M
+    that H does not divide; TypeError for what is not a dictionary.
     """
     require_dictionary(arrays)
     num_heads = integer(num_heads, "num_heads", least=1)
-    place = prefix.rstrip(".") + "." if prefix.rstrip(".") else ""
-    entries = {
-        str(name).removeprefix(place): x
-        for name, x in arrays.items()
-        if str(name).startswith(place)
-    }
-    where = f"the entries under {place[:-1]}" if place else "the entries"
+    prefix = prefix.rstrip(".")
+    where, start = (f"the entries under {prefix}", f"{prefix}.") if prefix else ("the entries", "")
+    entries = {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
     if "out_proj.weight" not in entries:
+        end = ".out_proj.weight"
+        places = ", ".join(name.removesuffix(end) for name in arrays if name.endswith(end))
         raise ValueError(
             f"{where} lack out_proj.weight, which every torch.nn.MultiheadAttention has"
-            + _layers_elsewhere(arrays)
+            + (f". Such layers stand under the prefix {places}" if places else "")
         )
     required = _required(entries)
     wrong = mismatches(entries, required)
@@ -123,14 +119,14 @@ def _from_theirs(theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _required(entries: dict[str, Any]) -> Required:
     """The shapes and dtype of the layer to which the out_proj.weight (M, M) among these belongs."""
     out = on_host(entries["out_proj.weight"])
-    if out is None or out.dtype.kind != "f" or out.ndim != 2:
-        what = described(entries["out_proj.weight"]) if out is None else f"{out.dtype} {out.shape}"
+    if isinstance(out, str) or out.dtype.kind != "f" or out.ndim != 2:
+        what = out if isinstance(out, str) else f"{out.dtype} {out.shape}"
         raise ValueError(f"out_proj.weight is {what}, required are floating-point numbers (M, M)")
     m = out.shape[0]
 
     def input_width(name: str) -> int:  # Mk and Mv are free
         x = on_host(entries.get(name))
-        return x.shape[1] if x is not None and x.ndim == 2 else m
+        return m if isinstance(x, str) or x.ndim != 2 else x.shape[1]
 
     shapes: dict[str, tuple[int, ...]] = {
         "q_proj_weight": (m, m),
@@ -143,13 +139,6 @@ def _required(entries: dict[str, Any]) -> Required:
     if {"in_proj_bias", "out_proj.bias"} & entries.keys():
         shapes |= {"in_proj_bias": (3 * m,), "out_proj.bias": (m,)}
     return {name: (shape, out.dtype) for name, shape in shapes.items()}
-
-
-def _layers_elsewhere(arrays: Mapping[str, Any]) -> str:
-    """A hint where in a larger dictionary such layers stand."""
-    end = ".out_proj.weight"
-    places = [n.removesuffix(end) for n in map(str, arrays) if n.endswith(end)]
-    return ". Such layers stand under the prefix " + ", ".join(places) if places else ""
 
 
 def _beyond_torch(mha: MultiHeadAttention) -> list[str]:

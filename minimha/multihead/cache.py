@@ -25,11 +25,6 @@ class KeyValueCache:
     def __len__(self) -> int:
         return 0 if self.keys is None else int(self.keys.shape[-2])
 
-    def append(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Remember these keys and values, and return all: see `joined`."""
-        self.keys, self.values = self.joined(keys, values)
-        return self.keys, self.values
-
     def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
         """All keys (…, G, S, D) and values (…, G, S, Dv), with these ones at the end, not yet kept.
 

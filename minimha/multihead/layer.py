@@ -23,14 +23,10 @@ from .positions import Rope, alibi
 
 def _of_projections(name: str) -> Any:
     """An attribute of the layer's projections as one of the layer: mha.w_q, to read and to set."""
-
-    def read(mha: MultiHeadAttention) -> Any:
-        return getattr(mha.projections, name)
-
-    def write(mha: MultiHeadAttention, value: Any) -> None:
-        setattr(mha.projections, name, value)
-
-    return property(read, write)
+    return property(
+        lambda mha: getattr(mha.projections, name),
+        lambda mha, value: setattr(mha.projections, name, value),
+    )
 
 
 class MultiHeadAttention(Module):
@@ -38,12 +34,11 @@ class MultiHeadAttention(Module):
 
     d_model       M, the width of query and output, and of key and value unless kdim, vdim are given
     num_heads     H
-    num_kv_heads  G, which divides H: heads of key and value, each shared by H/G query heads. H
-                  unless given; 1 is multi-query attention
-    head_dim      D, M/H unless given
-    v_head_dim    Dv, D unless given
-    kdim, vdim    widths Mk, Mv of key and value for cross-attention; Mk is M, and Mv is Mk, unless
-                  given
+    num_kv_heads  G, which divides H: heads of key and value, each shared by H/G query heads. By
+                  default H; 1 is multi-query attention
+    head_dim      D, by default M/H
+    v_head_dim    Dv, by default D
+    kdim, vdim    widths of key and value for cross-attention: Mk, by default M; Mv, by default Mk
     form          how W^Q, W^K, W^V are held, one of `projections.FORMS`
     bias          whether the projections add b_q, b_k, b_v, b_o
     scale         of the scores, 1/√D unless given

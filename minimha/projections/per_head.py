@@ -9,20 +9,13 @@ from minimha_autograd import ops
 from minimha_autograd.backend import Array, namespace
 
 from ..functional import linear
-from .form import Form, blocks
+from .form import blocks
 from .stacked import Stacked
 
 
 @dataclass(eq=False, repr=False)
-class PerHead(Form):
-    """H + 2·G small matrices: the columns of the stacked ones, a block for each head."""
-
-    w_q: Any  # H of (M, D)
-    w_k: Any  # G of (Mk, D)
-    w_v: Any  # G of (Mv, Dv)
-    b_q: Any  # H of (D,)
-    b_k: Any  # G of (D,)
-    b_v: Any  # G of (Dv,)
+class PerHead(Stacked):
+    """Each weight is a list, H or G blocks of columns of the stacked one: one for each head."""
 
     form = "per-head"
 

@@ -53,16 +53,11 @@ def masked(kind, rng, t, s, num_heads, dtype):
     if kind == "padding":
         return {"mask": mh.masks.padding(lengths)}, {"key_padding_mask": padded}
     if kind == "dense":  # in torch's True means hidden
-        return (
-            {"mask": mh.masks.dense(~hidden) & mh.masks.padding(lengths)},
-            {"attn_mask": torch.tensor(hidden), "key_padding_mask": padded},
-        )
+        visible = mh.masks.dense(~hidden) & mh.masks.padding(lengths)
+        return {"mask": visible}, {"attn_mask": torch.tensor(hidden), "key_padding_mask": padded}
     if kind == "causal":
-        future = torch.ones(t, s, dtype=torch.bool).triu(1)
-        return (
-            {"mask": mh.masks.causal(align="top-left")},
-            {"attn_mask": future, "is_causal": True},
-        )
+        past, future = mh.masks.causal(align="top-left"), torch.ones(t, s, dtype=torch.bool).triu(1)
+        return {"mask": past}, {"attn_mask": future, "is_causal": True}
     bias = rng.standard_normal((B, num_heads, t, s)).astype(dtype)
     bias[..., 1:][rng.random((B, num_heads, t, s - 1)) < 0.3] = -np.inf
     return {"bias": bias}, {"attn_mask": torch.tensor(bias).reshape(-1, t, s)}
@@ -72,9 +67,8 @@ def masked(kind, rng, t, s, num_heads, dtype):
 @pytest.mark.parametrize("mask", ["none", "padding", "dense", "causal", "float"])
 @pytest.mark.parametrize(
     ("widths", "num_heads", "bias"),
-    [(None, H, True), (None, 1, False), ("one", H, False), ("two", H, True), ("three", H, True),
-     ("three", 2, False), ("three", 1, True), ("one", M, True)],
-)  # fmt: skip
+    [(None, H, True), (None, 1, False), ("one", M, False), ("two", H, True), ("three", 2, False)],
+)
 def test_outputs_and_gradients_are_those_of_torch(widths, num_heads, bias, mask, dtype, rng):
     kdim, vdim = WIDTHS[widths or "one"]
     theirs = layer(rng, num_heads, dtype, bias=bias, kdim=kdim, vdim=vdim)
@@ -117,15 +111,6 @@ def test_every_form_computes_what_torch_does(form, rng):
     close(ours(x).data, theirs(*[torch.tensor(x)] * 3)[0], "float64")
 
 
-def test_the_weights_that_torch_averages_are_the_mean_over_our_heads(rng):
-    theirs = layer(rng)
-    ours = interchange.from_torch(theirs.state_dict(), H)
-    x = rng.standard_normal((B, T, M))
-    _, weights = ours(x, return_weights=True)
-    _, averaged = theirs(*[torch.tensor(x)] * 3)
-    close(weights.data.mean(axis=1), averaged, "float64")
-
-
 def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
     theirs = layer(rng)
     ours = interchange.from_torch(theirs.state_dict(), H)
@@ -162,15 +147,12 @@ def test_bfloat16_of_torch_becomes_float32_exactly(rng):
 
 
 def test_a_layer_within_a_larger_module_of_torch(rng):
-    encoder = torch.nn.TransformerEncoderLayer(
-        M, H, 20, dropout=0, batch_first=True, dtype=torch.float64
-    )
-    model = torch.nn.Sequential(torch.nn.Linear(3, M), encoder)
-    ours = interchange.from_torch(model.state_dict(), H, prefix="1.self_attn")
+    encoder = torch.nn.TransformerEncoderLayer(M, H, 20, batch_first=True, dtype=torch.float64)
+    ours = interchange.from_torch(encoder.state_dict(), H, prefix="self_attn")
     x = rng.standard_normal((B, T, M))
-    close(ours(x).data, encoder.self_attn(*[torch.tensor(x)] * 3)[0], "float64")
-    with pytest.raises(ValueError, match=r"the entries lack .* the prefix 1\.self_attn$"):
-        interchange.from_torch(model.state_dict(), H)
+    close(ours(x).data, encoder.eval().self_attn(*[torch.tensor(x)] * 3)[0], "float64")
+    with pytest.raises(TypeError, match=r"not MultiheadAttention: call its state_dict\(\)"):
+        interchange.from_torch(encoder.self_attn, H)
 
 
 def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(rng):
@@ -191,26 +173,11 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(r
         assert part in str(failure.value)
 
 
-def test_the_module_of_torch_itself_is_refused_with_the_fix(rng):
-    with pytest.raises(TypeError, match=r"not MultiheadAttention: call its state_dict\(\)"):
-        interchange.from_torch(layer(rng), H)
-
-
-def test_the_state_of_a_module_may_be_given_as_torch_s_tensors():
-    model, other = mh.Linear(3, 4, rng=1), mh.Linear(3, 4, rng=2)
-    weights = {name: torch.tensor(x) for name, x in interchange.state(model).items()}
-    interchange.set_state(other, weights)
-    np.testing.assert_array_equal(other.weight.data, model.weight.data)
-    assert isinstance(other.weight.data, np.ndarray)
-
-
 def test_a_layer_on_torch_s_arrays_gives_and_takes_its_weights():
     mha = mh.MultiHeadAttention(M, H, form="per-head", rng=1)
     before, theirs = interchange.state(mha), interchange.to_torch(mha)
     mha.to("torch")
-    for name, x in interchange.to_torch(mha).items():
-        np.testing.assert_array_equal(x, theirs[name])
-    interchange.set_state(mha, {name: -x for name, x in before.items()})
+    np.testing.assert_equal(interchange.to_torch(mha), theirs)
+    interchange.set_state(mha, {name: torch.tensor(-x) for name, x in before.items()})
     assert all(isinstance(p.data, torch.Tensor) for p in mha.parameters())
-    for name, x in interchange.state(mha).items():
-        np.testing.assert_array_equal(x, -before[name])
+    np.testing.assert_equal(interchange.state(mha), {name: -x for name, x in before.items()})
