@@ -6,7 +6,7 @@ The generic tests loop over these records. An operation without one fails the su
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,23 +40,27 @@ class Refused(Case):
         self.error, self.match = error, match
 
 
-@dataclass(frozen=True)
+@dataclass
 class Record:
     """An operation and how to test it.
 
     reference  the value, or the values, by NumPy or by a loop, of the same inputs and settings
-    cases      at distinct sizes, with axes of length 0 and 1, and broadcasting where there is any
-    refused    what must raise an error
     analytic   whether the complex step holds, to be demanded of the check
     zero       the inputs whose true gradient is zero
     """
 
     operation: Any
     reference: Callable[..., Any]
-    cases: list[Case]
-    refused: list[Refused]
     analytic: bool = True
     zero: tuple[int, ...] = ()
+    cases: Sequence[Case] = ()
+    refused: Sequence[Refused] = ()
+
+    def at(self, *cases: Case) -> Record:
+        """Sets the cases: distinct sizes, axes of length 0 and 1, broadcasting; and what is refused."""
+        self.refused = [case for case in cases if isinstance(case, Refused)]
+        self.cases = [case for case in cases if case not in self.refused]
+        return self
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -152,6 +156,12 @@ def heads(y, count):
     return np.stack(np.split(y, count, axis=-1), axis=-3)
 
 
+def fused_projections(x, w, b=0.0, num_heads=1, num_kv_heads=1, head_dim=1):
+    counts = num_heads, num_kv_heads, num_kv_heads
+    parts = np.split(x @ w + b, head_dim * np.cumsum(counts[:2]), axis=-1)
+    return tuple(map(heads, parts, counts))
+
+
 def likelihood(logits, targets):
     p = softmaxed(logits)
     return np.mean([-np.log(p[k][targets[k]]) for k in np.ndindex(targets.shape)])
@@ -178,78 +188,60 @@ def attention_record(operation):
     grouped = qkv[0], normal(g, s, d), normal(g, s, dv)
     visible = np.tri(t, s, k=-1, dtype=bool)  # the first query may attend to nothing
     settings = {"mask": visible, "keep": RNG.random((h, t, s)) < 0.7}
-    return Record(
-        operation,
-        looped_attention,
-        [
-            Case(*qkv),
-            Case(*qkv, (h, 1, s), mask=visible, scale=0.3),
-            Case(*qkv, np.where(visible, normal(h, t, s), -np.inf)),
-            Case(*qkv, None, (h,), mask=visible),
-            Case(*qkv, None, None, None, 1.5),
-            Case(*grouped, (t, s), (h,), (h, 1, 1), positive(t, 1), **settings, p=0.3),
-            Case(*grouped, keep=settings["keep"], p=1.0),
-            Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
-            Case((1, d), (1, d), (1, 1)),
-            Case((0, t, d), (0, s, d), (0, s, 1)),
-        ],
-        [
-            Refused(ValueError, "query is .* key is", qkv[0], qkv[2], qkv[1]),
-            Refused(TypeError, "mask .*must be (a )?boolean", *qkv, mask=normal(t, s)),
-        ],
+    return Record(operation, looped_attention).at(
+        Case(*qkv),
+        Case(*qkv, (h, 1, s), mask=visible, scale=0.3),
+        Case(*qkv, np.where(visible, normal(h, t, s), -np.inf)),
+        Case(*qkv, None, (h,), mask=visible),
+        Case(*qkv, None, None, None, 1.5),
+        Case(*grouped, (t, s), (h,), (h, 1, 1), positive(t, 1), **settings, p=0.3),
+        Case(*grouped, keep=settings["keep"], p=1.0),
+        Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
+        Case((1, d), (1, d), (1, 1)),
+        Case((0, t, d), (0, s, d), (0, s, 1)),
+        Refused(ValueError, "query is .* key is", qkv[0], qkv[2], qkv[1]),
+        Refused(TypeError, "mask .*must be (a )?boolean", *qkv, mask=normal(t, s)),
     )
 
 
 def entrywise(operation, reference, draw=normal):
     """The record of a function of one array, entry by entry."""
-    cases = [Case(draw(B, T)), Case(draw(T, 1, M)), Case(draw(0, T)), Case(draw())]
-    refused = [Refused(TypeError, "x must be an array, not a list", [1.0])]
-    return Record(operation, reference, cases, refused)
+    return Record(operation, reference).at(
+        Case(draw(B, T)),
+        Case(draw(T, 1, M)),
+        Case(draw(0, T)),
+        Case(draw()),
+        Refused(TypeError, "x must be an array, not a list", [1.0]),
+    )
 
 
 def pairwise(operation, reference, first=normal, second=normal):
     """The record of a function of two arrays that broadcast, or an array and a number."""
-    cases = [
+    return Record(operation, reference).at(
         Case(first(B, 1, T), second(M, 1)),
         Case(first(T), second(B, T)),
         Case(first(B, T), 1.7),
         Case(1.7, second(B, T)),
         Case(first(0, T), second(1)),
         Case(first(), second()),
-    ]
-    refused = [
-        Refused(
-            ValueError,
-            r"shapes \(5, 2\) and \(5,\) do not broadcast.*a column",
-            first(T, B),
-            second(T),
-        ),
-        Refused(
-            TypeError, "is .* of float64, b is .* of float32", first(T), second(T).astype("float32")
-        ),
-        Refused(TypeError, "b must be an array, not a list", first(T), [1.0]),
-    ]
-    return Record(operation, reference, cases, refused)
+        Refused(ValueError, r"\(5, 2\) and \(5,\) do not broadcast.*a column", (T, B), (T,)),
+        Refused(TypeError, "is .* of float64, b is .* of float32", (T,), SINGLE),
+        Refused(TypeError, "b must be an array, not a list", (T,), [1.0]),
+    )
 
 
-def reducing(operation, reference):
-    """The record of a function that reduces axes."""
-    cases = [
+def reducing(operation, reference, *more):
+    """The record of a function that reduces axes; more cases for one that can reduce nothing."""
+    return Record(operation, reference).at(
         Case((B, T, M)),
         Case((B, T, M), axis=(0, -1)),
         Case((B, T), axis=1, keepdims=True),
         Case((B, 1, T), axis=1),
-        Case((0, T), axis=1),
-        Case(()),
-    ]
-    refused = [
-        Refused(
-            IndexError, "axis 2 is not among the axes of x, which are from -2 to 1", (B, T), axis=2
-        ),
+        *more,
+        Refused(IndexError, "axis 2 .* of x, which are from -2 to 1", (B, T), axis=2),
         Refused(ValueError, "names an axis twice", (B, T), axis=(1, -1)),
         Refused(TypeError, "sum|axis must be an integer or a tuple", (B, T), axis="T"),
-    ]
-    return Record(operation, reference, cases, refused)
+    )
 
 
 def by_axis(function):
@@ -278,514 +270,328 @@ def log_of_sum(x, axis=None, keepdims=False):
 
 BITS = RNG.random((B, T)) < 0.5
 ORDER = RNG.permutation(B * T).reshape(B, T)  # positions
+SINGLE = np.ones(T, "float32")
 ROWS = np.array([3, 0, 3, -1])  # an entry twice, and one from the end
-KEYS = [
-    1,
-    (0, -1),
-    (..., slice(None, None, -2)),
-    (None, slice(1, 4), None, 1),
-    ROWS[:2] % 2,
-    (slice(None), ROWS),
-    (slice(None), ROWS, slice(1, 3)),
-    (0, slice(None), np.array([[1, 1], [0, 7]])),
-    (np.array([[0], [1]]), ROWS, 2),
-    BITS,
-    (slice(None), BITS[0], 1),
-    [1, 0, 1],
-    slice(0, 0),
-]
+ALL = slice(None)
+SLICES = 1, (0, -1), (..., slice(None, None, -2)), (None, slice(1, 4), None, 1), slice(0, 0)
+LISTS = [1, 0, 1], ROWS[:2] % 2, (ALL, ROWS), (ALL, ROWS, slice(1, 3)), BITS, (ALL, BITS[0], 1)
+PAIRS = (0, ALL, np.array([[1, 1], [0, 7]])), (np.array([[0], [1]]), ROWS, 2)
+EMPTY = Case((0, T), axis=1), Case(())
 
 RECORDS = [
-    pairwise(ops.add, np.add),
-    pairwise(ops.subtract, np.subtract),
-    pairwise(ops.multiply, np.multiply),
+    *[
+        pairwise(getattr(ops, name), getattr(np, name))
+        for name in ("add", "subtract", "multiply", "maximum", "minimum")
+    ],
     pairwise(ops.divide, np.divide, second=positive),
     pairwise(ops.pow, np.power, first=positive),
-    pairwise(ops.maximum, np.maximum),
-    pairwise(ops.minimum, np.minimum),
-    entrywise(ops.negative, np.negative),
-    entrywise(ops.abs, np.abs),
-    entrywise(ops.exp, np.exp),
-    entrywise(ops.expm1, np.expm1),
-    entrywise(ops.log, np.log, positive),
-    entrywise(ops.log1p, np.log1p, positive),
-    entrywise(ops.sqrt, np.sqrt, positive),
-    entrywise(ops.tanh, np.tanh),
-    entrywise(ops.sin, np.sin),
-    entrywise(ops.cos, np.cos),
-    entrywise(ops.erf, lambda x: np.array([math.erf(v) for v in x.ravel()]).reshape(x.shape)),
-    Record(
-        ops.where,
-        np.where,
-        [
-            Case(BITS, (T,), (B, 1)),
-            Case(BITS[:, :1], (B, T), 0.5),
-            Case(BITS[0], -1.0, (B, 1)),
-            Case(BITS[:0], (0, T), (1,)),
-        ],
-        [
-            Refused(TypeError, "condition must be a boolean array, not of dtype", (T,), (T,), (T,)),
-            Refused(ValueError, "do not broadcast", BITS, (B,), (B,)),
-        ],
+    *[
+        entrywise(getattr(ops, name), getattr(np, name))
+        for name in ("negative", "abs", "exp", "expm1", "tanh", "sin", "cos")
+    ],
+    *[
+        entrywise(getattr(ops, name), getattr(np, name), positive)
+        for name in ("log", "log1p", "sqrt")
+    ],
+    entrywise(ops.erf, np.vectorize(math.erf, otypes=[float])),
+    Record(ops.where, np.where).at(
+        Case(BITS, (T,), (B, 1)),
+        Case(BITS[:, :1], (B, T), 0.5),
+        Case(BITS[0], -1.0, (B, 1)),
+        Case(BITS[:0], (0, T), (1,)),
+        Refused(TypeError, "condition must be a boolean array, not of dtype", (T,), (T,), (T,)),
+        Refused(ValueError, "do not broadcast", BITS, (B,), (B,)),
+    ),
+    Record(ops.clip, lambda x, min=None, max=None: np.clip(x, min, max)).at(
+        Case((B, T), min=-0.5, max=0.8),
+        Case((), max=0.1),
+        Case((0, T), min=0.0),
+        Refused(TypeError, "clip: x must be an array", "x", min=0.0),
+    ),
+    Record(ops.astype, lambda x, dtype: x.astype(dtype), analytic=False).at(
+        Case((B, T), dtype="float64"),
+        Case((0, 1), dtype="float64"),
+        Refused(TypeError, "float99", (T,), dtype="float99"),
+    ),
+    reducing(ops.sum, np.sum, *EMPTY),
+    reducing(ops.mean, np.mean, *EMPTY),
+    reducing(ops.var, variance, *EMPTY),
+    reducing(ops.max, np.max),
+    reducing(ops.min, np.min),
+    reducing(ops.logsumexp, log_of_sum, *EMPTY),
+    Record(ops.cumsum, np.cumsum).at(
+        Case((B, T, M), axis=1),
+        Case((B, T), axis=-1),
+        Case((T, 1), axis=1),
+        Case((0, T), axis=0),
+        Refused(IndexError, "axis -3 is not among the axes", (B, T), axis=-3),
+    ),
+    Record(ops.matmul, np.matmul).at(
+        Case((B, 1, T, D), (H, D, M)),
+        Case((B, T, D), (D, M)),
+        Case((T, D), (D, M)),
+        Case((D,), (D,)),
+        Case((B, T, D), (D,)),
+        Case((D,), (B, D, M)),
+        Case((0, T, D), (D, M)),
+        Case((B, T, 0), (0, M)),
+        Refused(ValueError, "need the same K, not 6 and 8; b.mT would fit", (T, D), (M, D)),
+        Refused(ValueError, "need the same K, not 6 and 5; a.mT would fit", (T, D), (T, M)),
+        Refused(ValueError, "do not broadcast", (B, T, D), (H, D, M)),
+        Refused((TypeError, ValueError), r"\* multiplies by a number", (T, D), 2.0),
+    ),
+    Record(ops.einsum, np.einsum).at(
+        Case("ij,jk->ik", (T, D), (D, M)),
+        Case("bhtd,bhsd->bhts", (B, H, T, D), (B, H, S, D)),
+        Case("...ij,...jk->...ik", (H, B, T), (S, H, T, D)),
+        Case("ijk,k->j", (B, T, M), (M,)),
+        Case("ij,ij->", (B, T), (B, T)),
+        Case("ij,kj->ik", (B, 1), (S, T)),
+        Case("ij,jk->ik", (T, 0), (0, M)),
+        Refused(ValueError, r"a is .* \(2, 5\)", "ij,jk->ik", (B, T), (D, M)),
+        Refused(ValueError, "is about 2 arrays, not 1", "ij,jk->ik", (B, T)),
+        Refused(ValueError, "ij->k", "ij->k", (B, T)),
+        Refused(ValueError, "no letter twice in a term", "ii->i", (B, B)),
+        Refused(ValueError, "needs an arrow", "ij,jk", (B, T), (T, M)),
+    ),
+    Record(ops.outer, np.outer).at(
+        Case((T,), (M,)), Case((1,), (0,)), Refused(ValueError, "must be vectors", (T, 1), (M,))
+    ),
+    Record(ops.reshape, lambda x, shape: np.reshape(x, shape)).at(
+        Case((B, T, S), shape=(S, -1)),
+        Case((B, T), shape=-1),
+        Case((1,), shape=()),
+        Case((0, T), shape=(T, 0)),
+        Refused(ValueError, r"^reshape: .*x is .* \(2, 5\)", (B, T), shape=(3, -1)),
+    ),
+    Record(ops.permute_dims, np.transpose).at(
+        Case((B, T, M), axes=(2, 0, -2)),
+        Case((0, 1), axes=(1, 0)),
+        Refused(ValueError, r"^permute_dims: .*x is .* \(2, 5\)", (B, T), axes=(0, 0)),
+    ),
+    Record(ops.transpose, lambda x, axis1=-2, axis2=-1: np.swapaxes(x, axis1, axis2)).at(
+        Case((B, T, M)),
+        Case((B, 1, M), axis1=0, axis2=-1),
+        Case((0, 1)),
+        Refused(IndexError, "is not among the axes of x, which are from -1 to 0", (T,)),
+    ),
+    Record(ops.matrix_transpose, lambda x: np.swapaxes(x, -1, -2)).at(
+        Case((B, T, M)), Case((0, 1)), Refused(ValueError, "a matrix has two axes at least", (T,))
+    ),
+    Record(ops.broadcast_to, np.broadcast_to).at(
+        Case((T, 1), shape=(B, T, M)),
+        Case((), shape=(B,)),
+        Case((1, T), shape=(0, T)),
+        Case((T, 1), shape=(T, 9000)),
+        Refused(ValueError, r"^broadcast_to: .*x is .* \(5,\)", (T,), shape=(T, B)),
+    ),
+    Record(ops.expand_dims, lambda x, axis=0: np.expand_dims(x, axis)).at(
+        Case((B, T)),
+        Case((B, T), axis=-1),
+        Case((0,), axis=1),
+        Case(()),
+        Refused(IndexError, r"^expand_dims: .*x is .* \(2, 5\)", (B, T), axis=3),
+    ),
+    Record(ops.squeeze, np.squeeze).at(
+        Case((1, T, 1)),
+        Case((1, T, 1), axis=-1),
+        Case((B, 1, T, 1), axis=(1, 3)),
+        Case((1, 0)),
+        Refused(ValueError, "axis 0 is not of length 1", (B, T), axis=0),
+        Refused(IndexError, "axis 2 is not among the axes", (B, 1), axis=2),
+        Refused(IndexError, "axes of x, which are none", np.asarray(1.0), axis=0),
+    ),
+    Record(ops.concat, by_axis(np.concatenate)).at(
+        Case((B, T), (B, 1), (B, M), axis=1),
+        Case((B, T), (0, T)),
+        Case((T,), axis=-1),
+        Refused(ValueError, r"array 0 is .* \(2, 5\).*, array 1 is .* \(2, 8\)", (B, T), (B, M)),
+        Refused(TypeError, "expected an array, got none"),
+        Refused(TypeError, "array 1 is .* of float32", (B,), SINGLE),
+    ),
+    Record(ops.stack, by_axis(np.stack)).at(
+        Case((B, T), (B, T), axis=-1),
+        Case((0,), (0,)),
+        Case(()),
+        Refused(ValueError, r"array 0 is .* \(2,\).*, array 1 is .* \(5,\)", (B,), (T,)),
+    ),
+    Record(ops.split, cut).at(
+        Case((B, D), sections=3, axis=1),
+        Case((T, M), sections=(1, 1, 3)),
+        Case((0, M), sections=2),
+        Refused(ValueError, "an axis of length 5 has no 3 equal parts", (T,), sections=3),
+    ),
+    Record(ops.pad, lambda x, pad_width, value=0.0: np.pad(x, pad_width, constant_values=value)).at(
+        Case((B, T), pad_width=((1, 2), (0, 3))),
+        Case((B, 1), pad_width=1, value=2.5),
+        Case((0, T), pad_width=(2, 0)),
+        Refused(ValueError, "pad_width must be integers of at least 0", (T,), pad_width=-1),
+    ),
+    Record(ops.flip, np.flip).at(
+        Case((B, T), axis=-1),
+        Case((B, T, M)),
+        Case((B, T, M), axis=(0, 2)),
+        Case((0, 1), axis=0),
+        Refused(IndexError, "axis 2 is not among", (B, T), axis=2),
+    ),
+    Record(ops.repeat, np.repeat).at(
+        Case((B, T, M), repeats=3, axis=1),
+        Case((B, T), repeats=2),
+        Case((1, T), repeats=0, axis=-1),
+        Case((0, T), repeats=2, axis=0),
+        Refused(IndexError, "axis 2 is not among", (B, T), repeats=2, axis=2),
+    ),
+    Record(ops.to_device, lambda x, device: x).at(
+        Case((B, T), device="cpu"),
+        Case((0, 1), device="cpu"),
+        Refused(ValueError, "no device 'moon': there are", (T,), device="moon"),
+    ),
+    Record(ops.getitem, lambda x, key: x[key]).at(
+        *[Case((B, T, M), key=key) for key in (*SLICES, *LISTS, *PAIRS)],
+        Case((0, T), key=np.array([], int)),
+        Refused(IndexError, "out of bounds|out of range", (B, T), key=2),
+        Refused(IndexError, "out of bounds|out of range", (B, T), key=np.array([5])),
+        Refused(TypeError, "an index must be integers or booleans, not float64", (T,), key=[0.5]),
+        Refused(TypeError, "an index must be integers, slices", (T,), key=1.0),
+        Refused(TypeError, "an index must be integers, slices", (T,), key=np.array(True)),
+        Refused(IndexError, "boolean|mask|shape", (T,), key=BITS[0][:3]),
+    ),
+    Record(ops.gather, lambda x, indices, axis=0: np.take(x, indices, axis=axis)).at(
+        Case((T, M), INDICES),
+        Case((B, T, M), ROWS, axis=1),
+        Case((T, 1), np.array(2)),
+        Case((T, M), np.zeros((0, 3), dtype=int)),
+        Refused(TypeError, "indices must be an array of integers", (T,), (T,)),
+        Refused(IndexError, "out of bounds|out of range", (T,), np.array([T])),
+        Refused(IndexError, "axis 1 is not among", (T,), ROWS, axis=1),
+    ),
+    Record(ops.scatter_add, added_at).at(
+        Case((T, M), ROWS, (4, M)),
+        Case((B, T, 1), ROWS, (B, 4, 1), axis=1),
+        Case((T, M), np.zeros(0, dtype=int), (0, M)),
+        Refused(TypeError, "indices must be an array of integers", (T,), (1,), (1,)),
+        Refused(ValueError, "broadcast|shape|size", (T, M), ROWS, (3, M)),
     ),
     Record(
-        ops.clip,
-        lambda x, min=None, max=None: np.clip(x, min, max),
-        [
-            Case((B, T), min=-0.5, max=0.8),
-            Case((T, 1), min=0.0),
-            Case((T,), max=0.1),
-            Case((0, T), min=0.0),
-            Case(np.array(0.3), min=0.0),
-        ],
-        [Refused(TypeError, "clip: x must be an array", "x", min=0.0)],
+        ops.take_along_axis, lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis)
+    ).at(
+        Case((B, T), INDICES % T),
+        Case((T, M), ROWS[:, None] % 3, axis=0),
+        Case((T, 1), ROWS[:, None], axis=0),
+        Case((0, T), np.zeros((0, 2), dtype=int)),
+        Refused(ValueError, "the same number of axes", (B, T), ROWS),
+        Refused(TypeError, "indices must be an array of integers", (B, T), (B, T)),
+        Refused(IndexError, "out of bounds|out of range", (B, T), INDICES + T),
     ),
-    Record(
-        ops.astype,
-        lambda x, dtype: x.astype(dtype),
-        [Case((B, T), dtype="float64"), Case((0, 1), dtype="float64")],
-        [Refused(TypeError, "float99", (T,), dtype="float99")],
-        analytic=False,
+    Record(functional.softmax, lambda x, axis=-1, mask=True: softmaxed(x, axis=axis, mask=mask)).at(
+        Case((B, T, S)),
+        Case((B, T), axis=0),
+        Case((B, 0)),
+        Case((B, 1)),
+        Case((B, T, S), mask=MASK[:, 0]),
+        Refused(IndexError, "axis 2 is not among the axes", (B, T), axis=2),
+        Refused(TypeError, "mask must be a boolean array", (B, T), mask=normal(B, T)),
     ),
-    reducing(ops.sum, np.sum),
-    reducing(ops.mean, np.mean),
-    reducing(ops.var, variance),
-    Record(ops.max, np.max, reducing(None, None).cases[:4], reducing(None, None).refused),
-    Record(ops.min, np.min, reducing(None, None).cases[:4], reducing(None, None).refused),
-    reducing(ops.logsumexp, log_of_sum),
-    Record(
-        ops.cumsum,
-        np.cumsum,
-        [
-            Case((B, T, M), axis=1),
-            Case((B, T), axis=-1),
-            Case((T, 1), axis=1),
-            Case((0, T), axis=0),
-        ],
-        [Refused(IndexError, "axis -3 is not among the axes", (B, T), axis=-3)],
-    ),
-    Record(
-        ops.matmul,
-        np.matmul,
-        [
-            Case((B, 1, T, D), (H, D, M)),
-            Case((B, T, D), (D, M)),
-            Case((T, D), (D, M)),
-            Case((D,), (D,)),
-            Case((B, T, D), (D,)),
-            Case((D,), (B, D, M)),
-            Case((1, D), (D, 1)),
-            Case((0, T, D), (D, M)),
-            Case((B, T, 0), (0, M)),
-        ],
-        [
-            Refused(ValueError, "need the same K, not 6 and 8; b.mT would fit", (T, D), (M, D)),
-            Refused(ValueError, "need the same K, not 6 and 5; a.mT would fit", (T, D), (T, M)),
-            Refused(ValueError, "do not broadcast", (B, T, D), (H, D, M)),
-            Refused((TypeError, ValueError), r"\* multiplies by a number", (T, D), 2.0),
-        ],
-    ),
-    Record(
-        ops.einsum,
-        np.einsum,
-        [
-            Case("ij,jk->ik", normal(T, D), normal(D, M)),
-            Case("bhtd,bhsd->bhts", normal(B, H, T, D), normal(B, H, S, D)),
-            Case("...ij,...jk->...ik", normal(H, B, T), normal(S, H, T, D)),
-            Case("i,j->ij", normal(T), normal(M)),
-            Case("ijk,k->j", normal(B, T, M), normal(M)),
-            Case("ij,ij->", normal(B, T), normal(B, T)),
-            Case("ij,kj->ik", normal(B, 1), normal(S, T)),
-            Case("ij->", normal(0, T)),
-            Case("ij,jk->ik", normal(T, 0), normal(0, M)),
-        ],
-        [
-            Refused(ValueError, r"a is .* \(2, 5\)", "ij,jk->ik", normal(B, T), normal(D, M)),
-            Refused(ValueError, "is about 2 arrays, not 1", "ij,jk->ik", normal(B, T)),
-            Refused(ValueError, "ijk->i", "ijk->i", normal(B, T)),
-            Refused(ValueError, "ij->k", "ij->k", normal(B, T)),
-            Refused(ValueError, "no letter twice in a term", "ii->i", normal(B, B)),
-            Refused(ValueError, "needs an arrow", "ij,jk", normal(B, T), normal(T, M)),
-        ],
-    ),
-    Record(
-        ops.outer,
-        np.outer,
-        [Case((T,), (M,)), Case((1,), (0,))],
-        [Refused(ValueError, "must be vectors", (T, 1), (M,))],
-    ),
-    Record(
-        ops.reshape,
-        lambda x, shape: np.reshape(x, shape),
-        [
-            Case((B, T, S), shape=(S, -1)),
-            Case((B, T), shape=-1),
-            Case((1,), shape=()),
-            Case((0, T), shape=(T, 0)),
-        ],
-        [
-            Refused(
-                ValueError,
-                r"^reshape: .*x is .* \(2, 5\)",
-                (B, T),
-                shape=(3, -1),
-            )
-        ],
-    ),
-    Record(
-        ops.permute_dims,
-        lambda x, axes: np.transpose(x, axes),
-        [Case((B, T, M), axes=(2, 0, -2)), Case((0, 1), axes=(1, 0))],
-        [Refused(ValueError, r"^permute_dims: .*x is .* \(2, 5\)", (B, T), axes=(0, 0))],
-    ),
-    Record(
-        ops.transpose,
-        lambda x, axis1=-2, axis2=-1: np.swapaxes(x, axis1, axis2),
-        [Case((B, T, M)), Case((B, 1, M), axis1=0, axis2=-1), Case((0, 1))],
-        [Refused(IndexError, "is not among the axes of x, which are from -1 to 0", (T,))],
-    ),
-    Record(
-        ops.matrix_transpose,
-        lambda x: np.swapaxes(x, -1, -2),
-        [Case((B, T, M)), Case((0, 1))],
-        [Refused(ValueError, "a matrix has two axes at least", (T,))],
-    ),
-    Record(
-        ops.broadcast_to,
-        lambda x, shape: np.broadcast_to(x, shape),
-        [
-            Case((T, 1), shape=(B, T, M)),
-            Case((), shape=(B,)),
-            Case((1, T), shape=(0, T)),
-            Case((T, 1), shape=(T, 9000)),
-        ],
-        [Refused(ValueError, r"^broadcast_to: .*x is .* \(5,\)", (T,), shape=(T, B))],
-    ),
-    Record(
-        ops.expand_dims,
-        lambda x, axis=0: np.expand_dims(x, axis),
-        [Case((B, T)), Case((B, T), axis=-1), Case((0,), axis=1), Case(())],
-        [Refused(IndexError, r"^expand_dims: .*x is .* \(2, 5\)", (B, T), axis=3)],
-    ),
-    Record(
-        ops.squeeze,
-        lambda x, axis=None: np.squeeze(x, axis),
-        [Case((1, T, 1)), Case((1, T, 1), axis=-1), Case((B, 1, T, 1), axis=(1, 3)), Case((1, 0))],
-        [
-            Refused(ValueError, "axis 0 is not of length 1", (B, T), axis=0),
-            Refused(IndexError, "axis 2 is not among the axes", (B, 1), axis=2),
-            Refused(IndexError, "axes of x, which are none", np.asarray(1.0), axis=0),
-        ],
-    ),
-    Record(
-        ops.concat,
-        by_axis(np.concatenate),
-        [Case((B, T), (B, 1), (B, M), axis=1), Case((B, T), (0, T)), Case((T,), axis=-1)],
-        [
-            Refused(
-                ValueError, r"array 0 is .* \(2, 5\).*, array 1 is .* \(2, 8\)", (B, T), (B, M)
-            ),
-            Refused(TypeError, "expected an array, got none"),
-            Refused(TypeError, "array 1 is .* of float32", (B,), normal(B).astype("float32")),
-        ],
-    ),
-    Record(
-        ops.stack,
-        by_axis(np.stack),
-        [Case((B, T), (B, T), axis=-1), Case((0,), (0,)), Case(())],
-        [Refused(ValueError, r"array 0 is .* \(2,\).*, array 1 is .* \(5,\)", (B,), (T,))],
-    ),
-    Record(
-        ops.split,
-        cut,
-        [
-            Case((B, D), sections=3, axis=1),
-            Case((T, M), sections=(1, 1, 3)),
-            Case((0, M), sections=2),
-            Case((1, M), sections=1),
-        ],
-        [Refused(ValueError, "an axis of length 5 has no 3 equal parts", (T,), sections=3)],
-    ),
-    Record(
-        ops.pad,
-        lambda x, pad_width, value=0.0: np.pad(x, pad_width, constant_values=value),
-        [
-            Case((B, T), pad_width=((1, 2), (0, 3))),
-            Case((B, 1), pad_width=1, value=2.5),
-            Case((0, T), pad_width=(2, 0)),
-        ],
-        [Refused(ValueError, "pad_width must be integers of at least 0", (T,), pad_width=-1)],
-    ),
-    Record(
-        ops.flip,
-        lambda x, axis=None: np.flip(x, axis),
-        [
-            Case((B, T), axis=-1),
-            Case((B, T, M)),
-            Case((B, T, M), axis=(0, 2)),
-            Case((0, 1), axis=0),
-        ],
-        [Refused(IndexError, "axis 2 is not among", (B, T), axis=2)],
-    ),
-    Record(
-        ops.repeat,
-        lambda x, repeats, axis=None: np.repeat(x, repeats, axis),
-        [
-            Case((B, T, M), repeats=3, axis=1),
-            Case((B, T), repeats=2),
-            Case((1, T), repeats=0, axis=-1),
-            Case((0, T), repeats=2, axis=0),
-        ],
-        [Refused(IndexError, "axis 2 is not among", (B, T), repeats=2, axis=2)],
-    ),
-    Record(
-        ops.to_device,
-        lambda x, device: x,
-        [Case((B, T), device="cpu"), Case((0, 1), device="cpu")],
-        [Refused(ValueError, "no device 'moon': there are", (T,), device="moon")],
-    ),
-    Record(
-        ops.getitem,
-        lambda x, key: x[key],
-        [Case((B, T, M), key=key) for key in KEYS] + [Case((0, T), key=np.array([], int))],
-        [
-            Refused(IndexError, "out of bounds|out of range", (B, T), key=2),
-            Refused(IndexError, "out of bounds|out of range", (B, T), key=np.array([5])),
-            Refused(
-                TypeError, "an index must be integers or booleans, not float64", (T,), key=[0.5]
-            ),
-            Refused(TypeError, "an index must be integers, slices", (T,), key=1.0),
-            Refused(TypeError, "an index must be integers, slices", (T,), key=True),
-            Refused(IndexError, "boolean|mask|shape", (T,), key=BITS[0][:3]),
-        ],
-    ),
-    Record(
-        ops.gather,
-        lambda x, indices, axis=0: np.take(x, indices, axis=axis),
-        [
-            Case((T, M), INDICES),
-            Case((B, T, M), ROWS, axis=1),
-            Case((T, 1), np.array(2)),
-            Case((T, M), np.zeros((0, 3), dtype=int)),
-        ],
-        [
-            Refused(TypeError, "indices must be an array of integers", (T,), (T,)),
-            Refused(IndexError, "out of bounds|out of range", (T,), np.array([T])),
-            Refused(IndexError, "axis 1 is not among", (T,), ROWS, axis=1),
-        ],
-    ),
-    Record(
-        ops.scatter_add,
-        added_at,
-        [
-            Case((T, M), ROWS, (4, M)),
-            Case((B, T, 1), ROWS, (B, 4, 1), axis=1),
-            Case((T, M), np.zeros(0, dtype=int), (0, M)),
-        ],
-        [
-            Refused(TypeError, "indices must be an array of integers", (T,), (1,), (1,)),
-            Refused(ValueError, "broadcast|shape|size", (T, M), ROWS, (3, M)),
-        ],
-    ),
-    Record(
-        ops.take_along_axis,
-        lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis),
-        [
-            Case((B, T), INDICES % T),
-            Case((T, M), ROWS[:, None] % 3, axis=0),
-            Case((T, 1), ROWS[:, None], axis=0),
-            Case((0, T), np.zeros((0, 2), dtype=int)),
-        ],
-        [
-            Refused(ValueError, "the same number of axes", (B, T), ROWS),
-            Refused(TypeError, "indices must be an array of integers", (B, T), (B, T)),
-            Refused(IndexError, "out of bounds|out of range", (B, T), INDICES + T),
-        ],
-    ),
-    Record(
-        functional.softmax,
-        lambda x, axis=-1, mask=True: softmaxed(x, axis=axis, mask=mask),
-        [
-            Case((B, T, S)),
-            Case((B, T), axis=0),
-            Case((B, 0)),
-            Case((B, 1)),
-            Case((B, T, S), mask=MASK[:, 0]),
-        ],
-        [
-            Refused(IndexError, "axis 2 is not among the axes", (B, T), axis=2),
-            Refused(TypeError, "mask must be a boolean array", (B, T), mask=normal(B, T)),
-        ],
-    ),
-    Record(
-        functional.sink_softmax,
-        softmaxed,
-        [
-            Case((B, T, S), (B, 1, 1)),
-            Case((B, T, S), (B, T, 1), mask=MASK[:, 0]),
-            Case((B, 0), (1,)),
-            Case((B, 1), (B, 1)),
-        ],
-        [Refused(TypeError, "mask must be a boolean", (B, T), (1,), mask=normal(T))],
+    Record(functional.sink_softmax, softmaxed).at(
+        Case((B, T, S), (B, 1, 1)),
+        Case((B, T, S), (B, T, 1), mask=MASK[:, 0]),
+        Case((B, 0), (1,)),
+        Case((B, 1), (B, 1)),
+        Refused(TypeError, "mask must be a boolean", (B, T), (1,), mask=normal(T)),
     ),
     *map(attention_record, attention.IMPLEMENTATIONS.values()),
-    Record(
-        attention.pair_scores,
-        lambda query, key, mask=True: (
-            np.where(mask, query @ doubled(key, query).mT, 0.0)
-            if np.ndim(mask) and not np.all(np.isfinite(query))
-            else query @ doubled(key, query).mT
-        ),
-        [Case((B, 4, T, D), (B, 2, S, D)), Case(*QKV[:2], mask=MASK), Case((T, 1), (0, 1))],
-        [Refused(ValueError, "query is .* key is", (B, T, D), (B, S, M))],
+    Record(attention.pair_scores, lambda query, key, mask=True: query @ doubled(key, query).mT).at(
+        Case((B, 4, T, D), (B, 2, S, D)),
+        Case(*QKV[:2], mask=MASK),
+        Case((T, 1), (0, 1)),
+        Refused(ValueError, "query is .* key is", (B, T, D), (B, S, M)),
     ),
     Record(
-        attention.weighted_sum,
-        lambda weights, value, mask=None: weights @ doubled(value, weights),
-        [Case((B, 4, T, S), (B, 2, S, DV)), Case((T, 1), (1, DV)), Case((B, T, 0), (B, 0, 1))],
-        [Refused(ValueError, "weights is .* value is", (B, T, S), (B, T, DV))],
+        attention.weighted_sum, lambda weights, value, mask=None: weights @ doubled(value, weights)
+    ).at(
+        Case((B, 4, T, S), (B, 2, S, DV)),
+        Case((T, 1), (1, DV)),
+        Case((B, T, 0), (B, 0, 1)),
+        Refused(ValueError, "weights is .* value is", (B, T, S), (B, T, DV)),
+    ),
+    # zero: the key bias adds the same to every score of a query
+    Record(mh.multi_head_attention, looped_multi_head, zero=(8,)).at(
+        Case(*SEQUENCES, *WEIGHTS, *BIASES, num_heads=H),
+        Case(*SEQUENCES, *WEIGHTS, num_heads=H, mask=MASK),
+        Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5),
     ),
     Record(
-        mh.multi_head_attention,
-        looped_multi_head,
-        [
-            Case(*SEQUENCES, *WEIGHTS, *BIASES, num_heads=H),
-            Case(*SEQUENCES, *WEIGHTS, num_heads=H, mask=MASK),
-        ],
-        [Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5)],
-        zero=(8,),  # the key bias adds the same to every score of a query
+        mh.projections.project_in, lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads)
+    ).at(
+        Case((B, T, M), (M, H * D), (H * D,), num_heads=H),
+        Case((1, M), (M, D), num_heads=1),
+        Refused(ValueError, "need the same K|x is", (B, T, M), (T, M), num_heads=1),
     ),
-    Record(
-        mh.projections.project_in,
-        lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads),
-        [Case((B, T, M), (M, H * D), (H * D,), num_heads=H), Case((1, M), (M, D), num_heads=1)],
-        [Refused(ValueError, "need the same K|x is", (B, T, M), (T, M), num_heads=1)],
-    ),
-    Record(
-        mh.projections.project_fused,
-        lambda x, w, b=0.0, num_heads=1, num_kv_heads=1, head_dim=1: tuple(
-            heads(part, n)
-            for part, n in zip(
-                np.split(
-                    x @ w + b,
-                    [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim],
-                    axis=-1,
-                ),
-                (num_heads, num_kv_heads, num_kv_heads),
-                strict=True,
-            )
-        ),
-        [
-            Case(
-                (B, T, 3),
-                (3, 6 * D + 2 * DV),
-                (6 * D + 2 * DV,),
-                num_heads=4,
-                num_kv_heads=2,
-                head_dim=D,
-            ),
-            Case((1, M), (M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
-        ],
-        [Refused(ValueError, "x is", (B, T, M), (T, M), num_heads=1, num_kv_heads=1, head_dim=1)],
+    Record(mh.projections.project_fused, fused_projections).at(
+        Case((B, T, 3), (3, 50), (50,), num_heads=4, num_kv_heads=2, head_dim=D),
+        Case((1, M), (M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
+        Refused(ValueError, "x is", (B, T, M), (T, M), num_heads=1, num_kv_heads=1, head_dim=1),
     ),
     Record(
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
-        [Case((B, H, T, DV), (H * DV, M), (M,)), Case((1, 1, T, D), (D, M))],
-        [Refused(ValueError, "H·D = 21 rows.* w is", (B, H, T, DV), (T, M))],
+    ).at(
+        Case((B, H, T, DV), (H * DV, M), (M,)),
+        Case((1, 1, T, D), (D, M)),
+        Refused(ValueError, "H·D = 21 rows.* w is", (B, H, T, DV), (T, M)),
     ),
-    Record(
-        functional.layer_norm,
-        normed,
-        [Case((B, T, M), (M,), (M,)), Case((0, M), (M,), (M,))],
-        [Refused(ValueError, "x is .* weight is", (B, T), (M,), (M,))],
+    Record(functional.layer_norm, normed).at(
+        Case((B, T, M), (M,), (M,)),
+        Case((0, M), (M,), (M,)),
+        Refused(ValueError, "x is .* weight is", (B, T), (M,), (M,)),
     ),
-    Record(
-        functional.rms_norm,
-        root_mean_square_normed,
-        [
-            Case((B, T, M), (M,)),
-            Case((M,), (M,), eps=0.0),
-            Case((T, 1), (1,), eps=0.1),
-            Case((0, M), (M,)),
-        ],
-        [
-            Refused(ValueError, "the same width M.*x is .* weight is", (B, T), (M,)),
-            Refused(ValueError, "the same width M, at least 1", (B, 0), (0,)),
-            Refused(ValueError, "the same width M", (), (1,)),
-            Refused(ValueError, "eps must be at least 0, not -1", (M,), (M,), eps=-1.0),
-            Refused(
-                TypeError,
-                "x is .* of float32.*weight is .* of float64",
-                normal(M).astype("float32"),
-                (M,),
-            ),
-        ],
+    Record(functional.rms_norm, root_mean_square_normed).at(
+        Case((B, T, M), (M,)),
+        Case((M,), (M,), eps=0.0),
+        Case((T, 1), (1,), eps=0.1),
+        Case((0, M), (M,)),
+        Refused(ValueError, "the same width M.*x is .* weight is", (B, T), (M,)),
+        Refused(ValueError, "the same width M, at least 1", (B, 0), (0,)),
+        Refused(ValueError, "eps must be at least 0, not -1", (M,), (M,), eps=-1.0),
+        Refused(TypeError, "x is .* float32.*weight is .* float64", SINGLE, (M,)),
     ),
-    Record(
-        functional.rope,
-        turned,
-        [
-            Case((B, H, T, D)),
-            Case((T, D), offset=7, base=100.0),
-            Case((B, H, T, M), positions=np.array([9, 0, 3, 3, -2]), width=4),
-            Case((B, H, T, M), positions=ORDER, interleaved=True, width=6),
-            Case((B, H, T, D), positions=ORDER[:, None]),
-            Case((B, H, T, D), positions=np.arange(H * T).reshape(1, H, T)),
-            Case((B, T, D), positions=ORDER.astype("int8"), interleaved=True),
-            Case((H, 1, 2), offset=-3),
-            Case((B, 0, D), interleaved=True),
-            Case((0, T, D)),
-        ],
-        [
-            Refused(ValueError, "width = 7 must be even.*; width=6 leaves", (T, DV)),
-            Refused(ValueError, "from 2 to D = 6", (T, D), width=8),
-            Refused(ValueError, "width = 0 must", (T, D), width=0),
-            Refused(TypeError, "width must be an integer, not 2.0", (T, D), width=2.0),
-            Refused(ValueError, r"two axes at least, \(…, T, D\)", (D,)),
-            Refused(TypeError, "x must be an array of floating-point numbers", ORDER),
-            Refused(ValueError, "base must be a positive number", (T, D), base=0.0),
-            Refused(TypeError, "offset must be an integer, not 0.5", (T, D), offset=0.5),
-            Refused(ValueError, "not both", (B, T, D), positions=ORDER, offset=1),
-            Refused(
-                TypeError, "positions must be an array of integers", (B, D), positions=normal(B)
-            ),
-            Refused(
-                ValueError,
-                r"positions has shape \(2, 5\).*could be \(B, T\) or \(H, T\).*\[\.\.\., None, :\]",
-                (B, B, T, D),
-                positions=ORDER,
-            ),
-            Refused(
-                ValueError,
-                r"shape \(2, 5\): with x .* \(3, 2, 5, 6\) .* \(3, 2, 5\) with as many axes",
-                (H, B, T, D),
-                positions=ORDER,
-            ),
-            Refused(ValueError, r"it must be \(T,\) \(4,\)", (B, H, S, D), positions=ORDER),
-            Refused(ValueError, r"shape \(1,\)", (T, D), positions=np.array([3])),
-            Refused(ValueError, r"shape \(\)", (T, D), positions=np.array(3)),
-        ],
+    Record(functional.rope, turned).at(
+        Case((B, H, T, D)),
+        Case((T, D), offset=7, base=100.0),
+        Case((B, H, T, M), positions=np.array([9, 0, 3, 3, -2]), width=4),
+        Case((B, H, T, M), positions=ORDER, interleaved=True, width=6),
+        Case((B, H, T, D), positions=ORDER[:, None]),
+        Case((B, H, T, D), positions=np.arange(H * T).reshape(1, H, T)),
+        Case((B, T, D), positions=ORDER.astype("int8"), interleaved=True),
+        Case((H, 1, 2), offset=-3),
+        Case((B, 0, D), interleaved=True),
+        Case((0, T, D)),
+        Refused(ValueError, "width = 7 must be even.*; width=6 leaves", (T, DV)),
+        Refused(ValueError, "from 2 to D = 6", (T, D), width=8),
+        Refused(TypeError, "width must be an integer, not 2.0", (T, D), width=2.0),
+        Refused(ValueError, r"two axes at least, \(…, T, D\)", (D,)),
+        Refused(TypeError, "x must be an array of floating-point numbers", ORDER),
+        Refused(ValueError, "base must be a positive number", (T, D), base=0.0),
+        Refused(TypeError, "offset must be an integer, not 0.5", (T, D), offset=0.5),
+        Refused(ValueError, "not both", (B, T, D), positions=ORDER, offset=1),
+        Refused(TypeError, "positions must be an array of integers", (B, D), positions=normal(B)),
+        Refused(ValueError, r"be \(B, T\) or \(H, T\).*None", (B, B, T, D), positions=ORDER),
+        Refused(ValueError, r"\(3, 2, 5\) with as many axes", (H, B, T, D), positions=ORDER),
+        Refused(ValueError, r"it must be \(T,\) \(4,\)", (B, H, S, D), positions=ORDER),
+        Refused(ValueError, r"shape \(\)", (T, D), positions=np.array(3)),
     ),
-    Record(
-        functional.dropout,
-        lambda x, keep, p: x * keep / (1 - p) if p < 1 else 0 * x,
-        [
-            Case((B, T), BITS, p=0.3),
-            Case((B, T, M), BITS[..., None], p=0.25),
-            Case((B, T), BITS[0], p=0.0),
-            Case((B, T), BITS, p=1.0),
-            Case((0, T), BITS[:0], p=0.5),
-            Case((), BITS[0, 0, ...], p=0.5),
-        ],
-        [
-            Refused(ValueError, "p must be .* from 0 to 1, not 1.1", (B, T), BITS, p=1.1),
-            Refused(ValueError, "from 0 to 1, not -0.1", (B, T), BITS, p=-0.1),
-            Refused(ValueError, "from 0 to 1, not nan", (B, T), BITS, p=math.nan),
-            Refused(TypeError, "p must be a number .* not a str", (B, T), BITS, p="0.1"),
-            Refused(TypeError, "keep must be a boolean array", (B, T), (B, T), p=0.5),
-            Refused(ValueError, r"keep \(2, 5\) must broadcast to x \(5,\)", (T,), BITS, p=0.5),
-        ],
+    Record(functional.dropout, lambda x, keep, p: x * keep / (1 - p) if p < 1 else 0 * x).at(
+        Case((B, T), BITS, p=0.3),
+        Case((B, T, M), BITS[..., None], p=0.25),
+        Case((B, T), BITS[0], p=0.0),
+        Case((B, T), BITS, p=1.0),
+        Case((0, T), BITS[:0], p=0.5),
+        Case((), BITS[0, 0, ...], p=0.5),
+        Refused(ValueError, "p must be .* from 0 to 1, not 1.1", (B, T), BITS, p=1.1),
+        Refused(ValueError, "from 0 to 1, not nan", (B, T), BITS, p=math.nan),
+        Refused(TypeError, "p must be a number .* not a str", (B, T), BITS, p="0.1"),
+        Refused(TypeError, "keep must be a boolean array", (B, T), (B, T), p=0.5),
+        Refused(ValueError, r"keep \(2, 5\) must broadcast to x \(5,\)", (T,), BITS, p=0.5),
     ),
     entrywise(
         functional.gelu, lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -793,37 +599,27 @@ RECORDS = [
     Record(
         functional.linear,
         lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b),
-        [
-            Case((B, T, M), (M, D), (D,)),
-            Case((T, M), (M, 1), (1,)),
-            Case((M,), (M, D), (D,)),
-            Case((0, T, M), (M, D), (D,)),
-            Case((B, T, M), (M, D)),
-        ],
-        [
-            Refused(ValueError, "same M and N", (T, M), (D, M), (M,)),
-            Refused(ValueError, "same M and N", (T, M), (M, D), (M,)),
-            Refused(ValueError, "same M and N", (), (M, D), (D,)),
-        ],
+    ).at(
+        Case((B, T, M), (M, D), (D,)),
+        Case((T, M), (M, 1), (1,)),
+        Case((M,), (M, D), (D,)),
+        Case((0, T, M), (M, D), (D,)),
+        Case((B, T, M), (M, D)),
+        Refused(ValueError, "same M and N", (T, M), (D, M), (M,)),
+        Refused(ValueError, "same M and N", (), (M, D), (D,)),
     ),
     entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
-    Record(
-        functional.embedding,
-        lambda table, k: table[k],
-        [Case((5, M), INDICES), Case((5, 1), INDICES[:0])],
-        [
-            Refused(IndexError, "from 0 to 4", (5, M), INDICES + 1),
-            Refused(TypeError, "array of integers", (5, M), (2,)),
-        ],
+    Record(functional.embedding, lambda table, k: table[k]).at(
+        Case((5, M), INDICES),
+        Case((5, 1), INDICES[:0]),
+        Refused(IndexError, "from 0 to 4", (5, M), INDICES + 1),
+        Refused(TypeError, "array of integers", (5, M), (2,)),
     ),
-    Record(
-        functional.cross_entropy,
-        likelihood,
-        [Case((*INDICES.shape, 6), INDICES), Case((1, 6), INDICES[0, :1])],
-        [
-            Refused(ValueError, "one target for each row", (3, 6), INDICES),
-            Refused(ValueError, "from 0 to 3", (*INDICES.shape, 4), INDICES),
-        ],
+    Record(functional.cross_entropy, likelihood).at(
+        Case((*INDICES.shape, 6), INDICES),
+        Case((1, 6), INDICES[0, :1]),
+        Refused(ValueError, "one target for each row", (3, 6), INDICES),
+        Refused(ValueError, "from 0 to 3", (*INDICES.shape, 4), INDICES),
     ),
 ]
 
