@@ -51,7 +51,13 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
     Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError where they
     do not match the batch or exceed S.
     """
-    return _Padding(lengths)
+    lengths = _integers(
+        lengths,
+        "padding: lengths are integers, one a sequence",
+        "; a boolean array of valid keys goes to masks.keys(valid)",
+    )
+    longest = 0 if 0 in lengths.shape else int(namespace(lengths).max(lengths))
+    return _First("padding", lengths, max(1, longest))
 
 
 def keys(valid: Array) -> Mask:
@@ -78,7 +84,8 @@ def prefix(n: int | Array | Sequence[int]) -> Mask:
     n is one integer, or integers (…), one a sequence, at least 0; beyond S it means all keys.
     Raises TypeError unless n is integers, ValueError if it is negative or does not match the batch.
     """
-    return _Prefix(n)
+    n = _integers(n, "prefix: n is an integer, or integers, one a sequence")
+    return _First("prefix", n, 0)
 
 
 def dense(array: Array) -> Mask:
@@ -125,26 +132,26 @@ class Band(Mask):
         return f"{self.name}({', '.join(window + offset + align)})"
 
 
-class _Padding(Mask):
-    def __init__(self, lengths: Any) -> None:
-        self.lengths = _integers(
-            lengths,
-            "padding: lengths are integers, one a sequence",
-            "; a boolean array of valid keys goes to masks.keys(valid)",
-        )
-        some = 0 not in self.lengths.shape
-        longest = int(namespace(self.lengths).max(self.lengths)) if some else 0
-        self.sizes = _sizes(self.lengths.shape, 0, max(1, longest))
+class _First(Mask):
+    """The first n keys of each sequence: its length, at most S, or a prefix."""
+
+    def __init__(self, name: str, n: Array, longest: int) -> None:
+        self.name, self.n, self.sizes = name, n, _sizes(n.shape, 0, longest)
 
     def _array(self, scores: Scores) -> Array:
-        lengths = scores.bring(_fitting(self, "lengths", self.lengths, "the batch (…)", scores))
-        too_long = False if scores.growing else lengths > scores.s
-        if bool(namespace(lengths).any((lengths < 0) | too_long)):
-            raise ValueError(f"{self!r}: lengths must be from 0 to S = {scores.s}")
-        return scores.over_queries(scores.positions(scores.s) < lengths[..., None])
+        lengths = self.name == "padding"
+        n, s, word = self.n, scores.s, "lengths" if lengths else "n"
+        if lengths or n.ndim:
+            n = _fitting(self, word, n, "the batch (…)", scores)
+        n = scores.bring(n)
+        too_long = n > s if lengths and not scores.growing else False
+        if bool(namespace(n).any((n < 0) | too_long)):
+            bounds = f"from 0 to S = {s}" if lengths else "at least 0"
+            raise ValueError(f"{self!r}: {word} must be {bounds}")
+        return scores.over_queries(scores.positions(s) < n[..., None])
 
     def __repr__(self) -> str:
-        return f"padding({_brief(self.lengths)})"
+        return f"{self.name}({_brief(self.n)})"
 
 
 class _Keys(Mask):
@@ -158,21 +165,6 @@ class _Keys(Mask):
 
     def __repr__(self) -> str:
         return f"keys({_brief(self.valid)})"
-
-
-class _Prefix(Mask):
-    def __init__(self, n: Any) -> None:
-        self.n = _integers(n, "prefix: n is an integer, or integers, one a sequence")
-        self.sizes = _sizes(self.n.shape, 0, 0)
-        if bool(namespace(self.n).any(self.n < 0)):
-            raise ValueError(f"{self!r}: n must be at least 0")
-
-    def _array(self, scores: Scores) -> Array:
-        n = _fitting(self, "n", self.n, "the batch (…)", scores) if self.n.ndim else self.n
-        return scores.over_queries(scores.positions(scores.s) < scores.bring(n)[..., None])
-
-    def __repr__(self) -> str:
-        return f"prefix({_brief(self.n)})"
 
 
 class _Documents(Mask):

@@ -63,15 +63,13 @@ def test_intervals_of_each_kind_are_as_short_as_can_be_and_whole_if_keys_are_in_
 
 
 N = 20_000
+IDS = np.arange(2 * N).reshape(2, N)
 ONE_RUN = {
     "window": m.sliding_window(100, 3),
     "window, open": m.sliding_window(None, None),
     "keys": m.keys((np.arange(N) > 50) & (np.arange(N) < [[60], [0]])),
-    "documents of two": m.documents(
-        np.arange(2 * N).reshape(2, N) % 300, np.arange(2 * N).reshape(2, N) // 77
-    ),
-    "causal & padding": m.causal() & m.padding([0, 700]),
-    "causal & documents": m.causal() & m.documents(np.arange(2 * N).reshape(2, N) // 77),
+    "documents of two": m.documents(IDS % 300, IDS // 77),
+    "causal & documents": m.causal() & m.documents(IDS // 77),
     "causal | prefix": m.causal() | m.prefix([3, 900]),
     "nothing | nothing": m.padding([0, 0]) & m.sliding_window(3, 3) | m.causal(offset=-N),
     "placed": (m.causal() & m.padding([1, 700])).at(0),
@@ -79,48 +77,28 @@ ONE_RUN = {
 SEVERAL_RUNS = {
     "~window": ~m.sliding_window(9, 9),
     "window | prefix": m.sliding_window(9, 0) | m.prefix(4),
-    "documents": m.documents(np.arange(2 * N).reshape(2, N) % 77),
-    "causal & keys": m.causal() & m.keys(np.arange(2 * N).reshape(2, N) % 3 > 0),
-    "placed": (m.causal() & m.documents(np.arange(2 * N).reshape(2, N) % 77)).at(0),
+    "documents": m.documents(IDS % 77),
+    "causal & keys": m.causal() & m.keys(IDS % 3 > 0),
+    "placed": (m.causal() & m.documents(IDS % 77)).at(0),
 }
 
 
-def peak_of(call):
+@pytest.mark.parametrize("name", [*ONE_RUN, *SEVERAL_RUNS])
+def test_no_more_than_a_few_rows_of_a_long_mask_are_made(name):
+    one_run = name in ONE_RUN
+    mask = (ONE_RUN if one_run else SEVERAL_RUNS)[name]
+    queries = slice(N - 64, N)
     tracemalloc.start()
-    try:
-        result = call()
-        return result, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def rows(mask, start, stop):
-    return mask.array((2, 1, N, N), queries=slice(start, stop))
-
-
-@pytest.mark.parametrize("name", ONE_RUN)
-def test_where_a_query_sees_one_run_no_array_is_needed(name):
-    (start, stop, inside), peak = peak_of(lambda: key_intervals(ONE_RUN[name], (2, 1, N, N)))
-    assert inside is None
-    assert peak < 8e6  # the array would be 400e6, an integer for each query 0.32e6
-    for i in (0, 1, 77, 700, N - 1):
-        first, last = (np.broadcast_to(x, (2, 1, N))[..., i, None, None] for x in (start, stop))
-        seen = (np.arange(N) >= first) & (np.arange(N) < last)
-        np.testing.assert_array_equal(seen, np.broadcast_to(rows(ONE_RUN[name], i, i + 1), (2, 1, 1, N)))  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SEVERAL_RUNS)
-def test_where_a_query_sees_several_runs_a_few_rows_are_made_at_a_time(name):
-    def block():
-        intervals = key_intervals(SEVERAL_RUNS[name], (2, 1, N, N))
-        return intervals, rows(intervals.inside, N - 64, N)
-
-    (intervals, inside), peak = peak_of(block)
-    assert peak < 24e6  # the array would be 400e6, the rows are 2.56e6
-    start, stop = (np.broadcast_to(x, (2, 1, N))[..., N - 64 :, None] for x in intervals[:2])
-    seen = (np.arange(N) >= start) & (np.arange(N) < stop) & inside
-    expected = np.broadcast_to(rows(SEVERAL_RUNS[name], N - 64, N), seen.shape)
-    np.testing.assert_array_equal(seen, expected)
+    start, stop, inside = key_intervals(mask, (2, 1, N, N))
+    rows = True if inside is None else inside.array((2, 1, N, N), queries=queries)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (inside is None) == one_run  # where a query sees one run, no array is needed
+    assert peak < (8e6 if one_run else 24e6)  # the array would be 400e6, the rows are 2.56e6
+    start, stop = (np.broadcast_to(x, (2, 1, N))[..., queries, None] for x in (start, stop))
+    seen = (np.arange(N) >= start) & (np.arange(N) < stop) & rows
+    expected = mask.array((2, 1, N, N), queries=queries)
+    np.testing.assert_array_equal(seen, np.broadcast_to(expected, seen.shape))
 
 
 def test_only_masks_with_gaps_are_asked_inside():
