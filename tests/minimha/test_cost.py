@@ -130,33 +130,25 @@ def count(monkeypatch):
     return counted
 
 
-def inputs(rng, letters, make=tensor):
-    """Query, key and value; one Tensor in self-attention."""
-    s = mh.cost.Setting.of(**letters)
-    shapes = (s.B, s.T, s.sizes.d_model), (s.B, s.S, s.sizes.kdim), (s.B, s.S, s.sizes.vdim)
-    made = [make(rng.standard_normal(shape).astype(s.dtype)) for shape in shapes]
-    return made if s.cross else made[:1] * 3
-
-
-def heads(rng, letters, make=tensor):
-    """Q, K and V."""
+def leaves(kind, letters, rng):
+    """Q, K and V, or query, key and value: one Tensor in self-attention."""
     s = mh.cost.Setting.of(**letters)
     z = s.sizes
-    shapes = (
-        (z.num_heads, s.T, z.head_dim),
-        (z.num_kv_heads, s.S, z.head_dim),
-        (z.num_kv_heads, s.S, z.v_head_dim),
-    )
-    return [make(rng.standard_normal((s.B, *shape)).astype(s.dtype)) for shape in shapes]
+    shapes = (s.T, z.d_model), (s.S, z.kdim), (s.S, z.vdim)
+    if kind == "attention":
+        g = z.num_kv_heads
+        shapes = (z.num_heads, s.T, z.head_dim), (g, s.S, z.head_dim), (g, s.S, z.v_head_dim)
+    made = [tensor(rng.standard_normal((s.B, *shape)).astype(s.dtype)) for shape in shapes]
+    return made if s.cross or kind == "attention" else made[:1] * 3
 
 
-def module(kind, letters, form, make=tensor):
-    """Projections or MultiHeadAttention with arrays that make makes."""
-    made = {"projections": mh.projections.Projections, "multi-head": mh.MultiHeadAttention}[kind](
+def module(kind, letters, form):
+    """Projections or MultiHeadAttention with arrays that count."""
+    made = {"projections": mh.projections.Projections, "multi_head": mh.MultiHeadAttention}[kind](
         **{WORDS.get(k, k): n for k, n in letters.items() if k not in ("B", "T", "S")}, form=form
     )
     for p in made.parameters():
-        p._data = make(p.data)._data
+        p._data = p.data.view(Counted)
     return made
 
 
@@ -164,66 +156,50 @@ def module(kind, letters, form, make=tensor):
 def end(*outputs):
     """A number made of several arrays, whose pullback has a cotangent ready for each."""
     ready = tuple(to_counted(np.ones(y.shape, y.dtype)) for y in outputs)
-    if type(outputs[0]) is not Counted:
-        ready = tuple(map(to_plain, ready))
     return np.ones_like(outputs[0], shape=(1,)), lambda dy: ready
 
 
-def prepared(kind, letters, how, rng, make=tensor):
-    """What is computed, as a function of nothing that returns its last Tensors, and the inputs."""
+def prepared(kind, letters, how, rng):
+    """What is computed, as a function that returns its last Tensors; inputs; and parameters."""
+    x = leaves(kind, letters, rng)
+    if how == ("steps",):
+        return lambda: [mh.attention_steps(*x).out], x, []
     if kind == "attention":
-        x = heads(rng, letters, make)
-        if how == "steps":
-            return lambda: [mh.attention_steps(*x).out], x
-        return lambda: [mh.scaled_dot_product_attention(*x, implementation=how)], x
-    x = inputs(rng, letters, make)
+        return lambda: [mh.scaled_dot_product_attention(*x, implementation=how[0])], x, []
+    made = module(kind, letters, how[0])
+    inputs, parameters = list(dict.fromkeys(x)), list(made.parameters())
     if kind == "projections":
-        made = module(kind, letters, how, make)
-        return lambda: made.project(*x), list(dict.fromkeys(x))
-    made, implementation = module(kind, letters, how[0], make), how[1]
-    return lambda: [made(*x, implementation=implementation)], list(dict.fromkeys(x))
+        return lambda: made.project(*x), inputs, parameters
+    return lambda: [made(*x, implementation=how[1])], inputs, parameters
 
 
 def cost(kind, letters, how, **settings):
-    how = how if isinstance(how, tuple) else (how,)
-    return getattr(mh.cost, {"multi-head": "multi_head"}.get(kind, kind))(
-        *how, **settings, **letters
-    )
+    return getattr(mh.cost, kind)(*how, **settings, **letters)
 
 
 EVEN = mh.cost.Machine(  # 1 Gflop/s, 1 GB/s, 1 µs
     products=((8.0, 8e-9), (8e9, 8.0)), walks=((8.0, 8e-9), (8e9, 8.0)), overhead=1e-6
 )
 FORMS = tuple(mh.projections.FORMS)
-KINDS = {
-    "projections": FORMS,
-    "attention": ("reference", "loop", "steps"),
-    "multi-head": (*((form, "reference") for form in FORMS), ("stacked", "loop")),
-}
+CASES = [
+    *(("projections", (form,)) for form in FORMS),
+    *(("attention", (implementation,)) for implementation in ("reference", "loop", "steps")),
+    *(("multi_head", (form, "reference")) for form in FORMS),
+    ("multi_head", ("stacked", "loop")),
+]
 
 
-def everything(cases):
+def everything(settings):
     return pytest.mark.parametrize(
         ("kind", "how", "letters"),
         [
-            pytest.param(kind, how, letters, id=f"{kind}-{how}-{name}")
-            for kind, ways in KINDS.items()
-            for how in ways
-            for name, letters in cases.items()
-            if not (kind == "multi-head" and name == "one position")  # then copies of K count most
+            pytest.param(kind, how, letters, id=f"{kind}-{'-'.join(how)}-{name}")
+            for kind, how in CASES
+            for name, letters in settings.items()
+            if not (kind == "multi_head" and name == "one position")  # then copies of K count most
             if "fused" not in how or not {"S", "Mk", "Mv"} & letters.keys()
         ],
     )
-
-
-@everything(SETTINGS)
-def test_parameters_are_those_of_the_module(kind, how, letters):
-    if kind == "attention":
-        assert cost(kind, letters, how).parameters == 0
-        return
-    form = how if kind == "projections" else how[0]
-    held = sum(p.data.size for p in module(kind, letters, form).parameters())
-    assert cost(kind, letters, how).parameters == held
 
 
 def products_of(cost):
@@ -236,27 +212,26 @@ def products_of(cost):
 
 
 @everything(SETTINGS)
-def test_products_of_matrices_are_those_that_are_done(kind, how, letters, rng, count):
-    f, _ = prepared(kind, letters, how, rng)
-    products, _ = count(f)
-    forward = cost(kind, letters, how, backward=False)
-    assert products == products_of(forward)
+def test_parameters_and_products_of_matrices_are_those_that_there_are(
+    kind, how, letters, rng, count
+):
+    f, _, parameters = prepared(kind, letters, how, rng)
+    forward, both = cost(kind, letters, how, backward=False), cost(kind, letters, how)
+    assert both.parameters == sum(p.data.size for p in parameters)
+    assert count(f)[0] == products_of(forward)
     products, _ = count(lambda: end(*f()).backward())
-    both = cost(kind, letters, how)
     assert products == products_of(both)
     assert sum(n * times for n, times in products.items()) == both.flops == 3 * forward.flops
 
 
 @everything(LARGE)
 def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count):
-    f, leaves = prepared(kind, letters, how, rng)
-    landed = 2 * sum(
-        x.data.nbytes for x in leaves
-    )  # gradients of the inputs, which are leaves here
+    f, inputs, _ = prepared(kind, letters, how, rng)
+    landed = 2 * sum(x.data.nbytes for x in inputs)  # their gradients, which are leaves here
     error = {
         "projections": 0,
         "attention": 0.005,  # checks a row
-        "multi-head": 0.08,  # copies of heads that lie apart in memory
+        "multi_head": 0.08,  # copies of heads that lie apart in memory
     }[kind]
     for backward, function in ((False, f), (True, lambda: end(*f()).backward())):
         _, moved = count(function)
@@ -265,17 +240,11 @@ def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count)
 
 
 @everything(SETTINGS)
-def test_saved_is_what_the_pullbacks_keep(kind, how, letters, rng, monkeypatch):
-    leaves = []
-
-    def leaf(x):
-        leaves.append(mh.Tensor(x.copy(), requires_grad=True))
-        return leaves[-1]
-
-    function, _ = prepared(kind, letters, how, rng, leaf)
-    outputs = function()
-    kept = {id(x): x.nbytes for x in map(owner, saved_by(end(*outputs)))}
-    for x in leaves:
+def test_saved_is_what_the_pullbacks_keep(kind, how, letters, rng, count):
+    f, inputs, parameters = prepared(kind, letters, how, rng)
+    last = end(*f())
+    kept = {id(x): x.nbytes for x in map(owner, saved_by(last))}
+    for x in (*inputs, *parameters):
         kept.pop(id(owner(x.data)), None)
     assert cost(kind, letters, how).saved == sum(kept.values())
     assert cost(kind, letters, how, backward=False).saved == 0
