@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from minimha_autograd.backend import LIBRARIES
 
@@ -39,14 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tour(options: argparse.Namespace) -> int:
+    settings = {name: getattr(options, name) for name in ("seed", "steps", "picture")}
     try:
-        plan = tour.Plan.of(
-            options.text,
-            seed=options.seed,
-            steps=options.steps,
-            library=options.backend,
-            picture=options.picture,
-        )
+        plan = tour.Plan.of(options.text, library=options.backend, **settings)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"minimha: {error}", file=sys.stderr)
         return 2
@@ -67,39 +63,20 @@ def _parser() -> argparse.ArgumentParser:
         ("homework", commands, "exercises: begin one, check it, get a hint"),
     ):
         module.add_arguments(others.add_parser(name, help=text, description=text))
-    parser.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="UTF-8 text to learn (default: the language reference that Python carries)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=positive_integer,
-        default=tour.STEPS,
-        metavar="N",
-        help=f"training steps (default: {tour.STEPS})",
-    )
-    parser.add_argument(
-        "--seed",
-        type=natural_number,
-        default=0,
-        metavar="N",
-        help="of all random numbers (default: 0)",
-    )
-    parser.add_argument(
-        "--backend",
-        choices=LIBRARIES,
-        default="numpy",
-        help="array library to compute with (default: numpy)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=Path("minimha-attention.png"),
-        metavar="FILE",
-        help="where the picture goes: .png, .svg or .pdf (default: minimha-attention.png)",
-    )
+    settings: dict[str, Any]
+    for option, settings, text in (
+        ("--text", {"type": Path, "metavar": "FILE"},
+         "UTF-8 text to learn (default: the language reference that Python carries)"),
+        ("--steps", {"type": positive_integer, "default": tour.STEPS, "metavar": "N"},
+         f"training steps (default: {tour.STEPS})"),
+        ("--seed", {"type": natural_number, "default": 0, "metavar": "N"},
+         "of all random numbers (default: 0)"),
+        ("--backend", {"choices": LIBRARIES, "default": "numpy"},
+         "array library to compute with (default: numpy)"),
+        ("--picture", {"type": Path, "default": Path("minimha-attention.png"), "metavar": "FILE"},
+         "where the picture goes: .png, .svg or .pdf (default: minimha-attention.png)"),
+    ):  # fmt: skip
+        parser.add_argument(option, help=text, **settings)
     return parser
 
 

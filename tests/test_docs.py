@@ -26,11 +26,10 @@ def happens(code, names, capsys, folder):
     file = re.match(r"# (test_\w+\.py)\n", code)
     if file:
         folder.joinpath(file[1]).write_text(code, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        return subprocess.run(
-            [*command, "--no-header", "--color=no"], cwd=folder, env={k: v for k, v in os.environ.items() if k != "CI"} | {"COLUMNS": "80"},
-            capture_output=True, text=True, check=False,
-        ).stdout  # fmt: skip
+        options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--color=no"]
+        env = {k: v for k, v in os.environ.items() if k != "CI"} | {"COLUMNS": "80"}
+        command = [sys.executable, "-m", "pytest", *options]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True).stdout  # noqa: PLW1510
     try:
         exec(code, names)
     except mh.GradcheckError as error:
@@ -51,13 +50,8 @@ def test_transcripts_are_real(capsys, tmp_path):
         assert steady(happens(code, names, capsys, tmp_path)) == steady(text)
 
 
-def typed(command, capsys):
-    """What a student sees who types it, without what differs as the course grows."""
-    main(command.split()[1:])
-    return without_counts(capsys.readouterr().out)
-
-
 def without_counts(text):
+    """The text without what differs as the course grows."""
     return re.sub(r"^(homework  |next  |That was ).*\n", "", text, flags=re.MULTILINE)
 
 
@@ -72,7 +66,8 @@ def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
             continue
         command, _, shown = console.removeprefix("$ ").partition("\n")
         commands.append(command)
-        assert typed(command, capsys) == without_counts(shown)
+        main(command.split()[1:])
+        assert without_counts(capsys.readouterr().out) == without_counts(shown)
     assert [command.split()[2] for command in commands] == ["start", "check", "hint", "check"]
 
 

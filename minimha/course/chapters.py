@@ -61,22 +61,16 @@ def _hand_out(options: Any) -> int:
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
         for path in notebooks():
-            print(_copied(path, options.folder))
+            copy = options.folder / path.name
+            if copy.exists():
+                print(f"{copy}  is there already, and is left as it is")
+            else:
+                copy.write_bytes(path.read_bytes())
+                print(copy)
     except OSError as error:
         print(f"minimha: cannot write to {options.folder}: {error.strerror}", file=sys.stderr)
         return 2
     return 0 if options.no_open else _opened(options.folder)
-
-
-def _copied(path: Path, folder: Path) -> str:
-    """Copy a notebook, unless there is one already; what came of it."""
-    copy = folder / path.name
-    try:
-        with copy.open("xb") as file:
-            file.write(path.read_bytes())
-    except FileExistsError:
-        return f"{copy}  is there already, and is left as it is"
-    return str(copy)
 
 
 def _opened(folder: Path) -> int:

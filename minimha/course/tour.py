@@ -102,9 +102,8 @@ def check_gradients(library: str = "numpy") -> str:
             backend.move(rng.standard_normal(x), xp) if isinstance(x, tuple) else x
             for x in inputs.values()
         ]
-        report = gradcheck(
-            partial(operation.with_pullback, **settings), *arrays, names=list(inputs)
-        )
+        checked = partial(operation.with_pullback, **settings)
+        report = gradcheck(checked, *arrays, names=list(inputs))
         rows += [(name, r.input, f"{r.error:.1e}", r.method, r.note) for r in report.rows]
     return text_table(("operation", "input", "error", "method", ""), rows)
 
@@ -141,29 +140,20 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
 
 def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
     """Train with a progress bar, and print the mean loss of each tenth."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.2f}")
     tenth = max(1, steps // 10)
     recent: list[float] = []
-    with Progress(*columns, TimeRemainingColumn(), transient=True) as progress:
-        task = progress.add_task("", total=steps, loss=float("nan"))
+    with Progress(transient=True) as progress:
+        task = progress.add_task("   training", total=steps)
         losses = training.train(model, tokens, steps=steps, batch=12, lr=5e-3, rng=seed)
         for step, loss in enumerate(losses, 1):
             recent.append(loss)
-            progress.update(task, advance=1, loss=loss)
+            progress.update(task, advance=1)
             if step % tenth == 0 or step == steps:
                 mean = float(np.mean(recent))
-                bar = "#" * round(10 * mean)
-                progress.console.print(
-                    f"   step {step:5d}   loss {mean:.3f}   {bar}", highlight=False
-                )
+                line = f"   step {step:5d}   loss {mean:.3f}   {'#' * round(10 * mean)}"
+                progress.console.print(line, highlight=False)
                 recent.clear()
 
 

@@ -29,18 +29,13 @@ _RECURSIVE = """\
     return order
 """
 _UNMARKED = _RECURSIVE.replace("if name not in order", "if True")
-_CHILD_FIRST = _RECURSIVE.replace("            order.append(name)\n", "").replace(
-    "            for parent", "            order.append(name)\n            for parent"
-)
 
 WRONG = {
     "multiply": [
         Wrong("a sum", "    y = a * b\n", "    y = a + b\n", "arrays of one shape", "y is wrong"),
         Wrong("each with its own factor", "(dy * b, a.shape), unbroadcast(dy * a, b.shape)", "(dy * a, a.shape), unbroadcast(dy * b, b.shape)", "arrays of one shape", "gradient of a"),
-        Wrong("no dy", "(dy * b, a.shape), unbroadcast(dy * a, b.shape)", "(b, a.shape), unbroadcast(a, b.shape)", "arrays of one shape", "gradient of a"),
         Wrong("a list", "return unbroadcast(dy * b, a.shape), unbroadcast(dy * a, b.shape)", "return [unbroadcast(dy * b, a.shape)]", "arrays of one shape", "must return a tuple"),
         Wrong("broadcasting not undone", "unbroadcast(dy * b, a.shape), unbroadcast(dy * a, b.shape)", "dy * b, dy * a", "arrays that broadcast", "shape"),
-        Wrong("always the first axis", "unbroadcast(dy * a, b.shape)", "((dy * a).sum(0) if a.shape != b.shape else dy * a)", "arrays that broadcast", "b"),
     ],
     "matmul": [
         Wrong("the other way round", "    y = a @ b\n", "    y = (a @ b).mT\n", "two matrices", "wrong shape"),
@@ -55,8 +50,6 @@ WRONG = {
         Wrong("leaves only", "            if waits[child] == 0:\n                ready.append(child)\n", "", "every name once", "'b' is in the list 0 times"),
         Wrong("a set of names", "return ready", "return set(ready)", "every name once", "not a set"),
         Wrong("each parent counted once", "len(made_from)", "len(set(made_from))", "what it was made from comes first", "c stands before b"),
-        Wrong("as it came", "return ready", "return list(parents)", "what it was made from comes first", "c stands before b"),
-        Wrong("a child before its parents", _KAHN, _CHILD_FIRST, "what it was made from comes first", "c stands before b"),
         Wrong("ready with the first parent", "waits[child] == 0:", "child not in ready:", "what it was made from comes first", "d stands before c"),
         Wrong("by recursion", _KAHN, _RECURSIVE, "a chain of 4000 steps", "RecursionError"),
     ],

@@ -7,7 +7,6 @@ WRONG = {
         Wrong("over h and not 2h", "/ (2 * h)", "/ h", "a parabola is exact", "ratio 2"),
         Wrong("forward differences", "(f(x + step) - f(x - step)) / (2 * h)", "(f(x + step) - f(x)) / h", "a parabola is exact", "also the difference is 2x"),
         Wrong("nothing returned", "    return gradient\n", "", "a parabola is exact", "None: is a return missing?"),
-        Wrong("along the first axis only", "np.ndindex(x.shape)", "range(len(x))", "each entry moves alone", "ratio"),
         Wrong("steps that stay", "    for k in np.ndindex(x.shape):\n        step = np.zeros(x.shape)\n", "    step = np.zeros(x.shape)\n    for k in np.ndindex(x.shape):\n", "each entry moves alone", "back in its place"),
         Wrong("x moved and not put back", "step = np.zeros(x.shape)\n        step[k] = h\n        gradient[k] = (f(x + step) - f(x - step)) / (2 * h)", "x[k] += h\n        up = f(x)\n        x[k] -= 2 * h\n        gradient[k] = (up - f(x)) / (2 * h)", "a parabola is exact", "changes x in place: work on a copy"),
         Wrong("a step of integers", "step = np.zeros(x.shape)", "step = np.zeros_like(x)", "integers can be moved too", "floats"),
@@ -25,9 +24,7 @@ WRONG = {
     "gradient_error": [
         Wrong("without the yardstick", " / np.max(abs(numeric))", "", "right is nothing and twice is one", "twice too large"),
         Wrong("without the sizes", "np.max(abs(gradient - numeric))", "np.max(gradient - numeric)", "the worst entry over the largest entry", "whichever entries"),
-        Wrong("the mean", "np.max(abs(gradient - numeric)) / np.max(abs(numeric))", "np.mean(abs(gradient - numeric)) / np.mean(abs(numeric))", "the worst entry over the largest entry", "whichever entries"),
         Wrong("entry by entry", "np.max(abs(gradient - numeric)) / np.max(abs(numeric))", "np.max(abs(gradient - numeric) / abs(numeric))", "the worst entry over the largest entry", "largest |numeric|"),
-        Wrong("an absolute tolerance", "/ np.max(abs(numeric))", "/ (1e-8 + np.max(abs(numeric)))", "right is nothing and twice is one", "ratio"),
         Wrong("a cotangent of ones", "(gradient,) = pullback(c)", "c = np.ones(c.shape)\n    (gradient,) = pullback(c)", "the cotangent counts", "on both sides"),
         Wrong("Python's max", "np.max(abs(gradient - numeric)) /", "max(0.0, *abs(gradient - numeric).ravel()) /", "not a number is not right", "Python's max"),
         Wrong("nanmax", "np.max(abs(gradient - numeric)) /", "np.nanmax(abs(gradient - numeric)) /", "not a number is not right", "nanmax"),

@@ -5,7 +5,6 @@ from wrong_answers import Wrong
 WRONG = {
     "merge_heads": [
         Wrong("a reshape alone", "return swapped.reshape(*swapped.shape[:-2], -1), pullback", "return x.reshape(*swapped.shape[:-2], -1), pullback", "each row holds one position", "swap H and T first"),
-        Wrong("the width before the head", "return swapped.reshape(*swapped.shape[:-2], -1), pullback", "return swapped.mT.reshape(*swapped.shape[:-2], -1), pullback", "each row holds one position", "worst entry"),
         Wrong("one axis before the heads, always", "x.swapaxes(-3, -2)  #", "x.transpose(0, 2, 1, 3)  #", "any axes may stand before the heads", "axes"),
         Wrong("backward, a reshape alone", "dy.reshape(swapped.shape).swapaxes(-3, -2)", "dy.reshape(x.shape)", "the gradient goes the way back", "reshape"),
         Wrong("a gradient and no tuple", "return (dy.reshape(swapped.shape).swapaxes(-3, -2),)", "return dy.reshape(swapped.shape).swapaxes(-3, -2)", "the gradient goes the way back", "tuple"),
@@ -15,7 +14,6 @@ WRONG = {
         Wrong("the second axis, always", "np.repeat(x, rep, axis=-3)", "np.repeat(x, rep, axis=1)", "one head serves all", "wrong shape"),
         Wrong("the mean of the group", "groups.sum(axis=-3)", "groups.mean(axis=-3)", "gradients add up over the group", "the mean over the group"),
         Wrong("four axes, always", "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:])", "dy.reshape(-1, x.shape[-3], rep, *x.shape[-2:])", "gradients add up over the group", "shape"),
-        Wrong("one of the group", "groups.sum(axis=-3)", "groups[..., 0, :, :]", "gradients add up over the group", "worst entry"),
         Wrong("groups in turn", "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:])  # (…, G, rep, S, D)\n        return (groups.sum(axis=-3),)", "dy.reshape(*x.shape[:-3], rep, *x.shape[-3:])\n        return (groups.sum(axis=-4),)", "gradients add up over the group", "worst entry"),
     ],
     "head_contributions": [
