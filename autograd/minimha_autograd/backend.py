@@ -314,15 +314,16 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     """
     if dx.shape == shape:
         return dx
-    extra = dx.ndim - len(shape)
+    xp, extra = namespace(dx), dx.ndim - len(shape)
     thin = (1,) * extra + tuple(shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(thin, dx.shape, strict=True)):
+    axes = tuple([k for k, m in enumerate(dx.shape) if extra >= 0 and thin[k] != m])
+    if extra < 0 or any(thin[k] != 1 for k in axes):
         raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
-    xp = namespace(dx)
-    axes = tuple(k for k, (n, m) in enumerate(zip(thin, dx.shape, strict=True)) if n != m)
-    wide = xp.float32 if is_half(dx) else dx.dtype  # a sum in 16 bits stops growing
-    total = xp.sum(dx, axis=axes, keepdims=True, dtype=wide)
-    return xp.reshape(xp.astype(total, dx.dtype, copy=False), shape)
+    if is_half(dx):  # a sum in 16 bits stops growing
+        total = xp.astype(xp.sum(dx, axis=axes, keepdims=True, dtype=xp.float32), dx.dtype)
+    else:
+        total = xp.sum(dx, axis=axes, keepdims=True)
+    return xp.reshape(total, shape) if extra else total
 
 
 def erf(x: Array) -> Array:

@@ -11,6 +11,7 @@ from types import CellType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 from . import backend
+from .backend import HostArray
 
 _WITHOUT_ARRAYS = frozenset(
     {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
@@ -27,7 +28,12 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
     kind = type(holder)
     parts: Any = ()
     if kind is FunctionType:
-        parts = _closure(holder)
+        try:
+            parts = [cell.cell_contents for cell in holder.__closure__ or ()]
+        except ValueError:  # this name was never assigned; others may be
+            parts = [cell.cell_contents for cell in holder.__closure__ if cell != CellType()]
+        if holder.__defaults__ or holder.__kwdefaults__:
+            parts += [holder.__defaults__, holder.__kwdefaults__]
     elif kind is tuple or kind is list:
         parts = holder
     elif kind is dict:
@@ -48,18 +54,6 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
             find_arrays(part, found, depth + 1)
 
 
-def _closure(function: Any) -> list[Any]:
-    cells, parts = function.__closure__ or (), []
-    try:
-        for cell in cells:
-            parts.append(cell.cell_contents)
-    except ValueError:  # this name was never assigned; others may be
-        parts = [cell.cell_contents for cell in cells if cell != CellType()]
-    if function.__defaults__ or function.__kwdefaults__:
-        parts += [function.__defaults__, function.__kwdefaults__]
-    return parts
-
-
 def checksum(pullback: Any, whole: bool = False) -> int:
     """A number that changes when an array changes that the pullback saved.
 
@@ -71,7 +65,7 @@ def checksum(pullback: Any, whole: bool = False) -> int:
     find_arrays(pullback, arrays)
     total = 0
     for x in arrays:
-        small = type(x) is backend.HostArray and x.nbytes <= 1024
+        small = type(x) is HostArray and x.nbytes <= 1024
         total = 31 * total + hash(x.tobytes() if small else _content(x, whole))
     return total
 

@@ -73,11 +73,11 @@ def operation(
     arity = signature.arity
 
     def call(
-        arrays: list[Any], wanted: tuple[bool, ...], settings: dict[str, Any], recorded: bool
+        arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
     ) -> tuple[Any, list[Any], Pullback, Any]:
         """The value, the same as a list of arrays, the pullback, and the dtype of its gradients."""
         if signature.wanted:
-            settings["wanted"] = wanted + (False,) * (arity - len(wanted))
+            settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (arity - len(wanted))
         dtype = signature.float_dtype(arrays)
         try:
             result = function(*arrays, **settings)
@@ -105,8 +105,7 @@ def operation(
             arrays.append(array)
             edges.append(edge)
             shapes.append(shape)
-        wanted = tuple(map(bool, edges))
-        value, values, pullback, dtype = call(arrays, wanted, settings, recorded)
+        value, values, pullback, dtype = call(arrays, edges, settings, recorded)
         if variable is not None:
             node = None
             if recorded:

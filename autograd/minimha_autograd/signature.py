@@ -46,10 +46,10 @@ class Signature:
             inputs, positional = tuple(inputs[0]), inputs[1:]
         if positional:
             by_place = dict(zip(self.settings, positional))  # noqa: B905  checked below
-            if len(by_place) < len(positional) or by_place.keys() & settings.keys():
-                raise TypeError(
-                    f"{self.name}{self.shown} got {len(positional)} settings by position"
-                )
+            if len(by_place) < len(positional) or not settings.keys().isdisjoint(by_place):
+                number = len(inputs) + len(positional)
+                what = f"got {number} arguments by position: too many, or named as well"
+                raise TypeError(f"{self.name}{self.shown} {what}")
             settings |= by_place
         if not self._array_names.isdisjoint(settings):
             absent = self.arrays[len(inputs) :]
@@ -161,7 +161,7 @@ class Signature:
         if isinstance(error, AttributeError) and len(present) < len(arrays):
             kinds, what = (TypeError,), what or "it needs arrays, not numbers"
         what = what or getattr(error, "what", str(error))  # of an operation called by this one
-        text = f"{self.name}: {what} ({_described(self.named(arrays))})"
+        text = f"{self.name}: {what}" + (f" ({_described(self.named(arrays))})" if arrays else "")
         for kind in kinds:
             with contextlib.suppress(Exception):
                 explained: Any = kind(text)

@@ -83,7 +83,8 @@ class Node:
         """The gradients of the arguments, with broadcasting undone; None where none is wanted.
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
-        one gradient for each argument, of its dtype and, but for broadcasting, its shape.
+        one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
+        of the function itself say in a note whose pullback it is.
         """
         signature, function = self.signature, self.function or gone
         if debug.checksum(function, self.lines != "") != self.checksum:
@@ -91,7 +92,11 @@ class Node:
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
                 "place after the forward pass: call backward() before the change, or change a copy"
             )
-        gradients, number = function(*dys), max(signature.arity, len(self.shapes))
+        try:
+            gradients, number = function(*dys), max(signature.arity, len(self.shapes))
+        except Exception as error:
+            error.add_note(f"in the pullback of {signature.name if signature else 'a leaf'}")
+            raise
         if type(gradients) is not tuple or len(gradients) != number:
             length = f" of {len(gradients)}" if isinstance(gradients, tuple) else ""
             raise TypeError(

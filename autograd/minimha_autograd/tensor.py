@@ -13,7 +13,6 @@ from .tape import Node, Variable, array_of
 
 Axis = int | tuple[int, ...] | None
 _Binary = Callable[[Any, Any], "Tensor"]
-_new = object.__new__
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
@@ -51,7 +50,7 @@ class Tensor(Variable):
     @staticmethod
     def _made(data: Array, node: Node | None, k: int) -> Tensor:
         """Value number k of a node. No gradient flows through integers and booleans."""
-        tensor = _new(Tensor)
+        tensor = object.__new__(Tensor)
         tensor._data = data
         tensor._edge = (node, k) if node is not None and backend.is_floating(data) else None
         return tensor
@@ -69,9 +68,7 @@ class Tensor(Variable):
             if self._edge[0].function is not None:
                 raise RuntimeError("only a leaf can be assigned other data: detach() makes one")
             _require_floating(data)
-            if backend.kind(data) != backend.kind(
-                self._data
-            ):  # neither its gradient nor its graphs fit
+            if backend.kind(data) != backend.kind(self._data):  # old gradients do not fit
                 leaf, old = Node(), self._edge[0]
                 leaf.hooks, old.hooks, old.function = old.hooks, None, tape.gone
                 self._edge = leaf, 0
@@ -327,11 +324,9 @@ class Tensor(Variable):
         return ops.take_along_axis(self, indices, axis=axis)
 
 
+_OPERATIONS = {"permute": "permute_dims", "expand": "broadcast_to", "to": "to_device"}
 for _name, _method in vars(Tensor).items():  # the methods that are operations have their docstrings
-    _name = {"permute": "permute_dims", "expand": "broadcast_to", "to": "to_device"}.get(
-        _name, _name
-    )
-    if _name in ops.__all__:
+    if (_name := _OPERATIONS.get(_name, _name)) in ops.__all__:
         _method.__doc__ = getattr(ops, _name).__doc__
 
 

@@ -200,6 +200,7 @@ def test_empty_lists_and_foreign_byte_orders():
     assert leaf(np.ones((3, 2)))[:, []].shape == (3, 0)
     assert mh.Tensor(np.ones(2, dtype=">f8")).exp().dtype == np.float64
     assert mh.Tensor(np.ones(6)).reshape(np.int64(2), 3).shape == (2, 3)
+    assert ops.pad(leaf([1.0]), np.array([1, 2])).shape == (4,)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +215,9 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
         (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
         (lambda x: ops.sum(x, dim=0), "sum: .* unexpected keyword argument 'dim'"),
+        (lambda _: ops.add(), "required positional arguments: 'a' and 'b'$"),
         (lambda x: ops.matmul(x, x, out=1), "matmul: .* unexpected keyword argument 'out'"),
-        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 2 settings by position"),
+        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 3 arguments by position"),
         (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
         (lambda x: x.astype("complex128"), "complex values have no gradient"),
         (lambda x: x.backward([[1, 2], [3]]), "the nested lists are ragged"),

@@ -173,7 +173,7 @@ def test_an_operation_may_take_any_settings():
     x = mh.Tensor([1.0, 2.0], requires_grad=True)
     scaled(x, factor=3.0).sum().backward()
     np.testing.assert_array_equal(x.grad, 3)
-    with pytest.raises(TypeError, match="got 1 settings by position"):
+    with pytest.raises(TypeError, match="got 2 arguments by position"):
         scaled(x, 3.0)
 
 

@@ -51,17 +51,17 @@ _OTHERWISE: dict[str, Callable[[Array], Array]] = {  # what the standard lacks o
 
 def _unary(name: str) -> Operation:
     """An operation from the table, which saves what its derivative names: x, y, or nothing."""
-    formula, derivative_formula, derivative = _FUNCTIONS[name]
-    otherwise = _OTHERWISE.get(name)
-    (argument,) = inspect.signature(derivative).parameters
+    formula, derivative, slope = _FUNCTIONS[name]
+    otherwise, (argument,) = _OTHERWISE.get(name), inspect.signature(slope).parameters
 
     def function(x: Array) -> tuple[Array, Pullback]:
         y = (otherwise or getattr(namespace(x), name))(x)
         saved = x if argument == "x" else y if argument == "y" else None
-        return y, lambda dy: (dy * derivative(saved),)
+        # looked up, since guarding a function in the closure takes longer
+        return y, lambda dy: (dy * _FUNCTIONS[name][2](saved),)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"y = {formula}.   dx = dy · {derivative_formula}."
+    function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
     lifted: Operation = operation(function)
     return lifted
 

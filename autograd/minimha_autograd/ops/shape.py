@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate, pairwise
+from numbers import Integral
 from typing import Any
 
 from .. import backend
@@ -141,8 +142,8 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     Raises ValueError for widths that are negative or do not fit.
     """
     pair: Any = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
-    pairs: Any = [pair] * x.ndim if isinstance(pair[0], int) else pair
-    if len(pairs) != x.ndim or any(not isinstance(n, int) or n < 0 for p in pairs for n in p):
+    pairs: Any = [pair] * x.ndim if isinstance(pair[0], Integral) else pair
+    if len(pairs) != x.ndim or any(not isinstance(n, Integral) or n < 0 for p in pairs for n in p):
         raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
     shape = tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True))
     inner = tuple(slice(k, k + n) for n, (k, _) in zip(x.shape, pairs, strict=True))
