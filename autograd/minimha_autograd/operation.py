@@ -125,11 +125,11 @@ def operation(
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
         value, values, pullback, dtype = call(bound, wanted, settings, recorded=False)
-        if not any(wanted):  # within no_grad: nothing to guard
-            return tuple(values) if type(value) is tuple else values[0], lambda *_: (None,) * arity
+        result = tuple(values) if type(value) is tuple else values[0]
+        if not any(wanted):  # within no_grad, or of integers: nothing to guard
+            return result, lambda *_: (None,) * len(bound)
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
-        node = Node(signature, pullback, (), shapes, dtype, len(values))
-        return tuple(values) if type(value) is tuple else values[0], node.pullback
+        return result, Node(signature, pullback, (), shapes, dtype, len(values)).pullback
 
     lifted.with_pullback, lifted.__signature__ = with_pullback, signature.shown  # type: ignore[attr-defined]
     registry[f"{function.__module__}.{function.__name__}"] = lifted  # type: ignore[assignment]

@@ -37,6 +37,9 @@ def test_broadcasting_is_undone_in_the_wrapper_and_on_the_tape():
     _, pullback = scaled_sum.with_pullback(a, b)
     np.testing.assert_array_equal(pullback(1.0)[1], np.full((5, 1), 6.0))
     mh.gradcheck(scaled_sum, a, b)
+    integers = np.ones(3, dtype=int)
+    y, pullback = mh.ops.concat.with_pullback(integers, integers)
+    assert pullback(y) == (None, None)
 
 
 def test_it_is_told_which_gradients_are_wanted():
