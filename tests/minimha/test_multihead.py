@@ -7,22 +7,7 @@ from directional import assert_gradients
 import minimha as mh
 from minimha_autograd import backend
 
-B, H, T, S, M = 2, 3, 5, 4, 12
-
-
-@pytest.fixture
-def mha(rng):
-    module = mh.MultiHeadAttention(M, H, rng=rng, dtype="float64")
-    for bias in (module.b_q, module.b_k, module.b_v, module.b_o):
-        bias.data = rng.standard_normal(M)
-    return module
-
-
-def test_self_attention_is_attention_of_x_to_itself(mha, rng):
-    x = rng.standard_normal((B, T, M))
-    np.testing.assert_array_equal(mha(x).data, mha(x, x, x).data)
-    memory = rng.standard_normal((B, S, M))
-    np.testing.assert_array_equal(mha(x, memory).data, mha(x, memory, memory).data)
+B, T, S, M = 2, 5, 4, 12
 
 
 def test_gradients_of_every_parameter_and_input(rng):
@@ -38,110 +23,6 @@ def test_gradients_of_every_parameter_and_input(rng):
     names = {"query", "key", "value", *(name for name, _ in mha.named_parameters())}
     assert {row.input for row in report.rows if row.method == "complex step"} == names
     assert {row.input for row in report.rows if row.note == "structural zero"} == {"b_k"}
-
-
-def test_the_output_does_not_depend_on_the_key_bias(mha, rng):
-    x = rng.standard_normal((B, T, M))
-    before = mha(x).data
-    mha.b_k.data = 10 * rng.standard_normal(M)
-    np.testing.assert_allclose(mha(x).data, before, atol=1e-13)
-
-
-def test_three_wide_layers_are_3h_narrow_ones(mha, rng):
-    """x [W₀ W₁ …] = [xW₀ xW₁ …]: the stacked projection against a loop over heads."""
-    x, d = rng.standard_normal((B, T, M)), M // H
-    stacked = mh.projections.project_in(x, mha.w_q.data, mha.b_q.data, num_heads=H)
-    for h in range(H):
-        columns = slice(h * d, (h + 1) * d)
-        narrow = x @ mha.w_q.data[:, columns] + mha.b_q.data[columns]
-        np.testing.assert_allclose(stacked[:, h], narrow, atol=1e-14)
-
-
-def test_merging_undoes_splitting(rng):
-    x = rng.standard_normal((B, T, M))
-    np.testing.assert_array_equal(mh.projections.merge_heads(mh.projections.split_heads(x, H)), x)
-
-
-def test_heads_are_independent(mha, rng):
-    x = rng.standard_normal((B, T, M))
-    before = mha(x, return_weights=True)[1].data
-    d = M // H
-    mha.w_q.data = mha.w_q.data.copy()
-    mha.w_q.data[:, d : 2 * d] += 1
-    after = mha(x, return_weights=True)[1].data
-    np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
-    assert not np.allclose(after[:, 1], before[:, 1])
-
-
-def test_it_moves_to_every_library_and_device(mha, rng, place):
-    x = rng.standard_normal((B, T, M))
-    expected = mha(x).data
-    moved = mha.to(place.name, place.device)(place(x))
-    assert backend.namespace(moved.data) is place.xp
-    moved.sum().backward()
-    assert mha.w_q.grad.device == moved.device
-    np.testing.assert_allclose(backend.to_numpy(moved.data), expected, atol=1e-14)
-
-
-SETTINGS = {"d_model": M, "num_heads": H}
-X, W = np.ones((B, T, M)), np.ones((M, M))
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"d_model": 10}, ValueError, "d_model = 10 .* num_heads = 3"),
-        ({"d_model": 0, "num_heads": 1}, ValueError, "d_model = 0 .* num_heads = 1"),
-        ({"num_heads": 0}, ValueError, "d_model = 12 .* num_heads = 0"),
-        ({"num_heads": -2}, ValueError, "d_model = 12 .* num_heads = -2"),
-        ({"num_heads": None}, TypeError, "num_heads must be an integer, not None"),
-        ({"d_model": "wide"}, TypeError, "d_model must be an integer, not 'wide'"),
-        ({"dropout": 1.5}, ValueError, "dropout must be a probability, from 0 to 1, not 1.5"),
-        ({"dropout": "some"}, TypeError, "dropout must be a number from 0 to 1, not a str"),
-        ({"rope": True}, TypeError, r"rope must be a positions.Rope\(…\), not True"),
-    ],
-)
-def test_impossible_settings_are_refused_when_the_layer_is_made(settings, error, message):
-    with pytest.raises(error, match=message):
-        mh.MultiHeadAttention(**SETTINGS | settings)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        ((X, X[..., 1:]), ValueError, r"key has shape \(2, 5, 11\), .* Mk = 12"),
-        ((X, X[:1]), ValueError, "same batch and heads"),
-        ((X, mh.masks.causal()), TypeError, "key must be an array .* pass a mask by name, mask=…"),
-        (([[1.0]],), TypeError, "query must be an array or a Tensor of .* not a list"),
-        ((X.astype(int),), TypeError, "query must be .* floating-point numbers, not of int64"),
-        ((X, X, X.astype(bool)), TypeError, "value must be .* floating-point numbers, not of bool"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused_by_name(mha, inputs, error, message):
-    with pytest.raises(error, match=message):
-        mha(*inputs)
-
-
-@pytest.mark.parametrize(
-    ("query", "num_heads", "error", "message"),
-    [
-        (X, 0, ValueError, r"num_heads = 0 must divide the columns \[12, 12, 12\]"),
-        (X, 5, ValueError, r"num_heads = 5 must divide the columns \[12, 12, 12\]"),
-        (X, 4.0, TypeError, r"num_heads must be an integer, not 4\.0"),
-        (X[0, 0], 4, ValueError, r"H = 4 heads need \(…, T, H·D\), two axes .* not \(12,\)"),
-    ],
-)
-def test_heads_that_cannot_be_split_are_refused(query, num_heads, error, message):
-    with pytest.raises(error, match=message):
-        mh.multi_head_attention(query, X, X, W, W, W, W, num_heads=num_heads)
-    with pytest.raises(ValueError, match=r"H = 5 heads need .* not \(2, 5, 12\)"):
-        mh.projections.split_heads(X, 5)
-
-
-def test_without_biases_there_are_four_parameters():
-    module = mh.MultiHeadAttention(M, H, bias=False)
-    assert [name for name, _ in module.named_parameters()] == ["w_q", "w_k", "w_v", "w_o"]
-    assert module(np.ones((B, T, M), dtype="float32")).shape == (B, T, M)
 
 
 ALL = {
@@ -176,6 +57,22 @@ def drawn(rng, settings, d_model=M):
     for p in mha.parameters():
         p.data = p.data + 0.3 * rng.standard_normal(p.shape)
     return mha
+
+
+def test_self_attention_is_attention_of_x_to_itself(rng):
+    mha, x, memory = drawn(rng, {}), rng.standard_normal((B, T, M)), rng.standard_normal((B, S, M))
+    np.testing.assert_array_equal(mha(x).data, mha(x, x, x).data)
+    np.testing.assert_array_equal(mha(x, memory).data, mha(x, memory, memory).data)
+
+
+def test_it_moves_to_every_library_and_device(rng, place):
+    mha, x = drawn(rng, {}), rng.standard_normal((B, T, M))
+    expected = mha(x).data
+    moved = mha.to(place.name, place.device)(place(x))
+    assert backend.namespace(moved.data) is place.xp
+    moved.sum().backward()
+    assert mha.w_q.grad.device == moved.device
+    np.testing.assert_allclose(backend.to_numpy(moved.data), expected, atol=1e-13)
 
 
 @EVERY_OPTION
@@ -242,40 +139,23 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
             assert not weights.data[:, :, step, at:].any()
 
 
-def test_a_cache_is_for_one_sequence_of_one_layer(rng):
-    mha, x = drawn(rng, {}), rng.standard_normal((B, T, M))
-    cache = mh.KeyValueCache()
-    mha(x, cache=cache)
-    with pytest.raises(
-        ValueError, match=r"cache holds .*\(2, 4, 5, 3\) and is given \(1, 4, 5, 3\)"
-    ):
-        mha(x[:1], cache=cache)
-    with pytest.raises(ValueError, match="a cache is for self-attention"):
-        mha(x, x, cache=cache)
-
-
 def test_a_call_that_was_refused_leaves_the_cache_as_it_was(rng):
-    mha, cache = mh.MultiHeadAttention(M, H, rng=rng, dtype="float64"), mh.KeyValueCache()
+    mha, cache = drawn(rng, {}), mh.KeyValueCache()
     x, causal = rng.standard_normal((B, T, M)), mh.masks.causal()
     mha(x[:, :2], mask=causal, cache=cache)
-    for wrong in ({"mask": mh.masks.padding([1, -9])}, {"return_weights": "all"}, {"bias": x}):
-        with pytest.raises(ValueError, match=r"from 0 to S = 5|return_weights is|bias has shape"):
-            mha(x[:, 2:], cache=cache, **wrong)
-    y = mha(x[:, 2:], mask=causal, cache=cache).data
-    np.testing.assert_allclose(y, mha(x, mask=causal).data[:, 2:], atol=1e-14)
+    for inputs, settings, message in (
+        ((x[:, 2:],), {"mask": mh.masks.padding([1, -9])}, "from 0 to S = 5"),
+        ((x[:, 2:],), {"return_weights": "all"}, "return_weights is"),
+        ((x[:, 2:],), {"bias": x}, "bias has shape"),
+        ((x[:1],), {}, r"cache holds .*\(2, 4, 2, 3\) and is given \(1, 4, 5, 3\)"),
+        ((x, x), {}, "a cache is for self-attention"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mha(*inputs, cache=cache, **settings)
     with pytest.raises(TypeError, match=r"cache must be a KeyValueCache\(\), not True"):
         mha(x, cache=True)
-
-
-@pytest.mark.parametrize("alibi", [False, True])
-def test_a_boolean_bias_is_refused_with_alibi_too(alibi, rng):
-    """Added to the slopes first, True would count as the number 1."""
-    mha = mh.MultiHeadAttention(M, H, alibi=alibi, rng=rng, dtype="float64")
-    x = rng.standard_normal((B, T, M))
-    with pytest.raises(TypeError, match=r"bias has dtype bool: .* goes to mask"):
-        mha(x, bias=np.tri(T, dtype=bool))
-    with pytest.raises(ValueError, match=r"bias has shape \(4, 5\), which does not broadcast to"):
-        mha(x, bias=np.ones((T - 1, T)))
+    y = mha(x[:, 2:], mask=causal, cache=cache).data
+    np.testing.assert_allclose(y, mha(x, mask=causal).data[:, 2:], atol=1e-13)
 
 
 def test_gradients_flow_through_a_cache(rng):
@@ -363,14 +243,6 @@ def test_dropout_needs_a_generator_and_is_replayed_by_its_draw(rng):
     np.testing.assert_allclose(after.data, np.where(keep, before.data / 0.6, 0), atol=1e-15)
 
 
-def test_normalised_queries_and_keys_have_bounded_scores(rng):
-    mha, x = drawn(rng, {"qk_norm": True}), rng.standard_normal((B, T, M))
-    mha.b_q.data, mha.b_k.data = 0 * mha.b_q.data, 0 * mha.b_k.data
-    _, weights = mha(x, return_weights=True)
-    _, larger = mha(1e3 * x, return_weights=True)
-    np.testing.assert_allclose(larger.data, weights.data, atol=1e-5)  # but for eps
-
-
 def test_rotary_positions_tell_the_order_and_nothing_else_does(rng):
     x = rng.standard_normal((B, T, M))
     order = rng.permutation(T)
@@ -389,8 +261,6 @@ def test_alibi_is_its_bias(rng):
     np.testing.assert_array_equal(placed(x).data, plain(x, bias=bias).data)
     more = rng.standard_normal((T, T))
     np.testing.assert_array_equal(placed(x, bias=more).data, plain(x, bias=more + bias).data)
-    with pytest.raises(ValueError, match="alibi is for self-attention"):
-        placed(x, x[:, :2])
 
 
 def test_float16_in_float16_out(rng):
@@ -402,3 +272,52 @@ def test_float16_in_float16_out(rng):
     y = half(x.astype("float16"))
     assert y.dtype == np.float16
     assert abs(y.data - mha(x).data).max() <= 2e-2 * abs(mha(x).data).max()
+
+
+X, W, TRUTH = np.ones((B, T, M)), np.ones((M, M)), np.tri(T, dtype=bool)
+
+
+def layer(**settings):
+    return mh.MultiHeadAttention(**{"d_model": M, "num_heads": FOUR, "dtype": "float64"} | settings)
+
+
+def operation(query=X, num_heads=FOUR):
+    return mh.multi_head_attention(query, X, X, W, W, W, W, num_heads=num_heads)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: layer(d_model=10), ValueError, "d_model = 10 .* num_heads = 4"),
+        (lambda: layer(d_model=0, num_heads=1), ValueError, "d_model = 0 .* num_heads = 1"),
+        (lambda: layer(num_heads=0), ValueError, "d_model = 12 .* num_heads = 0"),
+        (lambda: layer(num_heads=None), TypeError, "num_heads must be an integer, not None"),
+        (lambda: layer(d_model="wide"), TypeError, "d_model must be an integer, not 'wide'"),
+        (lambda: layer(num_kv_heads=3), ValueError, "= 4 must be a multiple of num_kv_heads = 3"),
+        (lambda: layer(num_kv_heads=0), ValueError, "num_kv_heads = 0 must be at least 1"),
+        (lambda: layer(kdim=-1), ValueError, "kdim = -1 must be at least 1"),
+        (lambda: layer(form="looped"), ValueError, "no form .* called 'looped': there are per-head"),
+        (lambda: layer(form="fused", kdim=7), ValueError, "one matrix for one input"),
+        (lambda: layer(dropout=1.5), ValueError, "dropout must be a probability, .* not 1.5"),
+        (lambda: layer(dropout="some"), TypeError, "dropout must be a number from 0 to 1, not a str"),
+        (lambda: layer(rope=True), TypeError, r"rope must be a positions.Rope\(…\), not True"),
+        (lambda: layer()(X, X[..., 1:]), ValueError, r"key has shape \(2, 5, 11\), .* Mk = 12"),
+        (lambda: layer()(X, X[:1]), ValueError, "same batch and heads"),
+        (lambda: layer()(X, mh.masks.causal()), TypeError, "key must .* pass a mask by name, mask=…"),
+        (lambda: layer()([[1.0]]), TypeError, "query must be an array or a Tensor .* not a list"),
+        (lambda: layer()(X.astype(int)), TypeError, "query must .* floating-point .* not of int64"),
+        (lambda: layer()(X, X, X > 0), TypeError, "value must .* floating-point .* not of bool"),
+        (lambda: layer()(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
+        (lambda: layer(alibi=True)(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
+        (lambda: layer(alibi=True)(X, bias=X), ValueError, r"bias has shape \(2, 5, 12\), which"),
+        (lambda: layer(alibi=True)(X, X[:, :2]), ValueError, "alibi is for self-attention"),
+        (lambda: operation(num_heads=0), ValueError, r"num_heads = 0 must divide .* \[12, 12, 12\]"),
+        (lambda: operation(num_heads=5), ValueError, r"num_heads = 5 must divide .* \[12, 12, 12\]"),
+        (lambda: operation(num_heads=4.0), TypeError, r"num_heads must be an integer, not 4\.0"),
+        (lambda: operation(X[0, 0]), ValueError, r"H = 4 heads need \(…, T, H·D\), two axes .* \(12,\)"),
+        (lambda: mh.projections.split_heads(X, 5), ValueError, r"H = 5 heads .* not \(2, 5, 12\)"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

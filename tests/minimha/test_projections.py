@@ -66,12 +66,7 @@ def test_cross_attention_takes_keys_and_values_of_other_widths(form, rng):
     mha = made(rng, **CROSS)
     inputs = [rng.standard_normal(s) for s in [(B, T, M), (B, S, MK), (B, S, MV)]]
     assert_equal(outcome(mha.convert(form), *inputs), outcome(mha, *inputs))
-
-
-def test_values_are_as_wide_as_keys_unless_said():
-    mha = mh.MultiHeadAttention(M, H, kdim=MK)
-    assert (mha.w_k.shape[0], mha.w_v.shape[0]) == (MK, MK)
-    assert mha(np.ones((B, T, M), "float32"), np.ones((B, S, MK), "float32")).shape == (B, T, M)
+    assert mh.MultiHeadAttention(M, H, kdim=MK).sizes.vdim == MK  # values are the keys by default
 
 
 def test_a_role_that_nothing_flows_back_to_gets_no_gradient_in_the_fused_form(rng):
@@ -145,60 +140,6 @@ def test_all_forms_start_as_one_function_of_unit_variance(rng):
     assert wide.convert("fused").w_qkv.data.var() == pytest.approx(1 / 400, rel=0.03)
 
 
-def curve(mha, x, target, steps=50):
-    """The losses of AdamW on the mean square distance to a target."""
-    optimizer, losses = mh.AdamW(mha.parameters(), lr=1e-2), []
-    for _ in range(steps):
-        mha.zero_grad()
-        loss = ((mha(x, mask=mh.masks.causal()) - target) ** 2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return np.array(losses)
-
-
-def test_h_separate_layers_learn_what_one_matmul_learns_and_the_product_does_not(rng):
-    """AdamW looks at each entry by itself, so it does not matter where an entry stands. The entries
-    of W^Q W^Kᵀ are other variables: a step along their gradient is another step."""
-    mha = made(rng, num_kv_heads=G)
-    x, target = rng.standard_normal((B, T, M)), rng.standard_normal((B, T, M))
-    stacked = curve(mha.convert("stacked"), x, target)
-    assert stacked[-1] < 0.6 * stacked[0]
-    for form in ("per-head", "fused"):
-        assert abs(curve(mha.convert(form), x, target) / stacked - 1).max() <= 1e-10
-    bilinear = curve(mha.convert("bilinear"), x, target)
-    assert bilinear[0] == pytest.approx(stacked[0], rel=1e-12)
-    assert abs(bilinear / stacked - 1).max() > 1e-3
-
-
-def test_the_product_has_more_parameters_unless_heads_are_wider_than_half_the_model():
-    def count(form, **settings):
-        one = mh.projections.Projections(M, H, form=form, bias=False, v_head_dim=1, **settings)
-        v = one.w_v.data.size if form == "bilinear" else sum(w.data.size for w in one.w_v)
-        return sum(p.data.size for p in one.parameters()) - v
-
-    for d in (1, 3, 5, 6, 7, 9):
-        assert count("per-head", head_dim=d) == 2 * H * M * d
-        assert count("bilinear", head_dim=d) == H * M * M
-        assert (count("bilinear", head_dim=d) < count("per-head", head_dim=d)) == (d > M / 2)
-        grouped = {"head_dim": d, "num_kv_heads": G}
-        fewer = count("bilinear", **grouped) < count("per-head", **grouped)
-        assert fewer == (d > M * H / (H + G))
-
-
-def test_the_rank_of_the_product_is_the_width_of_a_head(rng):
-    for form in FORMS:
-        assert made(rng).convert(form).ranks() == [D] * H
-    bilinear = made(rng, form="bilinear")  # with entries of its own, of full rank
-    assert bilinear.ranks() == [M] * H
-    with pytest.raises(ValueError, match=r"rank 12, more than D = 3: give the head_dim"):
-        bilinear.convert("stacked")
-    learned = made(rng).convert("bilinear")
-    learned.w_qk.data += 1e-9 * rng.standard_normal((H, M, M))  # a little is too much
-    with pytest.raises(ValueError, match=r"more than D = 3"):
-        learned.convert("stacked")
-
-
 def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng):
     bilinear = made(rng, form="bilinear", num_kv_heads=G)
     stacked = bilinear.convert("stacked", head_dim=D)
@@ -216,152 +157,6 @@ def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng)
         stacked.convert("fused", head_dim=2)
 
 
-def test_a_large_head_does_not_hide_what_is_cut_off_a_small_one(rng):
-    """Float32: each head is looked at by itself, and no square of a singular value overflows."""
-    mha = mh.MultiHeadAttention(M, H, form="bilinear", bias=False)
-    w = mha.w_qk.data
-    for scale in (1e6, 1e20, 1e-25):
-        mha.w_qk.data = scale * w
-        assert mha.convert("stacked").truncation_error < 1e-6
-        mha.w_qk.data[1] = rng.standard_normal((M, M)) * scale * 1e-6
-        with pytest.raises(ValueError, match=r"is of rank 12, more than D = 3"):
-            mha.convert("stacked")
-        assert 0 < mha.convert("stacked", head_dim=D).truncation_error < 1e-4
-
-
-def test_the_rank_that_is_told_is_of_all_that_is_factored_together(rng):
-    mha = made(rng, form="stacked", num_kv_heads=G).convert("bilinear")
-    other = made(rng, bias=False).convert("bilinear")
-    mha.b_qk.data = rng.standard_normal((H, M))
-    assert mha.ranks() == [D] * H
-    with pytest.raises(ValueError, match=r"with b_qk and the heads that share .* rank 5, "):
-        mha.convert("stacked")  # one more for each query head of the two
-    mha.w_qk.data, mha.b_qk = other.w_qk.data, None
-    with pytest.raises(
-        ValueError, match=r"factored with the heads that share its W\^K, is of rank 6, "
-    ):
-        mha.convert("stacked")
-    assert mha.convert("stacked", head_dim=2 * D).truncation_error < 1e-14
-
-
-def test_float16_weights_have_ranks_and_factors(rng):
-    mha = mh.MultiHeadAttention(M, H, dtype="float16")
-    bilinear = mha.convert("bilinear")
-    assert mha.ranks() == bilinear.ranks() == [D] * H
-    x = rng.standard_normal((B, T, M)).astype("float16")
-    y, back = mha(x).data, bilinear.convert("stacked")
-    assert back.w_q.dtype == back.w_k.dtype == "float16"
-    assert abs(back(x).data - y).max() < 8e-3 * abs(y).max()  # 8 times eps, of three roundings
-    bilinear.w_qk.data = rng.standard_normal((H, M, M)).astype("float16")
-    with pytest.raises(ValueError, match="rank 12"):
-        bilinear.convert("stacked")
-
-
-def test_weights_that_are_not_finite_have_no_rank(rng):
-    mha = made(rng)
-    mha.w_q.data[0, 0] = np.nan
-    for form in ("stacked", "bilinear"):
-        with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
-            mha.convert(form).ranks()
-    with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
-        mha.convert("bilinear").convert("stacked")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_same_form_is_a_copy_with_gradients_and_what_is_frozen(form, rng):
-    mha = made(rng, form=form)
-    if form == "per-head":
-        mha.w_v[1] = mh.Tensor(mha.w_v[1].data)
-    else:
-        name = "w_qkv" if form == "fused" else "w_v"
-        setattr(mha, name, mh.Tensor(getattr(mha, name).data))
-    outcome(mha, rng.standard_normal((B, T, M)))
-    copied = mha.convert(form)
-    pairs = zip(mha.named_parameters(), copied.named_parameters(), strict=True)
-    for (name, p), (same, twin) in pairs:
-        assert name == same
-        np.testing.assert_array_equal(twin.grad, p.grad)
-        assert twin.grad is not p.grad
-
-
-def test_gradients_of_the_factors_are_those_of_the_product_times_the_other_factor(rng):
-    mha, x = made(rng, num_kv_heads=G, bias=False), rng.standard_normal((B, T, M))
-    bilinear = mha.convert("bilinear")
-    outcome(mha, x), outcome(bilinear, x)
-    w_q, w_k = (mh.projections.split_heads(w.data, n) for w, n in ((mha.w_q, H), (mha.w_k, G)))
-    dw_q, dw_k = (mh.projections.split_heads(w.grad, n) for w, n in ((mha.w_q, H), (mha.w_k, G)))
-    dw = bilinear.w_qk.grad  # (H, M, M)
-    by_head = np.stack([dw[h].T @ w_q[h] for h in range(H)])
-    assert_equal([np.stack([dw[h] @ w_k[h // (H // G)] for h in range(H)])], [dw_q])
-    assert_equal([by_head.reshape(G, H // G, M, D).sum(1)], [dw_k])
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"rope": mh.positions.Rope(width=2)}, "rope stands between"),
-        ({"qk_norm": True}, "qk_norm stands between"),
-        ({"softcap": 3.0}, "b_k.*softmax does not see that, and a softcap does"),
-        ({"sink": True}, "b_k.*softmax does not see that, and a sink does"),
-    ],
-)
-def test_the_bilinear_form_refuses_what_it_cannot_hold(settings, reason, rng):
-    with pytest.raises(ValueError, match=reason):
-        made(rng, **settings).convert("bilinear")
-    if "b_k" not in reason:
-        with pytest.raises(ValueError, match=reason):
-            mh.MultiHeadAttention(M, H, form="bilinear", **settings)
-        return
-    mha, x = made(rng, **settings), rng.standard_normal((B, T, M))
-    mha.b_k.data = np.zeros(H * D)  # and then it can
-    assert_equal(outcome(mha.convert("bilinear"), x), outcome(mha, x))
-
-
-def test_softcap_does_see_the_key_bias_that_the_bilinear_form_leaves_out(rng):
-    """Why that is refused: the two differ."""
-    mha, x = made(rng), rng.standard_normal((B, T, M))
-    bilinear = mha.convert("bilinear")
-    mha.softcap = bilinear.softcap = 0.7
-    assert abs(mha(x).data - bilinear(x).data).max() > 1e-3
-
-
-def test_reshaping_weights_stored_with_heads_last_scrambles_the_heads(rng):
-    """A published answer: W^Q stored (M, D, H), reshaped to (M, D·H), then split as (H, D)."""
-    w = rng.standard_normal((M, D, H))
-    x = rng.standard_normal((T, M))
-    right = np.stack([x @ w[:, :, h] for h in range(H)])
-    wrong = mh.projections.split_heads(x @ w.reshape(M, D * H), H)
-    mended = mh.projections.split_heads(x @ w.transpose(0, 2, 1).reshape(M, H * D), H)
-    np.testing.assert_allclose(mended, right, atol=1e-14)
-    assert wrong.shape == right.shape
-    assert abs(wrong - right).max() > 0.1
-    assert wrong[0, 0, 1] == pytest.approx(right[1, 0, 0])  # head 0 got a column of head 1
-
-
-def test_a_reshape_in_place_of_the_transpose_mixes_time_with_heads(rng):
-    """A published answer: .view(B, H, T, D) of (B, T, H·D)."""
-    y = rng.standard_normal((B, T, H * D))
-    right, wrong = mh.projections.split_heads(y, H), y.reshape(B, H, T, D)
-    np.testing.assert_array_equal(right[0, 1, 2], y[0, 2, D : 2 * D])  # head 1 at time 2
-    assert wrong.shape == right.shape
-    np.testing.assert_array_equal(
-        wrong[0, 0, 1], y[0, 0, D : 2 * D]
-    )  # time 0 where time 1 is meant
-
-
-def test_indexing_weights_with_heads_last_by_the_head_takes_a_row(rng):
-    """A published answer: WQ[i] for the head i of WQ (M, D, H)."""
-    w = rng.standard_normal((M, D, H))
-    x = rng.standard_normal((T, M))
-    assert (x @ w[:, :, 1]).shape == (T, D)
-    assert w[1].shape == (D, H)  # the weights of input 1 for all heads
-    with pytest.raises(ValueError, match="matmul"):
-        x @ w[1]
-    square = rng.standard_normal((D, D, D))  # where all sizes coincide, nothing complains
-    assert (x[:, :D] @ square[1]).shape == (x[:, :D] @ square[:, :, 1]).shape
-    assert abs(x[:, :D] @ square[1] - x[:, :D] @ square[:, :, 1]).max() > 0.1
-
-
 def test_forms_work_on_every_library(place, rng):
     x = rng.standard_normal((B, T, M))
     mha = made(rng, num_kv_heads=G)
@@ -375,29 +170,93 @@ def test_forms_work_on_every_library(place, rng):
     assert moved.ranks() == [D] * H
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_rank_of_the_product_is_the_width_of_a_head_until_it_is_learned(form, rng):
+    assert made(rng).convert(form).ranks() == [D] * H
+    assert made(rng, form="bilinear").ranks() == [M] * H
+    half = mh.MultiHeadAttention(M, H, dtype="float16").convert(form)
+    assert half.ranks() == half.convert("stacked").ranks() == [D] * H
+    for p in half.parameters():
+        p.data[:] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
+        half.ranks()
+    if form == "bilinear":
+        with pytest.raises(ValueError, match="NaN or infinity: it has no rank"):
+            half.convert("stacked")
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e20, 1e-25])
+def test_a_rank_above_the_width_of_a_head_is_refused_without_a_head_dim(scale, rng):
+    mha = mh.MultiHeadAttention(M, H, form="bilinear", bias=False)
+    mha.w_qk.data = scale * mha.w_qk.data  # in float32, where squares would overflow
+    assert mha.convert("stacked").truncation_error < 1e-6
+    mha.w_qk.data[1] = rng.standard_normal((M, M)) * scale * 1e-6  # one small head among large ones
+    with pytest.raises(ValueError, match=r"Kᵀ is of rank 12, more than D = 3: give the head_dim"):
+        mha.convert("stacked")
+    assert 0 < mha.convert("stacked", head_dim=D).truncation_error < 1e-4
+
+
+def test_the_rank_counts_all_that_is_factored_together(rng):
+    mha = made(rng, num_kv_heads=G).convert("bilinear")
+    other = made(rng, bias=False).convert("bilinear")
+    mha.b_qk.data = rng.standard_normal((H, M))
+    assert mha.ranks() == [D] * H
+    with pytest.raises(ValueError, match=r"with b_qk and the heads that share .* rank 5, "):
+        mha.convert("stacked")  # one more for each query head of the two
+    mha.w_qk.data, mha.b_qk = other.w_qk.data, None
+    with pytest.raises(ValueError, match=r"with the heads that share its W\^K, is of rank 6, "):
+        mha.convert("stacked")
+    assert mha.convert("stacked", head_dim=2 * D).truncation_error < 1e-14
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "reason"),
     [
-        ({"num_kv_heads": 3}, "num_heads = 4 must be a multiple of num_kv_heads = 3"),
-        ({"num_kv_heads": 0}, "num_kv_heads = 0 must be at least 1"),
-        ({"head_dim": 0}, "head_dim = 0 must be at least 1"),
-        ({"kdim": -1}, "kdim = -1"),
-        ({"form": "looped"}, "no form .* called 'looped': there are per-head, stacked, fused"),
-        ({"form": "fused", "kdim": MK}, "one matrix for one input"),
+        ({"rope": mh.positions.Rope(width=2)}, "rope stands between"),
+        ({"qk_norm": True}, "qk_norm stands between"),
+        ({"softcap": 3.0}, "b_k.*softmax does not see that, and a softcap does"),
+        ({"sink": True}, "b_k.*softmax does not see that, and a sink does"),
     ],
 )
-def test_sizes_that_do_not_go_together_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        mh.MultiHeadAttention(M, H, **settings)
+def test_the_bilinear_form_refuses_what_it_cannot_hold(settings, reason, rng):
+    mha, x = made(rng, **settings), rng.standard_normal((B, T, M))
+    with pytest.raises(ValueError, match=reason):
+        mha.convert("bilinear")
+    if "b_k" in reason:
+        mha.b_k.data = np.zeros(H * D)  # and then it can
+        assert_equal(outcome(mha.convert("bilinear"), x), outcome(mha, x))
+    else:
+        with pytest.raises(ValueError, match=reason):
+            mh.MultiHeadAttention(M, H, form="bilinear", **settings)
 
 
-def test_frozen_weights_stay_frozen_and_what_overflows_is_refused(rng):
-    mha = made(rng)
-    for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v"):
-        setattr(mha, name, mh.Tensor(getattr(mha, name).data))
-    for form in FORMS:
-        assert [name for name, _ in mha.convert(form).named_parameters()] == ["w_o", "b_o"]
+def test_weights_too_large_for_the_product_are_refused():
     half = mh.MultiHeadAttention(M, H, dtype="float16")
     half.w_q.data, half.w_k.data = half.w_q.data * 900, half.w_k.data * 900
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="overflows float16: convert"):
         half.convert("bilinear")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_form_is_a_copy_and_frozen_weights_stay_frozen(form, rng):
+    mha = made(rng, form=form)
+    outcome(mha, rng.standard_normal((B, T, M)))
+    twins = zip(mha.named_parameters(), mha.convert(form).named_parameters(), strict=True)
+    for (name, p), (same, twin) in twins:
+        assert name == same
+        np.testing.assert_array_equal(twin.grad, p.grad)
+        assert twin.grad is not p.grad
+    mha.projections = mha.projections.mapped(lambda p: mh.Tensor(p.data))
+    for other in FORMS:
+        if form != "bilinear" or other == form:  # whose rank is too high here
+            frozen = mha.convert(other)
+            assert [name for name, _ in frozen.named_parameters()] == ["w_o", "b_o"]
+
+
+def test_a_head_is_a_block_of_columns(rng):
+    """A reshape from (B, T, H·D) straight to (B, H, T, D) would mix time with heads."""
+    y = rng.standard_normal((B, T, H * D))
+    heads = mh.projections.split_heads(y, H)
+    np.testing.assert_array_equal(heads[0, 1, 2], y[0, 2, D : 2 * D])  # head 1 at time 2
+    assert abs(heads - y.reshape(B, H, T, D)).max() > 0.1
+    np.testing.assert_array_equal(mh.projections.merge_heads(heads), y)
