@@ -106,11 +106,7 @@ def test_a_gpt_shows_its_weights_without_changing_its_logits(gpt):
 @pytest.mark.parametrize(
     ("tokens", "error", "message"),
     [
-        (
-            np.zeros((1, 7), int),
-            ValueError,
-            r"shape \(1, 7\), required is \(B, T\) with T at most 6",
-        ),
+        (np.zeros((1, 7), int), ValueError, r"\(1, 7\), required is \(B, T\) with T at most 6"),
         (np.array([[7]]), IndexError, "from 0 to 6"),
         (np.array([[-1]]), IndexError, "from 0 to 6"),
         ([[1, 2]], TypeError, "tokens must be an array of integers, not of"),
@@ -122,72 +118,21 @@ def test_tokens_that_do_not_fit_are_refused(gpt, tokens, error, message):
         gpt(tokens)
 
 
-@pytest.mark.parametrize(
-    ("targets", "error", "message"),
-    [
-        (np.zeros(3, int), ValueError, "one target for each row"),
-        (np.array([0, 3]), ValueError, "from 0 to 2"),
-        ([0, 1], TypeError, "targets must be an array"),
-        (np.array([0.0, 1.0]), TypeError, "targets must be an array"),
-    ],
-)
-def test_targets_that_do_not_fit_are_refused(targets, error, message):
-    with pytest.raises(error, match=message):
-        mh.functional.cross_entropy(np.zeros((2, 3)), targets)
-
-
-def test_more_classes_than_a_narrow_type_holds(rng):
-    logits, targets = rng.standard_normal((4, 300)), np.array([1, 255, 7, 250])
-    wide = mh.functional.cross_entropy(logits, targets)
-    assert mh.functional.cross_entropy(logits, targets.astype("uint8")) == wide
-    table = rng.standard_normal((300, 2))
-    rows = mh.functional.embedding(table, targets.astype("uint8"))
-    np.testing.assert_array_equal(rows, table[targets])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gelu_far_from_zero(dtype):
-    """1 + tanh u loses its digits where tanh u is close to −1."""
-    x = mh.Tensor(np.array([-5.0, -1e30, 1e30, 0.0], dtype=dtype), requires_grad=True)
-    y = mh.functional.gelu(x)
-    y.sum().backward()
-    u = math.sqrt(2 / math.pi) * (-5 - 0.044715 * 125)
-    np.testing.assert_allclose(
-        y.data, [-5 / (1 + math.exp(-2 * u)), 0, 1e30, 0], rtol=1e-5, atol=1e-30
-    )
-    np.testing.assert_allclose(x.grad[1:], [0, 1, 0.5], atol=1e-12)
+def test_adamw_wants_a_list():
+    with pytest.raises(TypeError, match="list of Tensors"):
+        mh.AdamW(mh.Tensor([1.0], requires_grad=True))
 
 
 def test_two_steps_of_adamw_by_hand():
     """With gradients g then 3 g: m̂ = (0.1·0.9 g + 0.1·3 g)/0.19, v̂ = (0.1·0.9 g² + 0.1·9 g²)/0.19."""
-    p = mh.Tensor([2.0], requires_grad=True)
-    optimiser = mh.AdamW([p], lr=0.1, betas=(0.9, 0.9), eps=0.01, weight_decay=0.5)
+    p, idle = mh.Tensor([2.0], requires_grad=True), mh.Tensor([1.0], requires_grad=True)
+    optimiser = mh.AdamW([p, idle], lr=0.1, betas=(0.9, 0.9), eps=0.01, weight_decay=0.5)
     g, expected = 0.2, 2.0
     for k, (m, v) in enumerate([(1.0, 1.0), (0.39 / 0.19, 0.99 / 0.19)]):
         p.grad = np.array([(1.0, 3.0)[k] * g])
         optimiser.step()
         expected -= 0.1 * (m * g / (math.sqrt(v) * g + 0.01) + 0.5 * expected)
         np.testing.assert_allclose(p.data, expected, rtol=1e-14)
-
-
-def test_adamw_wants_a_list():
-    with pytest.raises(TypeError, match="list of Tensors"):
-        mh.AdamW(mh.Tensor([1.0], requires_grad=True))
-
-
-def test_zero_grad_forgets(gpt):
-    mh.functional.cross_entropy(gpt(np.array([[1]])), np.array([[2]])).backward()
-    assert gpt.head.weight.grad is not None
-    gpt.zero_grad()
-    assert all(p.grad is None for p in gpt.parameters())
-
-
-def test_adamw_finds_a_minimum_and_leaves_alone_what_has_no_gradient():
-    x, idle = mh.Tensor([5.0, -3.0], requires_grad=True), mh.Tensor([1.0], requires_grad=True)
-    optimiser = mh.AdamW([x, idle], lr=0.1, weight_decay=0.0)
-    for _ in range(400):
-        optimiser.zero_grad()
-        ((x - 2.0) ** 2).sum().backward()
-        optimiser.step()
-    np.testing.assert_allclose(x.data, 2, atol=1e-3)
-    assert idle.data == 1
+    assert idle.data == 1  # without a gradient nothing moves
+    optimiser.zero_grad()
+    assert p.grad is None

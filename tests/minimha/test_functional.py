@@ -1,0 +1,98 @@
+"""What networks add to the engine's operations, beyond values and gradients of the records."""
+
+import math
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.functional import layer_norm, rms_norm, rope
+from minimha_autograd import backend
+
+B, T, M = 2, 3, 8
+
+
+def test_rms_norm_by_hand():
+    """√((3² + 4²)/2) = √12.5"""
+    y = rms_norm(np.array([3.0, -4.0]), np.array([1.0, 10.0]), eps=0.0)
+    np.testing.assert_allclose(y, [3 / 12.5**0.5, -40 / 12.5**0.5], rtol=1e-15)
+
+
+def test_rms_norm_is_layer_norm_of_a_row_without_a_mean(rng):
+    x, weight = rng.standard_normal((B, T, M)), rng.standard_normal(M)
+    x -= x.mean(axis=-1, keepdims=True)
+    expected = layer_norm(x, weight, np.zeros(M), eps=1e-3)
+    np.testing.assert_allclose(rms_norm(x, weight, eps=1e-3), expected, atol=1e-14)
+    assert abs(rms_norm(x + 1, weight) - layer_norm(x, weight, np.zeros(M))).max() > 0.1
+
+
+def test_rms_norm_of_a_row_of_zeros_has_a_finite_gradient():
+    y, pull = rms_norm.with_pullback(np.zeros((1, M)), np.ones(M))
+    dx, dweight = pull(np.ones((1, M)))
+    np.testing.assert_array_equal(y, 0)
+    np.testing.assert_allclose(dx, 1e3, rtol=1e-12)  # 1/√eps
+    np.testing.assert_array_equal(dweight, 0)
+
+
+def test_the_module_holds_its_weight_and_eps(rng):
+    norm = mh.RMSNorm(M, eps=0.5, dtype="float64")
+    norm.weight.data[:] = rng.standard_normal(M)
+    x = rng.standard_normal((B, M))
+    np.testing.assert_array_equal(norm(x).data, rms_norm(x, norm.weight.data, eps=0.5))
+    assert mh.RMSNorm(M).weight.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("f", "settings"),
+    [(rms_norm, {}), (rope, {"offset": 4097}), (rope, {"offset": 4097, "interleaved": True})],
+)
+def test_half_precision_is_computed_in_float32_and_rounded_once(f, settings, dtype, rng, place):
+    """300² is too large for float16, and 3000 terms of a gradient are too many for bfloat16."""
+    if not hasattr(place.xp, dtype):
+        pytest.skip(f"no {dtype} there")
+    xp, half = place.xp, getattr(place.xp, dtype)
+    arrays = [300 * rng.standard_normal((3000, M)), rng.random(M)][: 1 if f is rope else 2]
+    dy, *inputs = (xp.astype(place(a), half) for a in (1 + rng.random((3000, M)), *arrays))
+    y, pull = f.with_pullback(*inputs, **settings)
+    wide, pull_wide = f.with_pullback(*(xp.astype(a, xp.float32) for a in inputs), **settings)
+    results = [wide, *pull_wide(xp.astype(dy, xp.float32))]
+    for one, other in zip([y, *pull(dy)], results, strict=True):
+        assert one.dtype == half
+        rounded = backend.to_numpy(xp.astype(other, half))
+        np.testing.assert_array_equal(backend.to_numpy(one), rounded)
+    assert np.isfinite(backend.to_numpy(y)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_far_from_zero(dtype):
+    """1 + tanh u loses its digits where tanh u is close to −1."""
+    x = np.array([-5.0, -1e30, 1e30, 0.0], dtype=dtype)
+    y, pull = mh.functional.gelu.with_pullback(x)
+    u = math.sqrt(2 / math.pi) * (-5 - 0.044715 * 125)
+    expected = [-5 / (1 + math.exp(-2 * u)), 0, 1e30, 0]
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(pull(np.ones_like(x))[0][1:], [0, 1, 0.5], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("targets", "error", "message"),
+    [
+        (np.zeros(3, int), ValueError, "one target for each row"),
+        (np.array([0, 3]), ValueError, "from 0 to 2"),
+        ([0, 1], TypeError, "targets must be an array"),
+        (np.array([0.0, 1.0]), TypeError, "targets must be an array"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets, error, message):
+    with pytest.raises(error, match=message):
+        mh.functional.cross_entropy(np.zeros((2, 3)), targets)
+
+
+def test_more_classes_than_a_narrow_type_holds(rng):
+    logits, targets = rng.standard_normal((4, 300)), np.array([1, 255, 7, 250])
+    wide = mh.functional.cross_entropy(logits, targets)
+    assert mh.functional.cross_entropy(logits, targets.astype("uint8")) == wide
+    table = rng.standard_normal((300, 2))
+    rows = mh.functional.embedding(table, targets.astype("uint8"))
+    np.testing.assert_array_equal(rows, table[targets])
