@@ -13,8 +13,6 @@ mh.gradcheck.
 
 from __future__ import annotations
 
-import ast
-import dis
 import functools
 import inspect
 import logging
@@ -128,8 +126,6 @@ def _check(item: pytest.Function, returned: Any) -> None:
         _gradcheck(item)(*returned)
         return
     kind = "nothing" if returned is None else f"a {type(returned).__name__}"
-    if isinstance(returned, tuple):
-        kind += f" of {', '.join(type(x).__name__ for x in returned) or 'nothing'}"
     pytest.fail(
         f"returned {kind}, not a function and its inputs\n"
         "a test marked gradcheck returns what is to be checked: return f, x, y"
@@ -149,22 +145,19 @@ def _gradcheck(node: Any) -> Callable[..., Any]:
 
 
 def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None:
-    """Call check from a frame that looks like that of the test at the line where it returns: a
-    failure has to show that line, but the test is over when its result is checked."""
-    code = getattr(inspect.unwrap(test), "__code__", None)
+    """Call check from a frame that looks like that of the test at its last return: a failure has
+    to show that line, but the test is over when its result is checked."""
+    test = inspect.unwrap(test)
+    code = getattr(test, "__code__", None)
     if code is None:  # a partial, or an object that can be called
-        return check()
-    first = code.co_firstlineno
-    ends = [i for i in dis.get_instructions(code) if i.opname in ("RETURN_VALUE", "RETURN_CONST")]
-    places = {end.positions for end in ends if end.positions and end.positions.lineno}
-    line, last, column, stop = places.pop() if len(places) == 1 else (first, first, 0, 0)
-    call = ast.parse("check()", mode="eval")
-    for node in ast.walk(call.body):  # at the return; lines count from the first of the code
-        vars(node).update(lineno=line - first + 1, end_lineno=last - first + 1)
-        vars(node).update(col_offset=column, end_col_offset=stop)
-    frame = compile(call, code.co_filename, "eval")
-    frame = frame.replace(co_name=code.co_name, co_firstlineno=first)
-    return eval(frame, {"check": check, "__name__": test.__module__})
+        check()
+        return
+    lines, first = inspect.getsourcelines(test)
+    returns = [n for n, line in enumerate(lines) if line.lstrip().startswith("return")]
+    at = returns[-1] if returns else len(lines) - 1
+    frame = compile("\n" * at + "check()", code.co_filename, "exec")
+    frame = frame.replace(co_name=code.co_name, co_firstlineno=first)  # its lines count from there
+    exec(frame, {"check": check, "__name__": test.__module__})
 
 
 CHECKS = pytest.StashKey[list[dict[str, Any]]]()
@@ -219,58 +212,49 @@ class Summary:
     SHOWN = 20  # lines; further checks are counted
 
     def __init__(self) -> None:
-        self.counts, self.seconds = Counter[str](), 0.0
-        self.failed: list[dict[str, Any]] = []
-        self.others: list[dict[str, Any]] = []
+        self.checks: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the checks out of a report; keep no more than can be shown."""
+        """Take the checks out of a report."""
         for check in vars(report).pop("minimha_checks", ()):
-            failed = report.failed and not check["passed"]
-            verdict = "ok" if check["passed"] else "wrong" if failed else "wrong as expected"
-            self.counts[verdict] += 1
-            self.seconds += check["seconds"]
-            kept = self.failed if failed else self.others
-            if len(kept) < self.SHOWN:
-                kept.append(check | {"verdict": verdict, "test": report.nodeid})
+            failed = "wrong" if report.failed else "wrong as expected"
+            verdict = "ok" if check["passed"] else failed
+            self.checks.append(check | {"verdict": verdict, "test": report.nodeid})
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Print them; with -q one line, with -qq or --no-summary none."""
-        verbosity, number = config.get_verbosity(), self.counts.total()
+        verbosity, number = config.get_verbosity(), len(self.checks)
         if not number or verbosity < -1 or config.getoption("no_summary", False):
             return
         if verbosity < 0:
             title = f"{number} gradient check{'s' * (number > 1)}"
-            terminalreporter.write_line(f"{title}, {_outcome(self.counts, self.seconds)}")
+            terminalreporter.write_line(f"{title}, {_outcome(self.checks)}")
             return
         terminalreporter.write_sep("=", "gradient checks")
-        shown = (self.failed + self.others)[: self.SHOWN]
+        ordered = sorted(self.checks, key=lambda check: check["verdict"] != "wrong")
+        shown, rest = ordered[: self.SHOWN], ordered[self.SHOWN :]
         for check, line in zip([{}, *shown], _table(shown), strict=True):
             terminalreporter.write_line(line, red=check.get("verdict") == "wrong")
-        if rest := self.counts - Counter(check["verdict"] for check in shown):
-            seconds = self.seconds - sum(check["seconds"] for check in shown)
-            terminalreporter.write_line(f"… and {rest.total()} more, {_outcome(rest, seconds)}")
+        if rest:
+            terminalreporter.write_line(f"… and {len(rest)} more, {_outcome(rest)}")
 
 
-def _outcome(counts: Counter[str], seconds: float) -> str:
+def _outcome(checks: list[dict[str, Any]]) -> str:
+    counts = Counter(check["verdict"] for check in checks)
     wrong = [f"{counts[v]} {v}" for v in ("wrong", "wrong as expected") if counts[v]]
+    seconds = sum(check["seconds"] for check in checks)
     return f"{', '.join(wrong) or 'all passed'}, in {seconds:.1f} s"
 
 
 def _table(shown: list[dict[str, Any]]) -> list[str]:
     """A line of headers, and one for each check."""
-    rows: list[tuple[str, ...]] = [
-        ("", "check", "input", "error", "allowed", "time", "test", "note")
-    ]
+    note = "note" if any(check["note"] for check in shown) else ""
+    rows = [("", "check", "input", "error", "allowed", "time", "test", note)]
     for check in shown:
-        numbers = ["—" if check[key] is None else f"{check[key]:.1e}" for key in rows[0][3:5]]
-        rows.append(
-            (
-                *(check["verdict"], check["name"], check["input"] or "—", *numbers),
-                *(f"{check['seconds']:.2f} s", check["test"], check["note"]),
-            )
+        error, allowed = (
+            "—" if check[key] is None else f"{check[key]:.1e}" for key in ("error", "allowed")
         )
-    if not any(check["note"] for check in shown):
-        rows = [row[:-1] for row in rows]
+        row = (check["verdict"], check["name"], check["input"] or "—", error, allowed)
+        rows.append((*row, f"{check['seconds']:.2f} s", check["test"], check["note"]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
