@@ -74,14 +74,8 @@ def _compare_all(
         reached = False
         with np.errstate(all="ignore"):  # numbers at the ends of the range
             for comparison in target.compare(method, entrywise=k in few):
-                error, allowed, _, note = comparison.worst
-                rows.append(
-                    Row(
-                        target.name, target.x.shape, comparison.method, error, allowed, note,
-                        comparison.passed,
-                    )
-                )  # fmt: skip
-                reached = reached or UNREACHED not in note
+                rows.append(Row.of(target, comparison))
+                reached = reached or UNREACHED not in comparison.note
                 if not comparison.passed:
                     wrong[target.name] = comparison
                     break

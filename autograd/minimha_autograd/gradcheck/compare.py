@@ -34,72 +34,66 @@ LOST = "lost in rounding"
 UNREACHED = "out of reach"
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a gradient may be from a numeric one: relative · (largest entry) + both noises.
+class Comparison(NamedTuple):
+    """A gradient against a numeric one, and the worst entry.
 
-    numeric   the noise of the numeric gradient, of each entry or of all
-    analytic  that of the gradient under check
-
-    A numeric gradient that lies below its own noise altogether is a structural zero. Entries whose
-    noise is infinite are left out.
+    error, allowed  of the worst entry, in units of the largest entry or, where that is below the
+                    noise, of the noise
+    at              the worst entry
     """
 
-    relative: float
-    numeric: np.ndarray | float
-    analytic: np.ndarray | float = 0.0
-
-    def worst(self, yours: np.ndarray, numeric: np.ndarray) -> WorstEntry:
-        """Compare entry by entry."""
-        noise = np.broadcast_to(self.numeric, numeric.shape)
-        known = np.isfinite(noise)
-        if not known.any():
-            note = f"{known.size} of {known.size} entries {UNREACHED}" if known.size else ""
-            return WorstEntry(0.0, 0.0, (), "; ".join(filter(None, ("no entries", note))))
-        size, floor = abs(numeric[known]), (noise + self.analytic)[known]
-        scale = unit = float(size.max())
-        notes = []
-        if (size <= floor).all():
-            notes.append(ZERO if (size <= noise[known]).all() else LOST)
-            unit = float(floor.max()) or 1.0
-        limit = self.relative * scale + floor
-        deviation = abs(yours[known] - numeric[known])
-        k = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation - limit)))
-        error, allowed = float(deviation[k] / unit), float(limit[k] / unit)
-        if not notes and allowed > max(1e-3, 3 * self.relative):
-            notes.append(f"noise leaves {allowed:.0e} open")
-        if not known.all():
-            notes.append(f"{int((~known).sum())} of {known.size} entries {UNREACHED}")
-        return WorstEntry(error, allowed, tuple(map(int, np.argwhere(known)[k])), "; ".join(notes))
-
-
-class WorstEntry(NamedTuple):
-    """The worst entry's error and the error allowed there, in units of the largest entry or, where
-    that is below the noise, of the noise."""
-
+    method: str
+    analytic: np.ndarray
+    numeric: np.ndarray
     error: float
     allowed: float
     at: tuple[int, ...]
     note: str
 
-
-class Comparison(NamedTuple):
-    """What was compared, by one method, and the worst entry."""
-
-    method: str
-    analytic: np.ndarray
-    numeric: np.ndarray
-    worst: WorstEntry
-
     @property
     def passed(self) -> bool:
         """Whether the error is allowed; a NaN is not."""
-        return self.worst.error <= self.worst.allowed
+        return self.error <= self.allowed
 
     def noting(self, *notes: str) -> Comparison:
         """The same with further notes."""
-        note = "; ".join(filter(None, (self.worst.note, *notes)))
-        return self._replace(worst=self.worst._replace(note=note))
+        return self._replace(note="; ".join(filter(None, (self.note, *notes))))
+
+
+def compared(
+    method: str,
+    analytic: np.ndarray,
+    numeric: np.ndarray,
+    relative: float,
+    noise: np.ndarray | float,
+    own_noise: np.ndarray | float = 0.0,
+) -> Comparison:
+    """Compare entry by entry: the error allowed is relative · (largest entry) + both noises.
+
+    noise      of the numeric gradient: where it is infinite, entries are left out; a numeric
+               gradient that lies below it altogether is a structural zero
+    own_noise  of the gradient under check
+    """
+    noise = np.broadcast_to(noise, numeric.shape)
+    known = np.isfinite(noise)
+    notes = [] if known.all() else [f"{int((~known).sum())} of {known.size} entries {UNREACHED}"]
+    if not known.any():
+        note = "; ".join(["no entries", *notes])
+        return Comparison(method, analytic, numeric, 0.0, 0.0, (), note)
+    size, floor = abs(numeric[known]), (noise + own_noise)[known]
+    scale = unit = float(size.max())
+    only_noise = bool((size <= floor).all())
+    if only_noise:
+        notes.insert(0, ZERO if (size <= noise[known]).all() else LOST)
+        unit = float(floor.max()) or 1.0
+    limit = relative * scale + floor
+    deviation = abs(analytic[known] - numeric[known])
+    k = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation - limit)))
+    error, allowed = float(deviation[k] / unit), float(limit[k] / unit)
+    if not only_noise and allowed > max(1e-3, 3 * relative):
+        notes.insert(0, f"noise leaves {allowed:.0e} open")
+    at = tuple(map(int, np.argwhere(known)[k]))
+    return Comparison(method, analytic, numeric, error, allowed, at, "; ".join(notes))
 
 
 @dataclass(frozen=True)
@@ -144,9 +138,8 @@ class Target:
         if method in ("auto", "complex step"):
             sharp, noise, note = self._complex_step
             if sharp is not None:
-                tolerance = Tolerance(self._bound("complex step"), noise, self._noise)
-                worst = tolerance.worst(self.gradient, sharp)
-                yield Comparison("complex step", self.gradient, sharp, worst)
+                bound = self._bound("complex step")
+                yield compared("complex step", self.gradient, sharp, bound, noise, self._noise)
             elif method == "complex step":
                 raise ValueError(f"{self.name}: {note}")
         if method in NODES and method != "central":
@@ -205,14 +198,13 @@ class Target:
         if self.confirmed:
             return sharp, noise, ""
         central, doubt = self._differences("central")
-        worst = Tolerance(BOUNDS["central"][self.x.dtype.name], 3 * doubt + noise).worst(
-            sharp, central
-        )
+        bound = BOUNDS["central"][self.x.dtype.name]
+        confirmed = compared("central", sharp, central, bound, 3 * doubt + noise).passed
         v = self._direction(rng)
         slope, doubt = self.line(v)._differences("richardson")
         allowed = BOUNDS["richardson"][self.x.dtype.name] * np.sum(abs(sharp * v))
         allowed += 3 * doubt + noise * np.sum(abs(v))
-        if worst.error <= worst.allowed and not abs(slope - np.sum(sharp * v)) > allowed:
+        if confirmed and not abs(slope - np.sum(sharp * v)) > allowed:
             return sharp, noise, ""
         return None, 0.0, "no complex step: not analytic"
 
@@ -227,16 +219,16 @@ class Target:
 
     def _by_differences(self, method: str, note: str) -> Comparison:
         numeric, doubt = self._differences(method)
-        tolerance = Tolerance(BOUNDS[method][self.x.dtype.name], 3 * doubt, self._noise)
-        worst = tolerance.worst(self.gradient, numeric)
+        bound, noises = BOUNDS[method][self.x.dtype.name], (3 * doubt, self._noise)
+        comparison = compared(method, self.gradient, numeric, bound, *noises)
         kinks = ""
-        if not worst.error <= worst.allowed:
-            limit = tolerance.relative * abs(numeric).max() + 3 * doubt + self._noise
+        if not comparison.passed:
+            limit = bound * abs(numeric).max() + sum(noises)
             smoothed, count = self._without_kinks(numeric, limit)
             if count:
-                worst = tolerance.worst(smoothed, numeric)
+                comparison = compared(method, smoothed, numeric, bound, *noises)
                 kinks = f"kink at {count} of {self.x.size} entries"
-        return Comparison(method, self.gradient, numeric, worst).noting(kinks, note)
+        return comparison.noting(kinks, note)
 
     def _without_kinks(self, numeric: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, int]:
         """The gradient, with the numeric one wherever L has a kink and the gradient lies between
@@ -250,20 +242,19 @@ class Target:
 
     def _adjoint(self, why: str) -> Comparison:
         """⟨dx, v⟩ against the derivative of L along v, for random directions v."""
-        rng, analytic, numeric, noises = np.random.default_rng(0), [], [], []
-        bound = 0.0
+        rng, bound, found = np.random.default_rng(0), 0.0, []
         for _ in range(DIRECTIONS):
             v = self._direction(rng)
             line = self.line(v)
-            sharp, noise, _ = line._complex_step
-            slope, doubt = (sharp, noise) if sharp is not None else line._differences("richardson")
-            bound = max(bound, self._bound("complex step" if sharp is not None else "richardson"))
-            analytic.append(np.sum(self.gradient * v, dtype=np.float64))
-            numeric.append(float(slope))
-            noises.append(3 * float(doubt) + self._noise * np.sqrt(v.size) * largest(v))
-        yours, theirs = np.array(analytic), np.array(numeric)
-        worst = Tolerance(bound, np.array(noises)).worst(yours, theirs)
-        comparison = Comparison("adjoint", yours, theirs, worst)
+            slope, doubt, _ = line._complex_step
+            method = "richardson" if slope is None else "complex step"
+            if slope is None:
+                slope, doubt = line._differences("richardson")
+            bound = max(bound, self._bound(method))
+            noise = 3 * float(doubt) + self._noise * np.sqrt(v.size) * largest(v)
+            found.append((np.sum(self.gradient * v, dtype=np.float64), float(slope), noise))
+        yours, numeric, noises = np.array(found).T
+        comparison = compared("adjoint", yours, numeric, bound, noises)
         return comparison.noting(why, f"{DIRECTIONS} random directions")
 
     def _direction(self, rng: np.random.Generator) -> np.ndarray:
