@@ -246,10 +246,9 @@ class Target:
         for _ in range(DIRECTIONS):
             v = self._direction(rng)
             line = self.line(v)
-            slope, doubt, _ = line._complex_step
-            method = "richardson" if slope is None else "complex step"
-            if slope is None:
-                slope, doubt = line._differences("richardson")
+            sharp, noise, _ = line._complex_step
+            method = "richardson" if sharp is None else "complex step"
+            slope, doubt = line._differences(method) if sharp is None else (sharp, noise)
             bound = max(bound, self._bound(method))
             noise = 3 * float(doubt) + self._noise * np.sqrt(v.size) * largest(v)
             found.append((np.sum(self.gradient * v, dtype=np.float64), float(slope), noise))

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import backend
 from ..tensor import Tensor, array_of
-from .function import Arrays, CheckedFunction, Pullback, Tap, kind_of
+from .function import Arrays, CheckedFunction, Tap, kind_of
 from .numeric import Loss, largest, perturbed
 
 __tracebackhide__ = True
@@ -38,7 +38,7 @@ class Gradients:
     def __init__(self, function: CheckedFunction, rng: np.random.Generator) -> None:
         self.function, self.not_linear = function, dict[str, str]()
         self.wrong_shape = set[int]()
-        values = function.evaluate(function.originals)
+        values = [np.array(y) for y in function.evaluate(function.originals)]
         if not all(y.dtype.kind == "f" for y in values):
             raise function.error(f"the values have dtype {', '.join(str(y.dtype) for y in values)}")
         if not all(np.isfinite(y).all() for y in values):
@@ -47,7 +47,8 @@ class Gradients:
             )
         self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
         self._size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
-        self.gradients, _ = self._pull(function.originals, self.cotangents, values)
+        self.gradients, _ = self._pull(function.originals, self.cotangents)
+        self._require_the_same_again(values)
         self.noise = dict.fromkeys(function.checked, 0.0)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of f were seen on the first call
@@ -60,7 +61,7 @@ class Gradients:
 
     def of_intermediates(self) -> dict[str, np.ndarray]:
         """The gradients of intermediates by name, as far as f returns them or the tape has them."""
-        return self._pull(self.function.originals, self.cotangents, tap=Tap())[1]
+        return self._pull(self.function.originals, self.cotangents, Tap())[1]
 
     def loss(
         self,
@@ -98,73 +99,62 @@ class Gradients:
         return loss
 
     def _pull(
-        self,
-        hosts: Arrays,
-        cotangents: list[np.ndarray],
-        expected: list[np.ndarray] | None = None,
-        tap: Tap | None = None,
+        self, hosts: Arrays, cotangents: list[np.ndarray], tap: Tap | None = None
     ) -> tuple[Arrays, dict[str, np.ndarray]]:
-        """The gradients of the checked inputs and of the intermediates, on the host.
-
-        expected  the values, on the first call, which also looks for what differs between calls
-        """
+        """The gradients of the checked inputs and of the intermediates, on the host."""
         function = self.function
         inputs = function.copies(hosts, requires_grad=True)
         values, pullback = function.call(inputs, tap)
-        if expected and not _equal(map(backend.to_numpy, values), expected):
-            raise function.error(
-                "two calls with the same inputs gave different values: does it draw random "
-                "numbers? Draw them before, or from a generator that is made anew in each call"
-            )
         dys = [backend.like(c, y) for c, y in zip(cotangents, values, strict=True)]
-        found, inner = self._sorted(pullback(*dys), hosts)
+        gradients, inner = self._sorted(pullback(*dys), hosts)
         for k, host in hosts.items():
             if not np.array_equal(backend.to_numpy(array_of(inputs[k])), host, equal_nan=True):
                 raise function.error(f"{function.names[k]} was changed in place")
-        if not _equal(map(backend.to_numpy, dys), cotangents):
+        if not _equal(dys, cotangents):
             raise function.error("the pullback changed its cotangent in place")
-        gradients = {k: np.array(dx) for k, dx in found.items()}  # a later call may change them
-        if expected:
-            self._call_again(pullback, dys, values, gradients, found)
         if tap is not None and function.on_tensors:
             inner = {
                 name: np.zeros(x.shape) if x.grad is None else np.array(backend.to_numpy(x.grad))
                 for name, x in tap.arrived.items()
                 if isinstance(x, Tensor) and x.requires_grad
             }
-        return gradients, inner
+        return {
+            k: np.array(dx) for k, dx in gradients.items()
+        }, inner  # a later call may change them
 
-    def _call_again(
-        self,
-        pullback: Pullback,
-        dys: list[Any],
-        values: list[Any],
-        gradients: Arrays,
-        found: Arrays,
-    ) -> None:
-        """Look for what is right on the first call only; gradients are copies of what it found."""
+    def _require_the_same_again(self, expected: list[np.ndarray]) -> None:
+        """Look for what is right on the first call only: the values are the ones expected, whatever
+        is called in between, and so are the gradients."""
         function, hosts = self.function, self.function.originals
-        first = [np.array(backend.to_numpy(y)) for y in values]
+        values, pullback = function.call(function.copies(hosts, requires_grad=True))
+        if not _equal(values, expected):
+            raise function.error(
+                "two calls with the same inputs gave different values: does it draw random "
+                "numbers? Draw them before, or from a generator that is made anew in each call"
+            )
+        dys, other = (
+            [backend.like(n * c, y) for c, y in zip(self.cotangents, values, strict=True)]
+            for n in (1, -4)
+        )
+        first, _ = self._sorted(pullback(*dys), hosts)
+        kept = {k: np.array(dx) for k, dx in first.items()}
         again, _ = self._sorted(pullback(*dys), hosts)
-        for k in gradients.keys() & again.keys():
-            if not np.array_equal(gradients[k], again[k], equal_nan=True):
+        for k in again:
+            if not np.array_equal(kept[k], again[k], equal_nan=True):
                 raise function.error(
                     f"called twice with one cotangent, the pullback gave two gradients of "
                     f"{function.names[k]}: does it draw random numbers, add to an array that it "
                     "keeps, or change what it saved?"
                 )
-        other = [
-            backend.like(-4 * backend.to_numpy(c), y) for c, y in zip(dys, values, strict=True)
-        ]
-        self._look_whether_linear(gradients, self._sorted(pullback(*other), hosts)[0])
-        for k, dx in gradients.items():
-            if not np.array_equal(dx, found[k], equal_nan=True):
+        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0])
+        for k, dx in kept.items():
+            if not np.array_equal(dx, first[k], equal_nan=True):
                 raise function.error(
                     f"a second call of the pullback changed the gradient of {function.names[k]} "
                     "that the first had returned: it returns the same array each time"
                 )
         function.evaluate(self._perturbed(np.random.default_rng(0)))
-        if not _equal(map(backend.to_numpy, values), first):
+        if not _equal(values, expected):
             raise function.error(
                 "a second call changed the value that the first had returned: it returns the "
                 "same array each time"
@@ -259,13 +249,10 @@ class Gradients:
         if not all(dx.dtype == np.float64 for dx in self.gradients.values()):
             cotangents = [c.astype("float64") for c in self.cotangents]
             exact = self._pull_if_possible(self.function.as_dtype("float64"), cotangents)
-        for k, rounding in elsewhere.items():
-            if k in exact:
-                distance = float(abs(exact[k] - self.gradients[k]).max(initial=0.0))
-                most = max(rounding, 1e-3 / 30 * float(abs(self.gradients[k]).max(initial=0.0)))
-                self.noise[k] = max(self.noise[k], float(np.fmin(0.1 * distance, most)))
-            else:
-                self.noise[k] = max(self.noise[k], rounding)
+        for k, dx in exact.items():
+            distance, size = largest(dx - self.gradients[k]), largest(self.gradients[k])
+            elsewhere[k] = min(0.1 * distance, max(elsewhere[k], 1e-3 / 30 * size))
+        self.noise = {k: max(noise, elsewhere[k]) for k, noise in self.noise.items()}
 
     def _pull_if_possible(self, hosts: Arrays, cotangents: list[np.ndarray]) -> Arrays:
         try:
@@ -279,8 +266,8 @@ class Gradients:
         return dict(zip(originals, perturbed(list(originals.values()), rng), strict=True))
 
 
-def _equal(some: Any, others: Any) -> bool:
-    return all(map(np.array_equal, some, others))
+def _equal(arrays: list[Any], hosts: list[np.ndarray]) -> bool:
+    return all(map(np.array_equal, map(backend.to_numpy, arrays), hosts))
 
 
 def _norm(arrays: list[np.ndarray]) -> float:
