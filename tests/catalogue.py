@@ -7,50 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from tapped import (
-    ALIKE,
-    BIASED,
-    BLOCK,
-    CAPPED,
-    DROPPED,
-    EVEN,
-    FEW,
-    FILLED,
-    FUSED,
-    GROUPED,
-    HEADS,
-    HEALTHY,
-    IGNORED,
-    LANGUAGE,
-    LANGUAGE_RULES,
-    LAYER_NORM,
-    MASKED,
-    MULTI_HEAD,
-    NOISE,
-    PLAIN,
-    RESTLESS,
-    RMS_NORM,
-    SQUARE,
-    TIED,
-    TURNED,
-    UNTAPPED,
-    WHOLE,
-    WIDE,
-    Base,
-    joined,
-    members,
-    merge,
-    product,
-    scattered,
-    softmax,
-    through_losses,
-    through_norm,
-    through_sink,
-    through_softmax,
-    turned,
-)
-
-__all__ = ["CATALOGUE", "HEALTHY", "Bug"]
+from tapped import *
 
 
 @dataclass(frozen=True, eq=False)
