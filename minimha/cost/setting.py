@@ -57,17 +57,7 @@ class Setting:
         M = integer(H * integer(D, "D") if M is None else M, "M", least=1)
         if D is None and M % H:
             raise ValueError(f"M = {M} must be a multiple of H = {H}, or D be given")
-        D = M // H if D is None else D
-        key_width = M if Mk is None else Mk
-        sizes = Sizes(
-            d_model=M,
-            kdim=key_width,
-            vdim=key_width if Mv is None else Mv,
-            num_heads=H,
-            num_kv_heads=H if G is None else G,
-            head_dim=D,
-            v_head_dim=D if Dv is None else Dv,
-        )
+        sizes = Sizes.of(M, H, num_kv_heads=G, head_dim=D, v_head_dim=Dv, kdim=Mk, vdim=Mv)
         return cls(
             B=integer(B, "B", least=1),
             T=integer(T, "T", least=1),

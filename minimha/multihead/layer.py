@@ -1,7 +1,4 @@
-"""The module that holds the weights of multi-head attention.
-
-Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2.
-"""
+"""The module that holds the weights of multi-head attention."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from minimha_autograd.backend import Array, Rng
 from .. import masks
 from ..attention import Arguments, check, scaled_dot_product_attention
 from ..functional import check_probability, rms_norm
-from ..nn import Module
+from ..nn import Module, parameter
 from ..projections import Form, Projections, project_out
 from .cache import KeyValueCache
 from .positions import Rope, alibi
@@ -109,15 +106,15 @@ class MultiHeadAttention(Module):
         self.scale = 1 / math.sqrt(d) if scale is None else scale
         self.softcap, self.rope, self.alibi, self.dropout = softcap, rope, alibi, dropout
 
-        def parameter(length: int, value: float) -> Tensor:
-            return Tensor(backend.full((length,), value, dtype=dtype), requires_grad=True)
+        def vector(length: int, value: float) -> Tensor:
+            return parameter(backend.full((length,), value, dtype=dtype))
 
-        w_o = backend.normal(rng, (columns, d_model), std=1 / math.sqrt(columns), dtype=dtype)
-        self.w_o = Tensor(w_o, requires_grad=True)
-        self.b_o = parameter(d_model, 0) if bias else None
-        self.sink = parameter(num_heads, 0) if sink else None
-        self.norm_q = parameter(d, 1) if qk_norm else None
-        self.norm_k = parameter(d, 1) if qk_norm else None
+        shape, std = (columns, d_model), 1 / math.sqrt(columns)
+        self.w_o = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
+        self.b_o = vector(d_model, 0) if bias else None
+        self.sink = vector(num_heads, 0) if sink else None
+        self.norm_q = vector(d, 1) if qk_norm else None
+        self.norm_k = vector(d, 1) if qk_norm else None
         if form == "bilinear":
             self._check_bilinear()
 

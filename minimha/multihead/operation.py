@@ -51,9 +51,9 @@ def multi_head_attention(
     groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
     widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
     if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
-        given = "" if num_kv_heads is None else f" and num_kv_heads = {groups}"
         raise ValueError(
-            f"num_heads = {num_heads}{given} must divide the columns {widths} of w_q, w_k, w_v"
+            f"num_heads = {num_heads} and num_kv_heads = {groups} must divide the columns {widths} "
+            "of w_q, w_k, w_v"
         )
     to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
     q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)

@@ -15,7 +15,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 
 from ..functional import integer, rope, turns
 from ..masks import aligned
-from ..nn import Module
+from ..nn import Embedding
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 
@@ -46,21 +46,15 @@ def sinusoidal(
     return table
 
 
-class Learned(Module):
-    """A learned table (N, M) of positions: a row for each position of the context N.
-
-    context  N, the number of positions
-    width    M
-    std      standard deviation of the normal draws it starts with
-    rng      a generator or a seed
-    """
+class Learned(Embedding):
+    """A learned table (N, M) of positions: a row for each of the N positions of the context, drawn
+    with standard deviation std, by a generator or a seed."""
 
     def __init__(
         self, context: int, width: int, *, std: float = 0.02, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         shape = integer(context, "context", least=1), integer(width, "width", least=1)
-        rows = backend.normal(rng, shape, std=std, dtype=dtype)
-        self.table = Tensor(rows, requires_grad=True)
+        super().__init__(*shape, std=std, rng=rng, dtype=dtype)
 
     def __call__(self, count: int, offset: int = 0) -> Tensor:
         """The rows (T, M) of the positions offset, …, offset + T − 1, for T = count.
@@ -87,14 +81,7 @@ class Rope:
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
         """x (…, T, D), rotated: see `functional.rope`."""
-        return rope(
-            x,
-            offset=offset,
-            positions=positions,
-            base=self.base,
-            width=self.width,
-            interleaved=self.interleaved,
-        )
+        return rope(x, offset=offset, positions=positions, **vars(self))
 
 
 def alibi_slopes(num_heads: int) -> Array:

@@ -1,7 +1,10 @@
 """What a network is built from and trained with: modules, layers, optimisers, data, training."""
 
 from .layers import Embedding, LayerNorm, Linear, RMSNorm
-from .module import Module
+from .module import Module, parameter
 from .optimisers import AdamW
 
-__all__ = ["AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "data", "training"]
+__all__ = [
+    "AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "data", "parameter",
+    "training",
+]  # fmt: skip

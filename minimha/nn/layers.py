@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
 from ..functional import embedding, layer_norm, linear, rms_norm
-from .module import Module
+from .module import Module, parameter
 
 
 class Linear(Module):
@@ -25,10 +25,8 @@ class Linear(Module):
         dtype: str = "float32",
     ) -> None:
         shape, std = (in_features, out_features), 1 / math.sqrt(in_features)
-        self.weight = Tensor(backend.normal(rng, shape, std=std, dtype=dtype), requires_grad=True)
-        self.bias = None
-        if bias:
-            self.bias = Tensor(backend.full((out_features,), 0, dtype=dtype), requires_grad=True)
+        self.weight = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
+        self.bias = parameter(backend.full((out_features,), 0, dtype=dtype)) if bias else None
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, N)"""
@@ -39,8 +37,8 @@ class LayerNorm(Module):
     """`functional.layer_norm` with its weight and bias, over a last axis of the given width."""
 
     def __init__(self, width: int, *, dtype: str = "float32") -> None:
-        self.weight = Tensor(backend.full((width,), 1, dtype=dtype), requires_grad=True)
-        self.bias = Tensor(backend.full((width,), 0, dtype=dtype), requires_grad=True)
+        self.weight = parameter(backend.full((width,), 1, dtype=dtype))
+        self.bias = parameter(backend.full((width,), 0, dtype=dtype))
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
@@ -51,7 +49,7 @@ class RMSNorm(Module):
     """`functional.rms_norm` with its weight, over a last axis of the given width."""
 
     def __init__(self, width: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
-        self.weight = Tensor(backend.full((width,), 1, dtype=dtype), requires_grad=True)
+        self.weight = parameter(backend.full((width,), 1, dtype=dtype))
         self.eps = eps
 
     def __call__(self, x: Any) -> Any:
@@ -65,8 +63,7 @@ class Embedding(Module):
     def __init__(
         self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
-        rows = backend.normal(rng, (count, width), std=std, dtype=dtype)
-        self.table = Tensor(rows, requires_grad=True)
+        self.table = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
 
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""

@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from minimha_autograd import Tensor, backend
+from minimha_autograd.backend import Array
+
+
+def parameter(x: Array) -> Tensor:
+    """A Tensor with this array that requires a gradient."""
+    return Tensor(x, requires_grad=True)
 
 
 class Module:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from minimha_autograd import Tensor
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import namespace
 
 from .. import functional
 
@@ -53,36 +53,19 @@ class AdamW:
             t, m, v = self._state[k]
             t += 1
             correction = math.sqrt(1 - beta2**t)  # of v̂, taken out of the division of arrays
-            settings = (
-                self.betas,
-                1 - self.lr * self.weight_decay,
-                self.lr * correction / (1 - beta1**t),
-                self.eps * correction,
-            )
-            made = fast(p.data, g, m, v, *settings) if fast else None
-            p.data, m, v = made or _moved(p.data, g, m, v, *settings)
+            decay, eps = 1 - self.lr * self.weight_decay, self.eps * correction
+            rate = self.lr * correction / (1 - beta1**t)
+            moved = fast(p.data, g, m, v, self.betas, decay, rate, eps) if fast else None
+            if moved is None:
+                m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
+                moved = decay * p.data - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
+            p.data, m, v = moved
             self._state[k] = t, m, v
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for p in self.parameters:
             p.grad = None
-
-
-def _moved(
-    p: Array,
-    g: Array,
-    m: Array,
-    v: Array,
-    betas: tuple[float, float],
-    decay: float,
-    rate: float,
-    eps: float,
-) -> tuple[Array, Array, Array]:
-    """The new p, m and v."""
-    beta1, beta2 = betas
-    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
-    return decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
 
 
 @functools.cache

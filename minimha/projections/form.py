@@ -15,7 +15,7 @@ from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
 
 from ..functional import integer, is_finite
-from ..nn import Module
+from ..nn import Module, parameter
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,10 @@ class Form(Module):
         names = [field.name for field in fields(self) if field.name != "sizes"]
         return replace(self, **{name: changed(getattr(self, name)) for name in names})
 
+    def trainable(self) -> Self:
+        """Copies of weights that are arrays, as Tensors that require gradients."""
+        return self.mapped(lambda x: parameter(backend.copy(x)))
+
     def weights(self) -> list[Any]:
         """All weights, one by one."""
         found: list[Any] = []
@@ -161,7 +165,7 @@ class Form(Module):
             return copy.deepcopy(self)
         arrays: Any = self.mapped(lambda p: p.data)
         stacked = arrays.to_stacked() if head_dim is None else arrays.factored(head_dim)
-        new = target.from_stacked(stacked).mapped(parameter)
+        new = target.from_stacked(stacked).trainable()
         new.truncation_error = stacked.truncation_error
         if not any(p.requires_grad for p in self.weights()):
             new = new.mapped(lambda p: Tensor(p.data))
@@ -187,11 +191,6 @@ def ranks(sigma: Array, like: Array) -> list[int]:
     xp = namespace(sigma)
     rounding = max(like.shape) * xp.finfo(like.dtype).eps * sigma[:, :1]
     return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
-
-
-def parameter(x: Array) -> Tensor:
-    """A Tensor that holds a copy of x and requires a gradient."""
-    return Tensor(backend.copy(x), requires_grad=True)
 
 
 def finite(w: Array) -> Array:

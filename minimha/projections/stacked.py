@@ -9,7 +9,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
-from .form import Form, Sizes, form_named, parameter
+from .form import Form, Sizes, form_named
 from .operations import project_in
 
 
@@ -72,4 +72,4 @@ def Projections(  # noqa: N802 — reads as the class of what it makes
         shape, std = (width, count * dim), 1 / math.sqrt(width)
         weights[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
         weights[f"b_{role}"] = backend.full(shape[1:], 0, dtype=dtype) if bias else None
-    return form_named(form).from_stacked(Stacked(of, **weights)).mapped(parameter)
+    return form_named(form).from_stacked(Stacked(of, **weights)).trainable()
