@@ -69,16 +69,14 @@ def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
     array = boolean(mask, "mask")
     shape, batch = tuple(array.shape), tuple(scores[:-3])
     if batch and shape == (*batch, scores[-1]):
-        b, t = ("B", "(T, S)") if len(batch) == 1 else ("…", "for heads and queries")
         raise ValueError(
-            f"mask of shape {shape} could be ({b}, S): write masks.keys(mask) or "
-            f"masks.padding(lengths); if it is {t}, write masks.dense(mask)"
+            f"mask of shape {shape} could be (B, S): write masks.keys(mask) or "
+            "masks.padding(lengths); if it is (T, S), write masks.dense(mask)"
         )
     over_heads = broadcasts(shape[:-2], scores[:-2])
     if batch and shape[:-2] == batch and over_heads and max(batch) > 1:
-        b, h = ("B", "H") if len(batch) == 1 else ("…", "…, H")
         raise ValueError(
-            f"mask of shape {shape} could be ({b}, T, S) or ({h}, T, S): write "
+            f"mask of shape {shape} could be (B, T, S) or (H, T, S): write "
             "mask[..., None, :, :] for one mask a sequence, masks.dense(mask) for one a head"
         )
     return dense(array)

@@ -92,13 +92,13 @@ def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarra
     """
     arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
     sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
-    names = []
-    for place in np.ndindex(sizes):
-        differing = [str(n) if size > 1 else "" for n, size in zip(place, sizes, strict=True)]
-        sequence = ", ".join(filter(None, differing[:-1]))
-        head = "".join(differing[-1:])
-        parts = [f"sequence {sequence}"] * bool(sequence) + [f"head {head}"] * bool(head)
-        names.append(", ".join(parts))
+    axes = [*["sequence"] * (lead - 1), "head"][:lead]
+    names = [
+        ", ".join(
+            f"{axis} {n}" for axis, n, size in zip(axes, place, sizes, strict=True) if size > 1
+        )
+        for place in np.ndindex(sizes)
+    ]
     return names, [
         np.broadcast_to(x, (*sizes, *x.shape[-2:])).reshape(len(names), *x.shape[-2:])
         for x in arrays

@@ -188,18 +188,17 @@ def test_hugging_face_gets_integers_or_floats_of_the_dtype_asked_for():
 
 
 def test_what_is_written_lives_where_it_is_asked_for(place):
-    like = place(np.zeros(1))
-    bias = place(np.ones((T, S)))
-    for written in [
-        conventions.to_torch_sdpa(MASKS["both"], SCORES, like=like),
-        conventions.to_torch_sdpa(MASKS["both"], SCORES, bias=bias),
-        conventions.to_torch_mha(MASKS["both"], SCORES, like=like),
-        conventions.to_torch_mha(MASKS["padding"], SCORES, like=like),
-        conventions.to_keras(MASKS["both"], SCORES, like=like),
-        conventions.to_hugging_face(MASKS["padding"], SCORES, like=like),
-        conventions.to_hugging_face(MASKS["both"], SCORES, dtype="float32", like=like),
+    both, per_key, like = MASKS["both"], MASKS["padding"], place(np.zeros(1))
+    for write, mask, more in [
+        (conventions.to_torch_sdpa, both, {"like": like}),
+        (conventions.to_torch_sdpa, both, {"bias": place(np.ones((T, S)))}),
+        (conventions.to_torch_mha, both, {"like": like}),
+        (conventions.to_torch_mha, per_key, {"like": like}),
+        (conventions.to_keras, both, {"like": like}),
+        (conventions.to_hugging_face, per_key, {"like": like}),
+        (conventions.to_hugging_face, both, {"dtype": "float32", "like": like}),
     ]:
-        (x,) = written.values()
+        (x,) = write(mask, SCORES, **more).values()
         assert backend.namespace(x) is place.xp
         assert x.device == like.device
 
@@ -207,16 +206,15 @@ def test_what_is_written_lives_where_it_is_asked_for(place):
 def test_arrays_of_every_library_are_read(place, rng):
     x = one_visible(rng, B * H, T, S)
     slope = np.where(x, rng.standard_normal(x.shape), INFINITE)
-    reads = [
-        lambda p: conventions.from_torch_sdpa(attn_mask=p(slope.reshape(SCORES))),
-        lambda p: conventions.from_torch_mha(attn_mask=p(slope), num_heads=H),
-        lambda p: conventions.from_torch_mha(attn_mask=p(x), key_padding_mask=p(~x[:B, 0]), num_heads=H),
-        lambda p: conventions.from_keras(attention_mask=p(x[:B]), query_mask=p(x[:B, :, 1])),
-        lambda p: conventions.from_hugging_face(p(x[:B, 0].astype(np.int64))),
-        lambda p: conventions.from_hugging_face(p(slope.reshape(SCORES))),
-    ]  # fmt: skip
-    for read in reads:
-        (one, bias), (other, there) = read(lambda y: y), read(place)
+    for read, arguments in [
+        (conventions.from_torch_sdpa, {"attn_mask": slope.reshape(SCORES)}),
+        (read_torch_mha, {"attn_mask": slope, "key_padding_mask": ~x[:B, 0]}),
+        (conventions.from_keras, {"attention_mask": x[:B], "query_mask": x[:B, :, 1]}),
+        (conventions.from_hugging_face, {"attention_mask": x[:B, 0].astype(np.int64)}),
+        (conventions.from_hugging_face, {"attention_mask": slope.reshape(SCORES)}),
+    ]:
+        one, bias = read(**arguments)
+        other, there = read(**{name: place(x) for name, x in arguments.items()})
         np.testing.assert_array_equal(seen(other), seen(one))
         if bias is not None:
             np.testing.assert_array_equal(backend.to_numpy(there), bias)
@@ -267,7 +265,7 @@ def test_what_could_mean_two_things_is_refused(call, error, message):
         call()
 
 
-# Against torch itself
+# Against torch itself: what is written was read above, and came back
 
 
 def close(ours, theirs):
@@ -293,19 +291,6 @@ def test_torch_sdpa_gives_what_its_arguments_read_here_give(rng):
         close(mh.scaled_dot_product_attention(q, k, v, mask, bias=bias), theirs)
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_torch_sdpa_takes_what_is_written_here(name, rng):
-    torch = pytest.importorskip("torch")
-    q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
-    there, bias = [torch.tensor(x) for x in (q, k, v)], rng.standard_normal((H, 1, S))
-    for given in ({}, {"bias": bias}):
-        written = conventions.to_torch_sdpa(MASKS[name], SCORES, like=there[0], **given)
-        theirs = torch.nn.functional.scaled_dot_product_attention(*there, **written)
-        ours = mh.scaled_dot_product_attention(q, k, v, MASKS[name], **given)
-        some = ~masks.empty_rows(MASKS[name], SCORES)
-        close(ours[some], theirs[torch.tensor(some)])
-
-
 def torch_mha(torch, rng):
     """torch's module over heads of width 2 with weights that leave Q, K, V and the output alone,
     and attention here on the same."""
@@ -316,9 +301,9 @@ def torch_mha(torch, rng):
         module.out_proj.weight.copy_(torch.eye(m, dtype=torch.float64))
     query, key = rng.standard_normal((B, T, m)), rng.standard_normal((B, S, m))
 
-    def theirs(**given):
+    def theirs(**arguments):
         q, k = torch.tensor(query), torch.tensor(key)
-        return module(q, k, k, **given)[0]
+        return module(q, k, k, **arguments)[0]
 
     def ours(mask, bias):
         q, k = (np.swapaxes(x.reshape(B, -1, H, 2), 1, 2) for x in (query, key))
@@ -335,27 +320,15 @@ def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
     hidden, slope = ~one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
     padded, of_keys = ~one_visible(rng, B, S), rng.standard_normal((B, S))
     slope_hiding = np.where(hidden, INFINITE, slope)
-    for given in [
-        {"attn_mask": hidden},
+    for arguments in [
         {"attn_mask": hidden[0]},
-        {"attn_mask": slope_hiding},
         {"attn_mask": slope[1], "key_padding_mask": of_keys},
         {"attn_mask": slope_hiding, "key_padding_mask": padded},
         {"attn_mask": hidden, "key_padding_mask": padded},
         {"key_padding_mask": padded},
     ]:
-        mask, bias = conventions.from_torch_mha(**given, num_heads=H)
-        close(ours(mask, bias), theirs(**{name: torch.tensor(x) for name, x in given.items()}))
-
-
-@pytest.mark.parametrize("name", [name for name in MASKS if name != "empty rows"])
-def test_torch_mha_takes_what_is_written_here(name, rng):
-    torch = pytest.importorskip("torch")
-    theirs, ours = torch_mha(torch, rng)
-    like = torch.tensor(0.0)
-    for bias in (None, rng.standard_normal((B, 1, T, S))):
-        written = conventions.to_torch_mha(MASKS[name], SCORES, bias=bias, like=like)
-        close(ours(MASKS[name], bias), theirs(**written))
+        mask, bias = conventions.from_torch_mha(**arguments, num_heads=H)
+        close(ours(mask, bias), theirs(**{name: torch.tensor(x) for name, x in arguments.items()}))
 
 
 def test_torch_rows_with_nothing_visible_are_what_the_docstring_says(rng):

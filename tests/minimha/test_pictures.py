@@ -25,15 +25,9 @@ def test_each_head_has_its_heat_map_with_labels(weights):
     assert bar.get_ylabel() == "attention weight"
 
 
-def test_words_label_one_layer_and_other_keys(weights):
-    figure = pictures.attention_heads(
-        weights[0][:, :2], ["the", "cat"], ["le", "chat", "noir", "."]
-    )
+def test_words_and_any_characters_are_labels(weights, tmp_path):
+    figure = pictures.attention_heads(weights[0][:, :2], ["$x^", "漢"], "a_b{", title="$x^$")
     assert [axes.get_title() for axes in figure.axes[:3]] == ["head 0", "head 1", "head 2"]
-
-
-def test_any_character_may_be_a_label(weights, tmp_path):
-    figure = pictures.attention_heads(weights, "$x^漢", title="$x^$")
     pictures.save(figure, tmp_path / "heads.png")
 
 
@@ -84,9 +78,7 @@ def test_a_mask_is_drawn_as_it_is():
 def test_blocks_are_marked_where_they_are():
     figure = pictures.mask(masks.causal(offset=-1), (5, 7), block=(2, 3))
     (axes,) = figure.axes
-    marks = {
-        (p.get_x(), p.get_y(), p.get_width(), p.get_height()): p.get_hatch() for p in axes.patches
-    }
+    marks = {(*p.get_xy(), p.get_width(), p.get_height()): p.get_hatch() for p in axes.patches}
     empty, full, partial = "//", "xx", None
     assert marks == {
         (-0.5, -0.5, 3, 2): partial, (2.5, -0.5, 3, 2): empty, (5.5, -0.5, 1, 2): empty,
@@ -99,10 +91,8 @@ def test_blocks_are_marked_where_they_are():
 def test_a_mask_of_many_heads_shows_the_first():
     mask = masks.dense(np.ones((5, 3, 4, 4), dtype=bool))
     figure = pictures.mask(mask, title="all")
-    assert [axes.get_title() for axes in figure.axes][:2] == [
-        "sequence 0, head 0",
-        "sequence 0, head 1",
-    ]
+    names = [axes.get_title() for axes in figure.axes]
+    assert names[:2] == ["sequence 0, head 0", "sequence 0, head 1"]
     assert figure.get_suptitle() == "all (the first 4 of 15)"
 
 
@@ -129,13 +119,8 @@ def test_a_notebook_shows_a_mask_of_a_small_shape_that_fits(mask, shape):
     assert "<svg" in mask._repr_svg_()
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        masks.padding([1, 2]) & masks.padding([1, 2, 3]),
-        masks.documents(3),
-        masks.padding([100_000]),  # larger than a picture
-    ],
-)
-def test_a_mask_that_cannot_be_drawn_is_left_to_the_repr(mask):
-    assert mask._repr_svg_() is None
+def test_a_mask_that_cannot_be_drawn_is_left_to_the_repr():
+    larger_than_a_picture = masks.padding([100_000])
+    unfitting = masks.padding([1, 2]) & masks.padding([1, 2, 3])
+    for mask in (larger_than_a_picture, unfitting, masks.documents(3)):
+        assert mask._repr_svg_() is None

@@ -23,26 +23,22 @@ def texts(svg):
     return [node.text for node in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
+def arrows(root):
+    paths = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke")]
+    return [path for path in paths if "C" in path]
+
+
 def test_any_name_can_be_shown():
     x, _, y = made()
-    names = {"self": y, "a\x00<b>\ud800": x}
-    assert "a�<b>�: leaf" in texts(graph(y, **names).svg)
+    names = {"self": y, "a\x00<b>&\ud800": x}
+    assert "a�<b>&�: leaf" in texts(graph(y, **names).svg)
 
 
 def test_it_names_operations_and_shapes():
     x, _, y = made()
     shown = texts(graph(y, x=x).svg)
-    for expected in (
-        "x: leaf",
-        "leaf",
-        "matmul",
-        "tanh",
-        "split",
-        "(2, 2), (2, 2)",
-        "multiply",
-        "(3, 4)",
-    ):
-        assert expected in shown
+    steps = {"x: leaf", "leaf", "matmul", "tanh", "split", "(2, 2), (2, 2)", "multiply", "(3, 4)"}
+    assert steps <= set(shown)
     assert shown.count("sum") == 2
     assert not any(text.startswith("grad") for text in shown)
 
@@ -56,34 +52,29 @@ def test_it_shows_gradients_once_they_are_computed():
 
 
 def test_boxes_stand_apart_and_arrows_go_down():
-    x, _, y = made()
+    *_, y = made()
     root = ET.fromstring(graph(y).svg)
-    boxes = [
-        tuple(float(box.get(key)) for key in ("x", "y", "width", "height"))
-        for box in root.iter(f"{SVG}rect")
-        if box.get("stroke")
-    ]
+    boxes = []
+    for box in root.iter(f"{SVG}rect"):
+        if box.get("stroke"):
+            left, top, width, height = (float(box.get(k)) for k in ("x", "y", "width", "height"))
+            boxes.append((left, top, left + width, top + height))
     assert len(boxes) == 9
-    for k, (x, top, width, height) in enumerate(boxes):
-        assert x >= 0
-        assert top >= 0
-        assert x + width <= float(root.get("width"))
-        assert top + height <= float(root.get("height"))
-        for other in boxes[:k]:
-            apart = x >= other[0] + other[2] or other[0] >= x + width
-            assert apart or top >= other[1] + other[3] or other[1] >= top + height
-    for path in root.iter(f"{SVG}path"):
-        if path.get("stroke") and "C" in path.get("d"):
-            numbers = [float(n) for n in re.findall(r"-?\d+\.\d", path.get("d"))]
-            assert numbers[-1] > numbers[1]
+    for k, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left < right <= float(root.get("width"))
+        assert 0 <= top < bottom <= float(root.get("height"))
+        for x, y, x1, y1 in boxes[:k]:
+            assert left >= x1 or x >= right or top >= y1 or y >= bottom
+    for path in arrows(root):
+        numbers = [float(n) for n in re.findall(r"-?\d+\.\d", path)]
+        assert numbers[-1] > numbers[1]
 
 
 def test_a_value_that_is_used_twice_has_two_arrows():
     x = mh.Tensor(3.0, requires_grad=True)
     for y, expected in ((x * x, 2), (x * 2, 1)):
-        arrows = [path.get("d") for path in ET.fromstring(graph(y).svg).iter(f"{SVG}path")]
-        arrows = [d for d in arrows if "C" in d]
-        assert len(arrows) == len(set(arrows)) == expected
+        found = arrows(ET.fromstring(graph(y).svg))
+        assert len(found) == len(set(found)) == expected
 
 
 def test_a_notebook_shows_it_and_it_is_saved(tmp_path):
@@ -91,15 +82,6 @@ def test_a_notebook_shows_it_and_it_is_saved(tmp_path):
     picture = graph(y)
     path = picture.save(tmp_path / "graph.svg")
     assert path.read_text(encoding="utf-8") == picture._repr_svg_() == picture.svg
-
-
-def test_names_are_escaped():
-    def f(x):
-        return x * 1.0, lambda dy: (dy,)
-
-    f.__name__ = "<b>&"
-    y = mh.operation(f)(mh.Tensor([1.0], requires_grad=True))
-    assert "<b>&" in texts(graph(y).svg)
 
 
 def test_a_freed_graph_says_so():
