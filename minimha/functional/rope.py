@@ -62,12 +62,21 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Arra
 
     x (…, T, D), cos and sin (…, T, width/2). The pullback rotates by the opposite angles.
     """
-    width = 2 * cos.shape[-1]
+    half = cos.shape[-1]
+    width = 2 * half
 
     def rotated(x: Array, sin: Array) -> Array:
-        a, b = _halves(x[..., :width], interleaved)
-        y = _joined(a * cos - b * sin, b * cos + a * sin, interleaved)
-        return y if width == x.shape[-1] else namespace(x).concat([y, x[..., width:]], axis=-1)
+        xp = namespace(x)
+        if interleaved:
+            a, b = x[..., :width:2], x[..., 1:width:2]
+        else:
+            a, b = x[..., :half], x[..., half:width]
+        y = [a * cos - b * sin, b * cos + a * sin]
+        if interleaved:
+            y = [xp.reshape(xp.stack(y, axis=-1), (*x.shape[:-1], width))]
+        if width < x.shape[-1]:
+            y.append(x[..., width:])
+        return y[0] if len(y) == 1 else xp.concat(y, axis=-1)
 
     return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
 
@@ -79,20 +88,6 @@ def turns(positions: Array, width: int, base: float) -> Array:
     xp = namespace(positions)
     even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
     return xp.astype(positions, xp.float64)[..., None] * base ** (even / -width)
-
-
-def _halves(x: Array, interleaved: bool) -> tuple[Array, Array]:
-    """The first and the second of each pair of columns."""
-    half = x.shape[-1] // 2
-    return (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
-
-
-def _joined(a: Array, b: Array, interleaved: bool) -> Array:
-    """The inverse of `_halves`."""
-    xp = namespace(a)
-    if not interleaved:
-        return xp.concat([a, b], axis=-1)
-    return xp.reshape(xp.stack([a, b], axis=-1), (*a.shape[:-1], 2 * a.shape[-1]))
 
 
 def _check(x: Array, width: int | None) -> int:

@@ -183,16 +183,11 @@ class _Documents(Mask):
             fixed = scores._replace(growing=False)  # no more queries will come
             query = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t)
             return scores.bring(query), key
-        if scores.offset is None and t != s:
-            raise ValueError(
-                f"{self!r}: with T = {t} query and S = {s} key positions, give "
-                "documents(query_ids, key_ids), or offset=… where the queries stand among them"
-            )
         offset = scores.offset or 0
-        if not 0 <= offset <= s - t:
+        if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
             raise ValueError(
-                f"{self!r}: T = {t} queries from offset {offset} on are not all among the "
-                f"S = {s} keys; give documents(query_ids, key_ids)"
+                f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
+                f"S = {s} keys: give their offset=…, or documents(query_ids, key_ids)"
             )
         return key[..., offset : offset + t], key
 

@@ -40,12 +40,10 @@ def attention_html(
     than 64 tokens or 16,384 weights.
     """
     data, keys = layers_of(weights, queries, keys)
-    if not data.size:
-        raise ValueError(f"weights has shape {data.shape}: it has no weights to show")
-    if max(data.shape[2:]) > TOKENS or data.size > CELLS:
+    if not 0 < data.size <= CELLS or max(data.shape[2:]) > TOKENS:
         raise ValueError(
             f"weights has shape {data.shape}: at most {TOKENS} queries and keys can be read, "
-            f"and {CELLS:,} weights in all, not {data.size:,}: choose some heads or fewer tokens"
+            f"and from 1 to {CELLS:,} weights, not {data.size:,}: choose some heads or fewer tokens"
         )
     if (data < 0).any():
         raise ValueError(

@@ -237,7 +237,7 @@ def test_a_mask_reads_as_it_is_written(mask, expected):
         (lambda: spread(mh.masks.documents([0, 1])), ValueError, r"\(2,\), not \(…, S\) \(2, 6\)"),
         (lambda: spread(mh.masks.documents([0], KINDS["documents"].key_ids)), ValueError, r"\(1,\), not \(…, T\) \(2, 4\)"),
         (lambda: spread(KINDS["documents"]), ValueError, r"T = 4 .*S = 6 .*documents\(query_ids, key_ids\)"),
-        (lambda: KINDS["documents"].array((B, H, T, S), offset=3), ValueError, "T = 4 queries from offset 3 on are not all among the S = 6"),
+        (lambda: KINDS["documents"].array((B, H, T, S), offset=3), ValueError, "T = 4 queries at offset 3 are not all among the S = 6"),
         (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
         (lambda: KINDS["causal"].array((T, S), offset=0.5), TypeError, "offset must be an integer"),
         (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
