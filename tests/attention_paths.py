@@ -200,82 +200,62 @@ class Exact(NamedTuple):
         return float(np.max(abs(self.scores), where=self.scores > -math.inf, initial=0.0))
 
 
-def formula(case, *, cotangent="weights"):
-    """Attention in long doubles, its backward by the whole Jacobian of the softmax.
+def formula(case, *, cotangent="weights", dtype=np.longdouble):
+    """Attention in long doubles, with the sizes of what its gradients are sums of.
 
     cotangent  what case.dweights belongs to: "weights", "dropped" or neither
     """
-    wide = {
-        k: np.asarray(x, np.longdouble) if x is not None else None
-        for k, x in given(case, same).items()
-    }
+    inputs = given(case, same)
+    wide = {k: None if x is None else np.asarray(x, dtype) for k, x in inputs.items()}
     q, k, v, bias, sink, scale, softcap = wide.values()
-    repeats = 1 if k.ndim == 2 or not k.shape[-3] else q.shape[-3] // k.shape[-3]
-    if repeats > 1:
-        k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
-    scale = 1 / np.sqrt(np.longdouble(q.shape[-1])) if scale is None else scale
-    bias = np.longdouble(0) if bias is None else bias
-    product = q @ k.mT
+    if k.ndim > 2 and k.shape[-3]:
+        k, v = (np.repeat(x, q.shape[-3] // k.shape[-3], axis=-3) for x in (k, v))
+    scale = 1 / np.sqrt(dtype(q.shape[-1])) if scale is None else scale
+    bias = dtype(0) if bias is None else np.where(bias > -math.inf, bias, 0)
+    product, sizes = q @ k.mT, abs(q) @ abs(k).mT
     u = scale * product
     t = u if softcap is None else np.tanh(u / softcap)
     capped, slope = (u, 1) if softcap is None else (softcap * t, 1 - t * t)
-    scores = np.where(case.visible, capped + np.where(case.visible, bias, 0), -math.inf)
-    size = abs(scale) * (abs(q) @ abs(k).mT) + np.where(case.visible, abs(bias), 0)
-    peak = np.max(scores, axis=-1, keepdims=True, initial=-math.inf)
+    scores = np.where(case.visible, capped + bias, -math.inf)
     sink = -math.inf if sink is None else sink[..., None, None]
-    peak = np.maximum(peak, sink)
+    peak = np.maximum(np.max(scores, axis=-1, keepdims=True, initial=-math.inf), sink)
     peak = np.where(peak > -math.inf, peak, 0)
     e, rest = np.exp(scores - peak), np.exp(sink - peak)
     total = e.sum(axis=-1, keepdims=True) + rest
     total = np.where(total > 0, total, 1)
     weights, share = e / total, rest / total
-    kept = np.longdouble(1)
+    kept = dtype(1)
     if case.keep is not None:
-        kept = case.keep * np.longdouble(0 if case.dropout == 1 else 1 / (1 - case.dropout))
+        kept = case.keep * dtype(0 if case.dropout == 1 else 1 / (1 - case.dropout))
     dropped = kept * weights
-    dout, direct = case.dout.astype(np.longdouble), case.dweights.astype(np.longdouble)
-    ddropped = dout @ v.mT + (direct if cotangent == "dropped" else 0)
-    dweights = kept * ddropped + (direct if cotangent == "weights" else 0)
-    jacobian = weights[..., None] * (np.eye(case.shape[-1]) - weights[..., None, :])
-    dscores = np.einsum("...k,...kj->...j", dweights, jacobian)
+
+    def gradients(q, k, v, dout, dweights, scale, slope, product, by_softcap, sign):
+        """Those of the inputs; with sign = 1 and sizes for numbers, every term is positive."""
+        ddropped = dout @ v.mT + (dweights if cotangent == "dropped" else 0)
+        dweights = kept * ddropped + (dweights if cotangent == "weights" else 0)
+        mean = (weights * dweights).sum(axis=-1, keepdims=True)
+        dscores = weights * (dweights + sign * mean)
+        draw = dscores * slope * scale
+        found = {
+            "query": draw @ k, "key": draw.mT @ q, "value": dropped.mT @ dout, "bias": dscores,
+            "sink": sign * (share * mean).sum(axis=(-2, -1)), "scale": dscores * slope * product,
+            "softcap": dscores * by_softcap,
+        }  # fmt: skip
+        arrays = {k: x for k, x in inputs.items() if isinstance(x, np.ndarray)}
+        return {k: folded(found[k], x.shape) for k, x in arrays.items()}, dweights
+
+    dout, direct = case.dout.astype(dtype), case.dweights.astype(dtype)
     by_softcap = 0 if softcap is None else t - u / softcap * slope
-    terms = {
-        "query": (dscores * slope * scale, k),
-        "key": ((dscores * slope * scale).mT, q),
-        "value": (dropped.mT, dout),
-        "bias": (dscores, None),
-        "sink": (-(share * weights * dweights).sum(axis=(-2, -1)), None),
-        "scale": (dscores * slope * product, None),
-        "softcap": (dscores * by_softcap, None),
-    }
-    shapes = {k: x.shape for k, x in given(case, same).items() if isinstance(x, np.ndarray)}
-    gradients = {
-        k: folded(a if b is None else a @ b, shapes[k])
-        for k, (a, b) in terms.items()
-        if k in shapes
-    }
-    # The same with every difference as a sum, which says what rounding errors are relative to
-    ddropped = abs(dout) @ abs(v).mT + (abs(direct) if cotangent == "dropped" else 0)
-    dweights = kept * ddropped + (abs(direct) if cotangent == "weights" else 0)
-    total = (weights * dweights).sum(axis=-1, keepdims=True)
-    dscores = weights * (dweights + total)
-    terms |= {
-        "query": (dscores * abs(scale), abs(k)),
-        "key": ((dscores * abs(scale)).mT, abs(q)),
-        "value": (dropped.mT, abs(dout)),
-        "bias": (dscores, None),
-        "sink": ((share * total).sum(axis=(-2, -1)), None),
-        "scale": (dscores * (abs(q) @ abs(k).mT), None),
-        "softcap": (dscores * abs(t) if softcap is not None else 0, None),
-    }
-    sizes = {
-        k: folded(a if b is None else a @ b, shapes[k]).max(initial=0)
-        for k, (a, b) in terms.items()
-        if k in shapes
-    }
-    sizes["weights"] = dweights.max(initial=0)
-    largest = float(np.max(size, where=case.visible, initial=0.0))
-    return Exact(Result(dropped @ v, weights, dropped, gradients), scores, largest, sizes)
+    exact, _ = gradients(q, k, v, dout, direct, scale, slope, product, by_softcap, -1)
+    positive = map(abs, (q, k, v, dout, direct, scale))
+    terms, dweights = gradients(*positive, 1, sizes, abs(t), 1)
+    terms |= {"weights": dweights, "out": dropped @ abs(v)}
+    return Exact(
+        Result(dropped @ v, weights, dropped, exact),
+        scores,
+        float(np.max(abs(scale) * sizes + abs(bias), where=case.visible, initial=0.0)),
+        {k: x.max(initial=0) for k, x in terms.items()},
+    )
 
 
 def folded(dx, shape):

@@ -30,22 +30,17 @@ class Arguments(NamedTuple):
     keep: Array | None = None  # broadcasts to (…, H, T, S)
     p: float = 0.0
     return_weights: bool = True
+    checked: bool = False  # by `check`, which is then skipped
 
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The seven that have gradients."""
         return self[:7]
 
-    def settings(self, *, return_weights: bool) -> dict[str, Any]:
-        """The others, by name, for a call of an implementation."""
-        return {
-            "mask": self.mask, "keep": self.keep, "p": self.p, "return_weights": return_weights,
-        }  # fmt: skip
-
     @property
     def arrays(self) -> Arguments:
         """The same without Tensors."""
-        return Arguments._make((*map(array_of, self.inputs), *self[7:]))
+        return Arguments(*map(array_of, self.inputs), *self[7:])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,25 +73,23 @@ def arguments(
         if dropout == 0:
             raise ValueError("keep is given and dropout is 0: say the dropout of that draw as well")
         keep = array_of(keep)
-    x = Arguments(query, key, value, bias, sink, scale, softcap, keep=keep, p=dropout)
+    x = Arguments(query, key, value, bias, sink, scale, softcap, None, keep, dropout)
     check(x)
-    if mask is not None:
-        x = x._replace(mask=masks.typed(mask, x.shape))
+    mask = None if mask is None else masks.typed(mask, x.shape)
     if keep is None and dropout != 0:
-        x = x._replace(keep=draw(dropout, rng, x.shape, like=array_of(query), name="dropout"))
-    return x
+        keep = draw(dropout, rng, x.shape, like=array_of(query), name="dropout")
+    return Arguments(*x.inputs, mask, keep, dropout, checked=True)
 
 
 def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `help` show the parameters of model for a function of *args and **kwargs, and those of
-    its own parameters that model does not have."""
+    """Make `help` show the parameters of model for a function of *args and **kwargs, and its own
+    keyword parameters."""
 
     def decorate(function: Any) -> Any:
-        parameters = dict(inspect.signature(model).parameters)
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                parameters.setdefault(name, parameter)
-        function.__signature__ = inspect.Signature(list(parameters.values()))
+        own = inspect.signature(function).parameters.values()
+        shown = dict(inspect.signature(model).parameters)
+        shown |= {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
+        function.__signature__ = inspect.Signature(list(shown.values()))
         return function
 
     return decorate
@@ -109,37 +102,31 @@ def attention_operation(function: Callable[..., tuple[Any, Pullback]]) -> Any:
               returns (out, weights) and the pullback that takes a cotangent for each
     """
 
-    def attend(
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None = None,
-        sink: Array | None = None,
-        scale: Array | float | None = None,
-        softcap: Array | float | None = None,
-        *,
-        mask: masks.Mask | Array | None = None,
-        keep: Array | None = None,
-        p: float = 0.0,
-        return_weights: bool = True,
-        wanted: tuple[bool, ...],
-    ) -> tuple[Any, Pullback]:
-        x = Arguments(query, key, value, bias, sink, scale, softcap, mask, keep, p, return_weights)
-        check(x)
-        if backend.is_half(query):
-            return in_float32(
-                lifted, *x.inputs, **x.settings(return_weights=return_weights), wanted=wanted
-            )
+    def attend(*inputs: Any, wanted: tuple[bool, ...], **settings: Any) -> tuple[Any, Pullback]:
+        x = Arguments(*inputs, **settings)
+        if not x.checked:
+            check(x)
+        if backend.is_half(x.query):
+            return in_float32(lifted, *x, wanted=wanted)
         (out, weights), pullback = function(x, wanted)
-        if return_weights:
+        if x.return_weights:
             return (out, weights), pullback
         return out, lambda dout: pullback(dout, None)
 
-    signature = inspect.signature(attend)
     functools.update_wrapper(attend, function)
-    attend.__signature__ = signature  # type: ignore[attr-defined]  # not the one of function
+    attend.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
     lifted = operation(attend)
     return lifted
+
+
+_PARAMETERS = [
+    inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if k < 7 else inspect.Parameter.KEYWORD_ONLY,
+        default=Arguments._field_defaults.get(name, inspect.Parameter.empty),
+    )
+    for k, name in enumerate(Arguments._fields)
+] + [inspect.Parameter("wanted", inspect.Parameter.KEYWORD_ONLY)]
 
 
 def check(x: Arguments) -> None:
@@ -159,36 +146,33 @@ def check(x: Arguments) -> None:
         and (x.mask is None or isinstance(x.mask, masks.Mask))
     ):
         return  # fast path: saves a tenth of the time of a small call
-    _check_floats(_AXES[0], query)
-    for name, a in zip(_NAMES, arrays[1:], strict=True):
-        if not (a is None or (type(a) is type(query) and a.dtype is query.dtype)):
-            _check_type(name, a, query)
-    for name, a in zip(_AXES, arrays, strict=False):
-        if a.ndim < 2:
-            raise ValueError(f"{name} has shape {tuple(a.shape)}: it needs two axes at least")
-    if why := _mismatch(query.shape, key.shape, value.shape):
-        shapes = (f"{name} is {tuple(a.shape)}" for name, a in zip(_AXES, arrays, strict=False))
-        raise ValueError(f"{why}: {', '.join(shapes)}")
-    scores = (*query.shape[:-1], key.shape[-2])
-    for name, a in (("bias", bias), ("scale", scale), ("softcap", softcap)):
-        if a is not None and not isinstance(a, Number):
-            _check_broadcasts(name, a, scores, "(…, H, T, S)")
+    for name, a in zip(_NAMES, arrays, strict=True):
+        if a is not None or name in _NAMES[:3]:
+            _check_input(name, a, query)
+    shapes = {name: tuple(a.shape) for name, a in zip(_NAMES, arrays[:3], strict=False)}
+    for name, shape in shapes.items():
+        if len(shape) < 2:
+            raise ValueError(f"{name} has shape {shape}: it needs two axes at least")
+    if why := _mismatch(*shapes.values()):
+        raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
+    for name, a in (("mask", x.mask), ("keep", x.keep)):
+        if a is not None and not isinstance(a, masks.Mask):
+            backend.require(backend.is_boolean, a, name)
+            _check_library(name, a, query)
+    extras = {"bias": bias, "scale": scale, "softcap": softcap, "mask": x.mask, "keep": x.keep}
+    for name, a in extras.items():
+        if backend.is_array(a):
+            _check_broadcasts(name, a, x.shape, "(…, H, T, S)")
     if sink is not None:
-        _check_broadcasts("sink", sink, scores[:-2], "(…, H)")
-    if isinstance(softcap, Number) and not (
-        isinstance(softcap, Real) and 0 < float(softcap) < math.inf
-    ):
-        raise ValueError(
-            f"softcap = {softcap!r}: a positive, finite number is required; for no cap leave it out"
-        )
-    _check_boolean("mask", x.mask, query, scores)
-    _check_boolean("keep", x.keep, query, scores)
+        _check_broadcasts("sink", sink, x.shape[:-2], "(…, H)")
     if x.keep is not None:
         check_probability(x.p, "dropout")
 
 
-_AXES = "query (…, H, T, D)", "key (…, G, S, D)", "value (…, G, S, Dv)"
-_NAMES = *_AXES[1:], "bias", "sink", "scale", "softcap"
+_NAMES = (
+    "query (…, H, T, D)", "key (…, G, S, D)", "value (…, G, S, Dv)",
+    "bias", "sink", "scale", "softcap",
+)  # fmt: skip
 _PURPOSES = {
     "bias": "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
     "True = may attend",
@@ -214,29 +198,24 @@ def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str
     return None
 
 
-def _check_type(name: str, x: Any, query: Array) -> None:
+def _check_input(name: str, x: Any, query: Array) -> None:
     """Raise unless x is an array like query, or a number where that may be."""
+    if x is not query and type(x) is type(query) and x.dtype is query.dtype:
+        return  # query has passed
     if name in ("scale", "softcap") and isinstance(x, Number):
         if isinstance(x, bool):
             raise ValueError(f"{name} = {x!r}: a number is required")
+        if name == "softcap" and not (isinstance(x, Real) and 0 < float(x) < math.inf):
+            raise ValueError(
+                f"softcap = {x!r}: a positive, finite number is required; for no cap leave it out"
+            )
         return
-    _check_floats(name, x)
-    _check_library(name, x, query)
-
-
-def _check_boolean(name: str, x: Any, query: Array, scores: tuple[int, ...]) -> None:
-    if x is not None and not isinstance(x, masks.Mask):
-        backend.require(backend.is_boolean, x, name)
-        _check_broadcasts(name, x, scores, "(…, H, T, S)")
-        _check_library(name, x, query)
-
-
-def _check_floats(name: str, x: Any) -> None:
     if not backend.is_array(x):
         raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
     if not (backend.is_floating(x) or backend.is_complex(x)):
         why = _PURPOSES.get(name, "attention needs floating-point numbers")
         raise TypeError(f"{name} has dtype {x.dtype}: {why}")
+    _check_library(name, x, query)
 
 
 def _check_library(name: str, x: Array, query: Array) -> None:

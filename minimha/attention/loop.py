@@ -22,8 +22,7 @@ def attention_loop(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array,
     query, key, value = x[:3]
     lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
     if not math.prod(lead):  # no head to loop over
-        settings = x.settings(return_weights=True)
-        return attention.with_pullback(*x.inputs, **settings, wanted=wanted)
+        return attention.with_pullback(*x._replace(return_weights=True), wanted=wanted)
     inputs = query, _per_head(key, query), _per_head(value, query), *x[3:7]
     shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
     heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)

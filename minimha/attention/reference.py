@@ -13,14 +13,14 @@ from minimha_autograd.backend import Array, namespace
 
 from .. import functional
 from ..functional import (
-    gather,
-    harmless,
     hide,
     is_finite,
     masked_softmax,
-    mix,
+    ones_where_hidden,
     products,
-    sink_softmax,
+    softmax_with_sink,
+    sums_over_keys,
+    sums_over_queries,
 )
 from .arguments import Arguments, attention_operation
 
@@ -46,21 +46,21 @@ def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arra
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else harmless(scale, visible)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else ones_where_hidden(scale, visible)
     through_scores = any(w for k, w in enumerate(wanted) if k != 2)
 
     raw = products(query, key, visible)  # (…, H, T, S)
     scaled, pull_scaled = _scaled(raw, scale, wanted[5])
-    capped, pull_capped = _capped(scaled, harmless(softcap, visible), wanted[6])
+    capped, pull_capped = _capped(scaled, ones_where_hidden(softcap, visible), wanted[6])
     scores = capped if bias is None else capped + bias
     weights, pull_weights = _normalised(scores, sink, visible)
     dropped, pull_dropped = _dropped(weights, x.keep, x.p)
-    out = mix(dropped, value, visible)  # (…, H, T, Dv)
+    out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dvalue = None
         if dout is not None:
-            dvalue = gather(dropped, dout, visible, value) if wanted[2] else None
+            dvalue = sums_over_queries(dropped, dout, visible, value) if wanted[2] else None
             if not through_scores:
                 return None, None, dvalue, None, None, None, None
             through_out = pull_dropped(products(dout, value, visible))
@@ -68,8 +68,8 @@ def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arra
         dscores, dsink = pull_weights(dweights)
         dscaled, dsoftcap = pull_capped(dscores)
         draw, dscale = pull_scaled(dscaled)
-        dquery = mix(draw, key, visible) if wanted[0] else None
-        dkey = gather(draw, query, visible, key) if wanted[1] else None
+        dquery = sums_over_keys(draw, key, visible) if wanted[0] else None
+        dkey = sums_over_queries(draw, query, visible, key) if wanted[1] else None
         return dquery, dkey, dvalue, dscores, dsink, dscale, dsoftcap
 
     return (out, weights), pullback
@@ -104,11 +104,11 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
         return weights, lambda dy: (*pull(dy), None)
-    weights, pull = sink_softmax.with_pullback(scores, sink[..., None, None], mask=visible)
+    weights, pull_both = softmax_with_sink(scores, sink[..., None, None], visible)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
-        dscores, dsink = pull(dy)
-        return dscores, dsink[..., 0, 0]
+        dscores, dsink = pull_both(dy)
+        return dscores, namespace(dsink).sum(dsink, axis=(-2, -1))
 
     return weights, pullback
 
@@ -144,8 +144,8 @@ def pair_scores(
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = dy if mask is None or is_finite(dy) else hide(dy, mask)
         return (
-            mix(dy, key, mask) if wanted[0] else None,
-            gather(dy, query, mask, key) if wanted[1] else None,
+            sums_over_keys(dy, key, mask) if wanted[0] else None,
+            sums_over_queries(dy, query, mask, key) if wanted[1] else None,
         )
 
     return products(query, key, mask), pullback
@@ -165,7 +165,7 @@ def weighted_sum(
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         return (
             products(dy, value, mask) if wanted[0] else None,
-            gather(weights, dy, mask, value) if wanted[1] else None,
+            sums_over_queries(weights, dy, mask, value) if wanted[1] else None,
         )
 
-    return mix(weights, value, mask), pullback
+    return sums_over_keys(weights, value, mask), pullback

@@ -63,7 +63,8 @@ def scaled_dot_product_attention(
         query, key, value, mask, bias=bias, scale=scale, softcap=softcap, sink=sink,
         dropout=dropout, rng=rng, keep=keep,
     )  # fmt: skip
-    y = choose(implementation, x)(*x.inputs, **x.settings(return_weights=bool(return_weights)))
+    x = x._replace(return_weights=bool(return_weights))
+    y = choose(implementation, x)(*x)
     if return_weights == "dropped" and x.keep is not None:
         return y[0], functional.dropout(y[1], x.keep, p=x.p)
     return y

@@ -10,7 +10,7 @@ from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array
 
 from .. import functional
-from ..functional import harmless, sink_softmax
+from ..functional import ones_where_hidden, sink_softmax
 from .arguments import arguments, shows_signature_of
 from .reference import pair_scores, visible_pairs, weighted_sum
 
@@ -72,7 +72,8 @@ def attention_steps(
     visible = visible_pairs(arrays.resolved_mask(), arrays.bias)
     scale = 1 / math.sqrt(given.query.shape[-1]) if given.scale is None else given.scale
     inputs = given._replace(
-        scale=harmless(scale, visible), softcap=harmless(given.softcap, visible)
+        scale=ones_where_hidden(scale, visible),
+        softcap=ones_where_hidden(given.softcap, visible),
     ).inputs
     half = given.query.dtype if backend.is_half(arrays.query) else None
     if half is not None:

@@ -7,10 +7,17 @@ from .dropout import draw, drop, dropout
 from .embedding import embedding
 from .gates import gelu, silu
 from .linear import linear
-from .masked_products import gather, harmless, hide, is_finite, mix, products
+from .masked_products import (
+    hide,
+    is_finite,
+    ones_where_hidden,
+    products,
+    sums_over_keys,
+    sums_over_queries,
+)
 from .norms import layer_norm, rms_norm
 from .rope import rope, turns
-from .softmax import masked_softmax, sink_softmax, softmax
+from .softmax import masked_softmax, sink_softmax, softmax, softmax_with_sink
 
 __all__ = [
     "acceleration",
@@ -20,21 +27,22 @@ __all__ = [
     "drop",
     "dropout",
     "embedding",
-    "gather",
     "gelu",
-    "harmless",
     "hide",
     "integer",
     "is_finite",
     "layer_norm",
     "linear",
     "masked_softmax",
-    "mix",
+    "ones_where_hidden",
     "products",
     "rms_norm",
     "rope",
     "silu",
     "sink_softmax",
     "softmax",
+    "softmax_with_sink",
+    "sums_over_keys",
+    "sums_over_queries",
     "turns",
 ]

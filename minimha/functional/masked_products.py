@@ -24,7 +24,7 @@ def hide(x: Array, visible: Array | None) -> Array:
     return x if visible is None else xp.where(visible, x, xp.zeros_like(x))
 
 
-def harmless(x: Any, visible: Array | None) -> Any:
+def ones_where_hidden(x: Any, visible: Array | None) -> Any:
     """A scale or softcap with 1 in place of its hidden entries, if it is an array that is not
     finite; x may be a Tensor."""
     array = array_of(x)
@@ -41,12 +41,12 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
     """
     xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
     if visible is not None and not (is_finite(a) and is_finite(b)):
-        a, b = _shown(a, b, xp.broadcast_to(visible, shape))
+        a, b = _without_hidden_rows(a, b, xp.broadcast_to(visible, shape))
     y = xp.reshape(xp.matmul(_folded(a, b), xp.matrix_transpose(b)), shape)
     return y if visible is None or is_finite(y) else hide(y, visible)  # finite rows may overflow
 
 
-def mix(weights: Array, b: Array, visible: Array | None) -> Array:
+def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
     """weights · b: for every query the sum of the rows of b, each times its weight.
 
     weights (…, H, T, S), 0 where hidden; b (…, G, S, N); the result (…, H, T, N).
@@ -59,7 +59,7 @@ def mix(weights: Array, b: Array, visible: Array | None) -> Array:
     return xp.reshape(xp.matmul(rows, b), shape)
 
 
-def gather(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
+def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
     """weightsᵀ · a: for every key the sum of the rows of a of all queries that share it.
 
     weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), G being that of
@@ -83,7 +83,7 @@ def _folded(x: Array, like: Array) -> Array:
     return namespace(x).reshape(x, shape)
 
 
-def _shown(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
+def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
     """The arguments of `products` with zeros for the rows of which every pair is hidden: no library
     then warns of what nobody sees."""
     xp = namespace(a, b)
@@ -95,9 +95,9 @@ def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
     """a b with a (…, I, J), b (…, J, N): rows of b that are not finite reach what may see them, and
     the rest is the same to the bit as with other rows in their place."""
     xp = namespace(a, b)
-    sick = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
-    y = xp.matmul(a, hide(b, ~sick[..., None]))
-    reached = visible & sick[..., None, :]
+    nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
+    y = xp.matmul(a, hide(b, ~nonfinite[..., None]))
+    reached = visible & nonfinite[..., None, :]
     others = tuple(range(reached.ndim - 1))
     for j in map(int, xp.nonzero(xp.any(reached, axis=others))[0]):
         here = slice(j, j + 1)

@@ -74,17 +74,22 @@ def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[A
     Source: Miller, "Attention Is Off By One" (2023); Xiao et al., "Efficient Streaming Language
     Models with Attention Sinks" (2024), section 3.3.
     """
+    return softmax_with_sink(x, sink, mask)
+
+
+def softmax_with_sink(
+    x: Array, sink: Array, mask: Array | None
+) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    """`sink_softmax` on arrays; dsink is (…, 1), as if sink were."""
     xp = namespace(x, sink)
     column = xp.broadcast_to(sink, (*x.shape[:-1], 1))
     if mask is not None:
-        backend.require(backend.is_boolean, mask, "mask")
         always = xp.ones_like(column, dtype=xp.bool)
         mask = xp.concat([xp.broadcast_to(mask, x.shape), always], axis=-1)
     y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
-        dcolumn = xp.zeros((*dy.shape[:-1], 1), dtype=dy.dtype, device=dy.device)
-        (dx,) = pull(xp.concat([dy, dcolumn], axis=-1))
+        (dx,) = pull(xp.concat([dy, xp.zeros_like(dy[..., :1])], axis=-1))
         return dx[..., :-1], dx[..., -1:]
 
     return y[..., :-1], pullback

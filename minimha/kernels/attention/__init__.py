@@ -97,8 +97,7 @@ def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = F
 
 
 def _reference(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
-    settings = x.settings(return_weights=True)
-    return attention.with_pullback(*x.inputs, **settings, wanted=wanted)
+    return attention.with_pullback(*x._replace(return_weights=True), wanted=wanted)
 
 
 def _sum(x: Array | None, y: Array | None) -> Array | None:
