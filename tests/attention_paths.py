@@ -280,9 +280,6 @@ def excess(actual, expected, dtype, largest_score, size=None):
     return off / bar if off else 0.0
 
 
-NAMES = "none", "number", "array", "heads"
-
-
 @st.composite
 def cases(
     draw,
@@ -291,16 +288,21 @@ def cases(
     without=(),
     require=(),
     sharpness=(0.3, 1.0, 4.0),
+    queries=(0, 1, 5, 8),
     keys=(0, 1, 3, 7),
+    widths=((1, 2, 4), (1, 6, 9)),
     leads=("no heads", (), (1,), (2,), (3, 2), (0,)),
     groups=((1, 1), (3, 1), (1, 2), (2, 3)),
+    biases=("full", "heads", "pairs", "keys"),
+    factors=("number", "array", "heads"),
+    masks=None,
 ):
     """A case of attention; without and require name options. T, S, D, Dv are all different, but for
     0 and 1."""
     lead = draw(st.sampled_from(leads))
     g, r = draw(st.sampled_from(groups))
-    t, s = draw(st.sampled_from((0, 1, 5, 8))), draw(st.sampled_from(keys))
-    d, dv = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 6, 9)))
+    t, s = draw(st.sampled_from(queries)), draw(st.sampled_from(keys))
+    d, dv = (draw(st.sampled_from(width)) for width in widths)
     dtype = draw(st.sampled_from(dtypes))
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -310,34 +312,33 @@ def cases(
 
     batch = () if lead == "no heads" else lead
     heads, grouped = ((), ()) if lead == "no heads" else ((*lead, g * r), (*lead, g))
-    scores = (*heads, t, s)
-    per_head = (*heads[-1:], 1, 1)
+    scores, per_head = (*heads, t, s), (*heads[-1:], 1, 1)
 
     def choice(option, *choices):
         if option in without:
             return None
         return draw(st.sampled_from((*choices,) if option in require else (None, *choices)))
 
-    mask, allowed = None, True
-    if kind := choice("mask", *MASKS):
-        mask, allowed = MASKS[kind](rng, batch, scores)
-    made: dict[str, Any] = {}
-    if kind := choice("bias", "full", "heads", "pairs", "keys"):
-        shape = {"full": scores, "heads": (*heads[-1:], 1, s), "pairs": (t, s), "keys": (s,)}[kind]
-        made["bias"] = np.round(16 * normal(*shape)) / 16  # sums with integers are exact
-        made["bias"] = made["bias"].astype(dtype)
+    mask, allowed, made = None, True, {}
+    masks = masks or MASKS
+    if kind := choice("mask", *masks):
+        mask, allowed = masks[kind](rng, batch, scores)
+    if kind := choice("bias", *biases):
+        shape = {
+            "full": scores, "heads": (*heads[-1:], 1, s), "pairs": (t, s), "keys": (s,),
+            "queries": (t, 1), "one": (),
+        }[kind]  # fmt: skip
+        bias = np.round(16 * normal(*shape)) / 16  # sums with integers are exact
         if draw(st.booleans()):
-            made["bias"][rng.random(shape) < 0.2] = -math.inf
+            bias = np.where(rng.random(shape) < 0.2, -math.inf, bias)
+        made["bias"] = np.asarray(bias, dtype)
     if kind := choice("sink", "full", "heads", "one"):
         made["sink"] = normal(*{"full": heads, "heads": heads[-1:], "one": ()}[kind])
-    if kind := choice("scale", *NAMES[1:]):
-        made["scale"] = {
-            "number": -0.3, "array": normal(), "heads": normal(*per_head),
-        }[kind]  # fmt: skip
-    if kind := choice("softcap", *NAMES[1:]):
-        made["softcap"] = {
-            "number": 1.5, "array": np.asarray(2.5, dtype), "heads": 0.5 + abs(normal(*per_head)),
-        }[kind]  # fmt: skip
+    if kind := choice("scale", *factors):
+        made["scale"] = {"number": -0.3, "array": normal(), "heads": normal(*per_head)}[kind]
+    if kind := choice("softcap", *factors):
+        softcap = {"number": 1.5, "array": np.asarray(2.5, dtype)}
+        made["softcap"] = softcap[kind] if kind in softcap else 0.5 + abs(normal(*per_head))
     if p := choice("dropout", 0.3, 0.5, 1.0):
         made["dropout"] = p
         made["keep"] = rng.random(scores if draw(st.booleans()) else (t, s)) < 1 - p
@@ -360,19 +361,26 @@ def causal(offset=None, align=None):
     return make
 
 
-def over_heads(valid, shape):
-    """(…, S) for all heads and queries."""
-    return valid.reshape(*valid.shape[:-1], *[1] * (len(shape) - valid.ndim), shape[-1])
+def for_keys(make):
+    """A mask of an array (…, S) for all heads and queries; what it must mean is the array."""
+
+    def of(rng, batch, shape):
+        mask, valid = make(rng, batch, shape[-1])
+        return mask, valid.reshape(*batch, *[1] * (len(shape) - len(batch) - 1), shape[-1])
+
+    return of
 
 
-def padding(rng, batch, shape):
-    lengths = rng.integers(0, shape[-1] + 1, batch)
-    return mh.masks.padding(lengths), over_heads(np.arange(shape[-1]) < lengths[..., None], shape)
+@for_keys
+def padding(rng, batch, s):
+    lengths = rng.integers(0, s + 1, batch)
+    return mh.masks.padding(lengths), np.arange(s) < lengths[..., None]
 
 
-def keys(rng, batch, shape):
-    valid = rng.random((*batch, shape[-1])) < 0.6
-    return mh.masks.keys(valid), over_heads(valid, shape)
+@for_keys
+def keys(rng, batch, s):
+    valid = rng.random((*batch, s)) < 0.6
+    return mh.masks.keys(valid), valid
 
 
 def dense(rng, batch, shape):
@@ -380,29 +388,9 @@ def dense(rng, batch, shape):
     return mh.masks.dense(allowed), allowed
 
 
-def bare(rng, batch, shape):
-    allowed = rng.random(shape) < 0.4
-    return allowed, allowed
-
-
-def nothing(rng, batch, shape):
-    return np.zeros(shape, bool), np.zeros(shape, bool)
-
-
-def both(one, other):
-    def make(*about):
-        (a, x), (b, y) = one(*about), other(*about)
-        return a & b, x & y
-
-    return make
-
-
-def neither(one, other):
-    def make(*about):
-        (a, x), (b, y) = one(*about), other(*about)
-        return ~(a | b), ~(x | y)
-
-    return make
+def combined(combine, one, other):
+    """Two masks combined, and their meanings."""
+    return lambda *about: tuple(map(combine, one(*about), other(*about)))
 
 
 MASKS = {
@@ -412,8 +400,8 @@ MASKS = {
     "padding": padding,
     "keys": keys,
     "dense": dense,
-    "bare": bare,
-    "nothing": nothing,
-    "causal & padding": both(causal(offset=1), padding),
-    "~(keys | dense)": neither(keys, dense),
+    "bare": lambda rng, _, shape: (allowed := rng.random(shape) < 0.4, allowed),
+    "nothing": lambda _, __, shape: (np.zeros(shape, bool), np.zeros(shape, bool)),
+    "causal & padding": combined(lambda a, b: a & b, causal(offset=1), padding),
+    "~(keys | dense)": combined(lambda a, b: ~(a | b), keys, dense),
 }

@@ -60,30 +60,38 @@ def eps(case):
 
 
 def close(actual, expected, *about, times=1):
-    """Within the bar: of results, all that both tell. A gradient may be a small difference of large
-    terms, so there the bar is of those; elsewhere it is of the largest entry."""
+    """Within the bar. A gradient may be a small difference of large terms, so there the bar is of
+    those; elsewhere it is of the largest entry."""
     if not isinstance(actual, Result):
         actual, expected = Result(actual), Result(expected)
     exact = [formula(case) for case in about]
     score, dtype = max(e.largest_score for e in exact), about[0].dtype
-    for name, one, other in zip(Result._fields, actual[:3], expected[:3], strict=False):
-        if one is not None and other is not None:
-            off = excess(one, other, dtype, score)
-            assert off <= times, f"{name}: {off:.3g} bars off"
-    for name in sorted(actual.gradients.keys() & expected.gradients.keys()):
-        size = max(e.sizes.get(name, 0) for e in exact)
-        off = excess(actual.gradients[name], expected.gradients[name], dtype, score, size)
-        assert off <= times, f"gradient of {name}: {off:.3g} bars off"
+    for name, one, other in both(actual, expected):
+        gradient = name in actual.gradients
+        size = max(e.sizes.get(name, 0) for e in exact) if gradient else None
+        off = excess(one, other, dtype, score, size)
+        assert off <= times, f"{name}: {off:.3g} bars off"
+
+
+def both(one, other):
+    """The names of what both results tell, and each with the other."""
+    for name, x, y in zip(Result._fields, one[:3], other[:3], strict=False):
+        if x is not None and y is not None:
+            yield name, x, y
+    for name in sorted(one.gradients.keys() & other.gradients.keys()):
+        yield name, one.gradients[name], other.gradients[name]
 
 
 def equal(actual, expected):
     """To the bit, but for the sign of zero."""
-    for one, other in zip(actual[:3], expected[:3], strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or np.array_equal(one, other)
-    assert actual.gradients.keys() == expected.gradients.keys()
-    for name, gradient in actual.gradients.items():
-        assert np.array_equal(gradient, expected.gradients[name]), name
+    for name, one, other in both(actual, expected):
+        assert np.array_equal(one, other), name
+
+
+def with_gradients(result, change, *names):
+    """The result with these of its gradients changed."""
+    changed = {k: change(x) if k in names else x for k, x in result.gradients.items()}
+    return result._replace(gradients=changed)
 
 
 def ones_for_values(case):
@@ -116,13 +124,17 @@ def weights_sum_to_one(attend, case):
         assert (abs(result.weights.sum(axis=-1, dtype=float) - 1)[seen] <= bar).all()
 
 
-@invariant(without=("dropout",), leads=((), (2,)))
-def weights_are_positive_exactly_where_visible(attend, case):
-    s = case.shape[-1]  # values that tell the weights apart
+def attention_to_each_key(attend, case):
+    """The result where value is the identity: its output is the weights."""
+    s = case.shape[-1]
     eye = np.broadcast_to(np.eye(s, dtype=case.dtype), (*case.key.shape[:-1], s))
     dout = np.zeros((*case.query.shape[:-1], s), case.dtype)
-    result = attend(case.but(value=eye.copy(), dout=dout))
-    weights = [result.out] + [x for x in result[1:3] if x is not None]
+    return attend(case.but(value=eye.copy(), dout=dout))
+
+
+@invariant(without=("dropout",), leads=((), (2,)))
+def weights_are_positive_exactly_where_visible(attend, case):
+    weights = [w for w in attention_to_each_key(attend, case)[:3] if w is not None]
     assert all((w >= 0).all() and not w[~case.visible].any() for w in weights)
     seen = formula(case).result.weights > np.finfo(case.dtype).smallest_normal
     assert all((w[seen] > 0).all() for w in weights)
@@ -164,18 +176,15 @@ def permuting_keys_with_their_values_changes_nothing(attend, case):
         return x[..., order] if np.shape(x)[-1:] == (s,) else x
 
     pairs = {k: moved(getattr(case, k)) for k in ("bias", "scale", "softcap", "keep", "dweights")}
-    allowed = moved(rows(case.allowed, case.shape))
-    other = case.masked(allowed).but(
+    allowed = rows(case.allowed, case.shape)
+    other = case.masked(moved(allowed)).but(
         key=case.key[..., order, :], value=case.value[..., order, :], **pairs
     )
-    one, two = attend(case.masked(rows(case.allowed, case.shape))), attend(other)
-    gradients = dict(one.gradients)
-    for name in gradients.keys() & {"key", "value"}:
-        gradients[name] = gradients[name][..., order, :]
-    for name in gradients.keys() & {"bias", "scale", "softcap"}:
-        gradients[name] = moved(gradients[name])
+    one = attend(case.masked(allowed))
+    expected = with_gradients(one, lambda dx: dx[..., order, :], "key", "value")
+    expected = with_gradients(expected, moved, "bias", "scale", "softcap")
     weights = [None if x is None else x[..., order] for x in one[1:3]]
-    close(two, Result(one.out, *weights, gradients), case)
+    close(attend(other), Result(one.out, *weights, expected.gradients), case)
 
 
 @invariant(without=("dropout",), keys=(1, 3))
@@ -204,13 +213,13 @@ def nothing_leaks_from_the_future(attend, case):
     key, value = case.key.copy(), case.value.copy()
     key[..., cut:, :], value[..., cut:, :] = 7, -5
     one, other = attend(case), attend(case.but(key=key, value=value))
-    assert np.array_equal(one.out[..., past, :], other.out[..., past, :])
-    for x, y in zip(one[1:3], other[1:3], strict=True):
-        assert x is None or np.array_equal(x[..., past, :], y[..., past, :])
-    for name in one.gradients.keys() & {"key", "value"}:
-        assert not one.gradients[name][..., cut:, :].any()
-    for name in one.gradients.keys() & {"query"}:
-        assert np.array_equal(one.gradients[name], other.gradients[name])
+    for name, x, y in both(one, other):
+        if name in ("out", "weights", "dropped"):
+            assert np.array_equal(x[..., past, :], y[..., past, :])
+        elif name == "query":
+            assert np.array_equal(x, y)
+        elif name in ("key", "value"):
+            assert not x[..., cut:, :].any()
 
 
 @invariant(without=("mask", "sink", "dropout"), keys=(1, 3, 7))
@@ -244,12 +253,14 @@ def heads_are_independent(attend, case):
     query, key, value = case.query.copy(), case.key.copy(), case.value.copy()
     query[..., ~others, :, :], key[..., group, :, :], value[..., group, :, :] = 2, -3, 4
     one, other = attend(case), attend(case.but(query=query, key=key, value=value))
-    for x, y in zip(one[:3], other[:3], strict=True):
-        assert x is None or np.array_equal(x[..., others, :, :], y[..., others, :, :])
-    for name in one.gradients.keys() & {"query", "key", "value"}:
-        kept = others if name == "query" else np.arange(g) != group
-        x, y = (r.gradients[name][..., kept, :, :] for r in (one, other))
-        assert np.array_equal(x, y)
+    for name, x, y in both(one, other):
+        if name in ("key", "value"):
+            kept = np.arange(g) != group
+        elif name in ("out", "weights", "dropped", "query"):
+            kept = others
+        else:
+            continue
+        assert np.array_equal(x[..., kept, :, :], y[..., kept, :, :])
 
 
 @invariant(leads=((), (2,), (3, 2), (0,)), groups=((2, 3), (3, 2), (1, 2)))
@@ -257,11 +268,11 @@ def query_head_h_reads_key_head_h_over_its_group(attend, case):
     h, g = case.query.shape[-3], case.key.shape[-3]
     reads = np.array([head // (h // g) for head in range(h)])
     whole = attend(case.but(key=case.key[..., reads, :, :], value=case.value[..., reads, :, :]))
-    gradients = dict(whole.gradients)
-    for name in gradients.keys() & {"key", "value"}:
-        parts = [gradients[name][..., reads == k, :, :].sum(axis=-3, dtype=float) for k in range(g)]
-        gradients[name] = np.stack(parts, axis=-3)
-    close(attend(case), whole._replace(gradients=gradients), case, times=h / g)
+
+    def over_group(dx):
+        return np.stack([dx[..., reads == k, :, :].sum(-3, dtype=float) for k in range(g)], axis=-3)
+
+    close(attend(case), with_gradients(whole, over_group, "key", "value"), case, times=h / g)
 
 
 @invariant()
@@ -342,11 +353,8 @@ def a_large_softcap_is_none(attend, case):
 def the_softcap_bounds_the_scores(attend, case):
     # weights of a row differ by no more than e^(2 softcap)
     cap = np.asarray(case.softcap, float)
-    s = case.shape[-1]
-    eye = np.broadcast_to(np.eye(s, dtype=case.dtype), (*case.key.shape[:-1], s)).copy()
-    dout = np.zeros((*case.query.shape[:-1], s), case.dtype)
-    case = case.but(value=eye, dout=dout, keep=None, dropout=0.0)
-    weights, visible = attend(case).out.astype(float), case.visible
+    s, case = case.shape[-1], case.but(keep=None, dropout=0.0)
+    weights, visible = attention_to_each_key(attend, case).out.astype(float), case.visible
     top = weights.max(axis=-1, keepdims=True, initial=0)
     low = np.where(visible, weights, np.inf).min(axis=-1, keepdims=True, initial=np.inf)
     seen = visible.any(axis=-1, keepdims=True)

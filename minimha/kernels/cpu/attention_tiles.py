@@ -182,7 +182,7 @@ def tile_backward(
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
     queries = gather(flat(q), of_queries, scale)
-    douts = gather(flat(dout), of_out, like.dtype.type(1))
+    douts = gather(flat(dout), head(dout, b, h, heads, t0, t1), like.dtype.type(1))
     queries_down = right(queries, (0, t, 0, depth), like)
     douts_down = right(douts, (0, t, 0, depth_v), like)
     dqueries = matrix(t, padded_columns(depth, like), like)

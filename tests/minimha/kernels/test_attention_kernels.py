@@ -1,4 +1,4 @@
-"""Kernels of attention, forward and backward, against the reference where tiles, vectors, slabs and
+"""Kernels of attention, forward and backward, against the formula where tiles, vectors, slabs and
 threads have their borders. The reference cannot help: here it is out of order."""
 
 import contextlib
@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from attention_paths import BARS, MASKS, Case
+from attention_paths import INPUTS, MASKS, Case, cases, excess, formula
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import masks
-from minimha.attention import IMPLEMENTATIONS, attention
+from minimha.attention import IMPLEMENTATIONS
 from minimha.kernels import attention as ways
 from minimha.kernels import threads
 from minimha.kernels.attention import layout, tiled
@@ -24,26 +24,23 @@ TILED = "tiled", "microkernel"
 KERNELS = "fused", *TILED
 T = 1, 7, 49, 97, 2 * max(tiled.FORWARD[0], tiled.BACKWARD[0]) + 5
 S = 1, 13, 97, tiled.BACKWARD[1] + 3, max(tiled._IN_CACHE, tiled.FORWARD[1]) + 37
-MORE_MASKS = MASKS | {
-    "window": lambda *_: (masks.sliding_window(3, 40, align="bottom-right"), None),
-    "prefix": lambda rng, batch, shape: (masks.prefix(shape[-1] // 2), None),
-    "documents": lambda rng, batch, shape: (
-        masks.documents(*(np.sort(rng.integers(0, 4, (*batch, n)), axis=-1) for n in shape[-2:])),
-        None,
+ONLY_MASKS = {
+    "window": lambda *_: masks.sliding_window(3, 40, align="bottom-right"),
+    "prefix": lambda _, __, shape: masks.prefix(shape[-1] // 2),
+    "documents": lambda rng, batch, shape: masks.documents(
+        *(np.sort(rng.integers(0, 4, (*batch, n)), axis=-1) for n in shape[-2:])
     ),
-    "documents, in pieces": lambda rng, batch, shape: (
-        masks.documents(*(rng.integers(0, 3, (*batch, n)) for n in shape[-2:])),
-        None,
+    "documents, in pieces": lambda rng, batch, shape: masks.documents(
+        *(rng.integers(0, 3, (*batch, n)) for n in shape[-2:])
     ),
-    "window | prefix": lambda rng, batch, shape: (
-        masks.sliding_window(20, 0, offset=30) | masks.prefix(5),
-        None,
-    ),
+    "window | prefix": lambda *_: masks.sliding_window(20, 0, offset=30) | masks.prefix(5),
     "holes in a causal mask": lambda rng, batch, shape: (
-        masks.causal(offset=2) & masks.keys(rng.random((*batch, shape[-1])) < 0.8),
-        None,
+        masks.causal(offset=2) & masks.keys(rng.random((*batch, shape[-1])) < 0.8)
     ),
-}  # fmt: skip
+}
+MORE_MASKS = MASKS | {
+    kind: lambda *about, make=make: (make(*about), None) for kind, make in ONLY_MASKS.items()
+}
 
 
 @pytest.fixture(autouse=True)
@@ -57,133 +54,66 @@ def reference_out_of_order(monkeypatch):
 
 
 @contextlib.contextmanager
-def changed(module, **names):
-    """Within it, these names of a module stand for something else."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, x in names.items():
-            patch.setattr(module, name, x)
-        yield
-
-
-@contextlib.contextmanager
 def small_tiles():
     """Many tiles, operands, threads and slabs, of little work."""
-    with (
-        changed(tiled, FORWARD=(24, 96), BACKWARD=(24, 64), _IN_CACHE=80),
-        changed(layout, _MASK_ENTRIES=1, _MASK_QUERIES=32, _THREADS_PAY=1, _PIECE=1),
-    ):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in {"FORWARD": (24, 96), "BACKWARD": (24, 64), "_IN_CACHE": 80}.items():
+            patch.setattr(tiled, name, size)
+        sizes = {"_MASK_ENTRIES": 1, "_MASK_QUERIES": 32, "_THREADS_PAY": 1, "_PIECE": 1}
+        for name, size in sizes.items():
+            patch.setattr(layout, name, size)
         yield
 
 
-def arrays_of(case):
-    return case.query, case.key, case.value, case.bias, case.sink, case.scale, case.softcap
-
-
-def told(name, case, *, dtype=None):
-    """The output and the gradients of an implementation, or of the reference."""
-    operation = attention if name == "reference" else IMPLEMENTATIONS[name]
-    mask = case.mask
-    if name == "reference":
-        mask = masks.resolve(mask, case.query, case.key)
-    x = [
-        a if dtype is None or not hasattr(a, "dtype") else a.astype(dtype) for a in arrays_of(case)
-    ]
-    out, pull = operation.with_pullback(
-        *x, mask=mask, keep=case.keep, p=case.dropout, return_weights=False
-    )
-    return [out, *pull(case.dout.astype(out.dtype))]
-
-
-def terms(case):
-    """The largest score, and the largest entry of each result with its terms taken positive: what
-    rounding is relative to."""
-    q, k, v, dout = (np.asarray(x, float) for x in (case.query, case.key, case.value, case.dout))
-    group = 1 if q.ndim == 2 else q.shape[-3] // k.shape[-3]
-    if group > 1:
-        k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
-    visible = masks.resolve(case.mask, case.query, case.key)
-    with_weights = attention(
-        *(x.astype(float) if hasattr(x, "dtype") else x for x in arrays_of(case)), mask=visible
-    )
-    scale = 1 / math.sqrt(q.shape[-1]) if case.scale is None else abs(case.scale)
-    scores = scale * (q @ k.mT)
-    kept = 1.0
-    if case.keep is not None:
-        kept = case.keep * (0 if case.dropout == 1 else 1 / (1 - case.dropout))
-    weights = with_weights[1]
-    dweights = kept * (abs(dout) @ abs(v).mT)
-    means = (weights * dweights).sum(axis=-1, keepdims=True)
-    ds = weights * (dweights + means)
-    sizes = [
-        (kept * weights) @ abs(v), scale * ds @ abs(k), scale * ds.mT @ abs(q),
-        (kept * weights).mT @ abs(dout), ds, means,
-    ]  # fmt: skip
-    shown = 0.0 if visible is None else np.where(visible, 0, -math.inf)
-    visible_scores = abs(scores) * (shown == 0)
-    return visible_scores.max(), [group * x.max() for x in sizes]
+def computed(name, case):
+    """The output and the gradients of an implementation."""
+    out, pull = IMPLEMENTATIONS[name].with_pullback(
+        *(getattr(case, x) for x in INPUTS), mask=case.mask, keep=case.keep, p=case.dropout,
+        return_weights=False,
+    )  # fmt: skip
+    return [out, *pull(case.dout)]
 
 
 def same(name, case):
-    """An implementation tells what the reference does in float64, within the bars."""
-    expected = told("reference", case, dtype=float)
-    answers = told(name, case)
-    largest_score, sizes = terms(case)
-    bar = BARS[str(case.dtype)] * max(1, largest_score / 8)
-    of = "out", "query", "key", "value", "bias", "sink"
-    for what, x, y, size in zip(of, answers[:6], expected[:6], sizes, strict=True):
-        assert (x is None) == (y is None), what
+    """An implementation gives what the formula does in float64, within the bars."""
+    if case.mask is not None:
+        case = case.but(allowed=masks.resolve(case.mask, case.query, case.key))
+    exact = formula(case, cotangent=None, dtype=np.float64)
+    expected = {"out": exact.result.out, **exact.result.gradients}
+    answers = computed(name, case)
+    for what, x in zip(("out", *INPUTS), answers, strict=True):
+        assert (x is None) == (what not in expected), what
         if x is not None:
-            assert (x.shape, x.dtype) == (y.shape, case.dtype), what
-            off = abs(x - y).max() / (bar * size or 1)
+            assert x.dtype == case.dtype, what
+            off = excess(x, expected[what], case.dtype, exact.largest_score, exact.sizes[what])
             assert off <= 1, f"{name}: {what} is {off:.3g} bars off"
     return answers
 
 
-@st.composite
-def cases(draw, dtype, plain, longest=math.inf, leads=("no heads", (), (2,), (2, 1))):
-    """plain: without what the one pass does not do."""
-    lead = draw(st.sampled_from(leads))
-    g, r = draw(st.sampled_from([(1, 1), (3, 1), (1, 2), (2, 3)]))
-    t, s = (draw(st.sampled_from([n for n in ns if n <= longest])) for ns in (T, S))
-    d, dv = draw(st.sampled_from([1, 5, 8, 33])), draw(st.sampled_from([1, 6, 16, 35]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+def kernel_cases(name, dtype, longest=math.inf):
+    """Cases across the borders of tiles, as far as the kernel knows the options, some of their
+    arrays laid out as projections leave them."""
+    drawn = cases(
+        dtypes=(dtype,), without=("sink", "softcap", "dropout") if name == "fused" else (),
+        sharpness=(1.0,), queries=[n for n in T if n <= longest],
+        keys=[n for n in S if n <= longest], widths=((1, 5, 8, 33), (1, 6, 16, 35)),
+        leads=("no heads", (), (2,), (2, 1)), factors=("number",), masks=MORE_MASKS,
+        biases=("full", "queries", "keys", "heads", "one"),
+    )  # fmt: skip
+    return st.builds(laid_out, drawn, st.sets(st.sampled_from(ARRAYS)))
 
-    def normal(*shape):
-        return rng.standard_normal(shape).astype(dtype)
 
-    batch = () if lead == "no heads" else lead
-    heads, grouped = ((), ()) if lead == "no heads" else ((*lead, g * r), (*lead, g))
-    scores = (*heads, t, s)
-    if draw(st.booleans()) and heads:  # split from a row of all heads
-        query = np.swapaxes(normal(*lead, t, g * r, d), -3, -2)
-        key, value = (np.swapaxes(normal(*lead, s, g, n), -3, -2) for n in (d, dv))
-    else:
-        query, key, value = normal(*heads, t, d), normal(*grouped, s, d), normal(*grouped, s, dv)
-    dout = np.swapaxes(normal(*heads, dv, t), -2, -1)
-    made = {}
-    if kind := draw(st.sampled_from([None, *MORE_MASKS])):
-        made["mask"] = MORE_MASKS[kind](rng, batch, scores)[0]
-    if kind := draw(st.sampled_from([None, "full", "queries", "keys", "heads", "one"])):
-        shape = {
-            "full": scores, "queries": (t, 1), "keys": (s,), "heads": (*heads[-1:], 1, s),
-            "one": (),
-        }[kind]  # fmt: skip
-        bias = normal(*shape)
-        made["bias"] = np.where(rng.random(shape) < draw(st.sampled_from([0, 0.2])), -np.inf, bias)
-        made["bias"] = made["bias"].astype(dtype)
-    if not plain:
-        if draw(st.booleans()):
-            made["sink"] = normal(*(heads if draw(st.booleans()) else heads[-1:]))
-            made["sink"][rng.random(made["sink"].shape) < 0.2] = -np.inf
-        made["softcap"] = draw(st.sampled_from([None, 1.5, 30.0]))
-        if p := draw(st.sampled_from([None, 0.3, 1.0])):
-            made["dropout"] = p
-            made["keep"] = rng.random(scores if draw(st.booleans()) else (t, s)) < 1 - p
-    made["scale"] = draw(st.sampled_from([None, -0.3, 1.0]))
-    case = Case(query, key, value, dout, np.zeros(0), **made)
-    for x in (query, key, value, dout):
-        x.flags.writeable = False
-    return case
+ARRAYS = "query", "key", "value", "dout"
+
+
+def laid_out(case, split):
+    """The same with read-only arrays, and those named laid out in memory as (…, T, H, D)."""
+    arrays = {name: getattr(case, name) for name in ARRAYS}
+    for name, x in arrays.items():
+        if name in split and x.ndim > 2:
+            arrays[name] = x.swapaxes(-3, -2).copy().swapaxes(-3, -2)
+        arrays[name].flags.writeable = False
+    return case.but(**arrays)
 
 
 FEW = settings(report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
@@ -193,7 +123,7 @@ FEW = settings(report_multiple_bugs=False, suppress_health_check=list(HealthChec
 @pytest.mark.parametrize("name", KERNELS)
 def test_beyond_the_borders_of_tiles(name, dtype):
     @FEW
-    @given(cases(dtype, name == "fused"))
+    @given(kernel_cases(name, dtype))
     def check(case):
         same(name, case)
 
@@ -206,10 +136,10 @@ def test_in_small_tiles_for_several_threads_and_slabs(name, dtype):
     """The same answer for each number of threads, to the bit where that is the same."""
 
     @FEW
-    @given(cases(dtype, name == "fused", longest=400), st.sampled_from([1, 2, 3]))
+    @given(kernel_cases(name, dtype, longest=400), st.sampled_from([1, 2, 3, 8]))
     def check(case, number):
         with small_tiles(), threads.limit(number):
-            for one, again in zip(same(name, case), told(name, case), strict=True):
+            for one, again in zip(same(name, case), computed(name, case), strict=True):
                 assert one is again is None or np.array_equal(one, again)
 
     check()
@@ -230,15 +160,6 @@ def test_every_mask(name, kind, rng):
     case = large(rng, mask=MORE_MASKS[kind](rng, (2,), (2, 2, 200, 300))[0])
     with small_tiles(), threads.limit(3):
         same(name, case)
-
-
-@pytest.mark.parametrize("name", TILED)
-def test_the_number_of_threads_is_no_matter(name, rng):
-    case = large(rng, mask=masks.causal(align="bottom-right"), sink=np.ones(2, "float32"))
-    with small_tiles():
-        for number in (1, 2, 3, 8):
-            with threads.limit(number):
-                same(name, case)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -273,7 +194,7 @@ def test_queries_that_see_nothing_get_zeros(name, rng):
     for mask in (masks.dense(visible), masks.padding([0, 0]), masks.causal(offset=-400)):
         for sink in (None, np.ones(2, "float32"))[: 1 + (name != "fused")]:
             with small_tiles():
-                out, dq, dk, dv, *_ = told(name, large(rng, mask=mask, sink=sink))
+                out, dq, dk, dv, *_ = computed(name, large(rng, mask=mask, sink=sink))
             for x in (out, dq):
                 assert not x[..., [*range(100), 150], :].any()
             for x in (dk, dv):
@@ -306,12 +227,12 @@ def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
         case = large(rng, t, s, d=d, mask=masks.causal(offset=s - t - 3), **more)
         for tile in (contextlib.nullcontext(), small_tiles()):
             with tile, threads.limit(1):
-                clean = told(name, case)
+                clean = computed(name, case)
                 mallopt(-6, 256)  # M_PERTURB: memory is handed out full of this number's bytes, ~
                 try:
                     if not np.isnan(np.empty(50_000)).all():
                         pytest.skip("malloc does not listen")
-                    poisoned = told(name, case)
+                    poisoned = computed(name, case)
                 finally:
                     mallopt(-6, 0)
             for one, other in zip(clean, poisoned, strict=True):
@@ -319,49 +240,28 @@ def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_its_gradients_are_those_of_its_own_forward(name, rng, monkeypatch):
-    """By differences of real numbers, through the kernel, beyond a tile; nothing else is asked."""
-    calls = []
-    how = ways.fused if name == "fused" else ways.tiled
-    monkeypatch.setattr(how, "forward", lambda x, f=how.forward: calls.append(x) or f(x))
+def test_its_gradients_are_those_of_its_own_forward(name, rng):
+    """By differences of real numbers, through the kernel, beyond a tile."""
     t, s = 30, 131
-    case = large(
-        rng, t, s, dtype="float64", heads=(2,), d=3, mask=masks.causal(align="bottom-right")
-    )
-    extra = [rng.standard_normal((t, s))]
+    mask = masks.causal(align="bottom-right")
+    case = large(rng, t, s, dtype="float64", heads=(2,), d=3)
+    extra, more = [rng.standard_normal((t, s))], {}
     if name != "fused":
         extra.append(rng.standard_normal(2))
-    more = {} if name == "fused" else {"keep": rng.random((t, s)) < 0.7, "p": 0.3}
+        more = {"keep": rng.random((t, s)) < 0.7, "p": 0.3, "softcap": 2.5}
 
-    def f(query, key, value, bias, *sink):
-        cap = 2.5 if sink else None
-        return IMPLEMENTATIONS[name](
-            query, key, value, bias, *sink, softcap=cap, mask=case.mask, return_weights=False,
-            **more,
-        )  # fmt: skip
+    def f(*inputs):
+        return IMPLEMENTATIONS[name](*inputs, mask=mask, return_weights=False, **more)
 
     inputs = [mh.Tensor(x, requires_grad=True) for x in (case.query, case.key, case.value, *extra)]
     with small_tiles():
         mh.gradcheck(f, *inputs, method="adjoint")
-    assert len(calls) > 20
-    assert all(x.query.dtype == np.float64 for x in calls)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_gradients_of_each_entry(name, rng):
-    case = large(rng, 7, 10, dtype="float64", heads=(2,), d=3, mask=masks.causal(offset=3))
-
-    def f(query, key, value):
-        return IMPLEMENTATIONS[name](query, key, value, mask=case.mask, return_weights=False)
-
-    inputs = [mh.Tensor(x, requires_grad=True) for x in (case.query, case.key, case.value)]
-    mh.gradcheck(f, *inputs, method="richardson")
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_layout_of_memory_is_refused(name, rng):
     case = large(rng, 9, 11, dtype="float64", d=4)
-    plain = told(name, case)
+    plain = computed(name, case)
     buffer = np.empty(case.key.nbytes + 1, "uint8")
     unaligned = np.frombuffer(buffer[1:], "float64").reshape(case.key.shape)
     unaligned[...] = case.key
@@ -370,10 +270,11 @@ def test_no_layout_of_memory_is_refused(name, rng):
         value=case.value[..., ::-1].copy()[..., ::-1],
         dout=np.asfortranarray(case.dout),
     )  # fmt: skip
-    for x, y in zip(plain, told(name, strange), strict=True):
+    for x, y in zip(plain, computed(name, strange), strict=True):
         assert x is y is None or np.array_equal(x, y)
-    same_for_all = case.but(dout=np.broadcast_to(case.dout[:1, :1], case.dout.shape))
-    same(name, same_for_all)
+    same(name, case.but(dout=np.broadcast_to(case.dout[:1, :1], case.dout.shape)))
+    for array in ARRAYS:
+        same(name, laid_out(case, {array}))
 
 
 @pytest.mark.parametrize("name", TILED)
@@ -382,7 +283,7 @@ def test_no_layout_nor_option_is_compiled_anew(name, rng):
     from minimha.kernels.cpu import attention_tiles as compiled
 
     case = large(rng, 9, 11)
-    told(name, case)
+    computed(name, case)
     before = [len(kernel.signatures) for kernel in (compiled.forward, compiled.backward)]
     bias, keep = rng.standard_normal((11, 9)).astype("float32").T, rng.random((9, 11)) < 0.6
     keep.flags.writeable = bias.flags.writeable = False
@@ -392,7 +293,7 @@ def test_no_layout_nor_option_is_compiled_anew(name, rng):
         case.but(bias=bias, keep=keep, dropout=0.4, mask=holes, softcap=3, scale=2),
         case.but(sink=np.float32(1) * np.ones((2, 1), "float32"), mask=masks.sliding_window(2, 0, offset=0)),
     ):  # fmt: skip
-        told(name, one)
+        computed(name, one)
     after = [len(kernel.signatures) for kernel in (compiled.forward, compiled.backward)]
     assert before == after
 
@@ -400,14 +301,8 @@ def test_no_layout_nor_option_is_compiled_anew(name, rng):
 @pytest.mark.parametrize("name", KERNELS)
 def test_half_precision_is_computed_in_single(name, rng):
     case = large(rng, dtype="float16", mask=masks.causal(offset=100))
-    out, *gradients = told(name, case)
+    out, *gradients = computed(name, case)
     assert {x.dtype for x in (out, *gradients[:3])} == {np.dtype("float16")}
-    wide = told(name, large_as(case, "float32"))
-    for x, y in zip((out, *gradients[:3]), wide[:4], strict=True):
+    wide = case.but(**{k: getattr(case, k).astype("float32") for k in ARRAYS})
+    for x, y in zip((out, *gradients[:3]), computed(name, wide)[:4], strict=True):
         assert np.array_equal(x, y.astype("float16"))
-
-
-def large_as(case, dtype):
-    return case.but(
-        **{k: getattr(case, k).astype(dtype) for k in ("query", "key", "value", "dout")}
-    )
