@@ -196,10 +196,10 @@ def test_what_is_explained_is_what_computes(implementation, rng, monkeypatch):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     computed_by = []
     for name, operation in IMPLEMENTATIONS.items():
+
         def watched(*x, name=name, f=operation, **more):
-            return (
-                    computed_by.append(name) or f(*x, **more)
-                )
+            return computed_by.append(name) or f(*x, **more)
+
         monkeypatch.setitem(IMPLEMENTATIONS, name, watched)
     for more in (
         {}, {"mask": mh.masks.causal()}, {"sink": normal(rng, 2)}, {"softcap": 2.0},
