@@ -89,7 +89,7 @@ def softmax_with_sink(
     y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
-        (dx,) = pull(xp.concat([dy, xp.zeros_like(dy[..., :1])], axis=-1))
+        (dx,) = pull(xp.concat([dy, xp.zeros_like(column)], axis=-1))
         return dx[..., :-1], dx[..., -1:]
 
     return y[..., :-1], pullback
