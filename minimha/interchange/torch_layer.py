@@ -22,11 +22,10 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     With Mk = Mv = M the three weights are one in_proj_weight (3·M, M); otherwise they are
     q_proj_weight (M, M), k_proj_weight (M, Mk) and v_proj_weight (M, Mv). out_proj.weight is
     (M, M); in_proj_bias (3·M,) and out_proj.bias (M,) are there if this layer has a bias. torch
-    keeps each matrix as (out, in), the transpose of ours. The layer may be in any form but the
-    bilinear one; the double form is multiplied out.
+    keeps each matrix as (out, in), the transpose of ours. The double form is multiplied out.
 
-    Raises ValueError with all reasons for a layer that torch does not have, TypeError for another
-    module.
+    Raises ValueError, with all reasons, for a layer that torch does not have (one in the bilinear
+    form, too); TypeError for another module.
     """
     if not isinstance(mha, MultiHeadAttention):
         raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
@@ -63,10 +62,9 @@ def from_torch(
     form       of the projections, one of `projections.FORMS`
     dropout    as in MultiHeadAttention
 
-    add_zero_attn and batch_first leave no trace among the weights: the first does not exist here,
-    and inputs here are always (…, T, M). In torch's boolean masks True means hidden, here visible.
+    torch's add_zero_attn leaves no trace among the weights and does not exist here.
 
-    M and the dtype are those of out_proj.weight. Raises ValueError, with all reasons, for entries
+    Raises ValueError, with all reasons, for entries
     that are missing, extra (bias_k and bias_v of add_bias_kv, too) or not as required, and for an M
     that H does not divide; TypeError for what is not a dictionary.
     """

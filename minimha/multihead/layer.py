@@ -49,9 +49,8 @@ class MultiHeadAttention(Module):
     rng           a generator, or the seed of one; weights start normal, with variance 1/rows
     dtype         of the weights
 
-    Call it with query (…, T, M) for self-attention, or with key and value (…, S, Mk), (…, S, Mv) as
-    well. `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the given form; they are attributes of
-    the layer as well, next to w_o, b_o, sink, norm_q and norm_k.
+    `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are attributes of the
+    layer as well, next to w_o, b_o, sink, norm_q and norm_k.
     Raises ValueError for sizes that do not go together, and for what the form cannot hold.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
@@ -132,7 +131,8 @@ class MultiHeadAttention(Module):
         return_weights: bool | str = False,
         implementation: str = "auto",
     ) -> Any:
-        """The output (…, T, M) and, with return_weights, the weights (…, H, T, S).
+        """The output (…, T, M) of query (…, T, M), key (…, S, Mk) and value (…, S, Mv) and, with
+        return_weights, the weights (…, H, T, S).
 
         Without a key this is self-attention; without a value, the value is the key. mask, bias,
         keep, return_weights and implementation are those of `scaled_dot_product_attention`.

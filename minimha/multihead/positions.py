@@ -118,13 +118,12 @@ def alibi(
           host by default
 
     Raises ValueError for T ≠ S without offset or align, and for less than one head.
-    Source: Press, Smith and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables
-    Input Length Extrapolation" (2022), equation in section 3.
+    Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), equation in section 3.
     """
     like = backend.full((), 0, dtype="float32") if like is None else array_of(like)
     like = namespace(like).real(like) if backend.is_complex(like) else like
     if not backend.is_floating(like):
-        what = f"of {like.dtype}" if backend.is_array(like) else f"a {type(like).__name__}"
+        what = getattr(like, "dtype", type(like).__name__)
         raise TypeError(f"alibi: like must be an array of floating-point numbers, not {what}")
     t, s = integer(t, "alibi: t", least=0), integer(s, "alibi: s", least=0)
     start = aligned("alibi", t, s, offset, align)

@@ -143,17 +143,16 @@ class Form(Module):
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Form:
         """A copy in another form: equal outputs, and equal gradients of the inputs. In the same
-        form, a copy of everything. The parameters are new ones: an optimiser of the old ones does
-        not move them, tied weights come apart, and all require gradients unless none did.
+        form, a copy of everything. The parameters are new: an optimiser of the old ones does not
+        move them, tied weights come apart, and all require gradients unless none did.
 
         head_dim  D, for a conversion from the bilinear form: W_i is factored into this rank by its
-                  singular values, even if that cuts something off; the copy's `truncation_error`
-                  says how much. Columns beyond the rank of W_i are zero in both factors, and no
-                  gradient ever reaches them
+                  singular values; the copy's `truncation_error` is what that cuts off. Columns
+                  beyond the rank of W_i are zero in both factors, and stay so
 
-        Between the forms per-head, stacked and fused the gradients of the weights are converted as
-        well, if every weight has one. The bilinear form leaves out b_k, which adds the same number
-        to all scores of a query: exact if only a softmax follows.
+        Between the forms per-head, stacked and fused gradients are converted as well, if every
+        weight has one. The bilinear form leaves out b_k, which adds the same number to all scores
+        of a query: exact if only a softmax follows.
 
         Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
         where W_i has a higher rank than D.

@@ -27,14 +27,8 @@ class Fused(Form):
                 "the fused form is for self-attention, where query, key and value are the same: "
                 'call convert("stacked") for three different inputs'
             )
-        return project_fused(
-            query,
-            self.w_qkv,
-            self.b_qkv,
-            num_heads=self.sizes.num_heads,
-            num_kv_heads=self.sizes.num_kv_heads,
-            head_dim=self.sizes.head_dim,
-        )
+        h, g, d = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
+        return project_fused(query, self.w_qkv, self.b_qkv, num_heads=h, num_kv_heads=g, head_dim=d)
 
     def to_stacked(self) -> Stacked:
         h, g, d = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim

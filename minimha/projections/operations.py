@@ -1,10 +1,7 @@
 """The linear maps of Q, K, V and of the output as operations: one matmul for all heads.
 
-One matmul with (M, H·D) computes all heads, by the block-matrix identity
-x [W₀ W₁ …] = [xW₀ xW₁ …]; the heads are blocks of D columns, and splitting is a view.
-
-Mind the order: (…, T, H·D) becomes (…, T, H, D), and only then are the axes swapped to
-(…, H, T, D). A reshape straight to (…, H, T, D) would mix time with heads.
+The heads are blocks of D columns: (…, T, H·D) becomes (…, T, H, D), and only then are the axes
+swapped to (…, H, T, D). A reshape straight to (…, H, T, D) would mix time with heads.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ def test_alibi_is_made_where_the_queries_are(place, rng):
         (lambda: mh.positions.alibi(H, T, S, align="left"), ValueError, "not 'left'"),
         (lambda: mh.positions.alibi(H, T, S, offset=0.5), TypeError, "offset must be an integer"),
         (lambda: mh.positions.alibi(H, -1, S, offset=0), ValueError, "t = -1 must be at least 0"),
-        (lambda: mh.positions.alibi(H, T, T, like=np.arange(3)), TypeError, "like must .* not of int64"),
-        (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not a list"),
+        (lambda: mh.positions.alibi(H, T, T, like=np.arange(3)), TypeError, "like must .* not int64"),
+        (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not list"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_reason(make, error, message):

@@ -88,9 +88,8 @@ def test_a_transformer_beats_the_bigram_table_where_there_is_more_to_learn():
     model = small_gpt(len(vocabulary))
     losses = list(training.train(model, parts.train, steps=200, batch=8, lr=1e-2))
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
-    assert (
-        training.evaluate(model, parts.validation) < data.bigram_loss(parts, len(vocabulary)) - 0.1
-    )
+    bigrams = data.bigram_loss(parts, len(vocabulary))
+    assert training.evaluate(model, parts.validation) < bigrams - 0.1
     continued = training.sample(model, parts.validation[:16], count=30)
     assert len(continued) == 46
     assert set(continued) <= set(range(len(vocabulary)))
@@ -114,14 +113,13 @@ def test_evaluation_is_the_mean_over_all_windows():
     model = small_gpt(30)
     inputs, targets = data.windows(tokens, 16)
     losses = []
-    for row, wanted in zip(inputs, targets, strict=True):
+    for row, following in zip(inputs, targets, strict=True):
         logits = model(row[None]).data[0]
         odds = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        losses += [-math.log(odds[k, token]) for k, token in enumerate(wanted)]
-    assert training.evaluate(model, tokens) == pytest.approx(np.mean(losses), rel=1e-5)
-    assert training.evaluate(model, tokens, batch=5) == pytest.approx(
-        training.evaluate(model, tokens, batch=64), rel=1e-6
-    )
+        losses += [-math.log(odds[k, token]) for k, token in enumerate(following)]
+    for batch in (5, 64):
+        loss = training.evaluate(model, tokens, batch=batch)
+        assert loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory or not")
@@ -140,5 +138,5 @@ before = faults()
 step(), step()
 print(faults() - before)
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 1000  # 0 where this was written, and 11,000 without
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000  # 0 where this was written, and 11,000 without
