@@ -1,4 +1,4 @@
-"""What benchmarks share: other libraries that may be missing, times, ratios, tables, memory."""
+"""What benchmarks share: libraries that may be missing, turns, ratios, tables, options, memory."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def printed(*arguments: str, **environment: str) -> list[float]:
     return [float(number) for number in done.stdout.split()]
 
 
+def take_turns(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, list[Any]]:
+    """What each call returns, turn by turn."""
+    results: dict[str, list[Any]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            results[name].append(call())
+    return results
+
+
 def ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
     """Turn by turn."""
     return [a / b for a, b in zip(times, others, strict=True)]
@@ -85,9 +94,12 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores{load}."
 
 
-def add_options(parser: argparse.ArgumentParser, quick: str) -> None:
+def arguments(doc: str | None, quick: str) -> argparse.ArgumentParser:
+    """A parser for the options that all have. doc: of the file; quick: the help of --quick."""
+    parser = argparse.ArgumentParser(description=str(doc).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--save", type=pathlib.Path, help="write the page to a file, too")
+    return parser
 
 
 def show(text: str, save: pathlib.Path | None) -> None:

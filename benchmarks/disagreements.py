@@ -29,8 +29,6 @@ import minimha as mh
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 MISSING, NOT_OFFERED = "not installed", "not offered"
-Attend = Callable[..., "Answer"]
-Verdicts = dict[str, str]  # by question
 
 
 class Answer(NamedTuple):
@@ -47,27 +45,31 @@ class NotOfferedError(Exception):
 
 
 class Library:
-    """A column of the page.
-
-    `attend` takes arrays query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), and settings:
-
-    visible    boolean, True = may attend, translated to the polarity of the library
-    mask       passed to the library's mask argument as it is
-    bias       numbers that are added to the scores
-    weights    asks for the weights; True or False
-    inference  neither training nor gradients
-    dout       the gradient of the output: the answer then has gradients
-    causal, window, dropout, and any other
-
-    `names` translates settings. Others keep their names, so that the library itself rejects those
-    that it does not have.
-    """
+    """A column of the page. `names` translates settings; others keep their names, so that the
+    library itself rejects those that it does not have."""
 
     name = package = call = note = ""
     names: ClassVar[dict[str, str]] = {}
 
     def attend(self, *arrays: np.ndarray, **settings: Any) -> Answer:
+        """Attention of query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), with settings:
+
+        visible    boolean, True = may attend, translated to the polarity of the library
+        mask       passed to the library's mask argument as it is
+        bias       numbers that are added to the scores
+        weights    asks for the weights; True or False
+        inference  neither training nor gradients
+        dout       the gradient of the output: the answer then has gradients
+        causal, window, dropout, and any other
+        """
         raise NotImplementedError
+
+    def ask(self, readings: dict[str, Any], *x: np.ndarray, **settings: Any) -> str:
+        """The first reading that explains the library's output: a visible array, or what differs
+        from plain attention."""
+        arguments = {n: r if isinstance(r, dict) else {"visible": r} for n, r in readings.items()}
+        arrays = {name: expected(*x, **different) for name, different in arguments.items()}
+        return which(self.attend(*x, **settings).out, arrays)
 
     def layer(self, width: int, heads: int) -> tuple[Callable[..., Any], np.ndarray]:
         """A fresh layer as a function of arrays, and its W^Q (M, H·D)."""
@@ -94,20 +96,19 @@ class Minimha(Library):
         masks = [rule(settings.pop(name)) for name, rule in rules.items() if name in settings]
         if masks:
             settings["mask"] = functools.reduce(operator.and_, masks)
-        if "dropout" in settings:
-            settings["rng"] = np.random.default_rng(0)
-        inputs = [
-            mh.Tensor(x, requires_grad=dout is not None) for x in (*arrays, bias) if x is not None
-        ]
-        if bias is not None:
-            settings["bias"] = inputs[3]
-        result = mh.scaled_dot_product_attention(*inputs[:3], **self.translated(settings))
+        inputs = {"query": arrays[0], "key": arrays[1], "value": arrays[2], "bias": bias}
+        inputs = {
+            name: mh.Tensor(x, requires_grad=dout is not None)
+            for name, x in inputs.items()
+            if x is not None
+        }
+        rng, settings = np.random.default_rng(0), self.translated(settings)
+        result = mh.scaled_dot_product_attention(**inputs, **settings, rng=rng)
         out, weights = result if isinstance(result, tuple) else (result, None)
         if dout is not None:
             out.backward(dout)
-        return Answer(
-            out.data, None if weights is None else weights.data, tuple(x.grad for x in inputs)
-        )
+        gradients = tuple(x.grad for x in inputs.values())
+        return Answer(out.data, None if weights is None else weights.data, gradients)
 
     def layer(self, width, heads):
         layer = mh.MultiHeadAttention(width, heads)
@@ -130,10 +131,8 @@ class Torch(Library):
         inputs = [tensors[id(x)] for x in arrays]
         if bias is not None:
             settings["bias"] = inputs[3]
-        settings = {
-            name: torch.tensor(x) if isinstance(x, np.ndarray) else x
-            for name, x in settings.items()
-        }
+        for name, x in settings.items():
+            settings[name] = torch.tensor(x) if isinstance(x, np.ndarray) else x
         out, weights = self.compute(*inputs[:3], **settings)
         gradients = () if dout is None else torch.autograd.grad(out, inputs, torch.tensor(dout))
         weights = None if weights is None else weights.detach().numpy()
@@ -150,8 +149,7 @@ class TorchSdpa(Torch):
     name = "torch SDPA"
     call = "torch.nn.functional.scaled_dot_product_attention"
     note = "`enable_gqa=True` where heads are grouped"
-    names: ClassVar = {
-        **dict.fromkeys(("visible", "mask", "bias"), "attn_mask"),
+    names: ClassVar = dict.fromkeys(("visible", "mask", "bias"), "attn_mask") | {
         "causal": "is_causal",
         "weights": "need_weights",
         "dropout": "dropout_p",
@@ -186,18 +184,15 @@ class TorchMha(Torch):
             del settings["sink"]
             options["add_zero_attn"] = True
         torch.manual_seed(0)
-        dtype = q.dtype if q.is_floating_point() else None
-        layer = torch.nn.MultiheadAttention(
-            heads * width, heads, batch_first=True, dtype=dtype, **options
-        )
+        options |= {"batch_first": True, "dtype": q.dtype if q.is_floating_point() else None}
+        layer = torch.nn.MultiheadAttention(heads * width, heads, **options)
         with torch.no_grad():
             layer.in_proj_weight.copy_(torch.eye(heads * width).repeat(3, 1))
             layer.out_proj.weight.copy_(torch.eye(heads * width))
         layer.train(not inference)
         with torch.inference_mode(inference):
-            out, shown = layer(
-                *self.merged(q, k, v), need_weights=weights, **self.translated(settings)
-            )
+            settings = self.translated(settings)
+            out, shown = layer(*self.merged(q, k, v), need_weights=weights, **settings)
             return out.unflatten(2, (heads, width)).movedim(2, 1), shown
 
     def layer(self, width, heads):
@@ -312,9 +307,7 @@ class Onnx(Library):
         if weights:
             settings["qk_matmul_output_mode"] = 3
             outputs += ["", "", "weights"]
-        settings = {
-            name: int(x) if x is True else x for name, x in self.translated(settings).items()
-        }
+        settings = {n: int(x) if x is True else x for n, x in self.translated(settings).items()}
         if set(settings) - set(onnx.defs.get_schema("Attention").attributes):
             raise NotOfferedError
 
@@ -370,14 +363,6 @@ def which(out: np.ndarray, readings: dict[str, Any]) -> str:
     return next((name for name, x in readings.items() if close(out, x)), "something else")
 
 
-def ask(attend: Attend, readings: dict[str, Any], *x: np.ndarray, **settings: Any) -> str:
-    """The first reading that explains the library's output: a visible array, or what differs from
-    plain attention."""
-    arguments = {n: r if isinstance(r, dict) else {"visible": r} for n, r in readings.items()}
-    arrays = {name: expected(*x, **settings) for name, settings in arguments.items()}
-    return which(attend(*x, **settings).out, arrays)
-
-
 def mean_of(v: np.ndarray, out: np.ndarray) -> np.ndarray:
     return np.broadcast_to(v.mean(-2, keepdims=True), out.shape)
 
@@ -388,159 +373,143 @@ def not_finite(gradients: tuple[np.ndarray, ...]) -> str:
     return f"{bad}/{sum(g.size for g in gradients)} NaN" if bad else ""
 
 
-# The experiments: each topic is a table of questions with a function that finds the answer. The
-# questions marked † depend on how this machine rounds sums.
+# The experiments. A topic is a function that puts its questions to a library: row(question, answer,
+# *arguments, **settings) writes down what answer(*arguments, **settings) returns, or its error.
+# The questions marked † depend on how this machine rounds sums.
 
-Rows = dict[str, Callable[[], str]]
-TOPICS: dict[str, Callable[..., Rows]] = {}
+TOPICS: dict[str, Callable[..., None]] = {}
 
 
 def topic(title: str) -> Callable[..., Any]:
-    """Decorates a function that makes the rows, given the attention and the layers of a library."""
     return functools.partial(TOPICS.setdefault, title)
 
 
 @topic("Masks")
-def masks(attend, _):
-    x, square, two_heads, two_queries = qkv(), qkv(t=S), qkv(h=B), qkv(t=B)
+def masks(row, library):
+    x, ask = qkv(), library.ask
     visible = draw(T, S) > 0
     lengths = np.arange(S) < np.array([[3], [5]])  # (B, S): each sequence its length
     padding = lengths[:, None, None]  # (B, 1, 1, S)
     three_axes = draw(B, T, S) > -0.5
     heads = {"(B, T, S)": three_axes[:, None], "(H, T, S)": three_axes}
-    key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
-    both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
     axes = {"(T, S)": lengths, "(T, S), inverted": ~lengths, "(B, S)": padding}
 
     def polarity(seen, **settings):
-        return ask(attend, {"may attend": seen, "hidden": ~seen}, *x, **settings)
+        return ask({"may attend": seen, "hidden": ~seen}, *x, **settings)
 
     def numbers(seen, hidden, dtype):
         mask = np.where(visible, seen, hidden).astype(dtype)
         readings = {"added": {"bias": mask}, "as meant": visible, "inverted": ~visible}
-        return ask(attend, readings, *x, mask=mask)
+        return ask(readings, *x, mask=mask)
 
-    def with_causal(weights):
-        return ask(attend, both, *square, visible=key_2, causal=True, weights=weights)
-
-    return {
-        "boolean mask: True =": lambda: polarity(visible, mask=visible),
-        "0 / −1e9 floats as the mask": lambda: numbers(0, -1e9, "float32"),
-        "1 / 0 floats as the mask, 1 = visible": lambda: numbers(1, 0, "float32"),
-        "1 / 0 integers as the mask, 1 = visible": lambda: numbers(1, 0, "int32"),
-        "a (B, S) mask where B = T is read as": lambda: ask(
-            attend, axes, *two_queries, mask=lengths
-        ),
-        "a (B, T, S) mask where B = H is read as": lambda: ask(
-            attend, heads, *two_heads, mask=three_axes
-        ),
-        "a (B, 1, 1, S) mask": lambda: ask(attend, {"broadcasts": padding}, *x, visible=padding),
-        "`key_padding_mask`: True =": lambda: polarity(padding, key_padding_mask=lengths),
-        "a boolean mask and causal, together": lambda: with_causal(weights=False),
-        "the same, weights asked for": lambda: with_causal(weights=True),
-    }
+    row("boolean mask: True =", polarity, visible, mask=visible)
+    row("0 / −1e9 floats as the mask", numbers, 0, -1e9, "float32")
+    row("1 / 0 floats as the mask, 1 = visible", numbers, 1, 0, "float32")
+    row("1 / 0 integers as the mask, 1 = visible", numbers, 1, 0, "int32")
+    row("a (B, S) mask where B = T is read as", ask, axes, *qkv(t=B), mask=lengths)
+    row("a (B, T, S) mask where B = H is read as", ask, heads, *qkv(h=B), mask=three_axes)
+    row("a (B, 1, 1, S) mask", ask, {"broadcasts": padding}, *x, visible=padding)
+    row("`key_padding_mask`: True =", polarity, padding, key_padding_mask=lengths)
+    key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
+    both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
+    settings = {"visible": key_2, "causal": True}
+    row("a boolean mask and causal, together", ask, both, *qkv(t=S), **settings, weights=False)
+    row("the same, weights asked for", ask, both, *qkv(t=S), **settings, weights=True)
 
 
 @topic("A query with nothing to attend to")
-def empty_rows(attend, _):
+def empty_rows(row, library):
     x = qkv()
     itself = [draw(B, 2, T, D)] * 3  # with an even H: the conditions of torch's fast path
     visible = np.repeat(np.arange(T) != 1, S).reshape(T, S)  # query 1 sees nothing
     infinity, billion = (np.where(visible, 0, n).astype("float32") for n in (-np.inf, -1e9))
 
     def output(x=x, **settings):
-        out = attend(*x, **settings).out[:, :, 1]
+        out = library.attend(*x, **settings).out[:, :, 1]
         return which(out, {"0": np.zeros_like(out), "mean(V)": x[2].mean(-2)})
 
     def weights():
-        row = attend(*x, visible=visible, weights=True).weights[..., 1, :]
-        return which(row, {"0": np.zeros_like(row), "1/S": np.full_like(row, 1 / S)})
+        weights = library.attend(*x, visible=visible, weights=True).weights[..., 1, :]
+        return which(weights, {"0": np.zeros_like(weights), "1/S": np.full_like(weights, 1 / S)})
 
     def gradient(**settings):
         dout = np.zeros_like(x[0])
         dout[:, :, 1] = 1  # the empty query alone
-        gradients = attend(*x, dout=dout, **settings).gradients[:3]
+        gradients = library.attend(*x, dout=dout, **settings).gradients[:3]
         reached = [n for n, g in zip("QKV", gradients, strict=True) if abs(g).max() > 1e-6]
         return not_finite(gradients) or ("reaches " + ", ".join(reached) if reached else "0")
 
-    return {
-        "boolean mask: output, weights not asked for": lambda: output(
-            visible=visible, weights=False
-        ),
-        "boolean mask: output, weights asked for": lambda: output(visible=visible, weights=True),
-        "boolean mask: output, for inference": lambda: output(
-            itself, visible=visible[:, :T], inference=True, weights=False
-        ),
-        "boolean mask: weights": weights,
-        "boolean mask: its gradient": lambda: gradient(visible=visible),
-        "bias −∞: output": lambda: output(bias=infinity),
-        "bias −∞: its gradient": lambda: gradient(bias=infinity),
-        "bias −1e9: output": lambda: output(bias=billion),
-    }
+    inference = {"visible": visible[:, :T], "inference": True, "weights": False}
+    row("boolean mask: output, weights not asked for", output, visible=visible, weights=False)
+    row("boolean mask: output, weights asked for", output, visible=visible, weights=True)
+    row("boolean mask: output, for inference", output, itself, **inference)
+    row("boolean mask: weights", weights)
+    row("boolean mask: its gradient", gradient, visible=visible)
+    row("bias −∞: output", output, bias=infinity)
+    row("bias −∞: its gradient", gradient, bias=infinity)
+    row("bias −1e9: output", output, bias=billion)
 
 
 @topic("NaN and infinity where nobody may look")
-def not_numbers(attend, _):
+def not_numbers(row, library):
     visible = np.tile(np.arange(S) != 2, (T, 1))  # nobody sees key 2
     dout = draw(B, H, T, D)
 
-    def reached(out):
+    def leaks(out):
         queries = (~np.isfinite(out)).any((0, 1, 3))
         return f"leaks ({queries.sum()}/{queries.size})" if queries.any() else "stays hidden"
 
-    def leaks(axis, number, **settings):
+    def hidden(axis, number, **settings):
         x = qkv()
         x[axis][:, :, 2] = number
-        answer = attend(*x, visible=visible, **settings)
-        return (not_finite(answer.gradients) or "stays hidden") if settings else reached(answer.out)
+        answer = library.attend(*x, visible=visible, **settings)
+        return (not_finite(answer.gradients) or "stays hidden") if settings else leaks(answer.out)
+
+    row("NaN in a hidden value", hidden, 2, np.nan)
+    row("infinity in a hidden value", hidden, 2, np.inf)
+    row("NaN in a hidden key", hidden, 1, np.nan)
+    row("infinity in a hidden key", hidden, 1, np.inf)
+    row("NaN in a hidden value: gradients", hidden, 2, np.nan, dout=dout)
+    row("NaN in a hidden key: gradients", hidden, 1, np.nan, dout=dout)
 
     def from_the_future():
         q, k, v = qkv(t=S)
         v[:, :, -1] = np.nan
-        return reached(attend(q, k, v, causal=True).out[:, :, :-1])
+        return leaks(library.attend(q, k, v, causal=True).out[:, :, :-1])
 
     def unused_query():
         used = np.arange(T)[:, None] != 1
         q, k, v = qkv()
         q, dy = np.where(used, q, np.float32(np.nan)), np.where(used, dout, np.float32(0))
-        dq, dk, dv = attend(q, k, v, dout=dy).gradients
+        dq, dk, dv = library.attend(q, k, v, dout=dy).gradients
         return not_finite((np.delete(dq, 1, 2), dk, dv)) or "stay finite"
 
     def plus_infinity():
         x, bias = qkv(), np.where(visible, 0, np.inf).astype("float32")
-        return which(
-            attend(*x, bias=bias).out, {"that key alone": np.tile(x[2][:, :, 2:3], (T, 1))}
-        )
+        alone = {"that key alone": np.tile(x[2][:, :, 2:3], (T, 1))}
+        return which(library.attend(*x, bias=bias).out, alone)
 
-    return {
-        "NaN in a hidden value": lambda: leaks(2, np.nan),
-        "infinity in a hidden value": lambda: leaks(2, np.inf),
-        "NaN in a hidden key": lambda: leaks(1, np.nan),
-        "infinity in a hidden key": lambda: leaks(1, np.inf),
-        "NaN in a hidden value: gradients": lambda: leaks(2, np.nan, dout=dout),
-        "NaN in a hidden key: gradients": lambda: leaks(1, np.nan, dout=dout),
-        "NaN in the last value, causal: for earlier queries": from_the_future,
-        "NaN in a query whose output is not used: gradients": unused_query,
-        "a bias of +∞ on one key": plus_infinity,
-    }
+    row("NaN in the last value, causal: for earlier queries", from_the_future)
+    row("NaN in a query whose output is not used: gradients", unused_query)
+    row("a bias of +∞ on one key", plus_infinity)
 
 
 @topic("Causal masks and windows")
-def order(attend, _):
+def order(row, library):
     def alignment(t, s):
-        x, rows = qkv(t, s), slice(max(0, t - s), None)  # those that see a key either way
+        x, both = qkv(t, s), slice(max(0, t - s), None)  # queries that see a key either way
         aligned = {
-            name: expected(*x, np.tri(t, s, offset, dtype=bool))[:, :, rows]
+            name: expected(*x, np.tri(t, s, offset, dtype=bool))[:, :, both]
             for name, offset in {"top-left": 0, "bottom-right": s - t}.items()
         }
-        return which(attend(*x, causal=True).out[:, :, rows], aligned)
+        return which(library.attend(*x, causal=True).out[:, :, both], aligned)
 
     def window(t, s, query):
         """The keys that a query sees through a window of 2."""
         q, k, _ = qkv(t, s)
         q, k = (np.pad(x, ((0, 0),) * 3 + ((0, s - D),)) for x in (q, k))  # D = Dv, for all
         v = np.broadcast_to(np.eye(s, dtype="float32"), (B, H, s, s))
-        return np.flatnonzero(attend(q, k, v, window=2).out[0, 0, query] > 1e-9)
+        return np.flatnonzero(library.attend(q, k, v, window=2).out[0, 0, query] > 1e-9)
 
     def reach():
         seen = window(9, 9, query=4) - 4
@@ -551,155 +520,146 @@ def order(attend, _):
         middle = window(7, 10, query=3).mean()
         return {3: "top-left", 6: "bottom-right"}.get(middle, f"at {middle}")
 
-    return {
-        "causal, T < S: aligned": lambda: alignment(5, 7),
-        "causal, T > S: aligned": lambda: alignment(7, 5),
-        "a window of 2: query i sees": reach,
-        "a window, T < S: aligned": window_alignment,
-    }
+    row("causal, T < S: aligned", alignment, 5, 7)
+    row("causal, T > S: aligned", alignment, 7, 5)
+    row("a window of 2: query i sees", reach)
+    row("a window, T < S: aligned", window_alignment)
 
 
 @topic("Heads and shapes")
-def shapes(attend, _):
+def shapes(row, library):
     q, k, v = qkv()
 
     def grouped():
-        q = draw(B, 4, T, D)
-        k, v = draw(B, 2, S, D, seed=1), draw(B, 2, S, D, seed=2)
+        q, k, v = draw(B, 4, T, D), draw(B, 2, S, D, seed=1), draw(B, 2, S, D, seed=2)
         orders = {"h // (H/G)": [0, 0, 1, 1], "h mod G": [0, 1, 0, 1]}
         readings = {name: expected(q, k[:, h], v[:, h]) for name, h in orders.items()}
-        return which(attend(q, k, v).out, readings)
+        return which(library.attend(q, k, v).out, readings)
 
     def no_queries():
-        shape = attend(*qkv(t=0)).out.shape
+        shape = library.attend(*qkv(t=0)).out.shape
         return "empty" if shape == (B, H, 0, D) else f"shape {shape}"
 
+    def no_keys():
+        return which(library.attend(*qkv(s=0)).out, {"0": np.zeros_like(q)})
+
     def no_keys_backward():
-        dq, *_ = attend(*qkv(s=0), dout=draw(B, H, T, D)).gradients
-        return which(dq, {"0": np.zeros_like(q)})
+        gradients = library.attend(*qkv(s=0), dout=draw(B, H, T, D)).gradients
+        return which(gradients[0], {"0": np.zeros_like(q)})
 
     def no_width():
-        out = attend(q[..., :0], k[..., :0], v).out
+        out = library.attend(q[..., :0], k[..., :0], v).out
         return which(out, {"mean(V)": mean_of(v, out)})
 
-    return {
-        "grouped heads: query head h reads": grouped,
-        "Dv ≠ D": lambda: ask(attend, {"yes": {}}, q, k, draw(B, H, S, D + 2)),
-        "T = 0": no_queries,
-        "S = 0: output": lambda: which(attend(*qkv(s=0)).out, {"0": np.zeros_like(q)}),
-        "S = 0: gradient of the query": no_keys_backward,
-        "D = 0": no_width,
-    }
+    row("grouped heads: query head h reads", grouped)
+    row("Dv ≠ D", library.ask, {"yes": {}}, q, k, draw(B, H, S, D + 2))
+    row("T = 0", no_queries)
+    row("S = 0: output", no_keys)
+    row("S = 0: gradient of the query", no_keys_backward)
+    row("D = 0", no_width)
 
 
 @topic("Scale, softcap, bias and sink")
-def scores(attend, _):
+def scores(row, library):
     x = q, k, v = qkv()
     bias, scores = 2 * draw(T, S), q @ k.swapaxes(-1, -2) / math.sqrt(D)
     scales = {"1/√D": {"scale": D**-0.5}, "1/D": {"scale": 1 / D}, "1": {"scale": 1}}
 
     def scaled(scale):
-        return ask(attend, {"as said": {"scale": scale}, "1/√D instead": {}}, *x, scale=scale)
+        return library.ask({"as said": {"scale": scale}, "1/√D instead": {}}, *x, scale=scale)
+
+    row("scale left out", library.ask, scales, *x)
+    row("scale = 0", scaled, 0.0)
+    row("scale = −1", scaled, -1.0)
+    dtype = "float32 with scale = np.float64(0.5)"
+    row(dtype, lambda: str(library.attend(*x, scale=np.float64(0.5)).out.dtype))
 
     def softcap():
         readings = {
             "softcap first": softmax(1.5 * np.tanh(scores / 1.5) + bias) @ v,
             "bias first": softmax(1.5 * np.tanh((scores + bias) / 1.5)) @ v,
         }
-        return which(attend(*x, bias=bias, softcap=1.5).out, readings)
+        return which(library.attend(*x, bias=bias, softcap=1.5).out, readings)
 
     def no_softcap():
-        out = attend(*x, softcap=0.0).out
+        out = library.attend(*x, softcap=0.0).out
         return which(out, {"no cap": expected(*x), "mean(V)": mean_of(v, out)})
 
     def sink(logits):
         e, s = np.exp(scores), np.exp(logits)[:, None, None]
         right = e / (e.sum(-1, keepdims=True) + s) @ v
-        return which(attend(*x, sink=logits).out, {"offered": right})
+        return which(library.attend(*x, sink=logits).out, {"offered": right})
 
     def bias_gradient():
-        dbias = attend(*x, bias=bias, dout=draw(B, H, T, D)).gradients[3]
+        dbias = library.attend(*x, bias=bias, dout=draw(B, H, T, D)).gradients[3]
         return "yes" if abs(dbias).max() > 1e-3 else "zeros"
 
+    row("softcap and bias: which first", softcap)
+    row("softcap = 0", no_softcap)
+    row("a sink of logit 0", sink, np.zeros(H, "float32"))
+    row("a sink of any logit, a head each", sink, draw(H))
+    row("the bias gets a gradient", bias_gradient)
+
     def large():
-        out = attend(100 * q, 100 * k, v).out
+        out = library.attend(100 * q, 100 * k, v).out
         return "right" if close(out, expected(100 * q, 100 * k, v), 2e-2) else which(out, {})
 
     def overflowing():
-        out = attend(1e20 * q, 1e20 * k, v).out
+        out = library.attend(1e20 * q, 1e20 * k, v).out
         return "NaN" if np.isnan(out).any() else "finite"
 
-    return {
-        "scale left out": lambda: ask(attend, scales, *x),
-        "scale = 0": lambda: scaled(0.0),
-        "scale = −1": lambda: scaled(-1.0),
-        "float32 with scale = np.float64(0.5)": lambda: str(
-            attend(*x, scale=np.float64(0.5)).out.dtype
-        ),
-        "softcap and bias: which first": softcap,
-        "softcap = 0": no_softcap,
-        "a sink of logit 0": lambda: sink(np.zeros(H, "float32")),
-        "a sink of any logit, a head each": lambda: sink(draw(H)),
-        "the bias gets a gradient": bias_gradient,
-        "scores of 10⁴": large,
-        "scores beyond float32": overflowing,
-    }
+    row("scores of 10⁴", large)
+    row("scores beyond float32", overflowing)
 
 
 @topic("Dtypes")
-def dtypes(attend, _):
+def dtypes(row, library):
     def dtype(query, others):
         q, k, v = qkv()
-        return str(attend(q.astype(query), k.astype(others), v.astype(others)).out.dtype)
-
-    def float64():
-        x = [x.astype("float64") for x in qkv()]
-        out = attend(*x).out
-        coarse = abs(out - expected(*x)).max() > 1e-10
-        return (
-            f"{out.dtype}, float32 inside" if coarse and out.dtype == "float64" else str(out.dtype)
-        )
+        x = q.astype(query), k.astype(others), v.astype(others)
+        out = library.attend(*x).out
+        coarse = out.dtype == "float64" and abs(out - expected(*x)).max() > 1e-10
+        return f"{out.dtype}, float32 inside" if coarse else str(out.dtype)
 
     def half_sums():
         q, k = np.zeros((1, 1, 1, D), "float16"), np.zeros((1, 1, 332_223, D), "float16")
-        return f"{attend(q, k, np.ones_like(k)).out.mean():.2f}"  # a weight is 50.5 · 2⁻²⁴
+        return f"{library.attend(q, k, np.ones_like(k)).out.mean():.2f}"  # a weight: 50.5 · 2⁻²⁴
 
     def half_overflow():
         q = np.full((1, 1, 2, 100), 32, "float16")  # 100 · 32² = 102400 > 65504
-        out = attend(q, q, np.ones_like(q)).out
+        out = library.attend(q, q, np.ones_like(q)).out
         return "finite" if np.isfinite(out).all() else "NaN"
 
-    return {
-        "float32 in: out comes": lambda: dtype("float32", "float32"),
-        "float64 in: out comes": float64,
-        "float32 query, float64 key and value": lambda: dtype("float32", "float64"),
-        "float16 query, float32 key and value": lambda: dtype("float16", "float32"),
-        "integers": lambda: dtype("int32", "int32"),
-        "complex64": lambda: dtype("complex64", "complex64"),
-        "float16: mean of 332 223 ones †": half_sums,
-        "float16: QKᵀ is 10⁵, scaled 10⁴ †": half_overflow,
-    }
+    row("float32 in: out comes", dtype, "float32", "float32")
+    row("float64 in: out comes", dtype, "float64", "float64")
+    row("float32 query, float64 key and value", dtype, "float32", "float64")
+    row("float16 query, float32 key and value", dtype, "float16", "float32")
+    row("integers", dtype, "int32", "int32")
+    row("complex64", dtype, "complex64", "complex64")
+    row("float16: mean of 332 223 ones †", half_sums)
+    row("float16: QKᵀ is 10⁵, scaled 10⁴ †", half_overflow)
 
 
 @topic("Weights and dropout")
-def weights_and_dropout(attend, _):
+def weights_and_dropout(row, library):
     q, k = draw(1, 2, 64, 32), draw(1, 2, 32, 32, seed=1)
     identity = np.tile(np.eye(32, dtype="float32"), (1, 2, 1, 1))  # so that out is the weights
     undropped = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(32))
+    attend = functools.partial(library.attend, q, k, identity)
 
     def shape():
         readings = {"(B, H, T, S)": undropped, "mean over heads": undropped.mean(1)}
-        return which(attend(q, k, identity, weights=True).weights, readings)
+        return which(attend(weights=True).weights, readings)
 
     def same_output(inference):
         x = [draw(B, 2, 64, 32)] * 3  # with an even H: the conditions of torch's fast path
-        a, b = (attend(*x, weights=w, inference=inference).out for w in (False, True))
+        a, b = (library.attend(*x, weights=w, inference=inference).out for w in (False, True))
         if np.array_equal(a, b):
             return "bit for bit"
         return "but for rounding" if close(a, b) else "no"
 
     def kept(p):
-        out = attend(q, k, identity, dropout=p).out
+        out = attend(dropout=p).out
         if close(out, undropped):
             return "no dropout"
         factors = (out / undropped)[out != 0]
@@ -708,35 +668,33 @@ def weights_and_dropout(attend, _):
         return f"times {factors.mean():.1f}" if factors.std() < 1e-3 else "something else"
 
     def weights():
-        dropped = attend(q, k, identity, dropout=0.5, weights=True).weights == 0
+        dropped = attend(dropout=0.5, weights=True).weights == 0
         return "after dropout" if dropped.any() else "before dropout"
 
     def at_inference():
-        dropped = attend(q, k, identity, dropout=0.5, inference=True).out == 0
+        dropped = attend(dropout=0.5, inference=True).out == 0
         return "dropped" if dropped.any() else "no dropout"
 
-    return {
-        "weights come as": shape,
-        "asking for them leaves the output the same †": lambda: same_output(inference=False),
-        "the same, for inference †": lambda: same_output(inference=True),
-        "dropout 0.5: what is kept is": lambda: kept(0.5),
-        "dropout 0.5: weights come": weights,
-        "dropout 0.5, for inference": at_inference,
-        "dropout 1": lambda: kept(1.0),
-        "dropout 1.5": lambda: kept(1.5),
-        "dropout −0.1": lambda: kept(-0.1),
-    }
+    row("weights come as", shape)
+    row("asking for them leaves the output the same †", same_output, inference=False)
+    row("the same, for inference †", same_output, inference=True)
+    row("dropout 0.5: what is kept is", kept, 0.5)
+    row("dropout 0.5: weights come", weights)
+    row("dropout 0.5, for inference", at_inference)
+    row("dropout 1", kept, 1.0)
+    row("dropout 1.5", kept, 1.5)
+    row("dropout −0.1", kept, -0.1)
 
 
 @topic("Layers")
-def layers(attend, make):
+def layers(row, library):
     def output(layer, *arrays):
         result = layer(*arrays)
         out = result[0] if isinstance(result, tuple) else result
         return np.asarray(getattr(out, "data", out))
 
     def axis_of_positions():
-        layer, _ = make(12, 2)
+        layer, _ = library.layer(12, 2)
         x = draw(3, 5, 12)
         moved = x.copy()
         moved[1, 2] += 1
@@ -744,61 +702,64 @@ def layers(attend, make):
         return "axis 1" if changed[1].all() and not changed[0].any() else "axis 0"
 
     def order_of_arguments():
-        layer, _ = make(12, 2)
+        layer, _ = library.layer(12, 2)
         q, a, b = (draw(1, 5, 12, seed=seed) for seed in range(3))
         equal = np.tile(b[:, :1], (1, 5, 1))  # with equal values, keys do not matter
         same = close(output(layer, q, a, equal), output(layer, q, b, equal))
         return "query, key, value" if same else "query, value, key"
 
     def result():
-        layer, _ = make(12, 2)
+        layer, _ = library.layer(12, 2)
         return "(out, weights)" if isinstance(layer(*[draw(1, 5, 12)] * 3), tuple) else "out"
 
     def indivisible_width():
-        layer, w_q = make(10, 3)
+        layer, w_q = library.layer(10, 3)
         layer(*[draw(1, 5, 10)] * 3)
         return f"heads of {w_q.shape[1] // 3}"
 
+    def spread():
+        return f"{library.layer(256, 4)[1].std() * 16:.1f}"
+
     def gradient_of_key_bias():
-        dk = attend(*qkv(), dout=draw(B, H, T, D)).gradients[1].sum(-2)
+        dk = library.attend(*qkv(), dout=draw(B, H, T, D)).gradients[1].sum(-2)
         return "exactly 0" if not dk.any() else "rounding" if abs(dk).max() < 1e-5 else "not 0"
 
-    return {
-        "x of three axes, nothing else said: attends over": axis_of_positions,
-        "layer(a, b, c) takes them for": order_of_arguments,
-        "a call returns": result,
-        "width 10, 3 heads": indivisible_width,
-        "fresh W^Q: its standard deviation times √M": lambda: f"{make(256, 4)[1].std() * 16:.1f}",
-        "gradient of a bias on all keys (is 0) †": gradient_of_key_bias,
-    }
+    row("x of three axes, nothing else said: attends over", axis_of_positions)
+    row("layer(a, b, c) takes them for", order_of_arguments)
+    row("a call returns", result)
+    row("width 10, 3 heads", indivisible_width)
+    row("fresh W^Q: its standard deviation times √M", spread)
+    row("gradient of a bias on all keys (is 0) †", gradient_of_key_bias)
 
 
 # The verdicts, and the page.
 
 
-def verdicts(kind: type[Library], words: Sequence[str] = (), errors: bool = False) -> Verdicts:
-    """The answers of a library to the questions that contain one of the words, or to all."""
-    found = {}
+def verdicts(kind, words: Sequence[str] = (), errors: bool = False) -> dict[str, dict[str, str]]:
+    """By topic and question: what a library answers, to questions that contain one of the words."""
     try:
-        library = kind()
+        library, missing = kind(), False
     except ImportError:
-        library = None
-    tested = library or Library()
-    rows = [row for topic in TOPICS.values() for row in topic(tested.attend, tested.layer).items()]
-    for question, answer in rows:
+        library, missing = Library(), True
+
+    def row(found, question, answer, *arguments, **settings):
         if words and not any(word in question for word in words):
-            continue
+            return
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found[question] = answer() if library else MISSING
+                found[question] = MISSING if missing else answer(*arguments, **settings)
         except Exception as error:
             name = str(error) if isinstance(error, NotOfferedError) else type(error).__name__
             unknown = isinstance(error, TypeError) and "unexpected keyword" in str(error)
             found[question] = NOT_OFFERED if unknown else name
             if errors:
                 print(f"{kind.name}, {question}: {type(error).__name__}: {error}")
-    return found
+
+    answers = {title: dict[str, str]() for title in TOPICS}
+    for title, topic in TOPICS.items():
+        topic(functools.partial(row, answers[title]), library)
+    return answers
 
 
 def version_of(kind: type[Library]) -> str:
@@ -808,17 +769,15 @@ def version_of(kind: type[Library]) -> str:
         return mh.__version__ if kind is Minimha else MISSING
 
 
-def tables(columns: dict[type[Library], Verdicts]) -> dict[str, str]:
+def tables(words: Sequence[str], errors: bool) -> dict[str, str]:
     """One for each topic, and "The libraries"."""
-    names = [kind.name for kind in columns]
-    called = [f"`{kind.call}`{kind.note and ', ' + kind.note}" for kind in columns]
-    rows = list(zip(names, map(version_of, columns), called, strict=True))
+    called = [f"`{kind.call}`{kind.note and ', ' + kind.note}" for kind in LIBRARIES]
+    names = [kind.name for kind in LIBRARIES]
+    rows = list(zip(names, map(version_of, LIBRARIES), called, strict=True))
     made = {"The libraries": table(["column", "version", "what is called"], rows)}
-    for title, topic in TOPICS.items():
-        questions = [question for question in topic(None, None) if question in columns[Minimha]]
-        rows = [
-            [question, *(found[question] for found in columns.values())] for question in questions
-        ]
+    columns = [verdicts(kind, words, errors) for kind in LIBRARIES]
+    for title in TOPICS:
+        rows = [[asked, *(x[title][asked] for x in columns)] for asked in columns[0][title]]
         made |= {title: table(["", *names], rows)} if rows else {}
     return made
 
@@ -832,7 +791,7 @@ def main() -> None:
     missing = [kind.name for kind in LIBRARIES if version_of(kind) == MISSING]
     if options.save and (missing or options.words):
         parser.error(f"a page has all questions and all libraries; not installed: {missing}")
-    made = tables({kind: verdicts(kind, options.words, options.errors) for kind in LIBRARIES})
+    made = tables(options.words, options.errors)
     print("\n\n".join(f"{title}\n\n{text}" for title, text in made.items()))
     if options.save:
         page = options.save.read_text(encoding="utf-8")

@@ -6,16 +6,15 @@ python benchmarks/engine.py [--quick] [--save docs/measured/engine.md] [CASE …
 from __future__ import annotations
 
 import argparse
-import pathlib
+import itertools
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import common
 import numpy as np
-from common import growth, optional, show, spread, table, versions
+from common import optional, printed, ratios, spread, table
 
 import minimha as mh
 from minimha import functional, ops
@@ -29,10 +28,8 @@ X = (RNG.random((8, 8)) * 0.1 + 0.5).astype("float32")
 W = (RNG.random((8, 8)) * 0.1 + 0.9).astype("float32")
 C = W.mean() < W
 TX, TW, TC = map(torch.tensor, (X, W, C)) if torch else (X, W, C)
-BARS = {  # the most that is allowed of a peer's time, in the median over all steps and for any
-    "HIPS autograd": (1.0, 2.0),
-    "PyTorch": (2.0, None),
-}
+MEDIAN_BOUNDS = {"HIPS autograd": 1.0, "PyTorch": 2.0}  # of a peer's time, over all steps
+BOUNDS = {"HIPS autograd": 2.0}  # for any step
 
 
 def hips_softmax(y: Any) -> Any:
@@ -45,39 +42,28 @@ def hips_layer_norm(y: Any) -> Any:
     return c / hips.sqrt(hips.mean(c * c, axis=-1, keepdims=True) + 1e-5) * W[0] + W[1]
 
 
-def same(name: str) -> tuple[Callable[[Any], Any], ...]:
-    """A function that all three have by one name."""
-    return tuple(getattr(library, name, None) for library in (ops, hips, torch))
+def everywhere(make: Callable[[Any, Any, Any], Any]) -> tuple[Any, ...]:
+    """A step of all three that differs in the library, the array and the condition."""
+    libraries = (ops, W, C), (hips, W, C), (torch, TW, TC)
+    return tuple(make(*library) if library[0] else None for library in libraries)
 
 
 CASES: dict[str, tuple[Any, ...]] = {  # one step: ours, HIPS autograd's, PyTorch's
-    "add": (lambda y: y + W, lambda y: y + W, lambda y: y + TW),
-    "subtract": (lambda y: W - y, lambda y: W - y, lambda y: TW - y),
-    "multiply": (lambda y: y * W, lambda y: y * W, lambda y: y * TW),
+    "add": everywhere(lambda _, w, c: lambda y: y + w),
+    "subtract": everywhere(lambda _, w, c: lambda y: w - y),
+    "multiply": everywhere(lambda _, w, c: lambda y: y * w),
     "square": (lambda y: y * y,) * 3,
     "by a number": (lambda y: y * 0.99,) * 3,
-    "divide": (lambda y: y / W, lambda y: y / W, lambda y: y / TW),
+    "divide": everywhere(lambda _, w, c: lambda y: y / w),
     "power": (lambda y: y**2,) * 3,
     "negative": (lambda y: -y,) * 3,
     **{
-        name: same(name)
+        name: everywhere(lambda library, w, c, name=name: getattr(library, name))
         for name in ("abs", "exp", "log", "log1p", "expm1", "sqrt", "tanh", "sin", "cos")
     },
-    "maximum": (
-        lambda y: ops.maximum(y, W),
-        lambda y: hips.maximum(y, W),
-        lambda y: torch.maximum(y, TW),
-    ),
-    "where": (
-        lambda y: ops.where(C, y, W),
-        lambda y: hips.where(C, y, W),
-        lambda y: torch.where(TC, y, TW),
-    ),
-    "clip": (
-        lambda y: ops.clip(y, 0.1, 0.9),
-        lambda y: hips.clip(y, 0.1, 0.9),
-        lambda y: torch.clip(y, 0.1, 0.9),
-    ),
+    "maximum": everywhere(lambda library, w, c: lambda y: library.maximum(y, w)),
+    "where": everywhere(lambda library, w, c: lambda y: library.where(c, y, w)),
+    "clip": everywhere(lambda library, w, c: lambda y: library.clip(y, 0.1, 0.9)),
     "reshape": (lambda y: y.reshape((8, 8)),) * 3,
     "permute": (
         lambda y: y.permute(1, 0),
@@ -118,7 +104,7 @@ CASES: dict[str, tuple[Any, ...]] = {  # one step: ours, HIPS autograd's, PyTorc
         lambda y: y.amax(0, True) * TW,
     ),
     "cumsum": (lambda y: ops.cumsum(y, 0), lambda y: hips.cumsum(y, 0), lambda y: y.cumsum(0)),
-    "matmul": (lambda y: y @ W, lambda y: y @ W, lambda y: y @ TW),
+    "matmul": everywhere(lambda _, w, c: lambda y: y @ w),
     "softmax": (functional.softmax, hips_softmax, lambda y: torch.softmax(y, -1)),
     "layer norm": (
         lambda y: functional.layer_norm(y, W[0], W[1]),
@@ -131,10 +117,10 @@ TITLE = """# What a step of the tape costs
 
 `python benchmarks/engine.py`. A chain of 500 equal steps on an 8x8 float32 array, forward and
 backward, on one thread and with all guards on; the libraries take turns. The time a step, in
-microseconds, and the ratios to the peers: the median over the turns, in brackets the quarter and
-the three-quarter mark. The bars: in the median over the steps at most 1.0 of HIPS autograd and 2.0
-of PyTorch, and at most 2.0 of HIPS autograd for any step; the last column says where that is
-missed. Some steps are made of two operations, in all libraries alike.
+microseconds, and the ratios to the peers: the median over the turns, in brackets the quartiles.
+The bounds: in the median over the steps at most 1.0 of HIPS autograd and 2.0 of PyTorch, and at
+most 2.0 of HIPS autograd for any step; the last column says where that is missed.
+Some steps are made of two operations, in all libraries alike.
 
 """
 
@@ -157,45 +143,36 @@ def forward_and_backward(library: str, step: Callable[[Any], Any], steps: int = 
         vjp(np.ones_like(y))
 
 
-def seconds(library: str, step: Callable[[Any], Any]) -> float:
-    start = time.perf_counter()
-    forward_and_backward(library, step)
-    return (time.perf_counter() - start) / STEPS
+def microseconds(library: str, step: Callable[[Any], Any]) -> float:
+    """The time of a step."""
+    return 1e6 / STEPS * common.seconds(partial(forward_and_backward, library, step))
+
+
+def missed(medians: dict[str, float], bounds: dict[str, float]) -> str:
+    over = [f"{most} of {p}" for p, most in bounds.items() if medians.get(p, 0.0) > most]
+    return "over " + ", ".join(over) if over else ""
 
 
 def measured(wanted: list[str], turns: int) -> list[list[str]]:
-    """A row for each case: name, time, ratios, and which bars it misses; and one of the medians."""
+    """A row for each case: name, time, ratios, which bounds it misses; and one of the medians."""
     rows, medians = [], {peer: list[float]() for peer in PEERS}
-    for name, steps in CASES.items():
-        if wanted and name not in wanted:
-            continue
-        present = [
-            (library, step)
-            for library, step in zip(LIBRARIES, steps, strict=True)
+    for name in [name for name in CASES if not wanted or name in wanted]:
+        calls = {
+            library: partial(microseconds, library, step)
+            for library, step in zip(LIBRARIES, CASES[name], strict=True)
             if step is not None and PEERS.get(library, mh) is not None
-        ]
-        times: dict[str, list[float]] = {library: [] for library, _ in present}
-        for _ in range(turns):
-            for library, step in present:
-                times[library].append(seconds(library, step))
-        row, misses = [name, f"{1e6 * statistics.median(times['minimha']):.2f}"], []
-        for peer, (_, most) in BARS.items():
-            if peer not in times:
-                row.append("—")
-                continue
-            ratios = [a / b for a, b in zip(times["minimha"], times[peer], strict=True)]
-            row.append(spread(ratios))
-            medians[peer].append(statistics.median(ratios))
-            if most is not None and medians[peer][-1] > most:
-                misses.append(f"{most} of {peer}")
-        rows.append([*row, "over " + ", ".join(misses) if misses else ""])
-    last = ["**median**", ""]
-    misses = []
-    for peer, (most, _) in BARS.items():
-        median = statistics.median(medians[peer]) if medians[peer] else 0.0
-        last.append(f"**{median:.2f}**" if median else "—")
-        misses += [f"{most} of {peer}"] if median > most else []
-    return [*rows, [*last, "over " + ", ".join(misses) if misses else ""]]
+        }
+        times = common.take_turns(calls, turns)
+        ours = times["minimha"]
+        compared = {peer: ratios(ours, times[peer]) for peer in PEERS if peer in times}
+        middle = {peer: statistics.median(values) for peer, values in compared.items()}
+        for peer, median in middle.items():
+            medians[peer].append(median)
+        cells = [spread(compared[peer]) if peer in compared else "—" for peer in PEERS]
+        rows.append([name, f"{statistics.median(ours):.2f}", *cells, missed(middle, BOUNDS)])
+    overall = {peer: statistics.median(values) for peer, values in medians.items() if values}
+    cells = [f"**{overall[peer]:.2f}**" if peer in overall else "—" for peer in PEERS]
+    return [*rows, ["**median**", "", *cells, missed(overall, MEDIAN_BOUNDS)]]
 
 
 def peak(library: str, name: str) -> None:
@@ -203,29 +180,21 @@ def peak(library: str, name: str) -> None:
     step = CASES[name][LIBRARIES.index(library)]
     with np.errstate(all="ignore"):
         forward_and_backward(library, step, 10)
-        print(growth(lambda: forward_and_backward(library, step, LONG)))
+        print(common.growth(lambda: forward_and_backward(library, step, LONG)))
 
 
 def peaks() -> list[list[str]]:
-    rows = []
-    for name in ("add", "by a number", "tanh", "reshape"):
-        row = [name]
-        for library in LIBRARIES:
-            if PEERS.get(library, mh) is None:
-                row.append("—")
-                continue
-            command = [sys.executable, __file__, "--peak", library, name]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            row.append(f"{float(done.stdout):.0f}")
-        rows.append(row)
+    """Memory, in MB, that a long chain takes in a process of its own, for some steps."""
+    rows = [[name] for name in ("add", "by a number", "tanh", "reshape")]
+    for row, library in itertools.product(rows, LIBRARIES):
+        there = PEERS.get(library, mh) is not None
+        row.append(f"{printed(__file__, '--peak', library, row[0])[0]:.0f}" if there else "—")
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser = common.arguments(__doc__, quick="5 turns, no memory")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="all by default")
-    parser.add_argument("--quick", action="store_true", help="5 turns, no memory")
-    parser.add_argument("--save", type=pathlib.Path, help="write the tables to a file, too")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
@@ -237,13 +206,15 @@ def main() -> None:
         rows = measured(options.cases, 5 if options.quick else 21)
     text = TITLE + table(["step", "µs", *(f"of {peer}" for peer in PEERS), ""], rows)
     if not (options.quick or options.cases):
-        text += (
-            "\n\nPeak memory, in MB, of a chain of 200,000, each in a process of its own, less\n"
-        )
-        text += "what the process took before:\n\n"
+        text += """
+
+Peak memory, in MB, of a chain of 200,000, each in a process of its own, less what the process took
+before:
+
+"""
         text += table(["step", *LIBRARIES], peaks())
-    text += f"\n\n{versions(**{k: m.__name__ for k, m in PEERS.items() if m})}\n"
-    show(text, options.save)
+    installed = {name: module.__name__ for name, module in PEERS.items() if module}
+    common.show(f"{text}\n\n{common.versions(**installed)}\n", options.save)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python benchmarks/forms.py [--quick] [--save docs/measured/forms.md]
 
 from __future__ import annotations
 
-import argparse
 import collections
 import itertools
 import math
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from common import add_options, blas_threads, show, table, versions
+from common import arguments, blas_threads, show, table, take_turns, versions
 
 blas_threads(1)  # before NumPy is loaded
 import numpy as np
@@ -94,12 +93,13 @@ def timed(kind: str, form: str, cell: dict[str, int]) -> Callable[[], float]:
 
 def measured(kind: str, cell: dict[str, int], turns: int) -> dict[str, float]:
     """The median time of every form, in seconds."""
-    calls = {form: timed(kind, form, cell) for form in FORMS[kind]}
-    repeats = {form: max(3, math.ceil(2e-3 / min(call(), call()))) for form, call in calls.items()}
-    times: dict[str, list[float]] = {form: [] for form in calls}
-    for _ in range(turns):
-        for form, call in calls.items():
-            times[form].append(min(call() for _ in range(repeats[form])))
+
+    def least(call: Callable[[], float]) -> Callable[[], float]:
+        """The least time of as many calls as take 2 ms, at least 3."""
+        repeats = max(3, math.ceil(2e-3 / min(call(), call())))
+        return lambda: min(call() for _ in range(repeats))
+
+    times = take_turns({form: least(timed(kind, form, cell)) for form in FORMS[kind]}, turns)
     return {form: statistics.median(turns) for form, turns in times.items()}
 
 
@@ -129,29 +129,19 @@ def figures(times: dict[str, float], predictions: dict[str, float]) -> list[str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    add_options(parser, quick="2 cells of each kind, 3 turns")
-    options = parser.parse_args()
+    options = arguments(__doc__, quick="2 cells of each kind, 3 turns").parse_args()
+    turns, most = (3, 2) if options.quick else (9, None)
     machine = mh.cost.calibrate()
     text, total = TITLE, collections.Counter[str]()
     for kind, cells in CELLS.items():
         rows = []
-        for sizes in cells.split(",")[: 2 if options.quick else None]:
+        for sizes in cells.split(",")[:most]:
             cell = {letter: int(n) for letter, n in (size.split("=") for size in sizes.split())}
-            times, predictions = (
-                measured(kind, cell, 3 if options.quick else 9),
-                predicted(kind, cell),
-            )
+            times, predictions = measured(kind, cell, turns), predicted(kind, cell)
             right, wrong = compared(times, predictions)
             pairs = len(right + wrong)
-            rows.append(
-                [
-                    sizes.strip(),
-                    *figures(times, predictions),
-                    f"{len(right)} of {pairs}",
-                    "; ".join(wrong),
-                ]
-            )
+            counts = f"{len(right)} of {pairs}", "; ".join(wrong)
+            rows.append([sizes.strip(), *figures(times, predictions), *counts])
             by_flops, _ = compared(times, predicted(kind, cell, flops=True))
             total.update({kind: len(right), f"{kind}, all": pairs, "all": pairs})
             total.update({"right": len(right), "flops": len(by_flops)})

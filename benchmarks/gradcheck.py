@@ -7,24 +7,22 @@ python benchmarks/gradcheck.py [--quick] [--alarms 100] [--save docs/measured/gr
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import pathlib
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
-from common import add_options, seconds, show, table, versions
+from common import arguments, optional, seconds, show, table, versions
 
 import minimha as mh
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 SHAPES = (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)
 attention = mh.attention.attention.with_pullback
-Check = Callable[[np.ndarray, np.ndarray, np.ndarray, float, float], bool]
 
 
 def damaged(query: np.ndarray, key: np.ndarray, value: np.ndarray, factor: float, scale: float):
@@ -33,72 +31,60 @@ def damaged(query: np.ndarray, key: np.ndarray, value: np.ndarray, factor: float
     return scale * out, lambda dout: (factor * pullback(scale * dout, None)[0],)
 
 
-def minimha_check(query, key, value, factor, scale) -> bool:
-    """Whether the check passes."""
+Damaged = Callable[[np.ndarray], tuple[np.ndarray, Callable[..., Any]]]
+
+
+def minimha_check(f: Damaged, query: np.ndarray) -> None:
+    mh.gradcheck(f, query)
+
+
+def torch_check(f: Damaged, query: np.ndarray, fast_mode: bool = False) -> None:
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, q: Any) -> Any:
+            out, context.pull = f(q.detach().numpy())
+            return torch.asarray(out)
+
+        @staticmethod
+        def backward(context: Any, dout: Any) -> Any:
+            return torch.asarray(context.pull(dout.numpy())[0])
+
+    q = torch.tensor(query, requires_grad=True)
+    assert torch.autograd.gradcheck(Function.apply, q, fast_mode=fast_mode, raise_exception=False)
+
+
+def hips_check(f: Damaged, query: np.ndarray) -> None:
+    function = hips.primitive(lambda q: f(q)[0])
+    hips.defvjp(function, lambda _, q: lambda dy: f(q)[1](dy)[0])
+    hips_tests.check_vjp(function, query)
+
+
+def jax_check(f: Damaged, query: np.ndarray) -> None:
+    jax.check_vjp(lambda q: f(q)[0].astype(np.float64), f, (query,))
+
+
+torch, jax = map(optional, ("torch", "jax.test_util"))
+hips, hips_tests = map(optional, ("autograd.extend", "autograd.test_util"))
+CHECKS: dict[str, Callable[..., None]] = {"mh.gradcheck": minimha_check}
+if torch:
+    CHECKS["torch.autograd.gradcheck"] = torch_check
+    CHECKS["torch.autograd.gradcheck, fast_mode"] = partial(torch_check, fast_mode=True)
+if hips:
+    CHECKS["HIPS autograd, check_vjp"] = hips_check
+if jax:
+    CHECKS["JAX, check_vjp"] = jax_check
+
+
+def passes(check: Callable[..., None], inputs: list[np.ndarray], *factors: float) -> bool:
+    query, *others = inputs
     try:
-        mh.gradcheck(lambda q: damaged(q, key, value, factor, scale), query)
-    except mh.GradcheckError:
+        check(lambda q: damaged(q, *others, *factors), query)
+    except AssertionError:
         return False
     return True
 
 
-def others() -> Iterator[tuple[str, Check]]:
-    """The checkers that are installed, with their defaults."""
-    with contextlib.suppress(ImportError):
-        import torch
-
-        def torchs(fast):
-            def check(query, key, value, factor, scale):
-                class Damaged(torch.autograd.Function):
-                    @staticmethod
-                    def forward(context, q):
-                        out, context.pull = damaged(q.detach().numpy(), key, value, factor, scale)
-                        return torch.asarray(out)
-
-                    @staticmethod
-                    def backward(context, dout):
-                        return torch.asarray(context.pull(dout.numpy())[0])
-
-                q = torch.tensor(query, requires_grad=True)
-                return torch.autograd.gradcheck(
-                    Damaged.apply, q, fast_mode=fast, raise_exception=False
-                )
-
-            return check
-
-        yield "torch.autograd.gradcheck", torchs(False)
-        yield "torch.autograd.gradcheck, fast_mode", torchs(True)
-    with contextlib.suppress(ImportError):
-        from autograd.extend import defvjp, primitive
-        from autograd.test_util import check_vjp
-
-        def hips(query, key, value, factor, scale):
-            f = primitive(lambda q: damaged(q, key, value, factor, scale)[0])
-            defvjp(f, lambda _, q: lambda dy: damaged(q, key, value, factor, scale)[1](dy)[0])
-            try:
-                check_vjp(f, query)
-            except AssertionError:
-                return False
-            return True
-
-        yield "HIPS autograd, check_vjp", hips
-    with contextlib.suppress(ImportError):
-        from jax.test_util import check_vjp as check_vjp_of_jax
-
-        def jaxs(query, key, value, factor, scale):
-            def f(q):
-                return damaged(q, key, value, factor, scale)[0].astype(np.float64)
-
-            try:
-                check_vjp_of_jax(f, lambda q: damaged(q, key, value, factor, scale), (query,))
-            except AssertionError:
-                return False
-            return True
-
-        yield "JAX, check_vjp", jaxs
-
-
-def smallest(check: Check, seeds: int, scale: float) -> str:
+def smallest(check: Callable[..., None], seeds: int, scale: float) -> str:
     """The smallest error 10⁻ⁿ of the whole gradient that is caught for all seeds."""
     caught = "not even a gradient of zeros"
     for damage in (1.0, *(10.0**-n for n in range(1, 14))):
@@ -106,7 +92,7 @@ def smallest(check: Check, seeds: int, scale: float) -> str:
             rng = np.random.default_rng(seed)
             np.random.seed(seed)
             inputs = [rng.standard_normal(s) for s in SHAPES]
-            if check(*inputs, 1.0 - damage, scale):
+            if passes(check, inputs, 1.0 - damage, scale):
                 return caught
         caught = "zeros" if damage == 1 else f"{damage:.0e}"
     return caught
@@ -142,17 +128,17 @@ def every_operation(seed: int | None) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    add_options(parser, quick="few seeds, to see that it runs")
+    parser = arguments(__doc__, quick="few seeds, to see that it runs")
     parser.add_argument("--alarms", type=int, default=0, metavar="N")
     options = parser.parse_args()
     seeds, turns = (2, 2) if options.quick else (20, 7)
     rng, rows = np.random.default_rng(0), []
     inputs = [rng.standard_normal(s) for s in SHAPES]
     warnings.simplefilter("ignore")
-    for name, check in (("mh.gradcheck", minimha_check), *others()):
+    for name, check in CHECKS.items():
         found = [smallest(check, seeds, scale) for scale in (1.0, 1e-6)]
-        rows.append([name, *found, f"{milliseconds(partial(check, *inputs, 1.0, 1.0), turns):.1f}"])
+        took = milliseconds(partial(passes, check, inputs, 1.0, 1.0), turns)
+        rows.append([name, *found, f"{took:.1f}"])
     headers = ["checker", "output as it is", "output times 1e-6", "a check takes, ms"]
     whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), turns)
     text = f"""# What gradient checks find

@@ -10,11 +10,11 @@ not count. --breakdown shows the time of each of our operations.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import common
@@ -74,61 +74,49 @@ def minimha_step(model: mh.GPT) -> Callable[[], float]:
 
 def torch_step(model: mh.GPT) -> Callable[[], float]:
     """The same with the same model in PyTorch."""
-    from torch import nn
     from torch.nn import functional
 
-    heads = SIZES["num_heads"]
-    state = {k: torch.tensor(p.data.copy()) for k, p in model.named_parameters()}
+    def leaf(*arrays: np.ndarray) -> Any:
+        return torch.tensor(np.concatenate(arrays)).contiguous().requires_grad_()
 
-    def linear(weight: Any, bias: Any = None) -> Any:
-        layer = nn.Linear(*weight.shape, bias=bias is not None)
-        layer.weight.data = weight.T.contiguous()
-        if bias is not None:
-            layer.bias.data = bias
-        return layer
+    state = {name: p.data for name, p in model.named_parameters()}
+    weights = {name: leaf(x if name.endswith("table") else x.T) for name, x in state.items()}
+    blocks = [f"blocks.{k}" for k in range(SIZES["num_layers"])]
+    for path in blocks:  # one product for queries, keys and values, as nanoGPT has it
+        for kind in "wb":
+            names = [f"{path}.attention.{kind}_{role}" for role in "qkv"]
+            weights[f"{path}.{kind}_qkv"] = leaf(*(state[name].T for name in names))
+            for name in names:
+                del weights[name]
 
-    def norm(path: str) -> Any:
-        layer = nn.LayerNorm(SIZES["d_model"])
-        layer.weight.data, layer.bias.data = state[f"{path}.weight"], state[f"{path}.bias"]
-        return layer
+    def linear(x: Any, path: str) -> Any:
+        return functional.linear(x, weights[f"{path}.weight"], weights.get(f"{path}.bias"))
 
-    class Block(nn.Module):
-        def __init__(self, path: str) -> None:
-            super().__init__()
-            a = f"{path}.attention"
-            self.norm_attention = norm(f"{path}.norm_attention")
-            self.norm_mlp = norm(f"{path}.norm_mlp")
-            columns = [torch.cat([state[f"{a}.{x}_{r}"] for r in "qkv"], -1) for x in "wb"]
-            self.project_in = linear(*columns)  # one matmul for all three, as nanoGPT has it
-            self.project_out = linear(state[f"{a}.w_o"], state[f"{a}.b_o"])
-            self.widen = linear(state[f"{path}.widen.weight"], state[f"{path}.widen.bias"])
-            self.narrow = linear(state[f"{path}.narrow.weight"], state[f"{path}.narrow.bias"])
+    def norm(x: Any, path: str) -> Any:
+        weight, bias = weights[f"{path}.weight"], weights[f"{path}.bias"]
+        return functional.layer_norm(x, x.shape[-1:], weight, bias)
 
-        def forward(self, x: Any) -> Any:
-            b, t, m = x.shape
-            qkv = self.project_in(self.norm_attention(x)).split(m, dim=2)
-            q, k, v = (a.view(b, t, heads, m // heads).transpose(1, 2) for a in qkv)
-            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.project_out(y.transpose(1, 2).reshape(b, t, m))
-            widened = functional.gelu(self.widen(self.norm_mlp(x)), approximate="tanh")
-            return x + self.narrow(widened)
+    def attention(x: Any, path: str) -> Any:
+        qkv = functional.linear(x, weights[f"{path}.w_qkv"], weights[f"{path}.b_qkv"])
+        q, k, v = (
+            y.unflatten(2, (SIZES["num_heads"], -1)).transpose(1, 2) for y in qkv.chunk(3, dim=2)
+        )
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        w, b = (weights[f"{path}.attention.{name}"] for name in ("w_o", "b_o"))
+        return functional.linear(y.transpose(1, 2).flatten(2), w, b)
 
-    class GPT(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokens = nn.Embedding.from_pretrained(state["tokens.table"], freeze=False)
-            self.positions = nn.Embedding.from_pretrained(state["positions.table"], freeze=False)
-            self.blocks = nn.ModuleList(Block(f"blocks.{k}") for k in range(SIZES["num_layers"]))
-            self.norm, self.head = norm("norm"), linear(state["head.weight"])
+    def gpt(tokens: Any) -> Any:
+        positions = torch.arange(tokens.shape[1])
+        x = functional.embedding(tokens, weights["tokens.table"])
+        x = x + functional.embedding(positions, weights["positions.table"])
+        for path in blocks:
+            x = x + attention(norm(x, f"{path}.norm_attention"), path)
+            widened = linear(norm(x, f"{path}.norm_mlp"), f"{path}.widen")
+            x = x + linear(functional.gelu(widened, approximate="tanh"), f"{path}.narrow")
+        return linear(norm(x, "norm"), "head")
 
-        def forward(self, tokens: Any) -> Any:
-            x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
-
-    gpt, draws = GPT(), batches()
-    optimiser = torch.optim.AdamW(gpt.parameters(), fused=True, **ADAM)
+    draws = batches()
+    optimiser = torch.optim.AdamW(weights.values(), fused=True, **ADAM)
 
     def step() -> float:
         inputs, targets = map(torch.from_numpy, next(draws))
@@ -146,20 +134,6 @@ def turn(step: Callable[[], float]) -> float:
     return statistics.median([seconds(step) for _ in range(SKIPPED + COUNTED)][SKIPPED:])
 
 
-def measured(steps: dict[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """The times of the libraries, turn by turn."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(turns):
-        for name, step in steps.items():
-            times[name].append(turn(step))
-    return times
-
-
-def contents(function: Any) -> list[Any]:
-    """The variables of its closure."""
-    return [cell.cell_contents for cell in function.__closure__]
-
-
 class Clock:
     """The time of operations, forward and backward, without that of operations they call.
 
@@ -168,65 +142,56 @@ class Clock:
 
     def __init__(self) -> None:
         self.spent: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
-        self._inner: list[float] = [0.0]
+        self.inner = [0.0]  # seconds of the calls within each call that has not returned
         for operation in registry.values():
-            function: Any = operation.__wrapped__  # type: ignore[attr-defined]
-            (call,) = (x for x in contents(operation) if getattr(x, "__name__", "") == "call")
-            index = contents(call).index(function)
-            call.__closure__[index].cell_contents = self._forward(operation.__name__, function)
+            function: Any = operation.__wrapped__
+            (call,) = (f for f in closure(operation) if getattr(f, "__name__", "") == "call")
+            cell = call.__closure__[list(closure(call)).index(function)]
+            cell.cell_contents = partial(self.forward, operation.__name__, function)
 
-    def _forward(self, name: str, function: Any) -> Any:
-        def timed(*arrays: Any, **settings: Any) -> Any:
-            self.spent[name][0] += 1
-            value, pull = self._timed(name, 1, function, *arrays, **settings)
-            return value, lambda *dy: self._timed(name, 2, pull, *dy)
+    def forward(self, name: str, function: Any, *arrays: Any, **settings: Any) -> Any:
+        self.spent[name][0] += 1
+        value, pull = self.timed(name, 1, function, *arrays, **settings)
+        return value, partial(self.timed, name, 2, pull)
 
-        return timed
-
-    def _timed(self, name: str, place: int, call: Any, *arrays: Any, **settings: Any) -> Any:
-        self._inner.append(0.0)
+    def timed(self, name: str, place: int, call: Any, *arrays: Any, **settings: Any) -> Any:
+        self.inner.append(0.0)
         start = time.perf_counter()
         result = call(*arrays, **settings)
         whole = time.perf_counter() - start
-        self.spent[name][place] += whole - self._inner.pop()
-        self._inner[-1] += whole
+        self.spent[name][place] += whole - self.inner.pop()
+        self.inner[-1] += whole
         return result
+
+
+def closure(function: Any) -> Iterator[Any]:
+    return (cell.cell_contents for cell in function.__closure__)
 
 
 def breakdown(step: Callable[[], float], count: int) -> str:
     """Our operations by the time they take in a step, and what is left for the rest."""
     step()
-    clock, start = Clock(), time.perf_counter()
-    optimising = 0.0
-    original = mh.AdamW.step
-
-    def timed(self: Any) -> None:
-        nonlocal optimising
-        began = time.perf_counter()
-        original(self)
-        optimising += time.perf_counter() - began
-
-    mh.AdamW.step = timed  # type: ignore[method-assign]
+    clock, original = Clock(), mh.AdamW.step
+    mh.AdamW.step = lambda self: clock.forward("AdamW", lambda: (original(self), None))
+    start = time.perf_counter()
     for _ in range(count):
         step()
-    mh.AdamW.step = original  # type: ignore[method-assign]
     whole = time.perf_counter() - start
+    rest = whole - clock.inner[0]
+    spent = sorted(clock.spent.items(), key=lambda item: -sum(item[1][1:]))
+    spent += [("the tape and the rest", [0, rest, 0]), ("all", [0, whole, 0])]
     rows = [
-        [name, f"{n / count:g}", f"{1e3 * f / count:.2f}", f"{1e3 * b / count:.2f}", ""]
-        for name, (n, f, b) in sorted(clock.spent.items(), key=lambda x: -sum(x[1][1:]))
+        [
+            name,
+            *(f"{x / count:.{d}f}" if x else "" for x, d in ((n, 0), (1e3 * f, 2), (1e3 * b, 2))),
+        ]
+        for name, (n, f, b) in spent
     ]
-    known = sum(f + b for _, f, b in clock.spent.values())
-    rows += [
-        ["AdamW", "1", f"{1e3 * optimising / count:.2f}", "", ""],
-        ["the tape and the rest", "", f"{1e3 * (whole - known - optimising) / count:.2f}", "", ""],
-        ["all", "", f"{1e3 * whole / count:.2f}", "", ""],
-    ]
-    return table(["operation", "calls", "forward, ms", "backward, ms"], [row[:4] for row in rows])
+    return table(["operation", "calls", "forward, ms", "backward, ms"], rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    common.add_options(parser, quick="3 turns")
+    parser = common.arguments(__doc__, quick="3 turns")
     parser.add_argument("--breakdown", action="store_true", help="our operations alone")
     options = parser.parse_args()
     model = mh.GPT(VOCABULARY, context=CONTEXT, **SIZES)
@@ -238,7 +203,8 @@ def main() -> None:
         np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-3)
     text = TITLE
     if not options.breakdown:
-        times = measured(steps, 3 if options.quick else 31)
+        calls = {name: partial(turn, step) for name, step in steps.items()}
+        times = common.take_turns(calls, 3 if options.quick else 31)
         rows = [[name, spread([1e3 * t for t in seen])] for name, seen in times.items()]
         text += table(["library", "a step, ms"], rows)
         if torch:
