@@ -4,6 +4,28 @@ They register with `functional.acceleration`. No result depends on them, only it
 is imported before it is used.
 """
 
-from .availability import unavailable
+from __future__ import annotations
 
-__all__ = ["unavailable"]
+import functools
+import importlib
+import os
+import sys
+
+
+@functools.cache
+def unavailable(*others: str) -> str | None:
+    """Why compiled kernels, and other packages they need, cannot be used; None if they can.
+
+    Imports Numba and the other packages at the first call.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
+        return "NUMBA_DISABLE_JIT is set"
+    for name in ("numba", *others):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # ImportError and more: Numba refuses a NumPy newer than itself
+            return f"{name} cannot be imported: {error}"
+    numba = sys.modules["numba"]
+    if numba.version_info.short < (0, 60):
+        return f"Numba is {numba.__version__}, but kernels need 0.60 or later"
+    return None

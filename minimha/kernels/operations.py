@@ -1,6 +1,6 @@
 """The kernels of `functional` and of the optimisers, registered if Numba can be used."""
 
-from .availability import unavailable
+from . import unavailable
 
 if unavailable() is None:
     from .cpu import elementwise, embedding, linear, norms, softmax  # noqa: F401

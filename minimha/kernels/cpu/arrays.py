@@ -37,6 +37,15 @@ def as_rows(x: Array) -> Array:
     return contiguous(x).reshape(-1, x.shape[-1])
 
 
+def as_indices(x: Any, limit: int) -> Array | None:
+    """A flat copy as int64, which nobody else can change; None unless x is an array of integers
+    from 0 to limit − 1."""
+    if type(x) is not Array or x.dtype.kind not in "iu" or not x.size:
+        return None
+    indices = x.astype(np.int64, order="C").reshape(-1)
+    return indices if indices.min() >= 0 and indices.max() < limit else None
+
+
 def in_chunks(count: int, nbytes: int) -> tuple[Any, ...]:
     """range(count) for a kernel, in chunks for several threads if the arrays have enough bytes."""
     return whole(count, min(threads.number(), count, nbytes // _CHUNK))

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from .attention_tiles import finish_scores
 from .jit import kernel
-from .parallel import distributed
+from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 
 @kernel
-def weights_from_scores(
-    chunk: Any, scores: Any, first: Any, last: Any, rest: Any, bias: Any, scale: Any,
-    t0: int, t1: int,
-) -> None:  # fmt: skip
+def weights_from_scores(chunk, scores, first, last, rest, bias, scale, t0, t1):
     """scores <- softmax(scale · scores + bias) over the visible keys, for scores (B, H, T, S).
 
     The range counts the heads as b · H + h; of each, the queries from t0 to t1.
     """
-    if distributed(chunk):
-        return
     none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
-    for n in range(chunk[0], chunk[1]):
+    for n in range(*share(chunk)):
         b, h = n // heads, n % heads
         begin = first[b % len(first), h % first.shape[1], t0:t1]
         end = last[b % len(last), h % last.shape[1], t0:t1]
@@ -40,17 +34,16 @@ def weights_from_scores(
 
 
 @kernel
-def scores_backward(chunk: Any, weights: Any, dweights: Any, nonfinite: Any) -> None:
+def scores_backward(chunk, weights, dweights, nonfinite):
     """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S). The range counts N.
 
     Sets nonfinite[0] if any result is not finite.
     """
-    if distributed(chunk):
-        return
-    for n in range(chunk[0], chunk[1]):
+    start, stop = share(chunk)
+    for n in range(start, stop):
         row, drow = weights[n], dweights[n]
         mean = dot(row, drow)
         for j in range(len(row)):
             drow[j] = row[j] * (drow[j] - mean)
-    if not is_finite(dweights[chunk[0] : chunk[1]].reshape(-1)):
+    if not is_finite(dweights[start:stop].reshape(-1)):
         nonfinite[0] = True

@@ -27,7 +27,6 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from .matmul import (
     right_of_transpose,
     some_columns,
 )
-from .parallel import distributed
+from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 GRAIN = 32
@@ -51,17 +50,15 @@ least its rows. The width of a tile is a multiple of it as well."""
 
 @kernel
 def forward(
-    chunk: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
-    rest: Any, bias: Any, sink: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
-    origin: int, tile: Any, like: Any, items: Any, out: Any, lse: Any, nonfinite: Any,
-) -> None:  # fmt: skip
+    chunk, q, k, v, heads, first, last, rest, bias, sink, keep, scale, softcap, enlarge, origin,
+    tile, like, items, out, lse, nonfinite,
+):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
     Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key, so that
     exp(scores − lse) is 0.
     """
-    if distributed(chunk):
-        return
+    first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
     sums_of_values = matrix(height, padded_columns(depth_v, like), like)
@@ -69,7 +66,7 @@ def forward(
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
     finite, one = True, like.dtype.type(1)
-    for n_item in range(chunk[0], chunk[1]):
+    for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
         firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
         low, high = key_range(firsts, lasts)
@@ -121,21 +118,18 @@ def forward(
 
 @kernel
 def backward(
-    chunk: Any, q: Any, k: Any, v: Any, heads: Any, first: Any, last: Any,
-    rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any, origin: int,
-    tile: Any, most: int, like: Any, items: Any, out: Any, lse: Any, dout: Any, t0: int, t1: int,
-    dq: Any, dk: Any, dv: Any, dbias: Any, nonfinite: Any,
-) -> None:  # fmt: skip
+    chunk, q, k, v, heads, first, last, rest, bias, keep, scale, softcap, enlarge, origin, tile,
+    most, like, items, out, lse, dout, t0, t1, dq, dk, dv, dbias, nonfinite,
+):  # fmt: skip
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
     `items` are (c, b, g, start, stop): keys of a head that contribute to entry c of dq, for the
     queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries and
     keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
     """
-    if distributed(chunk):
-        return
+    first_item, last_item = share(chunk)
     group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
-    for n_item in range(chunk[0], chunk[1]):
+    for n_item in range(first_item, last_item):
         c, b, g, start, stop = items[n_item]
         for s0 in range(start, stop, most):
             s1 = min(s0 + most, stop)
@@ -163,11 +157,10 @@ def backward(
 
 @kernel
 def tile_backward(
-    q: Any, keys_across: Any, values_across: Any, keys_down: Any, heads: int, first: Any,
-    last: Any, rest: Any, bias: Any, keep: Any, scale: Any, softcap: Any, enlarge: Any,
-    origin: int, tile: Any, like: Any, out: Any, lse: Any, dout: Any, b: int, h: int, t0: int,
-    t1: int, s0: int, s1: int, add: bool, dq: Any, dkeys: Any, dvalues: Any, dbias: Any,
-) -> bool:  # fmt: skip
+    q, keys_across, values_across, keys_down, heads, first, last, rest, bias, keep, scale,
+    softcap, enlarge, origin, tile, like, out, lse, dout, b, h, t0, t1, s0, s1, add, dq, dkeys,
+    dvalues, dbias,
+):  # fmt: skip
     """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
 
     Stores dq, or adds to it if `add`. Returns whether it is finite.
@@ -230,10 +223,7 @@ def tile_backward(
 
 
 @kernel
-def finish_scores(
-    scores: Any, slopes: Any, n: int, b: int, h: int, t: int, s: int, softcap: Any, bias: Any,
-    rest: Any, origin: int, begin: Any, end: Any,
-) -> None:  # fmt: skip
+def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end):
     """Turn scale · Q Kᵀ into scores in place, for the queries from t on and the n keys from s on.
 
     Stores the derivative of the cap in slopes; rest begins with query `origin`. Hidden pairs and
@@ -264,7 +254,7 @@ def finish_scores(
 
 
 @kernel
-def key_range(first: Any, last: Any) -> tuple[int, int]:
+def key_range(first, last):
     """The first and last of the keys that any of several queries sees, empty if there are none."""
     low, high = first[0], last[0]
     for i in range(len(first)):
@@ -273,7 +263,7 @@ def key_range(first: Any, last: Any) -> tuple[int, int]:
 
 
 @kernel
-def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarge: Any) -> None:
+def drop(weights, n, keep, b, h, t, s, enlarge):
     """Apply dropout in place, for the queries from t on and the n keys from s on."""
     if keep.size:
         for i in range(len(weights)):
@@ -283,25 +273,25 @@ def drop(weights: Any, n: int, keep: Any, b: int, h: int, t: int, s: int, enlarg
 
 
 @kernel
-def of_head(x: Any, b: int, h: int) -> Any:
+def of_head(x, b, h):
     """The entry of x, (1 or B, 1 or H, …), for a head."""
     return x[b % x.shape[0], h % x.shape[1]]
 
 
 @kernel
-def of_query(x: Any, b: int, h: int, t: int) -> Any:
+def of_query(x, b, h, t):
     """The row of x, (1 or B, 1 or H, 1 or T, S), for a query."""
     return x[b % x.shape[0], h % x.shape[1], t % x.shape[2]]
 
 
 @kernel
-def flat(x: Any) -> Any:
+def flat(x):
     """x (B, T, H, N) as a matrix."""
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2] * x.shape[3])
 
 
 @kernel
-def head(x: Any, b: int, h: int, heads: int, start: int, stop: int) -> tuple[int, int, int, int]:
+def head(x, b, h, heads, start, stop):
     """The region of `flat` that holds the rows of a head from start to stop. x is (B, T, H, N) or
     (B · H, T, 1, N)."""
     b, h = (b, h) if x.shape[2] == heads else (b * heads + h, 0)
@@ -310,7 +300,7 @@ def head(x: Any, b: int, h: int, heads: int, start: int, stop: int) -> tuple[int
 
 
 @kernel
-def gather(x: Any, region: Any, scale: Any) -> Any:
+def gather(x, region, scale):
     """scale · a region of x."""
     t0, t1, n0, n1 = region
     y = matrix(t1 - t0, n1 - n0, x)
@@ -322,7 +312,7 @@ def gather(x: Any, region: Any, scale: Any) -> Any:
 
 
 @kernel
-def scatter(x: Any, y: Any, region: Any, scale: Any, add: bool) -> None:
+def scatter(x, y, region, scale, add):
     """Store scale · the first rows and columns of x in a region of y, or add to it."""
     t0, t1, n0, n1 = region
     for i in range(t1 - t0):

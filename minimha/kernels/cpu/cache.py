@@ -24,9 +24,11 @@ import numba
 import numpy
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
+from numba.misc.appdirs import AppDirs
 
 _MONTH = 30 * 24 * 3600  # seconds
 _log = logging.getLogger("minimha")
+_warn_once = functools.cache(_log.warning)
 
 
 class KernelCache(NullCache):
@@ -44,13 +46,15 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Keep it, unless it holds addresses that are valid in this process only."""
-        if compiled.library.has_dynamic_globals:
-            return
+        """Keep it, if possible."""
         try:
             _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:
-            _cannot_keep(error)
+            _warn_once(
+                "minimha: compiled kernels cannot be kept (%s), so each process compiles them "
+                "anew; set MINIMHA_CACHE_DIR to a folder that can be written",
+                getattr(error, "strerror", None) or error,
+            )
 
     def _name(self, types: Any, target: Any) -> str:
         cpu = target.codegen().magic_tuple()
@@ -68,10 +72,8 @@ def folder() -> Path:
         caches = Path(ours).expanduser()
     elif numba.config.CACHE_DIR:
         caches = Path(numba.config.CACHE_DIR, "minimha")
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "minimha"
     else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minimha"
+        caches = Path(AppDirs("minimha", appauthor=False).user_cache_dir)
     return caches.absolute() / f"kernels-{_FINGERPRINT}"
 
 
@@ -82,12 +84,11 @@ def _digest(content: bytes) -> str:
 def _fingerprint() -> str:
     """Of all sources of kernels, of what compiles them, and of its settings."""
     versions = sys.version, numpy.__version__, numba.__version__, llvmlite.__version__
-    settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
-    for irrelevant in ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"):
-        settings.pop(irrelevant, None)
+    irrelevant = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
+    names = sorted(k for k in os.environ if k.startswith("NUMBA_") and k not in irrelevant)
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    contents = [_digest(source.read_bytes()) for source in sources]
-    return _digest(repr((versions, sorted(settings.items()), contents)).encode())
+    contents = [source.read_bytes() for source in sources]
+    return _digest(repr((versions, [(k, os.environ[k]) for k in names], contents)).encode())
 
 
 _FINGERPRINT = _fingerprint()
@@ -102,26 +103,10 @@ def _files() -> IndexDataCacheFile:
 def _prepare() -> None:
     """Make the folder, tell the user why this takes a while, and remove other versions' folders in
     which nothing was written for a month."""
-    try:
-        ours = folder()
+    ours = folder()
+    with contextlib.suppress(OSError):  # `save_overload` reports it
         ours.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _log.warning("minimha: compiling kernels for this machine, once (kept in %s)", ours)
         for other in ours.parent.glob("kernels-*"):
             if other != ours and other.stat().st_mtime < time.time() - _MONTH:
                 shutil.rmtree(other, ignore_errors=True)
-    except Exception as error:
-        _cannot_keep(error)
-    else:
-        _log.warning("minimha: compiling kernels for this machine, once (kept in %s)", ours)
-
-
-_errors: list[Exception] = []
-
-
-def _cannot_keep(error: Exception) -> None:
-    if not _errors:
-        _log.warning(
-            "minimha: compiled kernels cannot be kept (%s), so each process compiles them anew; "
-            "set MINIMHA_CACHE_DIR to a folder that can be written",
-            error,
-        )
-    _errors.append(error)

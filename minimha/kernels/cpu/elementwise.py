@@ -11,89 +11,68 @@ from ... import functional
 from .arrays import Array, are_floats, contiguous, flat, in_chunks
 from .exp import exp
 from .jit import kernel, strict_kernel, widest_vectors
-from .parallel import distributed, own
-
-_C, _A = math.sqrt(2 / math.pi), 0.044715
+from .parallel import own, share
 
 
 @functional.acceleration.register("gelu")
 def gelu(x: Array) -> Any:
-    """As `functional.gelu`; only x is saved."""
-    return _gate(x, _gelu, _gelu_backward)
+    """As `functional.gelu`."""
+    c = 2 * math.sqrt(2 / math.pi)
+    return _gate(x, c, c * 0.044715, bound=10)
 
 
 @functional.acceleration.register("silu")
 def silu(x: Array) -> Any:
-    """As `functional.silu`; only x is saved."""
-    return _gate(x, _silu, _silu_backward)
+    """As `functional.silu`."""
+    return _gate(x, 1, 0, bound=80)
 
 
-def _gate(x: Array, forward: Any, backward: Any) -> Any:
+def _gate(x: Array, c1: float, c3: float, bound: float) -> Any:
+    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³; only x is saved.
+
+        dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
+
+    Beyond ±bound g is 0 or 1 to all digits, and e^(−u) would overflow.
+    """
     if not are_floats(x):
         return None
-    x, y = contiguous(x), np.empty(x.shape, x.dtype)
-    forward(in_chunks(x.size, x.nbytes), flat(x), flat(y))
+    x, y, numbers = contiguous(x), np.empty(x.shape, x.dtype), _numbers(x, c1, c3, bound)
+    _gate_forward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(y))
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = np.empty(x.shape, x.dtype)
-        backward(in_chunks(x.size, x.nbytes), flat(x), flat(dy), flat(dx))
+        _gate_backward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(dy), flat(dx))
         return (dx,)
 
     return y, pullback
 
 
+def _numbers(x: Array, *numbers: float) -> tuple[Any, ...]:
+    return tuple(map(x.dtype.type, numbers))
+
+
 @strict_kernel
-def _gelu(chunk, x, y):
-    if distributed(chunk):
-        return
-    x, y = own(x, chunk), own(y, chunk)
+def _gate_forward(chunk, x, numbers, y):
+    part, (c1, c3, bound) = share(chunk), numbers
+    x, y, one = own(x, part), own(y, part), x.dtype.type(1)
     widest_vectors()
-    one, bound = x.dtype.type(1), x.dtype.type(10)
-    b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
     for i in range(x.size):
         z = _clip(x[i], bound)
-        y[i] = _at_least(x[i], -bound) / (one + exp(z * (b1 + b3 * (z * z))))
+        y[i] = _at_least(x[i], -bound) / (one + exp(-z * (c1 + c3 * (z * z))))
 
 
 @strict_kernel
-def _gelu_backward(chunk, x, dy, dx):
-    if distributed(chunk):
-        return
-    x, dy, dx = own(x, chunk), own(dy, chunk), own(dx, chunk)
+def _gate_backward(chunk, x, numbers, dy, dx):
+    part, (c1, c3, bound) = share(chunk), numbers
+    x, dy, dx = own(x, part), own(dy, part), own(dx, part)
+    one, three = x.dtype.type(1), x.dtype.type(3)
     widest_vectors()
-    one, two, bound = x.dtype.type(1), x.dtype.type(2), x.dtype.type(10)
-    b1, b3 = x.dtype.type(-2 * _C), x.dtype.type(-2 * _C * _A)
-    c1, c3 = x.dtype.type(_C), x.dtype.type(3 * _C * _A)
     for i in range(x.size):
         z = _clip(x[i], bound)
         square = z * z
-        gate = one / (one + exp(z * (b1 + b3 * square)))
-        slope = two * gate * (one - gate) * (c1 + c3 * square)
-        dx[i] = dy[i] * (gate + z * slope)
-
-
-@strict_kernel
-def _silu(chunk, x, y):
-    if distributed(chunk):
-        return
-    x, y = own(x, chunk), own(y, chunk)
-    widest_vectors()
-    one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(x.size):
-        y[i] = _at_least(x[i], -bound) / (one + exp(-_clip(x[i], bound)))
-
-
-@strict_kernel
-def _silu_backward(chunk, x, dy, dx):
-    if distributed(chunk):
-        return
-    x, dy, dx = own(x, chunk), own(dy, chunk), own(dx, chunk)
-    widest_vectors()
-    one, bound = x.dtype.type(1), x.dtype.type(80)
-    for i in range(x.size):
-        z = _clip(x[i], bound)
-        gate = one / (one + exp(-z))
-        dx[i] = dy[i] * gate * (one + z * (one - gate))
+        g = one / (one + exp(-z * (c1 + c3 * square)))
+        dg = g * (one - g) * (c1 + three * c3 * square)
+        dx[i] = dy[i] * (g + z * dg)
 
 
 @kernel(forceinline=True)
@@ -103,7 +82,7 @@ def _at_least(x, bound):
 
 @kernel(forceinline=True)
 def _clip(x, bound):
-    x = -bound if x < -bound else x
+    x = _at_least(x, -bound)
     return bound if x > bound else x
 
 
@@ -117,7 +96,7 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
 
     def dropped(a: Array) -> Array:
         y = np.empty(a.shape, a.dtype)
-        _dropout(in_chunks(a.size, a.nbytes), flat(a), flat(keep), 1 - p, flat(y))
+        _dropout(in_chunks(a.size, a.nbytes), flat(a), flat(keep), *_numbers(a, 1 - p), flat(y))
         return y
 
     return dropped(x), lambda dy: (dropped(dy), None)
@@ -125,10 +104,8 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
 
 @strict_kernel
 def _dropout(chunk, x, keep, probability, y):
-    if distributed(chunk):
-        return
-    x, keep, y = own(x, chunk), own(keep, chunk), own(y, chunk)
-    zero, probability = x.dtype.type(0), x.dtype.type(probability)
+    part = share(chunk)
+    x, keep, y, zero = own(x, part), own(keep, part), own(y, part), x.dtype.type(0)
     for i in range(x.size):
         y[i] = x[i] / probability if keep[i] else zero
 
@@ -142,20 +119,17 @@ def adamw(
     if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
         return None
     m, v, new = contiguous(m), contiguous(v), np.empty(p.shape, p.dtype)
-    numbers = (*map(float, betas), float(decay), float(rate), float(eps))
-    _adamw(in_chunks(p.size, 5 * p.nbytes), *map(flat, (p, g, m, v, new)), *numbers)
+    (b1, b2), chunks = betas, in_chunks(p.size, 5 * p.nbytes)
+    numbers = _numbers(p, b1, 1 - b1, b2, 1 - b2, decay, rate, eps)
+    _adamw(chunks, *map(flat, (p, g, m, v, new)), numbers)
     return new, m, v
 
 
 @strict_kernel
-def _adamw(chunk, p, g, m, v, new, beta1, beta2, decay, rate, eps):
-    if distributed(chunk):
-        return
-    p, g, m = own(p, chunk), own(g, chunk), own(m, chunk)
-    v, new = own(v, chunk), own(new, chunk)
-    b1, c1 = p.dtype.type(beta1), p.dtype.type(1 - beta1)
-    b2, c2 = p.dtype.type(beta2), p.dtype.type(1 - beta2)
-    decay, rate, eps = p.dtype.type(decay), p.dtype.type(rate), p.dtype.type(eps)
+def _adamw(chunk, p, g, m, v, new, numbers):
+    part, (b1, c1, b2, c2, decay, rate, eps) = share(chunk), numbers
+    p, g, m, v = own(p, part), own(g, part), own(m, part), own(v, part)
+    new = own(new, part)
     for i in range(p.size):
         m[i] = b1 * m[i] + c1 * g[i]
         v[i] = b2 * v[i] + c2 * (g[i] * g[i])

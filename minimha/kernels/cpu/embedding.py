@@ -7,22 +7,19 @@ from typing import Any
 import numpy as np
 
 from ... import functional
-from .arrays import Array, are_floats, as_rows, in_chunks
+from .arrays import Array, are_floats, as_indices, as_rows, in_chunks
 from .jit import strict_kernel
-from .parallel import distributed
+from .parallel import share
 
 
 @functional.acceleration.register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
     """As `functional.embedding`."""
-    if not are_floats(table) or table.ndim != 2 or type(indices) is not Array:
+    if not are_floats(table) or table.ndim != 2:
         return None
-    if indices.dtype.kind not in "iu" or not indices.size:
+    if (rows := as_indices(indices, len(table))) is None:
         return None
     shape = table.shape
-    rows = indices.astype(np.int64, order="C").reshape(-1)  # a copy, so nobody can change it
-    if rows.min() < 0 or rows.max() >= shape[0]:
-        return None
 
     def pullback(dy: Array) -> tuple[Array, None]:
         dtable = np.zeros(shape, dy.dtype)
@@ -56,10 +53,8 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
 
 @strict_kernel
 def _rotate(chunk, x, cos, sin, interleaved, y):
-    if distributed(chunk):
-        return
     half = cos.shape[1]
-    for i in range(chunk[0], chunk[1]):
+    for i in range(*share(chunk)):
         t = i % len(cos)
         if interleaved:
             for j in range(half):

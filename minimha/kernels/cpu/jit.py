@@ -52,7 +52,7 @@ def widest_vectors(typing):
     """Called in a kernel: LLVM uses vectors of 512 bits if the CPU has them. By itself it does not,
     because they slowed down the first CPUs that had them."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         # past the method of llvmlite, which does not know this attribute
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()

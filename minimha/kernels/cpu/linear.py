@@ -19,7 +19,7 @@ from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
 from .matmul import matrix, multiply, right, right_of_transpose
 from .microkernel import BYTES, ROWS, VECTORS, no_vectors
-from .parallel import distributed, whole
+from .parallel import share, whole
 
 _DEEP, _HIGH = 256, 384
 """The depth of a panel, and how many rows are multiplied by it: a multiple of ROWS on every CPU."""
@@ -75,9 +75,8 @@ def _in_memory(x: Array) -> tuple[Array, bool]:
 
 @kernel
 def _product(chunk, a, a_transposed, b, b_transposed, bias, sums, like, c):
-    if distributed(chunk):
-        return
-    first, last = chunk[0] * ROWS, min(chunk[1] * ROWS, len(c))
+    start, stop = share(chunk)
+    first, last = start * ROWS, min(stop * ROWS, len(c))
     depth, n, width = b.shape[1] if b_transposed else len(b), c.shape[1], like.shape[2]
     tail, border = np.zeros((ROWS, _DEEP), like.dtype), matrix(_HIGH, width, like)
     for m0 in range(first, last, _HIGH):

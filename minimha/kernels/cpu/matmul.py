@@ -12,8 +12,6 @@ has four axes, of which two have length 1. Its product can only be stored in c, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .jit import kernel
@@ -23,7 +21,7 @@ _LINE = 64  # bytes in a cache line
 
 
 @kernel
-def matrix(m: int, n: int, like: Any) -> Any:
+def matrix(m, n, like):
     """An uninitialised (m, n) for a left operand or a result.
 
     Blocks read and write a few rows beyond its end. Those are zeros: uninitialised memory often
@@ -35,7 +33,7 @@ def matrix(m: int, n: int, like: Any) -> Any:
 
 
 @kernel
-def aligned(size: int, like: Any) -> Any:
+def aligned(size, like):
     """An uninitialised (size,) that begins with a cache line: no vector lies in two of them."""
     memory = np.empty(size + _LINE // like.itemsize, like.dtype)
     start = -memory.ctypes.data % _LINE // like.itemsize
@@ -43,7 +41,7 @@ def aligned(size: int, like: Any) -> Any:
 
 
 @kernel
-def padded_columns(n: int, like: Any) -> int:
+def padded_columns(n, like):
     """How many columns a result of n columns needs: those of whole blocks."""
     if like.ndim == 2:
         return n
@@ -51,13 +49,13 @@ def padded_columns(n: int, like: Any) -> int:
 
 
 @kernel
-def padded_rows(m: int, like: Any) -> int:
+def padded_rows(m, like):
     """How many rows a result of m rows needs: those of whole blocks."""
     return m if like.ndim == 2 else -(-m // ROWS) * ROWS
 
 
 @kernel
-def right(x: Any, region: Any, like: Any) -> Any:
+def right(x, region, like):
     """A region (depth, n) of x as a right operand: a copy, or panels (·, depth, width)."""
     t0, t1, n0, n1 = region
     if like.ndim == 2:
@@ -75,7 +73,7 @@ def right(x: Any, region: Any, like: Any) -> Any:
 
 
 @kernel
-def right_of_transpose(x: Any, region: Any, like: Any) -> Any:
+def right_of_transpose(x, region, like):
     """The transpose of a region (n, depth) of a contiguous x as a right operand."""
     t0, t1, n0, n1 = region
     if like.ndim == 2:  # transposed by `multiply`
@@ -99,7 +97,7 @@ def right_of_transpose(x: Any, region: Any, like: Any) -> Any:
 
 
 @kernel
-def _panels(depth: int, n: int, like: Any) -> Any:
+def _panels(depth, n, like):
     """Uninitialised panels for n columns; the last is zeros if they do not fill it."""
     width = like.shape[2]
     count = -(-n // width)
@@ -110,7 +108,7 @@ def _panels(depth: int, n: int, like: Any) -> Any:
 
 
 @kernel
-def some_columns(b: Any, start: int, stop: int) -> Any:
+def some_columns(b, start, stop):
     """Columns of a `right_of_transpose`, from a multiple of the columns of a block."""
     if b.ndim == 4:
         return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
@@ -119,7 +117,7 @@ def some_columns(b: Any, start: int, stop: int) -> Any:
 
 
 @kernel
-def multiply(a: Any, depth: int, b: Any, start: int, c: Any, add: bool) -> None:
+def multiply(a, depth, b, start, c, add):
     """c = a[:, :depth] @ b[start : start + depth], or c plus that.
 
     a (≥ m, ≥ depth), b a right operand, c (m, n). BLAS needs a (m, depth) and b (depth, n).

@@ -12,9 +12,7 @@ are written.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -25,27 +23,25 @@ from numba.extending import intrinsic
 VECTORS = 2
 
 
-@functools.cache  # asking LLVM takes as long as attention over 128 positions
-def no_vectors() -> str | None:
-    """Why blocks are not fast on this CPU, or None if they are."""
-    has = llvm.get_host_cpu_features()
-    fast = has.get("avx512f") or (has.get("avx2") and has.get("fma")) or has.get("neon")
-    return None if fast else "this CPU is not known to multiply and add vectors in one step"
-
-
-def registers() -> tuple[int, int]:
-    """The bytes in a vector of this CPU, and the rows for which it has enough registers."""
+def _registers() -> tuple[int, int, bool]:
+    """The bytes in a vector of this CPU, the rows for which it has enough registers, and whether it
+    multiplies and adds vectors in one step."""
     has = llvm.get_host_cpu_features()
     if has.get("avx512f"):
-        return 64, 12  # 24 of 32 registers hold the result
+        return 64, 12, True  # 24 of 32 registers hold the result
     if has.get("avx2") and has.get("fma"):
-        return 32, 6  # 12 of 16
+        return 32, 6, True  # 12 of 16
     if has.get("neon"):
-        return 16, 12
-    return 16, 6
+        return 16, 12, True
+    return 16, 6, False
 
 
-BYTES, ROWS = registers()
+BYTES, ROWS, _FAST = _registers()
+
+
+def no_vectors() -> str | None:
+    """Why blocks are not fast on this CPU, or None if they are."""
+    return None if _FAST else "this CPU is not known to multiply and add vectors in one step"
 
 
 @intrinsic
@@ -62,7 +58,7 @@ def multiply_block(
         a, number, number, number, b, number, number, number, c, number, number, types.boolean
     )
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add) = arguments
         type_a, type_b, type_c = signature.args[0], signature.args[4], signature.args[8]
         entry = context.get_value_type(type_c.dtype)
@@ -77,25 +73,22 @@ def multiply_block(
         first = ir.IntType(32)(0)
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), length), None)
 
-        def address(type_: Any, array: Any, start: Any) -> Any:
+        def address(type_, array, start):
             return builder.gep(context.make_array(type_)(context, builder, array).data, [start])
 
-        def advance(pointer: Any, steps: Any, length: Any) -> Any:
+        def advance(pointer, steps, length):
             return builder.gep(pointer, [builder.mul(steps, length)])
 
-        def vectors_at(pointer: Any) -> list[Any]:
+        def vectors_at(pointer):
             places = (builder.gep(pointer, [integer(v * length)]) for v in range(VECTORS))
             return [builder.bitcast(place, vector.as_pointer()) for place in places]
 
-        def repeat(pointer: Any) -> Any:
+        def repeat(pointer):
             x = builder.insert_element(anything, builder.load(pointer), first)
             return builder.shuffle_vector(x, anything, everywhere)
 
-        a, b, c = (
-            address(type_a, a, start_a),
-            address(type_b, b, start_b),
-            address(type_c, c, start_c),
-        )
+        starts = (type_a, a, start_a), (type_b, b, start_b), (type_c, c, start_c)
+        a, b, c = (address(*start) for start in starts)
         block = [vectors_at(advance(c, integer(r), row_c)) for r in range(ROWS)]
         sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in block]
         for register in itertools.chain(*sums):
@@ -127,17 +120,17 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
     number = types.intp
     signature = types.void(x, number, number, y, number, number)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         entry = context.get_value_type(signature.args[0].dtype)
         length = BYTES // context.get_abi_sizeof(entry)
         vector = ir.VectorType(entry, length)
 
-        def rows(type_: Any, array: Any, start: Any, row: Any) -> list[Any]:
+        def rows(type_, array, start, row):
             data = context.make_array(type_)(context, builder, array).data
             starts = (builder.add(start, builder.mul(row, row.type(r))) for r in range(length))
             return [builder.bitcast(builder.gep(data, [s]), vector.as_pointer()) for s in starts]
 
-        def select(a: Any, b: Any, places: list[int]) -> Any:
+        def select(a, b, places):
             mask = ir.Constant(ir.VectorType(ir.IntType(32), length), places)
             return builder.shuffle_vector(a, b, mask)
 

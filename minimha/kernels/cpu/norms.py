@@ -10,7 +10,7 @@ import numpy as np
 from ... import functional
 from .arrays import Array, are_floats, as_rows, contiguous, in_chunks
 from .jit import reduction, strict_kernel
-from .parallel import distributed
+from .parallel import share
 
 _BLOCK = 64
 """Rows whose parameter gradients are summed separately, which keeps rounding errors small."""
@@ -37,7 +37,7 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
     shape, x, weight = x.shape, as_rows(x), contiguous(weight)
     y, statistics = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # mean and 1/σ
     chunks = in_chunks(len(x), x.nbytes)
-    _forward(chunks, x, weight, bias, eps, as_rows(y), statistics)
+    _forward(chunks, x, weight, bias, x.dtype.type(eps), as_rows(y), statistics)
 
     def pullback(dy: Array) -> tuple[Array, ...]:
         dx, blocks = np.empty(shape, x.dtype), -(-len(x) // _BLOCK)
@@ -52,11 +52,8 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
 
 @strict_kernel
 def _forward(chunk, x, weight, bias, eps, y, statistics):
-    if distributed(chunk):
-        return
-    zero, one, eps = x.dtype.type(0), x.dtype.type(1), x.dtype.type(eps)
-    width = x.dtype.type(x.shape[1])
-    for i in range(chunk[0], chunk[1]):
+    zero, one, width = x.dtype.type(0), x.dtype.type(1), x.dtype.type(x.shape[1])
+    for i in range(*share(chunk)):
         mean = zero if bias is None else _sum(x[i]) / width
         inverse = one / math.sqrt(_sum_of_squares(x[i], mean) / width + eps)
         statistics[0, i], statistics[1, i] = mean, inverse
@@ -68,10 +65,8 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
 
 @strict_kernel
 def _backward(chunk, x, weight, bias, statistics, dy, dx, sums):
-    if distributed(chunk):
-        return
     zero = x.dtype.type(0)
-    for block in range(chunk[0], chunk[1]):
+    for block in range(*share(chunk)):
         dweight, dbias = sums[0, block], sums[-1, block]
         for i in range(block * _BLOCK, min(len(x), (block + 1) * _BLOCK)):
             mean, inverse = statistics[0, i], statistics[1, i]

@@ -2,9 +2,7 @@
 
     @kernel
     def double(chunk, x):
-        if distributed(chunk):
-            return
-        for i in range(chunk[0], chunk[1]):
+        for i in range(*share(chunk)):
             x[i] *= 2
 
     double(whole(len(x), chunks), x)
@@ -26,9 +24,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
 
 import numba
 import numpy as np
@@ -41,39 +37,38 @@ from numba.extending import intrinsic
 from .. import threads
 from .jit import kernel
 
-WORK, FUNCTION, ARGUMENTS, START, STOP, CHUNKS, DONE, FAILED, BUSY, AWAKE = range(0, 80, 8)
+WORK, FUNCTION, ARGUMENTS, DONE, FAILED, BUSY, AWAKE = range(0, 56, 8)
 """Entries of the board, through which a leader and its helpers communicate, each in a cache line of
-its own: the chunks left; the function that computes a chunk; its arguments; the range; the number
-of chunks, and of those finished; whether one failed; whether there is a leader; how many helpers
-are awake."""
+its own: the chunks left; the function that computes a chunk; its arguments; how many chunks are
+finished, and failed; whether there is a leader; how many helpers are awake."""
 _END, _SEATS = 16, 32
 """Bit positions in WORK of the end of the chunks left and of the number of helpers that may still
 join; the first chunk left is at bit 0. They share a number so that they change together."""
-_CHUNK, _HELPERS = 2**16 - 1, 2**8 - 1
-"""The largest numbers of chunks and of helpers."""
+_MOST = 2**16 - 1
+"""The largest number of chunks."""
 _LOOKS = 10_000
 """How often a helper looks for work before it goes to sleep."""
 
 
-def whole(count: int, chunks: int = 1) -> tuple[int, int, int, np.ndarray]:
+def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
     """range(count) as a kernel's first argument, to be divided into this many chunks.
 
-    (0, count, 0 or the numbers of chunks and helpers, the board). All callers share
+    (0, count, 0 or the number of chunks, the number of helpers, the board). All callers share
     `threads.number()` − 1 helpers. A call never waits for a helper to wake up.
     """
-    chunks = min(chunks, _CHUNK)
-    helpers = min(chunks, threads.number(), _HELPERS + 1) - 1
+    chunks = min(chunks, _MOST)
+    helpers = min(chunks, threads.number()) - 1
     if helpers < 1:
-        return 0, count, 0, _pool.board
+        return 0, count, 0, 0, _pool.board
     _pool.wake(helpers)
-    return 0, count, chunks << 8 | helpers, _pool.board
+    return 0, count, chunks, helpers, _pool.board
 
 
 class _Pool:
     """Helper threads, started when they are first needed."""
 
     def __init__(self) -> None:
-        self.board = np.zeros(80, np.int64)
+        self.board = np.zeros(56, np.int64)
         self.calls: SimpleQueue[None] = SimpleQueue()
         self.size, self.lock = 0, threading.Lock()
 
@@ -81,18 +76,15 @@ class _Pool:
         """Make sure that this many helpers are awake or about to be."""
         with self.lock:
             while self.size < helpers:
-                threading.Thread(
-                    target=_help, args=(self.board, self.calls), name="minimha", daemon=True
-                ).start()
+                threading.Thread(target=self._help, name="minimha", daemon=True).start()
                 self.size += 1
             for _ in range(helpers - int(self.board[AWAKE]) - self.calls.qsize()):
                 self.calls.put(None)
 
-
-def _help(board: np.ndarray, calls: SimpleQueue[None]) -> None:
-    while True:
-        calls.get()
-        serve(board, _LOOKS)
+    def _help(self) -> None:
+        while True:
+            self.calls.get()
+            _serve(self.board)
 
 
 _pool = _Pool()
@@ -101,64 +93,71 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
 
 
 @kernel
-def own(x: Any, chunk: Any) -> Any:
-    """The entries or rows of x that belong to a chunk. Places counted from 0 vectorise better."""
-    return x[chunk[0] : chunk[1]]
+def own(x, part):
+    """The entries of x from part[0] to part[1]. Places counted from 0 vectorise better."""
+    return x[part[0] : part[1]]
 
 
-_INTEGER, _POINTER = ir.IntType(64), ir.IntType(8).as_pointer()
-_CODE = ir.IntType(32)
-_CALL = ir.FunctionType(_CODE, [_POINTER, _INTEGER, _INTEGER])
-"""A function that computes a chunk: (kernel's arguments, start, stop) -> 0, or 1 if it failed."""
+_INTEGER, _POINTER, _CODE = ir.IntType(64), ir.IntType(8).as_pointer(), ir.IntType(32)
+_CALL = ir.FunctionType(_CODE, [_POINTER, _INTEGER])
+"""What computes a chunk: (the kernel's arguments, which chunk) -> 0, or 1 if it failed."""
 
 
 @intrinsic
-def distributed(typing, chunk):
-    """Whether the range was divided, and everything in it is computed: then the kernel returns.
+def share(typing, chunk):
+    """(start, stop) of the part of the range that this call is to compute.
 
-    chunk, (start, stop, division, board), is the kernel's first argument. False if this call is to
-    compute it. While a call is being divided, calls from other threads compute their chunks
-    themselves. Raises MemoryError if a chunk failed, when all others are finished.
+    That part is empty if the range was divided: then everything in it is computed already. While a
+    call is being divided, calls from other threads compute their whole range themselves. Raises
+    MemoryError if a chunk failed, when all others are finished.
     """
-    lead = types.boolean(chunk[3], *[types.int64] * 5)
+    lead = types.int64(types.int64, types.int64, chunk[4], types.int64, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        start, stop, division, board = cgutils.unpack_tuple(builder, given[0])
+    def generate(context, builder, signature, given):
+        start, stop, chunks, helpers, board = cgutils.unpack_tuple(builder, given[0])
         this = builder.function
         held = cgutils.alloca_once(builder, ir.LiteralStructType([x.type for x in this.args]))
-        divide = builder.icmp_signed("!=", division, division.type(0))
-        with builder.if_then(divide, likely=False):
+        begin = cgutils.alloca_once_value(builder, start)
+        with builder.if_then(builder.icmp_signed("!=", chunks, chunks.type(0)), likely=False):
             for n, x in enumerate(this.args):
                 builder.store(x, cgutils.gep_inbounds(builder, held, 0, n))
             addresses = [builder.ptrtoint(x, _INTEGER) for x in (_for_chunk(this, held.type), held)]
             compiled = _lead.get_compile_result(lead)
             context.active_code_library.add_linking_library(compiled.library)
             function = context.declare_function(builder.module, compiled.fndesc)
-            values = board, start, stop, division, *addresses
-            _, well = context.call_conv.call_function(
-                builder, function, lead.return_type, lead.args, values
+            _, outcome = context.call_conv.call_function(
+                builder, function, lead.return_type, lead.args, (chunks, helpers, board, *addresses)
             )
-            with builder.if_then(builder.not_(well), likely=False):
+            computed, failed = (builder.icmp_signed("==", outcome, outcome.type(n)) for n in (1, 2))
+            builder.store(builder.select(computed, stop, start), begin)
+            with builder.if_then(failed, likely=False):
                 text = "a kernel ran out of memory (or, with bounds checked, left an array)"
                 context.call_conv.return_user_exc(builder, MemoryError, (text,))
-        return divide
+        return context.make_tuple(builder, signature.return_type, (builder.load(begin), stop))
 
-    return types.boolean(chunk), generate
+    return types.UniTuple(types.int64, 2)(chunk), generate
 
 
-def _for_chunk(kernel: Any, arguments: Any) -> Any:
+def _for_chunk(kernel, arguments):
     """The _CALL that calls a kernel for a chunk. A kernel's first arguments are where to put its
-    result and an exception, start, stop and division."""
+    result and an exception, start, stop and the number of chunks."""
     function = ir.Function(kernel.module, _CALL, kernel.module.get_unique_name("chunk"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
-    pointer, start, stop = function.args
-    pointer = builder.bitcast(pointer, arguments)
+    pointer = builder.bitcast(function.args[0], arguments)
     values = [
         builder.load(cgutils.gep_inbounds(builder, pointer, 0, n)) for n in range(len(kernel.args))
     ]
+    start, stop, chunks = values[2:5]
+
+    def edge(k):
+        """start + (stop − start) · k / chunks"""
+        distance = builder.mul(builder.sub(stop, start), k)
+        return builder.add(start, builder.sdiv(distance, chunks))
+
+    k = function.args[1]
     values[:2] = [builder.alloca(x.type.pointee) for x in values[:2]]
-    values[2:5] = start, stop, _INTEGER(0)
+    values[2:5] = edge(k), edge(builder.add(k, _INTEGER(1))), _INTEGER(0)
     code = builder.call(kernel, values)
     well = [builder.icmp_signed("==", code, n) for n in (RETCODE_OK, RETCODE_NONE)]
     builder.ret(builder.select(builder.or_(*well), _CODE(0), _CODE(1)))
@@ -166,11 +165,11 @@ def _for_chunk(kernel: Any, arguments: Any) -> Any:
 
 
 @kernel
-def serve(board: Any, looks: int) -> None:
-    """What a helper does while it is awake: help, until there was no work this many times."""
+def _serve(board):
+    """What a helper does while it is awake: help, until there was no work many times."""
     _add(board, AWAKE, 1)
     looked = 0
-    while looked < looks:
+    while looked < _LOOKS:
         work = _load(board, WORK)
         seats = work >> _SEATS if _left(work) else 0
         if seats and _swap(board, WORK, work, work - (1 << _SEATS)):
@@ -183,15 +182,11 @@ def serve(board: Any, looks: int) -> None:
 
 
 @numba.njit
-def _lead(board, start, stop, division, function, arguments):
-    """Divide the range and compute it, with any helpers. Returns whether no chunk failed."""
-    chunks, helpers, failed = division >> 8, division & _HELPERS, 0
-    if not _swap(board, BUSY, 0, 1):  # another thread leads
-        for k in range(chunks):
-            failed |= _do(function, arguments, *_bounds(start, stop, k, chunks))
-        return failed == 0
+def _lead(chunks, helpers, board, function, arguments):
+    """Compute all chunks, with any helpers: 1, or 2 if a chunk failed; or 0 if another leads."""
+    if not _swap(board, BUSY, 0, 1):
+        return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
-    _store(board, START, start), _store(board, STOP, stop), _store(board, CHUNKS, chunks)
     _store(board, DONE, 0), _store(board, FAILED, 0)
     _store(board, WORK, helpers << _SEATS | chunks << _END)
     _compute_chunks(board, False)
@@ -199,7 +194,7 @@ def _lead(board, start, stop, division, function, arguments):
         _yield_core()
     failed = _load(board, FAILED)
     _store(board, BUSY, 0)
-    return failed == 0
+    return 2 if failed else 1
 
 
 @numba.njit
@@ -207,24 +202,16 @@ def _compute_chunks(board, from_back):
     """Compute chunks while any are left. What is on the board is valid until all are done."""
     work = _load(board, WORK)
     while _left(work):
-        k = ((work >> _END) & _CHUNK) - 1 if from_back else work & _CHUNK
+        k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST
         if _swap(board, WORK, work, work - (1 << _END) if from_back else work + 1):
-            start, stop = _load(board, START), _load(board, STOP)
-            chunk = _bounds(start, stop, k, _load(board, CHUNKS))
-            if _do(_load(board, FUNCTION), _load(board, ARGUMENTS), *chunk):
-                _store(board, FAILED, 1)
+            _add(board, FAILED, _do(_load(board, FUNCTION), _load(board, ARGUMENTS), k))
             _add(board, DONE, 1)
         work = _load(board, WORK)
 
 
-@numba.njit
-def _bounds(start, stop, k, chunks):
-    return start + (stop - start) * k // chunks, start + (stop - start) * (k + 1) // chunks
-
-
 @numba.njit(inline="always")
 def _left(work):
-    return work & _CHUNK < (work >> _END) & _CHUNK
+    return work & _MOST < (work >> _END) & _MOST
 
 
 if sys.platform == "win32":  # untested
@@ -237,49 +224,38 @@ else:
 
 
 @intrinsic
-def _do(typing, function, arguments, start, stop):
+def _do(typing, function, arguments, k):
     """Compute a chunk; 1 if it failed."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        function, arguments, start, stop = values
-        function = builder.inttoptr(function, _CALL.as_pointer())
-        return builder.call(function, [builder.inttoptr(arguments, _POINTER), start, stop])
+    def generate(context, builder, signature, values):
+        function = builder.inttoptr(values[0], _CALL.as_pointer())
+        return builder.call(function, [builder.inttoptr(values[1], _POINTER), values[2]])
 
-    return types.int32(*[types.int64] * 4), generate
-
-
-def _atomic(board: Any, result: Any, operands: int, do: Callable[..., Any]) -> Any:
-    """do(builder, pointer to an entry of the board, *operands), in one step for all threads."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        array, place, *values = given
-        array = context.make_array(signature.args[0])(context, builder, array)
-        value = do(builder, builder.gep(array.data, [place]), *values)
-        return context.get_dummy_value() if result is types.void else value
-
-    return result(board, types.intp, *[types.int64] * operands), generate
+    return types.int32(*[types.int64] * 3), generate
 
 
-@intrinsic
-def _load(typing, board, place):
-    return _atomic(board, types.int64, 0, lambda b, at: b.load_atomic(at, "acquire", 8))
+def _atomic(result, do):
+    """An intrinsic of the board, an entry and values: do(builder, pointer to the entry, *values),
+    in one step for all threads."""
+
+    @intrinsic
+    def access(typing, board, entry, *values):
+        def generate(context, builder, signature, given):
+            array = context.make_array(board)(context, builder, given[0])
+            pointer = builder.gep(array.data, [given[1]])
+            value = do(builder, pointer, *cgutils.unpack_tuple(builder, given[2]))
+            return context.get_dummy_value() if result is types.void else value
+
+        numbers = types.StarArgTuple.from_types([types.int64] * len(values))
+        return result(board, types.intp, numbers), generate
+
+    return access
 
 
-@intrinsic
-def _store(typing, board, place, value):
-    return _atomic(board, types.void, 1, lambda b, at, x: b.store_atomic(x, at, "release", 8))
-
-
-@intrinsic
-def _add(typing, board, place, value):
-    return _atomic(board, types.int64, 1, lambda b, at, x: b.atomic_rmw("add", at, x, "seq_cst"))
-
-
-@intrinsic
-def _swap(typing, board, place, old, new):
-    """Replace old by new; returns whether it was old."""
-
-    def swap(b: Any, at: Any, old: Any, new: Any) -> Any:
-        return b.extract_value(b.cmpxchg(at, old, new, "seq_cst", "seq_cst"), 1)
-
-    return _atomic(board, types.boolean, 2, swap)
+_load = _atomic(types.int64, lambda b, at: b.load_atomic(at, "acquire", 8))
+_store = _atomic(types.void, lambda b, at, x: b.store_atomic(x, at, "release", 8))
+_add = _atomic(types.int64, lambda b, at, x: b.atomic_rmw("add", at, x, "seq_cst"))
+_swap = _atomic(  # (old, new) -> whether the entry was old, and is new now
+    types.boolean,
+    lambda b, at, old, new: b.extract_value(b.cmpxchg(at, old, new, "seq_cst", "seq_cst"), 1),
+)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
 
 from .exp import exp
-from .jit import FAST, kernel, widest_vectors
+from .jit import kernel, reduction, widest_vectors
 
 
 @kernel(forceinline=True)
-def row_max(row: Any) -> Any:
+def row_max(row):
     """The largest entry, or NaN if there is one.
 
     A NaN with its sign bit set may give another entry above −∞ instead; exp(row − maximum) is NaN
@@ -61,8 +60,8 @@ def _compiled_from_bits(x):
     return lambda x: np.int64(x).view(np.float64)
 
 
-@kernel(fastmath={*FAST, "reassoc"}, forceinline=True)
-def exp_minus(row: Any, peak: Any) -> Any:
+@reduction
+def exp_minus(row, peak):
     """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
     widest_vectors()
     y = row.dtype.type(0)
@@ -74,14 +73,14 @@ def exp_minus(row: Any, peak: Any) -> Any:
 
 
 @kernel
-def scale_by(row: Any, factor: Any) -> None:
+def scale_by(row, factor):
     """row <- row · factor."""
     for j in range(len(row)):
         row[j] *= factor
 
 
 @kernel
-def is_finite(row: Any) -> bool:
+def is_finite(row):
     """Whether no entry is NaN or infinite: the exponents of those have all bits set. (The compiler
     would take the sum of all x − x to be 0.)"""
     widest_vectors()
@@ -92,8 +91,8 @@ def is_finite(row: Any) -> bool:
     return most < infinite
 
 
-@kernel(fastmath={*FAST, "reassoc"})
-def dot(row: Any, other: Any) -> Any:
+@reduction
+def dot(row, other):
     """Σ row · other, in any order that is fast, always the same for a length."""
     y = row.dtype.type(0)
     for j in range(len(row)):

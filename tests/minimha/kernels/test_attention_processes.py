@@ -85,7 +85,6 @@ import llvmlite.binding as llvm
 features = llvm.get_host_cpu_features
 llvm.get_host_cpu_features = lambda: dict.fromkeys(sys.argv[1:], True)
 from minimha.kernels.cpu import microkernel
-microkernel.no_vectors()
 llvm.get_host_cpu_features = features
 """
 

@@ -1,12 +1,10 @@
 """Compiled kernels are kept for the next process, and whatever happens to their files, they work."""
 
-import logging
 import os
 import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 
 import pytest
 
@@ -38,15 +36,13 @@ WRITABLE = (
 
 
 @pytest.fixture
-def toy(monkeypatch, tmp_path, caplog):
+def toy(monkeypatch, tmp_path):
     """A module of the package with kernels, which are kept in a new folder."""
-    cache._prepare.cache_clear(), cache._errors.clear()
+    cache._prepare.cache_clear(), cache._warn_once.cache_clear()
     monkeypatch.setenv("MINIMHA_CACHE_DIR", str(tmp_path / "cache"))
-    caplog.set_level(logging.WARNING, "minimha")
     module = types.ModuleType("minimha.kernels.toy")
-    exec(TOY, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
+    return load(module)
 
 
 def load(toy):
@@ -60,16 +56,16 @@ def compiled(toy):
     return sum(sum(kernel.stats.cache_misses.values()) for kernel in (toy.doubled, toy.last))
 
 
-def test_a_kernel_and_those_it_calls_are_compiled_once_for_each_type(toy):
+def test_a_kernel_and_those_it_calls_are_compiled_once_for_each_type(toy, caplog):
     assert (toy.last((2, 3)), compiled(toy)) == (6, 2)
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
     assert (load(toy).last((2.0, 3.5)), compiled(toy)) == (7.0, 2)
+    text = f"minimha: compiling kernels for this machine, once (kept in {cache.folder()})"
+    assert caplog.messages == [text]
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda content: b"", lambda content: content[: len(content) // 2], lambda content: bytes(99)],
-    ids=["empty", "truncated", "zeros"],
+    "damage", [lambda content: b"", lambda content: content[: len(content) // 2]]
 )
 def test_a_damaged_file_is_replaced(toy, damage):
     toy.last((2, 3))
@@ -79,19 +75,8 @@ def test_a_damaged_file_is_replaced(toy, damage):
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
 
 
-@pytest.mark.parametrize(
-    "home",
-    [
-        {"MINIMHA_CACHE_DIR": "/dev/null/here"},
-        {"MINIMHA_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/dev/null"},
-    ],
-)
-def test_where_nothing_can_be_kept_kernels_work_and_one_line_says_so(
-    toy, home, monkeypatch, caplog
-):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    for name, value in home.items():
-        monkeypatch.setenv(name, value)
+def test_where_nothing_can_be_kept_kernels_work_and_one_line_says_so(toy, monkeypatch, caplog):
+    monkeypatch.setenv("MINIMHA_CACHE_DIR", "/dev/null/here")
     assert toy.last((2, 3)) == 6
     (line,) = caplog.messages
     assert line.endswith(WRITABLE)
@@ -104,14 +89,7 @@ def test_a_full_disk_is_reported(toy, monkeypatch, caplog):
     monkeypatch.setattr(cache.IndexDataCacheFile, "_save_data", write)
     assert toy.last((2, 3)) == 6
     assert [line.endswith(WRITABLE) for line in caplog.messages] == [False, True]
-
-
-def test_compiling_is_announced_once_and_finding_is_not(toy, caplog):
-    toy.last((2, 3)), toy.last((2.0,))
-    text = f"minimha: compiling kernels for this machine, once (kept in {cache.folder()})"
-    assert caplog.messages == [text]
-    load(toy).last((2, 3))
-    assert len(caplog.messages) == 1
+    assert "(No space left on device)" in caplog.text
 
 
 def test_folders_without_new_files_for_a_month_go_and_nothing_else(toy):
@@ -147,23 +125,16 @@ def test_each_state_of_sources_and_settings_has_a_folder_of_its_own(tmp_path, mo
     assert cache._fingerprint() == states[-1]
 
 
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({}, "home/.cache/minimha"),
-        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/minimha"),
-        ({"XDG_CACHE_HOME": "{}/xdg", "NUMBA_CACHE_DIR": "{}/numba"}, "numba/minimha"),
-        ({"NUMBA_CACHE_DIR": "{}/numba", "MINIMHA_CACHE_DIR": "~/ours"}, "home/ours"),
-    ],
-)
-@pytest.mark.skipif(sys.platform == "win32", reason="there it is LOCALAPPDATA")
-def test_where_kernels_are_kept(monkeypatch, tmp_path, environment, folder):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("XDG_CACHE_HOME", "MINIMHA_CACHE_DIR"):
-        monkeypatch.setenv(name, environment.get(name, "").format(tmp_path))
-    numbas = environment.get("NUMBA_CACHE_DIR", "").format(tmp_path)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", numbas)
-    assert cache.folder().parent == tmp_path / folder
+def test_where_kernels_are_kept(monkeypatch, tmp_path):
+    monkeypatch.delenv("MINIMHA_CACHE_DIR", raising=False)
+    for name in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / "users"))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    assert (tmp_path / "users") in cache.folder().parents
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "numba"))
+    assert cache.folder().parent == tmp_path / "numba" / "minimha"
+    monkeypatch.setenv("MINIMHA_CACHE_DIR", str(tmp_path / "ours"))
+    assert cache.folder().parent == tmp_path / "ours"
 
 
 def process(code, **environment):
@@ -175,20 +146,26 @@ def process(code, **environment):
     return done.stdout
 
 
+CODE = """
+from numpy import float32
+from minimha.kernels.cpu.exp import exp32
+print(exp32(float32(0)), sum(exp32.stats.cache_misses.values()))
+"""
+
+
 def test_the_next_process_finds_a_kernel_on_this_cpu_and_no_other_does(tmp_path):
-    code = "from numpy import float32; from minimha.kernels.cpu.exp import exp32 as exp; print(exp(float32(0)), sum(exp.stats.cache_misses.values()))"
     folder = {"MINIMHA_CACHE_DIR": str(tmp_path)}
-    assert process(code, **folder) == "1.0 1\n"
-    assert process(code, **folder) == "1.0 0\n"
+    assert process(CODE, **folder) == "1.0 1\n"
+    assert process(CODE, **folder) == "1.0 0\n"
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert process(code, **folder, **other) == "1.0 1\n"
+    assert process(CODE, **folder, **other) == "1.0 1\n"
 
 
 @pytest.mark.thorough
 def test_a_numba_that_keeps_kernels_in_another_way_still_compiles(tmp_path):
-    code = "import numba.core.caching as c; del c.IndexDataCacheFile\nfrom minimha.kernels.cpu.exp import exp32; import numpy; print(exp32(numpy.float32(0)))"
-    assert process(code, MINIMHA_CACHE_DIR=str(tmp_path)) == "1.0\n"
-    assert not list(Path(tmp_path).iterdir())
+    another = "import numba.core.caching as c; del c.IndexDataCacheFile"
+    assert process(another + CODE, MINIMHA_CACHE_DIR=str(tmp_path)) == "1.0 1\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -198,20 +175,17 @@ def why():
     unavailable.cache_clear()
 
 
-def test_kernels_can_be_used_here(why):
-    assert why() is None
-
-
 @pytest.mark.parametrize("name", ["numba", "scipy", "threadpoolctl"])
 def test_a_missing_package_is_named(why, monkeypatch, name):
+    assert why() is None
     monkeypatch.setitem(sys.modules, name, None)
+    why.cache_clear()
     assert why("scipy", "threadpoolctl").startswith(f"{name} cannot be imported: ")
 
 
 def test_a_numba_that_is_too_old_or_switched_off_is_named(why, monkeypatch):
     monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 59)))
-    monkeypatch.setattr(numba, "__version__", "0.59.1")
-    assert why() == "Numba is 0.59.1, but kernels need 0.60 or later"
+    assert why().endswith(", but kernels need 0.60 or later")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     why.cache_clear()
     assert why() == "NUMBA_DISABLE_JIT is set"

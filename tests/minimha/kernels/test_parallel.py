@@ -20,9 +20,7 @@ from minimha.kernels.cpu.jit import kernel
 
 @kernel
 def count_up(chunk, x):
-    if parallel.distributed(chunk):
-        return
-    for i in range(chunk[0], chunk[1]):
+    for i in range(*parallel.share(chunk)):
         x[i] += 1
         parallel._yield_core()
 
@@ -30,19 +28,16 @@ def count_up(chunk, x):
 @kernel
 def meet(chunk, arrived, parties):
     """Each chunk waits until all have begun, which takes as many threads."""
-    if parallel.distributed(chunk):
-        return
-    parallel._add(arrived, 0, 1)
-    while parallel._load(arrived, 0) < parties:
-        parallel._yield_core()
-    parallel._add(arrived, 8, 1)
+    for _ in range(*parallel.share(chunk)):
+        parallel._add(arrived, 0, 1)
+        while parallel._load(arrived, 0) < parties:
+            parallel._yield_core()
+        parallel._add(arrived, 8, 1)
 
 
 @kernel(boundscheck=True)
 def fill(chunk, x, bad):
-    if parallel.distributed(chunk):
-        return
-    for i in range(chunk[0], chunk[1]):
+    for i in range(*parallel.share(chunk)):
         x[i + (len(x) if i == bad else 0)] = 1
 
 
@@ -122,7 +117,7 @@ from minimha.kernels.cpu import elementwise, parallel
 logging.getLogger("minimha").setLevel("ERROR")
 def work():
     x, y = np.ones((2, 100), "f4")
-    elementwise._silu(parallel.whole(100, 10), x, y)
+    elementwise._gate_forward(parallel.whole(100, 10), x, (np.float32(1), np.float32(0), np.float32(80)), y)
     return int((y < 0.8).sum())
 print(threading.active_count(), work(), threading.active_count())
 atexit.register(lambda: print("late", work()))
