@@ -11,11 +11,10 @@ from minimha import ops
 from minimha_autograd import debug
 
 CHANGES = {
-    "through the Tensor": lambda base, array, early, x: x.data,
-    "through the array under it": lambda base, array, early, x: array,
-    "through its base": lambda base, array, early, x: base,
-    "through an earlier view": lambda base, array, early, x: early,
-    "through a later view": lambda base, array, early, x: x.data[1:],
+    "through the Tensor": lambda base, array, x: x.data,
+    "through the array under it": lambda base, array, x: array,
+    "through its base": lambda base, array, x: base,
+    "through a view": lambda base, array, x: x.data[1:],
 }
 
 
@@ -24,24 +23,12 @@ CHANGES = {
 def test_a_change_of_a_saved_array_is_seen(change, size):
     base = np.linspace(1, 2, size + 2)
     array = base[:size]
-    early = array[1:3]
     x, w = mh.Tensor(array, requires_grad=True), mh.Tensor(np.ones(size), requires_grad=True)
     y = (x * w).sum()
-    change(base, array, early, x)[:] *= 3
-    if size >= 1000 and early is change(base, array, early, x):
-        return  # two entries of many: what the cheap form can miss
+    change(base, array, x)[:] *= 3
     with pytest.raises(RuntimeError, match=r"multiply saved .* changed in place after the forward"):
         y.backward()
     assert x.grad is w.grad is None
-
-
-def test_a_change_of_the_value_is_seen_where_the_value_was_saved():
-    x = mh.Tensor(np.ones(3), requires_grad=True)
-    y = x.tanh()
-    z = y.sum()
-    y.data[0] = 5
-    with pytest.raises(RuntimeError, match="tanh saved an array for the backward pass, and it was"):
-        z.backward()
 
 
 def test_a_change_of_what_nobody_saved_is_harmless():
@@ -62,46 +49,51 @@ def test_an_update_between_two_backwards_of_one_graph_is_seen():
         y.backward()
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["list", "dict", "inner function", "partial", "default", "default by name", "composed"],
-)
-def test_what_a_pullback_saved_is_found_wherever_it_is(how):
+class Doubles:
+    def __init__(self, x):
+        self.x = x
+
+    def __call__(self, dy):
+        return (2 * dy + 0 * self.x,)
+
+    def method(self, dy):
+        return self(dy)
+
+
+def doubling(kept):
+    return lambda dy: (2 * dy, kept)[:1]
+
+
+def by_another_operation(x):
+    pullback = ops.multiply.with_pullback(x, x)[1]
+    return lambda dy: (sum(pullback(dy)),)
+
+
+PULLBACKS = {
+    "in a list": lambda x: doubling([x]),
+    "in a dictionary": lambda x: doubling({"x": [x]}),
+    "by an inner function": lambda x: doubling(lambda: x),
+    "by another operation": by_another_operation,
+    "as a default": lambda x: lambda dy, x=x: (2 * dy,),
+    "as a default by name": lambda x: lambda dy, *, x=x: (2 * dy,),
+    "in a partial": lambda x: functools.partial(lambda x, dy: (2 * dy,), x),
+    "in a callable": Doubles,
+    "by a method": lambda x: Doubles(x).method,
+}
+
+
+@pytest.mark.parametrize("pullback", PULLBACKS.values(), ids=PULLBACKS)
+def test_what_a_pullback_saved_is_found_wherever_it_is(pullback):
     @mh.operation
     def double(x):
-        kept = [x, {"x": x}]
-
-        def inner(dy):
-            return 2 * dy + 0 * x
-
-        def with_default(dy, x=x):
-            return (2 * dy,)
-
-        def with_default_by_name(dy, *, x=x):
-            return (2 * dy,)
-
-        def through(dy):
-            return (inner(dy),)
-
-        pullback = {
-            "list": lambda dy: (2 * dy + 0 * kept[0],),
-            "dict": lambda dy: (2 * dy + 0 * kept[1]["x"],),
-            "inner function": through,
-            "partial": functools.partial(lambda x, dy: (2 * dy,), x),
-            "default": with_default,
-            "default by name": with_default_by_name,
-            "composed": ops.multiply.with_pullback(x, x)[1],
-        }[how]
-        if how == "composed":
-            return 2 * x, lambda dy: (pullback(dy)[0],)
-        return 2 * x, pullback
+        return 2 * x, pullback(x)
 
     x = mh.Tensor(np.ones(3), requires_grad=True)
     y = double(x).sum()
+    y.backward(retain_graph=True)
+    np.testing.assert_array_equal(x.grad, 2)
     x.data[1] = 4
-    with pytest.raises(
-        RuntimeError, match="multiply saved" if how == "composed" else "double saved"
-    ):
+    with pytest.raises(RuntimeError, match=r"(double|multiply) saved"):
         y.backward()
 
 
@@ -160,30 +152,3 @@ def test_what_a_gradient_does_not_depend_on_may_change():
         y = f(x).sum()
         x.data += 1.0
         y.backward()
-
-
-def test_a_pullback_may_be_any_callable():
-    class Doubles:
-        def __init__(self, x):
-            self.x = x
-
-        def __call__(self, dy):
-            return (2 * dy + 0 * self.x,)
-
-        def method(self, dy):
-            return self(dy)
-
-    for bound in (False, True):
-
-        @mh.operation
-        def double(x):
-            pullback = Doubles(x)
-            return 2 * x, pullback.method if bound else pullback  # noqa: B023
-
-        x = mh.Tensor(np.ones(3), requires_grad=True)
-        double(x).sum().backward()
-        np.testing.assert_array_equal(x.grad, 2)
-        y = double(x).sum()
-        x.data[:] = 4
-        with pytest.raises(RuntimeError, match="double saved"):
-            y.backward()
