@@ -64,7 +64,7 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
         text = f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
         why = "forward, so its gradient is a sum over all the places where it was used"
         return Cause("unsummed", text + why)
-    return Cause(UNEXPLAINED, f"a gradient has the shape of its argument, {right.shape}")
+    return Cause(UNEXPLAINED, f"a gradient must have the shape of its argument, {right.shape}")
 
 
 def _swapped(name: str) -> Cause:

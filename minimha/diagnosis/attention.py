@@ -133,7 +133,7 @@ def _softmax_mistakes(
         return np.asarray(a.sum(axis=axis, keepdims=True))
 
     formula = "P · (dP − Σ P · dP)"
-    right = f"right is {formula}, with the sum over the row"
+    right = f"correct: {formula}, with the sum over the row"
     known = [
         ("softmax-row-term", p * dp, "P · dP, without the sum that each row shares"),
         ("softmax-row-term", p * (dp - row(dp)), "P · (dP − Σ dP): the P in the sum is missing"),

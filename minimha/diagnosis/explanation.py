@@ -75,8 +75,7 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
         if finding.chapter:
             lines.append(aligned("read", f"chapter {finding.chapter}"))
     if rest := [f.node for f in diagnosis.findings if f not in shown]:
-        verb = "is" if len(rest) == 1 else "are"
-        lines.append(f"Wrong as well, and not explained, {verb} {listed(rest)}.")
+        lines.append(f"Also wrong, and not explained: {listed(rest)}")
     advice = _advice(trace, diagnosis)
     lines += [textwrap.fill(line, 80, break_on_hyphens=False) for line in advice]
     return "\n".join(lines), diagnosis
@@ -106,16 +105,18 @@ def _guess(trace: Trace, name: str) -> Cause:
             except Exception as error:  # the facts have to reach the reader in any case
                 text = f"no guess by {signature.__name__} at {step}: {error!r}"
                 warnings.warn(text, RuntimeWarning, 2)
-    return Cause(UNEXPLAINED, "no mistake that is known here: the facts above are all there is")
+    return Cause(UNEXPLAINED, "none of the known mistakes: the facts above are all there is")
 
 
 def _location(trace: Trace, finding: Finding) -> str:
     """Where the fault is, in words."""
     name, after = finding.node, listed(finding.after)
     right = f"gradient of {after} is" if len(finding.after) == 1 else f"gradients of {after} are"
-    text = f"between {name} and {after}: the {right} right, that of {name} not"
+    text = f"between {name} and {after}: the {right} right, that of {name} is not"
     unknown = trace.between(name)
-    return text + (f"; no gradient is returned of {listed(unknown)}, in between" if unknown else "")
+    return text + (
+        f"; no gradient is returned for {listed(unknown)}, in between" if unknown else ""
+    )
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
@@ -123,23 +124,24 @@ def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
     tapped = [n for n in trace.targets if n not in trace.inputs]
     if trace.unknown:
         yield (
-            f"The pullback returns a gradient of {listed(trace.unknown)}, which no tap is called "
-            f"with; tapped: {listed(tapped) or 'nothing'}"
+            f"The pullback returns a gradient for {listed(trace.unknown)}, but tap is never called "
+            f"with that name; tapped: {listed(tapped) or 'nothing'}"
         )
     if trace.unused:
         name = trace.unused[0]
         yield (
-            f"Nothing depends on what tap returned for {listed(trace.unused)}: go on with it, "
+            f"Nothing depends on what tap returned for {listed(trace.unused)}: compute with it, "
             f'{name} = tap("{name}", {name})'
         )
     if trace.silent:
         yield (
-            "The pullback returns no gradients of intermediates: let it return, after those of the "
-            f'inputs, a dictionary, {{"{tapped[0]}": d{tapped[0]}, …}}'
+            "The pullback returns no gradients of intermediates: after those of the inputs it must "
+            f'return a dictionary, {{"{tapped[0]}": d{tapped[0]}, …}}'
         )
     if not trace.located and diagnosis.cause == UNEXPLAINED:
         yield (
-            "The check saw the gradients of the inputs only. To have the step located, pass what "
-            'is between through a keyword tap, scores = tap("scores", scores), and return its '
-            'gradient, {"scores": dscores}, after those of the inputs: see help(mh.gradcheck)'
+            "The check sees only the gradients of the inputs. To find the step at fault, it needs "
+            'those of intermediates: pass them through a keyword tap, scores = tap("scores", '
+            'scores), and return {"scores": dscores} after the other gradients. See '
+            "help(mh.gradcheck)"
         )

@@ -94,10 +94,10 @@ def norm(step: Step) -> Cause | None:
 
 
 _LAYER_NORM = (
-    "right is dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ, "
+    "correct: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ, "
     "since mean and σ depend on x"
 )
-_RMS_NORM = "right is dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ, since σ depends on x"
+_RMS_NORM = "correct: dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ, since σ depends on x"
 
 
 def _mean(a: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def target(step: Step) -> Cause | None:
         return None
     return Cause(
         "target-missing",
-        "the 1 is not subtracted at the target: right is dlogits = softmax(logits) − one-hot",
+        "the 1 is not subtracted at the target: correct: dlogits = softmax(logits) − one-hot",
     )
 
 
