@@ -1,4 +1,4 @@
-"""Masks drawn for a shape, alone and combined.
+"""Masks drawn for a shape, alone and combined, and one of each kind.
 
 Each kind draws a mask and the rule (place, i, j) that it stands for, in which place is (…, h).
 """
@@ -114,3 +114,24 @@ def by_hand(shape, rule):
     for *place, i, j in np.ndindex(*shape):
         seen[*place, i, j] = rule(tuple(place), i, j)
     return seen
+
+
+def kinds(place=np.asarray):
+    """A mask of each kind, made of arrays of a library."""
+    m, valid = mh.masks, np.array([[1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=bool)
+    ids, few = (
+        np.array([[7, 7, 2, 2, 2, 5], [1, 2, 1, 2, 1, 2]]),
+        np.array([[1, 1, 2, 2], [3, 1, 2, 9]]),
+    )
+    return {
+        "causal": m.causal(offset=1),
+        "window": m.sliding_window(2, 1, align="bottom-right"),
+        "window, open": m.sliding_window(None, None, offset=0),
+        "padding": m.padding(place(np.array([3, 6]))),
+        "keys": m.keys(place(valid)),
+        "documents": m.documents(place(ids)),
+        "documents, two": m.documents(place(few), place(np.arange(12).reshape(2, 6))),
+        "prefix": m.prefix(2),
+        "prefixes": m.prefix(mh.Tensor(place(np.array([1, 4])))),
+        "dense": m.dense(place(np.arange(24).reshape(4, 6) % 5 == 0)),
+    }

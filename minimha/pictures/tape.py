@@ -158,9 +158,9 @@ def _arrange(rows: list[list[_Box]]) -> None:
             row.sort(key=lambda box: box.x)
             for place, box in enumerate(row):
                 box.x = place - len(row) / 2
-    spans = [sum(box.width + _GAP for box in row) for row in rows]
-    for row, span in zip(rows, spans, strict=True):
-        left = (max(spans) - span) / 2 + _GAP
+    widths = [sum(box.width + _GAP for box in row) for row in rows]
+    for row, width in zip(rows, widths, strict=True):
+        left = (max(widths) - width) / 2 + _GAP
         for box in row:
             box.x = left + box.width / 2
             left += box.width + _GAP

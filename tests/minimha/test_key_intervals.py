@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from drawn_masks import KINDS_DRAWN, by_hand, drawn, possible, shapes, single
+from drawn_masks import KINDS_DRAWN, by_hand, drawn, kinds, possible, shapes, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,29 +152,15 @@ def test_what_resolve_refuses_is_refused_here_in_the_same_words(mask):
     assert (type(one.value), str(one.value)) == (type(other.value), str(other.value))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (2, 3, 0, 6), (2, 3, 4, 0), (0, 3, 4, 4), (4, 6)])
-def test_intervals_are_made_where_the_query_lives(shape, place):
-    (*lead, t, s), batch, rng = shape, shape[:-3], np.random.default_rng(3)
-    query, key = (place(np.zeros((*lead, n, D))) for n in (t, s))
-
-    def draw(high, *n):
-        return rng.integers(0, high, (*batch, *n))
-
-    every = [
-        m.causal(offset=1),
-        m.padding(draw(s + 1)),
-        m.keys(draw(2, s) > 0),
-        m.documents(draw(3, t), draw(3, s)),
-        m.documents(np.sort(draw(3, t)), np.sort(draw(3, s))),
-        m.dense(rng.integers(0, 2, (t, 1)) > 0),
-        m.dense(np.True_),
-    ]
-    every += [~every[0], every[0] & every[2], every[0] | m.prefix(2)]
-    for mask in every:
-        start, stop, inside = m.key_intervals(mask, query, key)
+@pytest.mark.parametrize("name", kinds())
+def test_intervals_are_made_where_the_query_lives(name, place):
+    shape, mask = (B, H, T, S), kinds(place)[name]
+    query, key = (place(np.zeros((B, H, n, D))) for n in (T, S))
+    for combined in (mask, ~mask, mask & m.causal(offset=1), mask | m.prefix(2)):
+        start, stop, inside = m.key_intervals(combined, query, key, offset=1)
         for x in (start, stop):
             assert backend.namespace(x) is place.xp
             assert x.device == query.device
         found = m.KeyIntervals(backend.to_numpy(start), backend.to_numpy(stop), inside)
-        expected = np.broadcast_to(mask.array(shape), shape)
-        np.testing.assert_array_equal(seen_by(found, shape), expected)
+        expected = np.broadcast_to(combined.array(shape, offset=1), shape)
+        np.testing.assert_array_equal(seen_by(found, shape, offset=1), expected)

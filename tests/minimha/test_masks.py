@@ -4,34 +4,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from drawn_masks import by_hand, drawn
+from drawn_masks import by_hand, drawn, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minimha as mh
 from minimha_autograd import backend
-
-
-def kinds(place=np.asarray):
-    """A mask of each kind, made of arrays of a library."""
-    m, valid = mh.masks, np.array([[1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=bool)
-    ids, few = (
-        np.array([[7, 7, 2, 2, 2, 5], [1, 2, 1, 2, 1, 2]]),
-        np.array([[1, 1, 2, 2], [3, 1, 2, 9]]),
-    )
-    return {
-        "causal": m.causal(offset=1),
-        "window": m.sliding_window(2, 1, align="bottom-right"),
-        "window, open": m.sliding_window(None, None, offset=0),
-        "padding": m.padding(place(np.array([3, 6]))),
-        "keys": m.keys(place(valid)),
-        "documents": m.documents(place(ids)),
-        "documents, two": m.documents(place(few), place(np.arange(12).reshape(2, 6))),
-        "prefix": m.prefix(2),
-        "prefixes": m.prefix(mh.Tensor(place(np.array([1, 4])))),
-        "dense": m.dense(place(np.arange(24).reshape(4, 6) % 5 == 0)),
-    }
-
 
 KINDS = kinds()
 B, H, T, S, D = 2, 3, 4, 6, 5
@@ -132,6 +110,7 @@ def test_every_kind_takes_arrays_of_any_library_and_is_made_where_the_query_live
 def test_masks_of_nothing_are_made_in_every_library(shape, place):
     b, _, t, s = shape
     zeros, like = (lambda *n: place(np.zeros(n, dtype=np.int64))), place(QUERY)
+    query, key = (place(np.zeros((*shape[:2], n, D))) for n in (t, s))
     every = [
         mh.masks.causal(),
         mh.masks.sliding_window(1, 1),
@@ -146,6 +125,8 @@ def test_masks_of_nothing_are_made_in_every_library(shape, place):
     for mask in every:
         made = mask.array(shape, offset=0, like=like)
         assert np.broadcast_to(backend.to_numpy(made), shape).shape == shape
+        start, stop, _ = mh.masks.key_intervals(mask, query, key, offset=0)
+        assert bool(mh.backend.namespace(like).all((start >= 0) & (start <= stop) & (stop <= s)))
         for known in mask.blocks(shape, (2, 3), offset=0, like=like):
             assert np.broadcast_to(backend.to_numpy(known), grid).shape == grid
 
