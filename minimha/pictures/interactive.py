@@ -50,21 +50,20 @@ def attention_html(
             f"weights has entries down to {data.min():.2g}: attention weights are not negative; "
             "heat_map draws scores and gradients"
         )
-    names = head_names(data)
-    return Attention(_page(data, names, queries, keys, title), ", ".join(names))
+    return Attention(_page(data, queries, keys, title))
 
 
 class Attention:
     """The heat maps of `attention_html`: a notebook shows them, `html` is the text."""
 
-    def __init__(self, text: str, what: str) -> None:
-        self.html, self._what = text, what
+    def __init__(self, text: str) -> None:
+        self.html = text
 
     def _repr_html_(self) -> str:
         return self.html
 
     def __repr__(self) -> str:
-        return f"<heat maps of {self._what}: a notebook shows them, save('….html') writes them>"
+        return "<heat maps of attention: a notebook shows them, save('….html') writes them>"
 
     def save(self, path: str | Path) -> Path:
         """Write a page of its own, which needs nothing else. Returns the file's absolute path.
@@ -79,17 +78,15 @@ class Attention:
         return Path(path).resolve()
 
 
-def _page(
-    data: np.ndarray, names: list[str], queries: Sequence[str], keys: Sequence[str], title: str
-) -> str:
+def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str) -> str:
     """A form, so that each picture has a choice of heads of its own; Enter does not submit it."""
     maps = data.reshape(-1, *data.shape[-2:])
-    widths = [_width(visible(token)) for token in keys]
-    upright = max(widths, default=0) > 2
+    widest = max(_width(visible(token)) for token in keys)
+    upright = widest > 2
     head = "".join(f"<th scope=col>{_token(token)}" for token in keys)
-    size = min(max(widths, default=0), WIDEST) if upright else 2
+    size = min(widest, WIDEST) if upright else 2
     parts = []
-    for name, weights in zip(names, maps, strict=True):
+    for name, weights in zip(head_names(data), maps, strict=True):
         rows = "\n".join(
             f"<tr tabindex=0><th scope=row>{_token(token)}{''.join(map(_cell, row))}"
             for token, row in zip(queries, weights, strict=True)
@@ -107,18 +104,15 @@ def _page(
 
 
 def _choice(shape: Sequence[int]) -> str:
+    """A line of buttons for each layer, one a head; nothing for a single head."""
     layers, heads = shape
-    if layers * heads == 1:
-        return ""
-    lines = []
-    for layer in range(layers):
-        buttons = "".join(
-            f"<label><input type=radio name=head {_OWN_KEYS} value={layer * heads + head}"
-            f"{' checked' * (layer + head == 0)}>{head}</label> "
-            for head in range(heads)
+    lines = [f"layer {layer}, head " for layer in range(layers)] if layers > 1 else ["head "]
+    for n in range(layers * heads):
+        lines[n // heads] += (
+            f"<label><input type=radio name=head {_OWN_KEYS} value={n}"
+            f"{' checked' * (n == 0)}>{n % heads}</label> "
         )
-        lines.append(f"<div>{f'layer {layer}, ' * (layers > 1)}head {buttons}</div>")
-    return "".join(lines)
+    return "".join(f"<div>{line}</div>" for line in lines) if layers * heads > 1 else ""
 
 
 def _cell(weight: float) -> str:
