@@ -79,8 +79,9 @@ def _entries(*entries: Any) -> list[str]:
 
 def value_of(returned: Any, name: str = "the function") -> Any:
     """The value out of what should be a pair (value, pullback)."""
-    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
-        return returned[0]
+    value = _value(returned)
+    if value is not returned:
+        return value
     wanted = "should return two things, its value and its pullback"
     raise AssertionError(textwrap.fill(f"{name} {wanted}, not {_described(returned)}", 80))
 

@@ -92,42 +92,27 @@ def _short(x: Any) -> bool:
 
 def arguments_watched(function: Callable[..., Any], changed: set[str]) -> Callable[..., Any]:
     """The same function, which adds to `changed` the arguments that a call modifies in place."""
-    names = _names(function)
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = []
 
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
-        before = [_copied(x) for x in arguments]
+        before = [_fingerprint(x) for x in arguments]
         try:
             return function(*arguments, **settings)
         finally:
-            places = (k for k, x in enumerate(arguments) if not _unchanged(x, before[k]))
+            places = [k for k, x in enumerate(arguments) if _fingerprint(x) != before[k]]
             changed.update(names[k] if k < len(names) else f"argument {k + 1}" for k in places)
 
     return call
 
 
-def _names(function: Callable[..., Any]) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _copied(x: Any) -> Any:
-    """A copy of anything that can be changed in place."""
+def _fingerprint(x: Any) -> Any:
+    """What differs once an array, or one in lists and dictionaries, is modified in place."""
     if type(x) is np.ndarray:
-        return x.copy()
+        return x.shape, x.tobytes()
     if type(x) is list:
-        return [_copied(y) for y in x]
-    return {key: _copied(y) for key, y in x.items()} if type(x) is dict else x
-
-
-def _unchanged(x: Any, before: Any) -> bool:
-    if type(x) is np.ndarray:
-        return x.shape == before.shape and x.tobytes() == before.tobytes()
-    if type(x) in (list, dict):
-        if len(x) != len(before):
-            return False
-        keys = range(len(x)) if type(x) is list else before
-        return all((type(x) is list or k in x) and _unchanged(x[k], before[k]) for k in keys)
-    return x is before
+        return [_fingerprint(y) for y in x]
+    return {key: _fingerprint(y) for key, y in x.items()} if type(x) is dict else id(x)

@@ -6,16 +6,13 @@ from ..comparisons import same
 from ..task import task
 
 
-@task(
-    chapter=1, difficulty=1, minutes=5,
-    hints=(
-        "Which axis does a mean over one token run along? Count it from the back, as -1, and the "
-        "axes in front may be any number.",
-        "x.mean(axis=-1) has one axis fewer than x. With keepdims=True it keeps an axis of length "
-        "1, which broadcasts against the rows of x.",
-        "(x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)",
-    ),
-)  # fmt: skip
+@task(chapter=1, difficulty=1, minutes=5, hints=(
+    "Which axis does a mean over one token run along? Count it from the back, as -1, and the "
+    "axes in front may be any number.",
+    "x.mean(axis=-1) has one axis fewer than x. With keepdims=True it keeps an axis of length "
+    "1, which broadcasts against the rows of x.",
+    "(x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)",
+))  # fmt: skip
 def standardise(x):
     """Give every row mean 0 and standard deviation 1.
 
@@ -61,16 +58,13 @@ def float32_stays_float32(yours, rng):
     )
 
 
-@task(
-    chapter=1, difficulty=2, minutes=10,
-    hints=(
-        "Write the two shapes below each other, flush right. Each column has a rule of its own.",
-        "Give the shorter shape ones in front until both are as long. Two lengths fit if they are "
-        "equal, or one of them is 1; then the other one counts.",
-        "For n, m of the two: if n == 1 it is m; if m is 1 or n it is n; else raise ValueError. "
-        "(max(n, m) would be wrong for one case: which?)",
-    ),
-)  # fmt: skip
+@task(chapter=1, difficulty=2, minutes=10, hints=(
+    "Write the two shapes below each other, flush right. Each column has a rule of its own.",
+    "Give the shorter shape ones in front until both are as long. Two lengths fit if they are "
+    "equal, or one of them is 1; then the other one counts.",
+    "For n, m of the two: if n == 1 it is m; if m is 1 or n it is n; else raise ValueError. "
+    "(max(n, m) would be wrong for one case: which?)",
+))  # fmt: skip
 def broadcast_shape(a, b):
     """The shape of x + y for x of shape a and y of shape b. Do it without NumPy.
 
@@ -132,17 +126,14 @@ def a_length_of_0_is_a_length(yours, rng):
     _broadcasts(yours, ((0, 3), (1, 3)), ((1,), (0,)), ((4, 0), (4, 1)), ((0,), (0,)))
 
 
-@task(
-    chapter=1, difficulty=2, minutes=12,
-    hints=(
-        "Which entries of y = x + … does one entry of x end up in? Its gradient is the sum of "
-        "theirs. There are two kinds of axes that they run along.",
-        "First sum over the axes that x did not have, at the front. Then over those that have "
-        "length 1 in x, and keep them, with keepdims=True.",
-        "dy = dy.sum(axis=tuple(range(dy.ndim - len(shape)))), then for each axis k with "
-        "shape[k] == 1: dy = dy.sum(axis=k, keepdims=True).",
-    ),
-)  # fmt: skip
+@task(chapter=1, difficulty=2, minutes=12, hints=(
+    "Which entries of y = x + … does one entry of x end up in? Its gradient is the sum of "
+    "theirs. There are two kinds of axes that they run along.",
+    "First sum over the axes that x did not have, at the front. Then over those that have "
+    "length 1 in x, and keep them, with keepdims=True.",
+    "dy = dy.sum(axis=tuple(range(dy.ndim - len(shape)))), then for each axis k with "
+    "shape[k] == 1: dy = dy.sum(axis=k, keepdims=True).",
+))  # fmt: skip
 def unbroadcast(dy, shape):
     """The gradient of broadcasting: sum dy over the places to which an entry was copied.
 

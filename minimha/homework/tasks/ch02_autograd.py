@@ -9,15 +9,12 @@ from ..task import task
 from .ch01_arrays import unbroadcast
 
 
-@task(
-    chapter=2, difficulty=1, minutes=5, given=(unbroadcast,),
-    hints=(
-        "Look at one entry, y = a b. If a grows by a little, y grows by b times as much.",
-        "da is dy times b, and db is dy times a: entry by entry, broadcasting as the value did. "
-        "Where an argument was repeated, its gradient is a sum: unbroadcast takes it.",
-        "unbroadcast(dy * b, a.shape) is da; db is the same with a and b in each other's place.",
-    ),
-)  # fmt: skip
+@task(chapter=2, difficulty=1, minutes=5, given=(unbroadcast,), hints=(
+    "Look at one entry, y = a b. If a grows by a little, y grows by b times as much.",
+    "da is dy times b, and db is dy times a: entry by entry, broadcasting as the value did. "
+    "Where an argument was repeated, its gradient is a sum: unbroadcast takes it.",
+    "unbroadcast(dy * b, a.shape) is da; db is the same with a and b in each other's place.",
+))  # fmt: skip
 def multiply(a, b):
     """The product entry by entry, with broadcasting, and its pullback.
 
@@ -50,16 +47,13 @@ def arrays_that_broadcast(yours, rng):
         gradcheck(yours, a, b, names=["a", "b"])
 
 
-@task(
-    chapter=2, difficulty=2, minutes=10, given=(unbroadcast,),
-    hints=(
-        "Write one entry as a sum, y[n, m] = Σ_k a[n, k] b[k, m]. Which entries of y does a[n, k] "
-        "reach, and with which factor?",
-        "da = dy bᵀ and db = aᵀ dy. The shapes leave no other choice: try them with n, k, m. In a "
-        "stack transpose the last two axes only, .mT, where .T would turn all of them around.",
-        "unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape)",
-    ),
-)  # fmt: skip
+@task(chapter=2, difficulty=2, minutes=10, given=(unbroadcast,), hints=(
+    "Write one entry as a sum, y[n, m] = Σ_k a[n, k] b[k, m]. Which entries of y does a[n, k] "
+    "reach, and with which factor?",
+    "da = dy bᵀ and db = aᵀ dy. The shapes leave no other choice: try them with n, k, m. In a "
+    "stack transpose the last two axes only, .mT, where .T would turn all of them around.",
+    "unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape)",
+))  # fmt: skip
 def matmul(a, b):
     """The product of two matrices, or of two stacks of them, and its pullback.
 
@@ -100,18 +94,15 @@ def one_matrix_and_a_stack(yours, rng):
     _products(yours, rng, ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((1, 2, 3, 4), (3, 2, 4, 2)))
 
 
-@task(
-    chapter=2, difficulty=2, minutes=12,
-    hints=(
-        "A name may be written down when all that it was made from has been. At the start that "
-        "holds of the leaves. Of whom may it hold next?",
-        "Count for each name how many parents it still waits for, and note its children. Keep a "
-        "list of those that wait for none, and go through it: each takes one from the count of "
-        "each of its children, and a child at 0 joins the end of the list.",
-        "waits = {name: len(made_from) for …}; ready = [those that wait for 0]; then `for name in "
-        "ready:` goes on to what is appended to ready on the way. In the end ready is the answer.",
-    ),
-)  # fmt: skip
+@task(chapter=2, difficulty=2, minutes=12, hints=(
+    "A name may be written down when all that it was made from has been. At the start that "
+    "holds of the leaves. Of whom may it hold next?",
+    "Count for each name how many parents it still waits for, and note its children. Keep a "
+    "list of those that wait for none, and go through it: each takes one from the count of "
+    "each of its children, and a child at 0 joins the end of the list.",
+    "waits = {name: len(made_from) for …}; ready = [those that wait for 0]; then `for name in "
+    "ready:` goes on to what is appended to ready on the way. In the end ready is the answer.",
+))  # fmt: skip
 def topological_order(parents):
     """All steps of a computation in an order in which it could be done.
 
@@ -201,19 +192,16 @@ def a_chain_of_4000_steps(yours, rng):
         raise AssertionError("a chain has one order only, that of its links; yours is another")
 
 
-@task(
-    chapter=2, difficulty=2, minutes=10,
-    hints=(
-        "Go through the nodes from the last to the first. When the turn of a node comes, all that "
-        "used it have had theirs, so its gradient is complete.",
-        "Start with a list of None, put gradient in its last place, and for each node with a "
-        "gradient and a pullback hand on what the pullback returns: the first that reaches a "
-        "parent is its gradient so far, every other is added to it.",
-        "for k in reversed(range(len(nodes))): …; for parent, dx in zip(parents, "
-        "pullback(gradients[k])): gradients[parent] = dx if gradients[parent] is None else "
-        "gradients[parent] + dx",
-    ),
-)  # fmt: skip
+@task(chapter=2, difficulty=2, minutes=10, hints=(
+    "Go through the nodes from the last to the first. When the turn of a node comes, all that "
+    "used it have had theirs, so its gradient is complete.",
+    "Start with a list of None, put gradient in its last place, and for each node with a "
+    "gradient and a pullback hand on what the pullback returns: the first that reaches a "
+    "parent is its gradient so far, every other is added to it.",
+    "for k in reversed(range(len(nodes))): …; for parent, dx in zip(parents, "
+    "pullback(gradients[k])): gradients[parent] = dx if gradients[parent] is None else "
+    "gradients[parent] + dx",
+))  # fmt: skip
 def backward(nodes, gradient):
     """Walk the tape: the gradients of all that the last node was made from.
 

@@ -6,15 +6,12 @@ from ..comparisons import same
 from ..task import task
 
 
-@task(
-    chapter=3, difficulty=1, minutes=10,
-    hints=(
-        "np.ndindex(x.shape) runs over the places of all entries, whatever the number of axes.",
-        "For each place make an array of zeros of the shape of x, and put h at that place. Add it "
-        "to x and take it away from x; x itself stays as it is.",
-        "step = np.zeros(x.shape); step[k] = h; then (f(x + step) - f(x - step)) / (2 * h)",
-    ),
-)  # fmt: skip
+@task(chapter=3, difficulty=1, minutes=10, hints=(
+    "np.ndindex(x.shape) runs over the places of all entries, whatever the number of axes.",
+    "For each place make an array of zeros of the shape of x, and put h at that place. Add it "
+    "to x and take it away from x; x itself stays as it is.",
+    "step = np.zeros(x.shape); step[k] = h; then (f(x + step) - f(x - step)) / (2 * h)",
+))  # fmt: skip
 def central_difference(f, x, h):
     """The gradient of f at x, by central differences.
 
@@ -60,16 +57,13 @@ def integers_can_be_moved_too(yours, rng):
     same(gradient, expected, "the gradient", tolerance=1e-10, advice=advice)
 
 
-@task(
-    chapter=3, difficulty=2, minutes=10,
-    hints=(
-        "It is the loop of central_difference, with one call of f in place of two. An array of "
-        "floats has no room for an imaginary part: x.astype(complex) has.",
-        "For each place k: a new z = x.astype(complex), 1e-20j added at k, and of f(z) the "
-        "imaginary part, over 1e-20.",
-        "z = x.astype(complex); z[k] += 1e-20j; gradient[k] = f(z).imag / 1e-20",
-    ),
-)  # fmt: skip
+@task(chapter=3, difficulty=2, minutes=10, hints=(
+    "It is the loop of central_difference, with one call of f in place of two. An array of "
+    "floats has no room for an imaginary part: x.astype(complex) has.",
+    "For each place k: a new z = x.astype(complex), 1e-20j added at k, and of f(z) the "
+    "imaginary part, over 1e-20.",
+    "z = x.astype(complex); z[k] += 1e-20j; gradient[k] = f(z).imag / 1e-20",
+))  # fmt: skip
 def complex_step(f, x):
     """The gradient of f at x, by the complex step.
 
@@ -115,16 +109,13 @@ def the_step_is_small_enough(yours, rng):
     same(gradient, 1e4 * np.cos(1e4 * x), "the gradient", tolerance=1e-12, advice=advice)
 
 
-@task(
-    chapter=3, difficulty=2, minutes=15, given=(complex_step.solution,),
-    hints=(
-        "There are two gradients of the same number L(x) = Σ c · y. One is what the pullback "
-        "returns for c, the other comes from complex_step.",
-        "complex_step needs a function of x that returns L: lambda z: np.sum(c * f(z)[0]). Then "
-        "compare the largest deviation with the largest entry.",
-        "(gradient,) = f(x)[1](c); np.max(abs(gradient - numeric)) / np.max(abs(numeric))",
-    ),
-)  # fmt: skip
+@task(chapter=3, difficulty=2, minutes=15, given=(complex_step.solution,), hints=(
+    "There are two gradients of the same number L(x) = Σ c · y. One is what the pullback "
+    "returns for c, the other comes from complex_step.",
+    "complex_step needs a function of x that returns L: lambda z: np.sum(c * f(z)[0]). Then "
+    "compare the largest deviation with the largest entry.",
+    "(gradient,) = f(x)[1](c); np.max(abs(gradient - numeric)) / np.max(abs(numeric))",
+))  # fmt: skip
 def gradient_error(f, x, c):
     """How wrong a pullback is, in units of the largest entry of the gradient.
 

@@ -8,18 +8,15 @@ from ..comparisons import same, value_of
 from ..task import task
 
 
-@task(
-    chapter=4, difficulty=2, minutes=10,
-    hints=(
-        "It is the pullback of a matrix product, chapter 02: dx = dy Wᵀ and dW = xᵀ dy. What is "
-        "new are the axes in front: the same W serves them all.",
-        "A weight that is used in many places gets the sum of its gradients from all of them. A "
-        "position is a row, whichever batch it is in: make one long matrix of rows of x, another "
-        "of dy.",
-        "rows = x.reshape(-1, x.shape[-1]), likewise drows of dy; then dx = dy @ weight.T and "
-        "dweight = rows.T @ drows.",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=2, minutes=10, hints=(
+    "It is the pullback of a matrix product, chapter 02: dx = dy Wᵀ and dW = xᵀ dy. What is "
+    "new are the axes in front: the same W serves them all.",
+    "A weight that is used in many places gets the sum of its gradients from all of them. A "
+    "position is a row, whichever batch it is in: make one long matrix of rows of x, another "
+    "of dy.",
+    "rows = x.reshape(-1, x.shape[-1]), likewise drows of dy; then dx = dy @ weight.T and "
+    "dweight = rows.T @ drows.",
+))  # fmt: skip
 def linear(x, weight):
     """A linear map along the last axis, and its pullback.
 
@@ -59,16 +56,13 @@ def gradients_with_axes_in_front(yours, rng):
         gradcheck(yours, x, weight, axes=[f"{axes} in", "in out"])
 
 
-@task(
-    chapter=4, difficulty=2, minutes=8,
-    hints=(
-        "Two steps, and neither can be left out: the last axis falls into two, and then two axes "
-        "change places. Write the shape after each.",
-        "(…, T, H·D) -> (…, T, H, D) by reshape: neighbours stay neighbours, so the D columns of a "
-        "head stay together. Then T and H, the axes −3 and −2, are swapped.",
-        "x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=2, minutes=8, hints=(
+    "Two steps, and neither can be left out: the last axis falls into two, and then two axes "
+    "change places. Write the shape after each.",
+    "(…, T, H·D) -> (…, T, H, D) by reshape: neighbours stay neighbours, so the D columns of a "
+    "head stay together. Then T and H, the axes −3 and −2, are swapped.",
+    "x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
+))  # fmt: skip
 def split_heads(x, num_heads):
     """Heads that stand side by side as blocks of columns, each as an array of its own.
 
@@ -100,16 +94,13 @@ def axes_in_front_stay_in_front(yours, rng):
     same(yours(x, 4), expected, "heads", "outer batch head query width", advice=advice)
 
 
-@task(
-    chapter=4, difficulty=1, minutes=5,
-    hints=(
-        "This is the picture in the paper: every head has a matrix of its own, and what it makes "
-        "of x has nothing to do with the other heads.",
-        "A loop over the weights gives a list of H arrays (…, T, D); np.stack makes one array of "
-        "them. Along which axis?",
-        "np.stack([x @ w for w in weights], axis=-3)",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=1, minutes=5, hints=(
+    "This is the picture in the paper: every head has a matrix of its own, and what it makes "
+    "of x has nothing to do with the other heads.",
+    "A loop over the weights gives a list of H arrays (…, T, D); np.stack makes one array of "
+    "them. Along which axis?",
+    "np.stack([x @ w for w in weights], axis=-3)",
+))  # fmt: skip
 def per_head(x, weights):
     """What every head makes of x, in a loop over the heads.
 
@@ -136,15 +127,12 @@ def axes_in_front_of_x_stay_in_front(yours, rng):
     same(yours(x, weights), expected, "heads", "batch head query width")
 
 
-@task(
-    chapter=4, difficulty=1, minutes=5,
-    hints=(
-        "The block-matrix identity: x [W₀ W₁ …] = [xW₀ xW₁ …].",
-        "The result has the columns of W₀ first, then all those of W₁, and so on: whole matrices "
-        "next to each other. Try it on two matrices of which one is all zeros, the other all ones.",
-        "np.concatenate(weights, axis=-1), or weights.transpose(1, 0, 2) and only then reshape.",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=1, minutes=5, hints=(
+    "The block-matrix identity: x [W₀ W₁ …] = [xW₀ xW₁ …].",
+    "The result has the columns of W₀ first, then all those of W₁, and so on: whole matrices "
+    "next to each other. Try it on two matrices of which one is all zeros, the other all ones.",
+    "np.concatenate(weights, axis=-1), or weights.transpose(1, 0, 2) and only then reshape.",
+))  # fmt: skip
 def stack_weights(weights):
     """The matrices of all heads side by side, as one.
 
@@ -186,15 +174,12 @@ def the_matrices_stand_side_by_side(yours, rng):
     same(found, np.block(list(weights)), "the result", "in column", advice=advice)
 
 
-@task(
-    chapter=4, difficulty=1, minutes=5,
-    hints=(
-        "One matmul gives the columns of all heads, (…, T, H·D). What remains is to split them "
-        "into heads, as in split_heads.",
-        "y = x @ weight, then (…, T, H·D) -> (…, T, H, D) -> (…, H, T, D): a reshape and a swap.",
-        "y.reshape(*y.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=1, minutes=5, hints=(
+    "One matmul gives the columns of all heads, (…, T, H·D). What remains is to split them "
+    "into heads, as in split_heads.",
+    "y = x @ weight, then (…, T, H·D) -> (…, T, H, D) -> (…, H, T, D): a reshape and a swap.",
+    "y.reshape(*y.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
+))  # fmt: skip
 def stacked(x, weight, num_heads):
     """What every head makes of x, by one matmul and without a loop.
 
@@ -225,16 +210,13 @@ def axes_in_front_do_not_matter(yours, rng):
     same(yours(x, weight, 3), expected, "heads", "batch head query width")
 
 
-@task(
-    chapter=4, difficulty=2, minutes=8, given=(split_heads,),
-    hints=(
-        "By the same identity: x [W^Q W^K W^V] = [Q K V]. So the columns of the product belong "
-        "first to a role, and within that to a head.",
-        "Cut the product into three equal parts along the last axis (np.split), and split each "
-        "into its heads.",
-        "tuple(split_heads(part, num_heads) for part in np.split(x @ weight, 3, axis=-1))",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=2, minutes=8, given=(split_heads,), hints=(
+    "By the same identity: x [W^Q W^K W^V] = [Q K V]. So the columns of the product belong "
+    "first to a role, and within that to a head.",
+    "Cut the product into three equal parts along the last axis (np.split), and split each "
+    "into its heads.",
+    "tuple(split_heads(part, num_heads) for part in np.split(x @ weight, 3, axis=-1))",
+))  # fmt: skip
 def fused(x, weight, num_heads):
     """Queries, keys and values of all heads, by one matmul.
 
@@ -267,15 +249,12 @@ def roles_come_before_heads(yours, rng):
         same(array, expected, "qkv"[r], "batch head query width", advice=advice)
 
 
-@task(
-    chapter=4, difficulty=1, minutes=5,
-    hints=(
-        "(x W) Wᵢ: where may the brackets stand as well?",
-        "(x W) Wᵢ = x (W Wᵢ), so the one matrix of head i is W Wᵢ. For all heads it takes no loop: "
-        "what does @ do with an array of matrices?",
-        "first @ weights; @ goes over the heads by itself",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=1, minutes=5, hints=(
+    "(x W) Wᵢ: where may the brackets stand as well?",
+    "(x W) Wᵢ = x (W Wᵢ), so the one matrix of head i is W Wᵢ. For all heads it takes no loop: "
+    "what does @ do with an array of matrices?",
+    "first @ weights; @ goes over the heads by itself",
+))  # fmt: skip
 def double(first, weights):
     """The one matrix of each head that does what two in a row do: x → (x W) Wᵢ.
 
@@ -304,15 +283,12 @@ def one_does_what_two_in_a_row_do(yours, rng):
     same(x @ yours(first, weights), two_in_a_row, "x times yours", "head query width")
 
 
-@task(
-    chapter=4, difficulty=2, minutes=7,
-    hints=(
-        "The scores of a head are q kᵀ. Put q = x W^Q and k = x W^K in, and see what stands "
-        "between x and xᵀ.",
-        "(x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ for each head: a transpose of the last two axes only.",
-        "w_q @ w_k.swapaxes(-1, -2); @ goes over the heads by itself",
-    ),
-)  # fmt: skip
+@task(chapter=4, difficulty=2, minutes=7, hints=(
+    "The scores of a head are q kᵀ. Put q = x W^Q and k = x W^K in, and see what stands "
+    "between x and xᵀ.",
+    "(x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ for each head: a transpose of the last two axes only.",
+    "w_q @ w_k.swapaxes(-1, -2); @ goes over the heads by itself",
+))  # fmt: skip
 def bilinear(w_q, w_k):
     """The one matrix of each head that gives its scores: x W xᵀ = (x W^Q) (x W^K)ᵀ.
 

@@ -8,18 +8,15 @@ from ..comparisons import recorded, same, same_gradients, same_steps, tap_is_use
 from ..task import task
 
 
-@task(
-    chapter=5, difficulty=1, minutes=10,
-    hints=(
-        "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in "
-        "front of both gradients.",
-        "key.mT exchanges the last two axes of key, whatever stands before them; key.T exchanges "
-        "all. The width is query.shape[-1], and width**0.5 is a Python number, which leaves "
-        "float32 as it is. np.sqrt(width) makes float64 of it.",
-        "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and "
-        "dy.mT @ query, each over the same root.",
-    ),
-)  # fmt: skip
+@task(chapter=5, difficulty=1, minutes=10, hints=(
+    "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in "
+    "front of both gradients.",
+    "key.mT exchanges the last two axes of key, whatever stands before them; key.T exchanges "
+    "all. The width is query.shape[-1], and width**0.5 is a Python number, which leaves "
+    "float32 as it is. np.sqrt(width) makes float64 of it.",
+    "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and "
+    "dy.mT @ query, each over the same root.",
+))  # fmt: skip
 def scores(query, key):
     """The scaled scores of all pairs of a query and a key, and their pullback.
 
@@ -67,16 +64,13 @@ def float32_stays_float32(yours, rng):
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
 
 
-@task(
-    chapter=5, difficulty=2, minutes=15,
-    hints=(
-        "Look at the section on the Jacobian: in words, what is taken from each dy before it is "
-        "multiplied by the weight?",
-        "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply that out for one row, then write it for all "
-        "rows at once with keepdims=True.",
-        "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), as a tuple with one gradient.",
-    ),
-)  # fmt: skip
+@task(chapter=5, difficulty=2, minutes=15, hints=(
+    "Look at the section on the Jacobian: in words, what is taken from each dy before it is "
+    "multiplied by the weight?",
+    "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply that out for one row, then write it for all "
+    "rows at once with keepdims=True.",
+    "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), as a tuple with one gradient.",
+))  # fmt: skip
 def softmax(x):
     """Softmax over the last axis, and its pullback.
 
@@ -121,18 +115,15 @@ def large_entries_do_not_overflow(yours, rng):
         same(pullback(dy)[0], pull(dy)[0], "dx", "row column", tolerance=1e-9)
 
 
-@task(
-    chapter=5, difficulty=1, minutes=10,
-    hints=(
-        "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
-        "through tap as soon as it is there.",
-        "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the "
-        "last axis, the keys, with keepdims=True; take the largest score of each row away first.",
-        'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5), then e = np.exp(scores - '
-        'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and '
-        "weights @ value.",
-    ),
-)  # fmt: skip
+@task(chapter=5, difficulty=1, minutes=10, hints=(
+    "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
+    "through tap as soon as it is there.",
+    "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the "
+    "last axis, the keys, with keepdims=True; take the largest score of each row away first.",
+    'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5), then e = np.exp(scores - '
+    'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and '
+    "weights @ value.",
+))  # fmt: skip
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
     """Attention: the output alone, with its steps by name.
 
@@ -185,19 +176,16 @@ def softmax_rows(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-@task(
-    chapter=5, difficulty=3, minutes=25, given=(softmax_rows,),
-    hints=(
-        "Go through the three lines of the forward from below: out, weights, scores. Each tells "
-        "the gradient of what it was made of.",
-        "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT exchanges the last two axes. Softmax "
-        "takes from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
-        "weight. The root divides what goes back to Q and to K, as it divides the scores.",
-        "dvalue = weights.mT @ dout, dweights = dout @ value.mT, dscores = weights * (dweights - "
-        "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
-        "dscores.mT @ query / root.",
-    ),
-)  # fmt: skip
+@task(chapter=5, difficulty=3, minutes=25, given=(softmax_rows,), hints=(
+    "Go through the three lines of the forward from below: out, weights, scores. Each tells "
+    "the gradient of what it was made of.",
+    "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT exchanges the last two axes. Softmax "
+    "takes from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
+    "weight. The root divides what goes back to Q and to K, as it divides the scores.",
+    "dvalue = weights.mT @ dout, dweights = dout @ value.mT, dscores = weights * (dweights - "
+    "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
+    "dscores.mT @ query / root.",
+))  # fmt: skip
 def attention(query, key, value, *, tap=lambda name, x: x):
     """Attention, and its backward by hand.
 

@@ -14,14 +14,11 @@ def _same_mask(yours, expected, name="the mask", axes="query key", advice=""):
     same(yours, expected, name, axes, advice=advice)
 
 
-@task(
-    chapter=6, difficulty=1, minutes=5,
-    hints=(
-        "The rule is a comparison of two numbers, i and j. Make all i and all j with np.arange.",
-        "A column of query positions (T, 1) and a row of key positions (1, S) broadcast to (T, S).",
-        "np.arange(s)[None, :] <= np.arange(t)[:, None] + offset",
-    ),
-)  # fmt: skip
+@task(chapter=6, difficulty=1, minutes=5, hints=(
+    "The rule is a comparison of two numbers, i and j. Make all i and all j with np.arange.",
+    "A column of query positions (T, 1) and a row of key positions (1, S) broadcast to (T, S).",
+    "np.arange(s)[None, :] <= np.arange(t)[:, None] + offset",
+))  # fmt: skip
 def causal(t, s, offset=0):
     """The mask of reading from left to right: query i sees key j where j ≤ i + offset.
 
@@ -56,16 +53,13 @@ def the_offset_moves_the_first_query(yours, rng):
         _same_mask(yours(t, s, offset), causal(t, s, offset), name)
 
 
-@task(
-    chapter=6, difficulty=1, minutes=5,
-    hints=(
-        "Key j of sequence b is real where j < lengths[b]. It is the same for all heads and "
-        "all queries.",
-        "A row of positions (S,) against a column of lengths (B, 1) makes (B, S). Then put in an "
-        "axis of length 1 for the heads, and one for the queries.",
-        "(np.arange(s) < lengths[:, None])[:, None, None, :]",
-    ),
-)  # fmt: skip
+@task(chapter=6, difficulty=1, minutes=5, hints=(
+    "Key j of sequence b is real where j < lengths[b]. It is the same for all heads and "
+    "all queries.",
+    "A row of positions (S,) against a column of lengths (B, 1) makes (B, S). Then put in an "
+    "axis of length 1 for the heads, and one for the queries.",
+    "(np.arange(s) < lengths[:, None])[:, None, None, :]",
+))  # fmt: skip
 def padding(lengths, s):
     """The mask of padded sequences: every query of sequence b sees the first lengths[b] keys.
 
@@ -102,14 +96,11 @@ def it_means_keys_and_not_queries(yours, rng):
     _same_mask(yours(lengths, 3), padding(lengths, 3), axes="B H T S", advice=advice)
 
 
-@task(
-    chapter=6, difficulty=1, minutes=5,
-    hints=(
-        "Compare ids[b, i] with ids[b, j], for all i and all j at once.",
-        "(B, T, 1) against (B, 1, S) makes (B, T, S), as in the mask of causal. Heads come second.",
-        "ids[:, None, :, None] == ids[:, None, None, :]",
-    ),
-)  # fmt: skip
+@task(chapter=6, difficulty=1, minutes=5, hints=(
+    "Compare ids[b, i] with ids[b, j], for all i and all j at once.",
+    "(B, T, 1) against (B, 1, S) makes (B, T, S), as in the mask of causal. Heads come second.",
+    "ids[:, None, :, None] == ids[:, None, None, :]",
+))  # fmt: skip
 def documents(ids):
     """The mask of packed sequences: query i sees key j where both are of the same document.
 
@@ -144,17 +135,14 @@ def a_document_may_come_back(yours, rng):
     _same_mask(yours(ids), documents(ids), f"the mask of {ids[0].tolist()}", "B H T S")
 
 
-@task(
-    chapter=6, difficulty=3, minutes=15,
-    hints=(
-        "Put −∞ where the mask is False: exp makes it an exact 0. What is the largest entry of a "
-        "row in which all are −∞, and what is −∞ − (−∞)?",
-        "Where a row's largest entry is −∞ take away 0 instead, and where its sum is 0 divide by "
-        "1. In the pullback, 0 · NaN is NaN: put 0 into dy where it is hidden.",
-        "np.where(peak == -np.inf, 0.0, peak), np.where(total == 0, 1.0, total), and in the "
-        "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
-    ),
-)  # fmt: skip
+@task(chapter=6, difficulty=3, minutes=15, hints=(
+    "Put −∞ where the mask is False: exp makes it an exact 0. What is the largest entry of a "
+    "row in which all are −∞, and what is −∞ − (−∞)?",
+    "Where a row's largest entry is −∞ take away 0 instead, and where its sum is 0 divide by "
+    "1. In the pullback, 0 · NaN is NaN: put 0 into dy where it is hidden.",
+    "np.where(peak == -np.inf, 0.0, peak), np.where(total == 0, 1.0, total), and in the "
+    "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
+))  # fmt: skip
 def masked_softmax(x, mask):
     """Softmax over the last axis of what the mask shows, and its pullback.
 

@@ -8,17 +8,14 @@ from ..comparisons import same, same_gradients, same_steps, tap_is_used, value_o
 from ..task import task
 
 
-@task(
-    chapter=7, difficulty=1, minutes=8,
-    hints=(
-        "Two steps: the heads come to stand next to their width, then the two axes become one. "
-        "Which of the two is a reshape?",
-        "x.swapaxes(-3, -2) is (…, T, H, D), and a reshape joins its last two axes. The pullback "
-        "undoes the two steps, the last one first.",
-        "swapped.reshape(*swapped.shape[:-2], -1) is the value; the gradient is "
-        "dy.reshape(swapped.shape).swapaxes(-3, -2), in a tuple.",
-    ),
-)  # fmt: skip
+@task(chapter=7, difficulty=1, minutes=8, hints=(
+    "Two steps: the heads come to stand next to their width, then the two axes become one. "
+    "Which of the two is a reshape?",
+    "x.swapaxes(-3, -2) is (…, T, H, D), and a reshape joins its last two axes. The pullback "
+    "undoes the two steps, the last one first.",
+    "swapped.reshape(*swapped.shape[:-2], -1) is the value; the gradient is "
+    "dy.reshape(swapped.shape).swapaxes(-3, -2), in a tuple.",
+))  # fmt: skip
 def merge_heads(x):
     """The heads side by side, as the output projection wants them, and the pullback.
 
@@ -60,16 +57,13 @@ def the_gradient_goes_the_way_back(yours, rng):
         same(value_of(yours(x), "merge_heads"), merge_heads(x)[0], "y")
 
 
-@task(
-    chapter=7, difficulty=2, minutes=10,
-    hints=(
-        "np.repeat and np.tile both give G·rep heads. Which one puts the copies of a head next to "
-        "each other? And a value used rep times gets rep gradients.",
-        "np.repeat(x, rep, axis=-3). Backward, an axis of length rep is put back behind G by a "
-        "reshape, and summed away.",
-        "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:]).sum(axis=-3), as a tuple with one gradient.",
-    ),
-)  # fmt: skip
+@task(chapter=7, difficulty=2, minutes=10, hints=(
+    "np.repeat and np.tile both give G·rep heads. Which one puts the copies of a head next to "
+    "each other? And a value used rep times gets rep gradients.",
+    "np.repeat(x, rep, axis=-3). Backward, an axis of length rep is put back behind G by a "
+    "reshape, and summed away.",
+    "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:]).sum(axis=-3), as a tuple with one gradient.",
+))  # fmt: skip
 def repeat_heads(x, rep):
     """Key or value heads repeated so that each query head has one, and the pullback.
 
@@ -114,16 +108,13 @@ def gradients_add_up_over_the_group(yours, rng):
         same(value_of(repeat_heads(x), "repeat_heads"), np.repeat(x, 3, axis=-3), "y")
 
 
-@task(
-    chapter=7, difficulty=1, minutes=10,
-    hints=(
-        "Merged heads times w_o is a product of block matrices: head h meets only rows h·D to "
-        "(h + 1)·D of w_o.",
-        "Cut w_o into H blocks of D rows, an array (H, D, M), and let matmul pair them with the "
-        "heads.",
-        "heads @ w_o.reshape(H, D, M), where H and D are axes -3 and -1 of heads.",
-    ),
-)  # fmt: skip
+@task(chapter=7, difficulty=1, minutes=10, hints=(
+    "Merged heads times w_o is a product of block matrices: head h meets only rows h·D to "
+    "(h + 1)·D of w_o.",
+    "Cut w_o into H blocks of D rows, an array (H, D, M), and let matmul pair them with the "
+    "heads.",
+    "heads @ w_o.reshape(H, D, M), where H and D are axes -3 and -1 of heads.",
+))  # fmt: skip
 def head_contributions(heads, w_o):
     """What each head adds to the output: out = merge(heads) w_o is the sum of these over the heads.
 
@@ -186,18 +177,15 @@ def attention(query, key, value):
     return weights @ value, pullback
 
 
-@task(
-    chapter=7, difficulty=3, minutes=20, given=(linear, split, merge, attention),
-    hints=(
-        "Write the forward first, a line a step, and keep the pullback of each step. Then go "
-        "through your lines from the last to the first.",
-        "merge is undone by split, and split by merge: each is the other's pullback. x goes into "
-        "three products, so its gradient is a sum of three.",
-        "dmerged, dw_o = pull_o(dy); dheads = split(dmerged, num_heads); dquery, dkey, dvalue = "
-        "pull_attention(dheads); dx_q, dw_q = pull_q(merge(dquery)), and so on for k and v; "
-        "dx = dx_q + dx_k + dx_v.",
-    ),
-)  # fmt: skip
+@task(chapter=7, difficulty=3, minutes=20, given=(linear, split, merge, attention), hints=(
+    "Write the forward first, a line a step, and keep the pullback of each step. Then go "
+    "through your lines from the last to the first.",
+    "merge is undone by split, and split by merge: each is the other's pullback. x goes into "
+    "three products, so its gradient is a sum of three.",
+    "dmerged, dw_o = pull_o(dy); dheads = split(dmerged, num_heads); dquery, dkey, dvalue = "
+    "pull_attention(dheads); dx_q, dw_q = pull_q(merge(dquery)), and so on for k and v; "
+    "dx = dx_q + dx_k + dx_v.",
+))  # fmt: skip
 def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
     """Self-attention in H heads, and its backward composed of the pullbacks of its steps.
 

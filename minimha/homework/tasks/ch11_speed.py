@@ -9,19 +9,16 @@ from ..comparisons import same
 from ..task import task
 
 
-@task(
-    chapter=11, difficulty=2, minutes=10,
-    hints=(
-        "What was added up so far is measured against the old maximum. Which factor does each "
-        "term e^(x − old) need, so that it reads e^(x − new)?",
-        "new = the larger of m and the block's own largest score. The factor e^(m − new) goes to "
-        "l and to acc; then add the block's e^(scores − new), summed and times value. Where new "
-        "is still −∞, measure against 0 instead: −∞ − (−∞) is not a number.",
-        "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); "
-        "factor = np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + "
-        "e.sum(axis=-1), and acc * factor[:, None] + e @ value.",
-    ),
-)  # fmt: skip
+@task(chapter=11, difficulty=2, minutes=10, hints=(
+    "What was added up so far is measured against the old maximum. Which factor does each "
+    "term e^(x − old) need, so that it reads e^(x − new)?",
+    "new = the larger of m and the block's own largest score. The factor e^(m − new) goes to "
+    "l and to acc; then add the block's e^(scores − new), summed and times value. Where new "
+    "is still −∞, measure against 0 instead: −∞ − (−∞) is not a number.",
+    "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); "
+    "factor = np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + "
+    "e.sum(axis=-1), and acc * factor[:, None] + e @ value.",
+))  # fmt: skip
 def online_softmax(m, l, acc, scores, value):
     """One more block of keys: what is known of each row, before and after.
 
@@ -116,19 +113,16 @@ _AXES = {
 }
 
 
-@task(
-    chapter=11, difficulty=3, minutes=20, given=(online_softmax.solution,),
-    hints=(
-        "Two loops, over the first query of a tile and over its first key. What is known of the "
-        "rows starts anew for each tile of queries, and grows with each tile of keys.",
-        "keys = np.arange(j, min(j + block, S)) are the places of a tile's keys, and (first[rows, "
-        "None] <= keys) & (keys <= last[rows, None]) says who sees whom; continue where nobody "
-        "does. Hide scores with np.where(…, scores, -np.inf), then online_softmax.",
-        "After the inner loop: total = np.where(l > 0, l, 1); out[rows] = acc / total[:, None]; "
-        "lse[rows] = m + np.log(total). Before it: m = np.full(n, -np.inf), l = np.zeros(n), "
-        "acc = np.zeros((n, Dv)), with n = len(query[rows]).",
-    ),
-)  # fmt: skip
+@task(chapter=11, difficulty=3, minutes=20, given=(online_softmax.solution,), hints=(
+    "Two loops, over the first query of a tile and over its first key. What is known of the "
+    "rows starts anew for each tile of queries, and grows with each tile of keys.",
+    "keys = np.arange(j, min(j + block, S)) are the places of a tile's keys, and (first[rows, "
+    "None] <= keys) & (keys <= last[rows, None]) says who sees whom; continue where nobody "
+    "does. Hide scores with np.where(…, scores, -np.inf), then online_softmax.",
+    "After the inner loop: total = np.where(l > 0, l, 1); out[rows] = acc / total[:, None]; "
+    "lse[rows] = m + np.log(total). Before it: m = np.full(n, -np.inf), l = np.zeros(n), "
+    "acc = np.zeros((n, Dv)), with n = len(query[rows]).",
+))  # fmt: skip
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     """Attention of one head, tile by tile: no array has all T · S pairs.
 
@@ -211,21 +205,18 @@ def never_all_pairs_at_once(yours, rng):
     _same_out(found, inputs[0], 0.7, *_window(1024), "", "")
 
 
-@task(
-    chapter=11, difficulty=3, minutes=20,
-    hints=(
-        "The two loops are those of the forward. In a tile, begin with the weights: what does "
-        "lse have to do with them?",
-        "weights = e^(scores − lse), 0 where a key is hidden, and they are already divided by the "
-        "row's sum. The mean that softmax takes off each row is delta = Σ dout · out over Dv, "
-        "which needs no tile: take it before the loops. A query meets many tiles of keys, a key "
-        "many tiles of queries, so all three gradients are added to.",
-        "weights = np.exp(np.where(visible, scores - lse[rows, None], -np.inf)); dscores = weights "
-        "* (dout[rows] @ value[keys].T - delta[rows, None]); then dquery[rows] += scale * dscores "
-        "@ key[keys], dkey[keys] += scale * dscores.T @ query[rows], dvalue[keys] += weights.T @ "
-        "dout[rows].",
-    ),
-)  # fmt: skip
+@task(chapter=11, difficulty=3, minutes=20, hints=(
+    "The two loops are those of the forward. In a tile, begin with the weights: what does "
+    "lse have to do with them?",
+    "weights = e^(scores − lse), 0 where a key is hidden, and they are already divided by the "
+    "row's sum. The mean that softmax takes off each row is delta = Σ dout · out over Dv, "
+    "which needs no tile: take it before the loops. A query meets many tiles of keys, a key "
+    "many tiles of queries, so all three gradients are added to.",
+    "weights = np.exp(np.where(visible, scores - lse[rows, None], -np.inf)); dscores = weights "
+    "* (dout[rows] @ value[keys].T - delta[rows, None]); then dquery[rows] += scale * dscores "
+    "@ key[keys], dkey[keys] += scale * dscores.T @ query[rows], dvalue[keys] += weights.T @ "
+    "dout[rows].",
+))  # fmt: skip
 def tiled_backward(
     query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
 ):
