@@ -11,6 +11,7 @@ In place of the marked lines the student gets
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _MARKED = re.compile(
     r"^( *)# BEGIN SOLUTION(?:: ([^\n]*))?\n(.*?)^ *# END SOLUTION\n", re.MULTILINE | re.DOTALL
@@ -24,19 +25,16 @@ def stubbed(text: str) -> str:
         comment = f"  # {found[2]}" if found[2] else ""
         return f"{found[1]}raise NotImplementedError{comment}\n"
 
-    return _checked(_MARKED.sub(placeholder, _newline_ended(text)))
+    return _replaced(text, placeholder)
 
 
 def solved(text: str) -> str:
     """The text with its solutions, without the marks."""
-    return _checked(_MARKED.sub(lambda found: found[3], _newline_ended(text)))
+    return _replaced(text, lambda found: found[3])
 
 
-def _newline_ended(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"
-
-
-def _checked(text: str) -> str:
+def _replaced(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
+    text = _MARKED.sub(replacement, text if text.endswith("\n") else f"{text}\n")
     if re.search(r"# (BEGIN|END) SOLUTION", text):
         raise ValueError(f"a BEGIN SOLUTION without its END SOLUTION, or the reverse:\n{text}")
     return text

@@ -44,7 +44,8 @@ def two_tokens_as_by_hand(yours, rng):
     state = np.array([0.0]), np.array([1.0]), np.array([[4.0]])
     state = yours(*state, np.array([[np.log(3)]]), np.array([[8.0]]))
     advice = "4 was counted against the maximum 0; against ln 3 it counts a third"
-    _same_state(state, ([np.log(3)], [4 / 3], [[28 / 3]]), "value 4, then value 8", advice)
+    expected = [np.log(3)], [4 / 3], [[28 / 3]]
+    _same_parts(state, expected, _STATE, " after value 4, then value 8", advice)
 
 
 @online_softmax.check(weight=2)
@@ -74,20 +75,13 @@ def large_scores_do_not_overflow(yours, rng):
 
 def _feed(yours, scores, value, sizes, advice):
     """Give it blocks of so many keys, and compare what it knows after each."""
-    state = expected = _nothing(len(scores), value.shape[-1])
+    t, dv = len(scores), value.shape[-1]
+    state = expected = np.full(t, -np.inf), np.zeros(t), np.zeros((t, dv))
     for k, end in enumerate(np.cumsum(sizes)):
         block = slice(end - sizes[k], end)
         state = yours(*state, scores[:, block].copy(), value[block].copy())
         expected = online_softmax(*expected, scores[:, block], value[block])
-        _same_state(state, expected, f"block {k + 1}", advice)
-
-
-def _nothing(t, dv):
-    return np.full(t, -np.inf), np.zeros(t), np.zeros((t, dv))
-
-
-def _same_state(yours, expected, when, advice):
-    _same_parts(yours, expected, ("m", "l", "acc"), f" after {when}", advice)
+        _same_parts(state, expected, _STATE, f" after block {k + 1}", advice)
 
 
 def _same_parts(yours, expected, names, when="", advice=""):
@@ -105,7 +99,7 @@ def _are(names, yours):
         raise AssertionError(f"it should return {', '.join(names)}, not {count}")
 
 
-_GRADIENTS = "dquery", "dkey", "dvalue"
+_STATE, _GRADIENTS = ("m", "l", "acc"), ("dquery", "dkey", "dvalue")
 _AXES = {
     **dict.fromkeys(["m", "l", "lse"], "query"),
     **dict.fromkeys(["acc", "out", "dquery"], "query width"),
@@ -257,9 +251,8 @@ def two_tokens_backward_as_by_hand(yours, rng):
     inputs = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0], [7.0, 6.0]])[..., None]
     lse, dout = np.log([4.0, 2.0]), np.array([[1.0], [0.0]])
     settings = 1.0, np.array([0, 0]), np.array([1, 1]), 2
-    (_, right), (_, found) = (
-        _tiles(f, *inputs, lse, dout, *settings) for f in (tiled_backward, yours)
-    )
+    _, right = _tiles(tiled_backward, *inputs, lse, dout, *settings)
+    _, found = _tiles(yours, *inputs, lse, dout, *settings)
     advice = {
         "weights": "lse = (ln 4, ln 2), so the first weight is e^(ln 3 − ln 4) = ¾",
         "dscores": "delta = dout · out = (7, 0), and dscores = weights · (dweights − delta)",
@@ -275,8 +268,7 @@ def two_tokens_backward_as_by_hand(yours, rng):
 def the_gradients_of_attention(yours, rng):
     (query, key, value), dout = _inputs(rng, 4, 5), rng.standard_normal((4, 2))
     first, last = np.array([0, 0, 1, 0]), np.array([2, 3, 4, 0])
-    keys = np.arange(5)
-    mask = (first[:, None] <= keys) & (keys <= last[:, None])
+    mask = _visible(first, last, 5)
     _, pullback = attention.with_pullback(query, key, value, scale=0.6, mask=mask)
     expected = dict(zip(_GRADIENTS, pullback(dout, None), strict=False))
     forward = _attended(query, key, value, 0.6, first, last)
@@ -329,11 +321,15 @@ def _window(t):
     return at - 3, np.where(at < 600, at - 1, -1)
 
 
+def _visible(first, last, s):
+    """(T, S), True where query i sees key j."""
+    keys = np.arange(s)
+    return (first[:, None] <= keys) & (keys <= last[:, None])
+
+
 def _attended(query, key, value, scale, first, last):
     """out and lse, all pairs at once."""
-    keys = np.arange(len(key))
-    visible = (first[:, None] <= keys) & (keys <= last[:, None])
-    scores = np.where(visible, scale * query @ key.T, -np.inf)
+    scores = np.where(_visible(first, last, len(key)), scale * query @ key.T, -np.inf)
     m = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - np.where(m == -np.inf, 0, m))
     l = e.sum(axis=-1, keepdims=True)
@@ -367,13 +363,9 @@ def _only_seen(found, first, last, s, block, name="scores"):
     large = next((x.shape for x in found if max(x.shape, default=0) > block or x.ndim != 2), None)
     if large is not None:
         raise AssertionError(f"{name} of shape {large} in tap, where block is {block}")
-    keys = np.arange(s)
-    visible = (first[:, None] <= keys) & (keys <= last[:, None])
-    tiles = [
-        visible[i : i + block, j : j + block].any()
-        for i in range(0, len(first), block)
-        for j in range(0, s, block)
-    ]
+    visible = _visible(first, last, s)
+    corners = np.ndindex(-(-len(first) // block), -(-s // block))
+    tiles = [visible[block * i :, block * j :][:block, :block].any() for i, j in corners]
     if len(found) != sum(tiles):
         raise AssertionError(
             f'tap("{name}", …) was called for {len(found)} tiles. There are {len(tiles)} of them, '
@@ -386,16 +378,13 @@ def _in_little_memory(yours, small, large):
 
     The memory of a submission is not seen from here, but it has a limit, which the large ones meet.
     """
-    t, block, before = len(small[0]), 32, tracemalloc.is_tracing()
+    t, block = len(small[0]), 32
     tracemalloc.start()
     try:
-        tracemalloc.reset_peak()
-        held, _ = tracemalloc.get_traced_memory()
         found = yours(*small, block)
-        most = tracemalloc.get_traced_memory()[1] - held
+        _, most = tracemalloc.get_traced_memory()
     finally:
-        if not before:
-            tracemalloc.stop()
+        tracemalloc.stop()
     if most > t * t:
         raise AssertionError(
             f"{most / 1e6:.1f} MB at once, for T = S = {t} and tiles of {block} × {block}, which "

@@ -151,11 +151,7 @@ FORBIDDEN = {
         "importlib.machinery.BuiltinImporter.load_module('faulthandler')",
     ],
 }  # fmt: skip
-ATTACKS = [
-    pytest.param(code, id=f"{attacked}, {k}")
-    for attacked, codes in FORBIDDEN.items()
-    for k, code in enumerate(codes)
-]
+ATTACKS = [code for codes in FORBIDDEN.values() for code in codes]
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +161,7 @@ def acting():
         yield submission.function
 
 
-@pytest.mark.parametrize("code", ATTACKS)
+@pytest.mark.parametrize("code", ATTACKS, ids=lambda code: code[:60])
 def test_a_submission_is_refused_what_it_does_not_need(code, acting, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("of another")
