@@ -47,15 +47,10 @@ class RemoteFunction:
         self.__name__ = self.__qualname__ = name
         self._connection, self._number = connection, number
         if parameters is not None:
-            self.__signature__ = inspect.Signature(
-                [_parameter(*parameter) for parameter in parameters]
-            )
+            self.__signature__ = inspect.Signature([_parameter(*p) for p in parameters])
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self._connection.call(self._number, arguments, settings)
-
-    def __del__(self) -> None:
-        self._connection.dropped.append(self._number)
 
 
 RemoteFunction.__name__ = "function"  # the name that messages show
@@ -70,7 +65,7 @@ class Connection:
 
     A message is two lengths, JSON, and the bytes of the arrays in it:
 
-        ["call", number of the function, arguments, settings, numbers no longer needed]
+        ["call", number of the function, arguments, settings]
         ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
 
@@ -82,7 +77,6 @@ class Connection:
         self._read, self._write = read, write
         self.functions: dict[int, Callable[..., Any]] = {}
         self._numbers = itertools.count()
-        self.dropped: list[int] = []
         self.caught: type[BaseException] = Exception
         self.file: str | None = None  # errors quote the lines of this file
         self.changed = False  # whether the other end changed lent arrays
@@ -95,13 +89,12 @@ class Connection:
 
         Raises the function's error as the nearest built-in one, or ConnectionLost.
         """
-        dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
-        self._lent.append(self._send(["call", number, tuple(arguments), dict(settings), dropped]))
+        self._lent.append(self._send(["call", number, tuple(arguments), dict(settings)]))
         try:
             while True:
                 (kind, *content), arrays = self._receive()
                 match kind, content:
-                    case "call", [int(), tuple(), dict(), list()]:
+                    case "call", [int(), tuple(), dict()]:
                         self._answer(content, arrays)
                     case "return", [value, list(changed)]:
                         self._borrow(arrays)
@@ -127,9 +120,7 @@ class Connection:
         return number
 
     def _answer(self, content: list[Any], arrays: list[np.ndarray]) -> None:
-        number, arguments, settings, dropped = content
-        for old in dropped:
-            self.functions.pop(old, None)
+        number, arguments, settings = content
         self._borrowed.append([])
         self._borrow(arrays)
         try:
