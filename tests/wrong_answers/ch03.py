@@ -18,7 +18,7 @@ WRONG = {
         Wrong("no room for an imaginary part", "x.astype(complex)", "x.copy()", "right to the last digits", "imaginary part"),
         Wrong("complex numbers returned", "return gradient", "return gradient.astype(complex)", "right to the last digits", "floats"),
         Wrong("all entries at once", "z[k] += 1e-20j", "z += 1e-20j", "one entry at a time", "one entry has an imaginary part"),
-        Wrong("z made once", "    for k in np.ndindex(x.shape):\n        z = x.astype(complex)\n", "    z = x.astype(complex)\n    for k in np.ndindex(x.shape):\n", "one entry at a time", "made of x anew"),
+        Wrong("z made once", "    for k in np.ndindex(x.shape):\n        z = x.astype(complex)\n", "    z = x.astype(complex)\n    for k in np.ndindex(x.shape):\n", "one entry at a time", "made from x again"),
         Wrong("the step of central differences", "z[k] += 1e-20j\n        gradient[k] = f(z).imag / 1e-20", "z[k] += 1e-8j\n        gradient[k] = f(z).imag / 1e-8", "the step is small enough", "h can be 1e-20"),
     ],
     "gradient_error": [

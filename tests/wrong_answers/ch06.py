@@ -5,7 +5,7 @@ from wrong_answers import Wrong
 WRONG = {
     "causal": [
         Wrong("not itself", "j <= i + offset", "j < i + offset", "each query sees itself and what came before", "query 0, key 0"),
-        Wrong("True = hidden", "j <= i + offset", "j > i + offset", "each query sees itself and what came before", "very opposite"),
+        Wrong("True = hidden", "j <= i + offset", "j > i + offset", "each query sees itself and what came before", "exact opposite"),
         Wrong("zeros and ones", "j <= i + offset", "np.tril(np.ones((t, s)), offset)", "each query sees itself and what came before", "should hold bool, not float64"),
         Wrong("square", "j = np.arange(s)[None, :]", "j = np.arange(t)[None, :]", "there may be more keys than queries", "wrong shape"),
         Wrong("aligned at the bottom right", "j <= i + offset", "j <= i + (s - t if offset == 0 else offset)", "there may be more keys than queries", "is wrong"),
@@ -14,7 +14,7 @@ WRONG = {
     ],
     "padding": [
         Wrong("one key too many", "np.arange(s) < lengths", "np.arange(s) <= lengths", "each sequence shows its first keys", "yours True"),
-        Wrong("True = padding", "np.arange(s) < lengths", "np.arange(s) >= lengths", "each sequence shows its first keys", "very opposite"),
+        Wrong("True = padding", "np.arange(s) < lengths", "np.arange(s) >= lengths", "each sequence shows its first keys", "exact opposite"),
         Wrong("numbers to add", "valid[:, None, None, :]", "np.where(valid, 0.0, -1e9)", "each sequence shows its first keys", "should hold bool"),
         Wrong("a negative slice of length 0", "valid = np.arange(s) < lengths[:, None]", "valid = np.ones((len(lengths), s), dtype=bool)\n    for b, n in enumerate(lengths):\n        valid[b, n - s:] = False", "a sequence may be empty or whole", "expected True"),
         Wrong("at least one key", "lengths[:, None]", "np.maximum(lengths, 1)[:, None]", "a sequence may be empty or whole", "expected False"),
@@ -22,7 +22,7 @@ WRONG = {
         Wrong("queries hidden", "valid[:, None, None, :]", "valid[:, None, :, None]", "it means keys and not queries", "wrong shape"),
     ],
     "documents": [
-        Wrong("True = hidden", "query == key", "query != key", "each position sees its own document", "very opposite"),
+        Wrong("True = hidden", "query == key", "query != key", "each position sees its own document", "exact opposite"),
         Wrong("the axis of the queries is missing", "ids[:, None, :, None]", "ids[:, None, None, :]", "each position sees its own document", "wrong shape"),
         Wrong("the first sequence for all", "ids[:, None, None, :]", "ids[:1, None, None, :]", "sequences are apart", "H 0"),
         Wrong("no axis of heads", "query == key", "(query == key)[:, 0]", "sequences are apart", "wrong shape"),

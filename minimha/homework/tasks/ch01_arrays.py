@@ -7,16 +7,16 @@ from ..task import task
 
 
 @task(chapter=1, difficulty=1, minutes=5, hints=(
-    "Which axis does a mean over one token run along? Count it from the back, as -1, and the "
-    "axes in front may be any number.",
-    "x.mean(axis=-1) has one axis fewer than x. With keepdims=True it keeps an axis of length "
-    "1, which broadcasts against the rows of x.",
+    "Which axis does a mean over one token run along? Count it from the back, as -1; then any "
+    "number of axes may stand in front.",
+    "x.mean(axis=-1) has one axis fewer than x. With keepdims=True it keeps an axis of length 1, "
+    "which broadcasts against the rows of x.",
     "(x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)",
 ))  # fmt: skip
 def standardise(x):
     """Give every row mean 0 and standard deviation 1.
 
-    x  (…, M), any number of axes: a row is what runs along the last one
+    x  (…, M), any number of axes: a row runs along the last one
     Returns (x − mean) / deviation, of the shape and dtype of x, with the mean and the standard
     deviation √(mean of (x − mean)²) of each row. No row is constant.
     """
@@ -36,7 +36,7 @@ def every_row_has_mean_0_and_deviation_1(yours, rng):
 @standardise.check
 def square_arrays_are_no_exception(yours, rng):
     x = 3 + 2 * rng.standard_normal((4, 4))
-    advice = "each row is to lose its own mean; look at what (4, 4) and (4,) make"
+    advice = "subtract from each row its own mean; look at how (4, 4) and (4,) broadcast"
     same(yours(x), standardise(x), axes="row column", advice=advice)
 
 
@@ -53,15 +53,15 @@ def float32_stays_float32(yours, rng):
     found = yours(x)
     same(found, standardise(x), axes="row column", tolerance=1e-5)
     assert found.dtype == x.dtype, (
-        f"x is float32, the result {found.dtype}: was it cast, or made without its dtype, or\n"
-        "did a NumPy number come in? np.sqrt(8) is a float64; 8**0.5 changes no dtype"
+        f"x is float32, the result {found.dtype}: was it cast, created without its\n"
+        "dtype, or scaled by a NumPy number? np.sqrt(8) is a float64; 8**0.5 changes no dtype"
     )
 
 
 @task(chapter=1, difficulty=2, minutes=10, hints=(
-    "Write the two shapes below each other, flush right. Each column has a rule of its own.",
-    "Give the shorter shape ones in front until both are as long. Two lengths fit if they are "
-    "equal, or one of them is 1; then the other one counts.",
+    "Write one shape below the other, aligned at the right, and find one rule for each column.",
+    "Put ones in front of the shorter shape until both have the same length. Two lengths fit if "
+    "they are equal or one of them is 1; the result has the other one.",
     "For n, m of the two: if n == 1 it is m; if m is 1 or n it is n; else raise ValueError. "
     "(max(n, m) would be wrong for one case: which?)",
 ))  # fmt: skip
@@ -127,19 +127,19 @@ def a_length_of_0_is_a_length(yours, rng):
 
 
 @task(chapter=1, difficulty=2, minutes=12, hints=(
-    "Which entries of y = x + … does one entry of x end up in? Its gradient is the sum of "
-    "theirs. There are two kinds of axes that they run along.",
-    "First sum over the axes that x did not have, at the front. Then over those that have "
-    "length 1 in x, and keep them, with keepdims=True.",
-    "dy = dy.sum(axis=tuple(range(dy.ndim - len(shape)))), then for each axis k with "
-    "shape[k] == 1: dy = dy.sum(axis=k, keepdims=True).",
+    "Which entries of y = x + … does one entry of x reach? Its gradient is the sum of theirs. "
+    "They run along two kinds of axes.",
+    "First sum over the axes that x did not have, at the front. Then over those that have length "
+    "1 in x, and keep them, with keepdims=True.",
+    "dy = dy.sum(axis=tuple(range(dy.ndim - len(shape)))), then for each axis k with shape[k] == "
+    "1: dy = dy.sum(axis=k, keepdims=True).",
 ))  # fmt: skip
 def unbroadcast(dy, shape):
     """The gradient of broadcasting: sum dy over the places to which an entry was copied.
 
-    dy     array: the gradient of the result of broadcasting, of the result's shape
+    dy     array: the gradient of the broadcast result, with its shape
     shape  tuple: the shape that the array had before; it broadcasts to that of dy
-    Returns the gradient of the array before, of that shape.
+    Returns the gradient of the array before broadcasting, of that shape.
     """
     # BEGIN SOLUTION
     front = tuple(range(dy.ndim - len(shape)))

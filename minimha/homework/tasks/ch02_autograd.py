@@ -95,13 +95,13 @@ def one_matrix_and_a_stack(yours, rng):
 
 
 @task(chapter=2, difficulty=2, minutes=12, hints=(
-    "A name may be written down when all that it was made from has been. At the start that "
-    "holds of the leaves. Of whom may it hold next?",
-    "Count for each name how many parents it still waits for, and note its children. Keep a "
-    "list of those that wait for none, and go through it: each takes one from the count of "
-    "each of its children, and a child at 0 joins the end of the list.",
+    "A name may be listed once everything it was made from is listed. At first that is true of "
+    "the leaves only. Which names can follow?",
+    "Count for each name how many parents it still waits for, and note its children. Keep a list "
+    "of the names that wait for none and go through it: each lowers the count of each of its "
+    "children by one, and a child whose count reaches 0 is appended to the list.",
     "waits = {name: len(made_from) for …}; ready = [those that wait for 0]; then `for name in "
-    "ready:` goes on to what is appended to ready on the way. In the end ready is the answer.",
+    "ready:` also visits the names appended on the way. At the end ready is the answer.",
 ))  # fmt: skip
 def topological_order(parents):
     """All steps of a computation in an order in which it could be done.
@@ -109,7 +109,7 @@ def topological_order(parents):
     parents  a dict: each name with the list of the names that it was made from, [] for a leaf. The
              dict is in no order; a name can be in a list twice, as for b = a + a, {"b": ["a", "a"]}
     Returns a list with every name once, each after all that it was made from. A chain of thousands
-    of steps must not meet Python's limit of recursion: use a loop.
+    of steps must not exceed Python's recursion limit: use a loop.
     """
     # BEGIN SOLUTION
     waits = {name: len(made_from) for name, made_from in parents.items()}
@@ -189,21 +189,21 @@ def a_chain_of_4000_steps(yours, rng):
     made = {f"v{k}": [f"v{k - 1}"] if k else [] for k in (3999, *range(3999))}
     order = yours(made)
     if order != [f"v{k}" for k in range(4000)]:
-        raise AssertionError("a chain has one order only, that of its links; yours is another")
+        raise AssertionError("a chain has only one order, that of its links; yours is different")
 
 
 @task(chapter=2, difficulty=2, minutes=10, hints=(
-    "Go through the nodes from the last to the first. When the turn of a node comes, all that "
-    "used it have had theirs, so its gradient is complete.",
-    "Start with a list of None, put gradient in its last place, and for each node with a "
-    "gradient and a pullback hand on what the pullback returns: the first that reaches a "
-    "parent is its gradient so far, every other is added to it.",
+    "Go through the nodes from the last to the first. When you come to a node, you have visited "
+    "everything that used it, so its gradient is complete.",
+    "Start with a list of None, put gradient in its last place, and for each node with a gradient "
+    "and a pullback pass on what the pullback returns: the first gradient to reach a parent "
+    "becomes its gradient so far, and every other is added to it.",
     "for k in reversed(range(len(nodes))): …; for parent, dx in zip(parents, "
     "pullback(gradients[k])): gradients[parent] = dx if gradients[parent] is None else "
     "gradients[parent] + dx",
 ))  # fmt: skip
 def backward(nodes, gradient):
-    """Walk the tape: the gradients of all that the last node was made from.
+    """Walk the tape: the gradients of everything that the last node was made from.
 
     nodes     a list of pairs (parents, pullback), in the order in which they were made. parents are
               the places in this list of what the node was made from; one can be there twice.

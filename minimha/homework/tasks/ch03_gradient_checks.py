@@ -8,8 +8,8 @@ from ..task import task
 
 @task(chapter=3, difficulty=1, minutes=10, hints=(
     "np.ndindex(x.shape) runs over the places of all entries, whatever the number of axes.",
-    "For each place make an array of zeros of the shape of x, and put h at that place. Add it "
-    "to x and take it away from x; x itself stays as it is.",
+    "For each place make an array of zeros of the shape of x, and put h at that place. Add it to "
+    "x and subtract it from x, without changing x itself.",
     "step = np.zeros(x.shape); step[k] = h; then (f(x + step) - f(x - step)) / (2 * h)",
 ))  # fmt: skip
 def central_difference(f, x, h):
@@ -52,16 +52,16 @@ def each_entry_moves_alone(yours, rng):
 def integers_can_be_moved_too(yours, rng):
     x = rng.integers(-3, 4, size=5)
     gradient = yours(lambda x: float(np.sum(np.exp(x))), x.copy(), 0.5)
-    advice = "an array of integers has no room for x + 0.5: put the step into an array of floats"
+    advice = "an array of integers cannot hold x + 0.5: put the step into an array of floats"
     expected = np.exp(x) * np.sinh(0.5) / 0.5
     same(gradient, expected, "the gradient", tolerance=1e-10, advice=advice)
 
 
 @task(chapter=3, difficulty=2, minutes=10, hints=(
-    "It is the loop of central_difference, with one call of f in place of two. An array of "
-    "floats has no room for an imaginary part: x.astype(complex) has.",
-    "For each place k: a new z = x.astype(complex), 1e-20j added at k, and of f(z) the "
-    "imaginary part, over 1e-20.",
+    "It is the loop of central_difference, with one call of f in place of two. An array of floats "
+    "cannot hold an imaginary part; x.astype(complex) can.",
+    "For each place k: a new z = x.astype(complex), 1e-20j added at k, and of f(z) the imaginary "
+    "part, over 1e-20.",
     "z = x.astype(complex); z[k] += 1e-20j; gradient[k] = f(z).imag / 1e-20",
 ))  # fmt: skip
 def complex_step(f, x):
@@ -88,7 +88,7 @@ def right_to_the_last_digits(yours, rng):
     gradient = yours(lambda x: complex(np.sum(x**3)), x.copy())
     if np.iscomplexobj(gradient):
         raise AssertionError("the gradient should hold floats, not complex numbers")
-    advice = "f(x) = Σ x³ has the gradient 3x²; floats have no room for an imaginary part"
+    advice = "f(x) = Σ x³ has the gradient 3x²; floats cannot hold an imaginary part"
     same(gradient, 3 * x**2, "the gradient", tolerance=1e-14, advice=advice)
 
 
@@ -97,7 +97,7 @@ def one_entry_at_a_time(yours, rng):
     x, a = rng.standard_normal((2, 3)), rng.uniform(1, 2, (2, 3))
     gradient = yours(lambda x: complex(np.exp(np.sum(a * x))), x.copy())
     expected = a * np.exp(np.sum(a * x))
-    advice = "one entry has an imaginary part at a time, and the next z is made of x anew"
+    advice = "one entry has an imaginary part at a time, and the next z is made from x again"
     same(gradient, expected, "the gradient", "row column", tolerance=1e-13, advice=advice)
 
 
@@ -120,12 +120,12 @@ def gradient_error(f, x, c):
     """How wrong a pullback is, in units of the largest entry of the gradient.
 
     f  takes an array of the shape of x and returns (y, pullback); pullback(c) returns a tuple with
-       one gradient, of the shape of x. y can be computed of complex numbers
+       one gradient, of the shape of x. f accepts complex numbers too
     x  an array of floats, of any shape
     c  the cotangent, an array of the shape of y
     Returns a number, max |yours − numeric| / max |numeric|: yours is what the pullback returns for
-    c, and numeric the gradient of L(x) = Σ c · y by complex_step. It is not a number (np.nan) where
-    an entry of yours is not.
+    c, and numeric the gradient of L(x) = Σ c · y by complex_step. It is NaN if an entry of
+    yours is NaN.
     """
     # BEGIN SOLUTION: return a number
     _, pullback = f(x)
@@ -173,7 +173,7 @@ def not_a_number_is_not_right(yours, rng):
     error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * 2,)), x, np.ones(3))
     same(error, 1.0, "the error of a gradient that is twice too large", tolerance=1e-6)
     error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * holes,)), x, np.ones(3))
-    advice = "np.max hands a NaN on; Python's max, np.nanmax and comparisons lose it"
+    advice = "np.max passes a NaN on; Python's max, np.nanmax and comparisons lose it"
     same(error, np.nan, "the error of a gradient with a NaN", advice=advice)
 
 

@@ -57,14 +57,14 @@ def gradients_with_axes_in_front(yours, rng):
 
 
 @task(chapter=4, difficulty=2, minutes=8, hints=(
-    "Two steps, and neither can be left out: the last axis falls into two, and then two axes "
-    "change places. Write the shape after each.",
+    "Two steps, and neither can be left out: split the last axis into two, then swap two axes. "
+    "Write the shape after each.",
     "(…, T, H·D) -> (…, T, H, D) by reshape: neighbours stay neighbours, so the D columns of a "
     "head stay together. Then T and H, the axes −3 and −2, are swapped.",
     "x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
 ))  # fmt: skip
 def split_heads(x, num_heads):
-    """Heads that stand side by side as blocks of columns, each as an array of its own.
+    """Split heads that stand side by side, as blocks of columns, into arrays of their own.
 
     x  (…, T, H·D): columns 0 to D−1 belong to head 0, the next D to head 1, and so on
     Returns (…, H, T, D), where H is num_heads.
@@ -95,20 +95,20 @@ def axes_in_front_stay_in_front(yours, rng):
 
 
 @task(chapter=4, difficulty=1, minutes=5, hints=(
-    "This is the picture in the paper: every head has a matrix of its own, and what it makes "
-    "of x has nothing to do with the other heads.",
+    "This is the picture in the paper: every head has its own matrix, and its result does not "
+    "depend on the other heads.",
     "A loop over the weights gives a list of H arrays (…, T, D); np.stack makes one array of "
     "them. Along which axis?",
     "np.stack([x @ w for w in weights], axis=-3)",
 ))  # fmt: skip
 def per_head(x, weights):
-    """What every head makes of x, in a loop over the heads.
+    """The projection of x by each head, in a loop over the heads.
 
     x        (…, T, M)
     weights  (H, M, D), a matrix for each head
     Returns (…, H, T, D).
     """
-    # BEGIN SOLUTION: return what the heads make of x, stacked
+    # BEGIN SOLUTION: return the projections, stacked
     return np.stack([x @ w for w in weights], axis=-3)
     # END SOLUTION
 
@@ -181,7 +181,7 @@ def the_matrices_stand_side_by_side(yours, rng):
     "y.reshape(*y.shape[:-1], num_heads, -1).swapaxes(-3, -2)",
 ))  # fmt: skip
 def stacked(x, weight, num_heads):
-    """What every head makes of x, by one matmul and without a loop.
+    """The projections of x by all heads, by one matmul and without a loop.
 
     x       (…, T, M)
     weight  (M, H·D), the matrices of the heads side by side: [W₀ W₁ …]

@@ -9,13 +9,13 @@ from ..task import task
 
 
 @task(chapter=5, difficulty=1, minutes=10, hints=(
-    "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in "
-    "front of both gradients.",
-    "key.mT exchanges the last two axes of key, whatever stands before them; key.T exchanges "
-    "all. The width is query.shape[-1], and width**0.5 is a Python number, which leaves "
-    "float32 as it is. np.sqrt(width) makes float64 of it.",
-    "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and "
-    "dy.mT @ query, each over the same root.",
+    "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in front of "
+    "both gradients.",
+    "key.mT swaps the last two axes of key, however many stand before them; key.T reverses all "
+    "axes. The width is query.shape[-1], and width**0.5 is a Python number, which leaves float32 "
+    "as it is. np.sqrt(width) would turn it into float64.",
+    "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and dy.mT @ "
+    "query, each over the same root.",
 ))  # fmt: skip
 def scores(query, key):
     """The scaled scores of all pairs of a query and a key, and their pullback.
@@ -65,7 +65,7 @@ def float32_stays_float32(yours, rng):
 
 
 @task(chapter=5, difficulty=2, minutes=15, hints=(
-    "Look at the section on the Jacobian: in words, what is taken from each dy before it is "
+    "Look at the section on the Jacobian: in words, what is subtracted from each dy before it is "
     "multiplied by the weight?",
     "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply that out for one row, then write it for all "
     "rows at once with keepdims=True.",
@@ -110,7 +110,7 @@ def large_entries_do_not_overflow(yours, rng):
     with np.errstate(all="ignore"):
         (y, pullback), (expected, pull) = yours(x), softmax(x)
         dy = rng.standard_normal(x.shape)
-        advice = "exp(1000) is infinite: take the largest entry of each row away first"
+        advice = "exp(1000) is infinite: subtract the largest entry of each row first"
         same(y, expected, axes="row column", advice=advice)
         same(pullback(dy)[0], pull(dy)[0], "dx", "row column", tolerance=1e-9)
 
@@ -118,11 +118,11 @@ def large_entries_do_not_overflow(yours, rng):
 @task(chapter=5, difficulty=1, minutes=10, hints=(
     "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
     "through tap as soon as it is there.",
-    "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the "
-    "last axis, the keys, with keepdims=True; take the largest score of each row away first.",
+    "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the last "
+    "axis, the keys, with keepdims=True; subtract the largest score of each row first.",
     'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5), then e = np.exp(scores - '
-    'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and '
-    "weights @ value.",
+    'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and weights @ '
+    "value.",
 ))  # fmt: skip
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
     """Attention: the output alone, with its steps by name.
@@ -167,7 +167,7 @@ def large_scores_do_not_overflow(yours, rng):
     query, key, value = np.array([[1000.0, 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
     with np.errstate(all="ignore"):
         out = yours(query, key, value)
-    same(out, [[8.0], [6.0]], "out", "query width", advice="take each row's largest score away")
+    same(out, [[8.0], [6.0]], "out", "query width", advice="subtract each row's largest score")
 
 
 def softmax_rows(x):
@@ -177,10 +177,10 @@ def softmax_rows(x):
 
 
 @task(chapter=5, difficulty=3, minutes=25, given=(softmax_rows,), hints=(
-    "Go through the three lines of the forward from below: out, weights, scores. Each tells "
-    "the gradient of what it was made of.",
-    "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT exchanges the last two axes. Softmax "
-    "takes from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
+    "Go through the three lines of the forward from last to first: out, weights, scores. Each "
+    "gives the gradients of what it was computed from.",
+    "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT swaps the last two axes. Softmax "
+    "subtracts from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
     "weight. The root divides what goes back to Q and to K, as it divides the scores.",
     "dvalue = weights.mT @ dout, dweights = dout @ value.mT, dscores = weights * (dweights - "
     "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
@@ -255,6 +255,6 @@ def _same_dtypes(arrays):
     for name, x in arrays.items():
         if x.dtype != np.float32:
             raise AssertionError(
-                f"float32 came in, and {name} is {x.dtype}. NumPy takes np.sqrt(8) for a float64;\n"
-                "8**0.5 is a Python number, and leaves the array's dtype as it is"
+                f"the inputs are float32, and {name} is {x.dtype}. np.sqrt(8) is a NumPy float64;\n"
+                "8**0.5 is a Python number, which leaves the array's dtype as it is"
             )

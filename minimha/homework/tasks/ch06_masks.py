@@ -10,7 +10,7 @@ from ..task import task
 
 def _same_mask(yours, expected, name="the mask", axes="query key", advice=""):
     if isinstance(yours, np.ndarray) and np.array_equal(yours, ~expected):
-        advice = "it is the very opposite: True = may attend, False = hidden"
+        advice = "it is the exact opposite: True = may attend, False = hidden"
     same(yours, expected, name, axes, advice=advice)
 
 
@@ -92,7 +92,7 @@ def a_sequence_may_be_empty_or_whole(yours, rng):
 @padding.check
 def it_means_keys_and_not_queries(yours, rng):
     lengths = 1 + rng.permutation(3)
-    advice = "scores are (B, H, T, S): which axes stretch, where B = T = S?"
+    advice = "scores are (B, H, T, S): which axes are broadcast when B = T = S?"
     _same_mask(yours(lengths, 3), padding(lengths, 3), axes="B H T S", advice=advice)
 
 
@@ -144,12 +144,12 @@ def a_document_may_come_back(yours, rng):
     "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
 ))  # fmt: skip
 def masked_softmax(x, mask):
-    """Softmax over the last axis of what the mask shows, and its pullback.
+    """Softmax over the visible entries of the last axis, and its pullback.
 
-    x     (…, T, S); what stands in a hidden place must not matter, be it NaN
+    x     (…, T, S); hidden entries must not matter, even if they are NaN
     mask  boolean, broadcasts to x; True = may attend
     Returns y (…, T, S), 0 where hidden, and the function that takes dy (…, T, S) to a tuple with
-    one gradient, (dx,), which is 0 where hidden, whatever dy holds there. A row of which nothing
+    one gradient, (dx,), which is 0 where hidden, whatever dy holds there. A row in which nothing
     is visible gives zeros, and zero gradients. Large entries, such as 1000, must not overflow.
     """
     # BEGIN SOLUTION: return y and the pullback; x.real.max, as in softmax

@@ -9,17 +9,17 @@ from ..task import task
 
 
 @task(chapter=7, difficulty=1, minutes=8, hints=(
-    "Two steps: the heads come to stand next to their width, then the two axes become one. "
-    "Which of the two is a reshape?",
+    "Two steps: move the heads next to their width, then merge the two axes. Which of the two is "
+    "a reshape?",
     "x.swapaxes(-3, -2) is (…, T, H, D), and a reshape joins its last two axes. The pullback "
     "undoes the two steps, the last one first.",
     "swapped.reshape(*swapped.shape[:-2], -1) is the value; the gradient is "
     "dy.reshape(swapped.shape).swapaxes(-3, -2), in a tuple.",
 ))  # fmt: skip
 def merge_heads(x):
-    """The heads side by side, as the output projection wants them, and the pullback.
+    """The heads side by side, as the output projection needs them, and the pullback.
 
-    x  (…, H, T, D), with any number of axes before H, none included
+    x  (…, H, T, D), with any number of axes before H, or none
     Returns y (…, T, H·D), where columns h·D to (h + 1)·D of a row are head h at that position, and
     the function that takes dy (…, T, H·D) to a tuple with one gradient, (dx,).
     """

@@ -10,17 +10,17 @@ from ..task import task
 
 
 @task(chapter=11, difficulty=2, minutes=10, hints=(
-    "What was added up so far is measured against the old maximum. Which factor does each "
-    "term e^(x − old) need, so that it reads e^(x − new)?",
-    "new = the larger of m and the block's own largest score. The factor e^(m − new) goes to "
-    "l and to acc; then add the block's e^(scores − new), summed and times value. Where new "
-    "is still −∞, measure against 0 instead: −∞ − (−∞) is not a number.",
-    "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); "
-    "factor = np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + "
-    "e.sum(axis=-1), and acc * factor[:, None] + e @ value.",
+    "The sums so far are relative to the old maximum. Which factor does each term e^(x − old) "
+    "need, so that it reads e^(x − new)?",
+    "new = the larger of m and the block's own largest score. The factor e^(m − new) goes to l "
+    "and to acc; then add the block's e^(scores − new), summed and times value. Where new is "
+    "still −∞, measure against 0 instead: −∞ − (−∞) is not a number.",
+    "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); factor = "
+    "np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + e.sum(axis=-1), "
+    "and acc * factor[:, None] + e @ value.",
 ))  # fmt: skip
 def online_softmax(m, l, acc, scores, value):
-    """One more block of keys: what is known of each row, before and after.
+    """Take in one more block of keys: the state of each row, before and after.
 
     m       (T,), the largest score so far; −∞ where none was visible
     l       (T,), the sum of e^(score − m) over the scores so far; 0 where none was visible
@@ -126,7 +126,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     scale  a number
     first  (T,), integers: query i sees the keys j with first[i] ≤ j ≤ last[i]
     last   (T,), integers; causal attention has first 0 and last[i] = i + offset
-    block  a tile has at most so many queries and so many keys; T and S need not be multiples of it
+    block  a tile has at most this many queries and keys; T and S need not be multiples of it
     tap    called as tap("scores", scores) with the scaled scores of each tile, and of no tile in
            which nobody sees anything; go on with what it returns
     Returns out (T, Dv), softmax(scale · Q Kᵀ) V over what is visible, and lse (T,), the logarithm
