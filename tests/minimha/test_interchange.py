@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layers import drawn
 
 import minimha as mh
 from minimha import interchange
@@ -20,11 +21,7 @@ SEPARATE = {"q_proj_weight": (M, M), "k_proj_weight": (M, MK), "v_proj_weight": 
 
 
 def layer(rng, dtype="float64", **settings):
-    """A layer in which every weight is random, the biases too."""
-    mha = mh.MultiHeadAttention(M, H, dtype=dtype, **settings)
-    for p in mha.parameters():
-        p.data = rng.standard_normal(p.shape).astype(dtype)
-    return mha
+    return drawn(rng, settings, M, H, dtype)
 
 
 def torch_weights(rng, shapes):

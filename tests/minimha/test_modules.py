@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from directional import assert_gradients
+from layers import assert_gradients
 
 import minimha as mh
 from minimha_autograd import backend

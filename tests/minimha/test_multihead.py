@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from directional import assert_gradients
+from layers import assert_gradients, drawn, outcome
 
 import minimha as mh
 from minimha_autograd import backend
@@ -51,22 +51,14 @@ EVERY_OPTION = pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS
 FOUR = 4  # heads that two key heads can serve
 
 
-def drawn(rng, settings, d_model=M):
-    """A module whose parameters are all away from where they start."""
-    mha = mh.MultiHeadAttention(d_model, FOUR, rng=rng, dtype="float64", **settings)
-    for p in mha.parameters():
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
-    return mha
-
-
 def test_self_attention_is_attention_of_x_to_itself(rng):
-    mha, x, memory = drawn(rng, {}), rng.standard_normal((B, T, M)), rng.standard_normal((B, S, M))
+    mha, x, memory = drawn(rng), rng.standard_normal((B, T, M)), rng.standard_normal((B, S, M))
     np.testing.assert_array_equal(mha(x).data, mha(x, x, x).data)
     np.testing.assert_array_equal(mha(x, memory).data, mha(x, memory, memory).data)
 
 
 def test_it_moves_to_every_library_and_device(rng, place):
-    mha, x = drawn(rng, {}), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng), rng.standard_normal((B, T, M))
     expected = mha(x).data
     moved = mha.to(place.name, place.device)(place(x))
     assert backend.namespace(moved.data) is place.xp
@@ -127,7 +119,7 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
 
 
 def test_a_call_that_was_refused_leaves_the_cache_as_it_was(rng):
-    mha, cache = drawn(rng, {}), mh.KeyValueCache()
+    mha, cache = drawn(rng), mh.KeyValueCache()
     x, causal = rng.standard_normal((B, T, M)), mh.masks.causal()
     mha(x[:, :2], mask=causal, cache=cache)
     for inputs, settings, message in (
@@ -173,23 +165,16 @@ def test_documents_packed_into_one_row_are_as_by_themselves(settings, rng):
 def test_every_implementation_gives_the_same_layer(name, rng):
     mha, x = drawn(rng, ALL), rng.standard_normal((B, T, M))
     keep = rng.random((B, FOUR, T, T)) < 0.6
-    outcomes = []
-    for call in (
-        lambda: mha(x, mask=mh.masks.causal(), keep=keep),
-        lambda: mha(x, mask=mh.masks.causal(), keep=keep, implementation=name),
-    ):
-        mha.zero_grad()
-        y = call()
-        y.backward(np.cos(np.arange(y.data.size)).reshape(y.shape))
-        outcomes.append([y.data, *(p.grad for p in mha.parameters())])
+    settings = {"mask": mh.masks.causal(), "keep": keep}
+    expected, found = (
+        [*outcome(mha, x, **settings, implementation=one), *(p.grad for p in mha.parameters())]
+        for one in ("auto", name)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()
     with mh.implementation(name):  # what surrounds attention is compiled then too
-        outs = [
-            mha(x, mask=mh.masks.causal(), keep=keep, implementation=asked).data
-            for asked in (name, "auto")
-        ]
+        outs = [mha(x, **settings, implementation=one).data for one in (name, "auto")]
     np.testing.assert_array_equal(*outs)
-    for one, other in zip(*outcomes, strict=True):
-        assert abs(one - other).max() <= 1e-12 * abs(one).max()
 
 
 def test_the_operation_on_arrays_is_the_module(rng):
@@ -233,7 +218,7 @@ def test_dropout_needs_a_generator_and_is_replayed_by_its_draw(rng):
 def test_rotary_positions_tell_the_order_and_nothing_else_does(rng):
     x = rng.standard_normal((B, T, M))
     order = rng.permutation(T)
-    plain = drawn(rng, {})
+    plain = drawn(rng)
     np.testing.assert_allclose(plain(x[:, order]).data, plain(x).data[:, order], atol=1e-13)
     for settings in ({"rope": mh.positions.Rope(width=2)}, {"alibi": True}):
         placed = drawn(rng, settings)

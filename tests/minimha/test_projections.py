@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from layers import drawn, outcome
 
 import minimha as mh
 from minimha_autograd import backend
@@ -20,23 +21,6 @@ SETTINGS = {
 CROSS = {"kdim": MK, "vdim": MV, "num_kv_heads": G, "v_head_dim": DV}
 
 
-def made(rng, **settings):
-    """A module with weights and biases all drawn, so that none is zero."""
-    mha = mh.MultiHeadAttention(M, H, rng=rng, dtype="float64", **settings)
-    for p in mha.parameters():
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
-    return mha
-
-
-def outcome(mha, *inputs, mask=None):
-    """The output and the gradients of the inputs; those of the weights are left in the module."""
-    mha.zero_grad()
-    leaves = [mh.Tensor(x, requires_grad=True) for x in inputs]
-    y = mha(*leaves, mask=mask)
-    y.backward(np.random.default_rng(3).standard_normal(y.shape))
-    return [y.data, *(leaf.grad for leaf in leaves)]
-
-
 def assert_equal(ours, theirs, bound=1e-12):
     for one, other in zip(ours, theirs, strict=True):
         assert one.shape == other.shape
@@ -46,7 +30,7 @@ def assert_equal(ours, theirs, bound=1e-12):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_every_form_is_the_same_function_with_the_same_input_gradients(settings, form, rng):
-    mha, x = made(rng, **settings), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
     expected = outcome(mha, x, mask=mh.masks.causal())
     converted, weights = mha.convert(form), mh.interchange.state(mha)
     assert converted.form == form
@@ -63,14 +47,14 @@ def test_every_form_is_the_same_function_with_the_same_input_gradients(settings,
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "fused"])
 def test_cross_attention_takes_keys_and_values_of_other_widths(form, rng):
-    mha = made(rng, **CROSS)
+    mha = drawn(rng, CROSS)
     inputs = [rng.standard_normal(s) for s in [(B, T, M), (B, S, MK), (B, S, MV)]]
     assert_equal(outcome(mha.convert(form), *inputs), outcome(mha, *inputs))
     assert mh.MultiHeadAttention(M, H, kdim=MK).sizes.vdim == MK  # values are the keys by default
 
 
 def test_a_role_that_nothing_flows_back_to_gets_no_gradient_in_the_fused_form(rng):
-    mha, x = made(rng, form="fused", num_kv_heads=G), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng, {"form": "fused", "num_kv_heads": G}), rng.standard_normal((B, T, M))
     q, _, _ = mha.project(*[mh.Tensor(x, requires_grad=True)] * 3)
     q.sum().backward()
     assert abs(mha.w_qkv.grad[:, : H * D]).min() > 0
@@ -79,15 +63,15 @@ def test_a_role_that_nothing_flows_back_to_gets_no_gradient_in_the_fused_form(rn
 
 def test_the_fused_form_is_for_one_input(rng):
     with pytest.raises(ValueError, match=r"one matrix for one input.* 12, 10, 9 need the stacked"):
-        made(rng, **CROSS).convert("fused")
-    fused, x = made(rng, form="fused"), rng.standard_normal((B, T, M))
+        drawn(rng, CROSS).convert("fused")
+    fused, x = drawn(rng, {"form": "fused"}), rng.standard_normal((B, T, M))
     with pytest.raises(ValueError, match=r"self-attention.*convert\(\"stacked\"\)"):
         fused(x, x.copy())
 
 
 @pytest.mark.parametrize("missing", [["b_v"], ["b_q", "b_k"]])
 def test_a_bias_that_is_missing_is_missing_in_every_form_or_refused(missing, rng):
-    mha, x = made(rng, num_kv_heads=G), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng, {"num_kv_heads": G}), rng.standard_normal((B, T, M))
     for name in missing:
         setattr(mha, name, None)
     expected = outcome(mha, x)
@@ -110,7 +94,7 @@ def stacked_gradients(mha):
 
 @pytest.mark.parametrize("source", REARRANGED)
 def test_weight_gradients_are_those_of_the_stacked_form_in_another_order(source, rng):
-    mha, x = made(rng, num_kv_heads=G, v_head_dim=DV), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng, {"num_kv_heads": G, "v_head_dim": DV}), rng.standard_normal((B, T, M))
     other = mha.convert(source)
     outcome(mha, x), outcome(other, x)
     expected, found = stacked_gradients(mha), stacked_gradients(other)
@@ -141,7 +125,7 @@ def test_all_forms_start_as_one_function_of_unit_variance(rng):
 
 
 def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng):
-    bilinear = made(rng, form="bilinear", num_kv_heads=G)
+    bilinear = drawn(rng, {"form": "bilinear", "num_kv_heads": G})
     stacked = bilinear.convert("stacked", head_dim=D)
     w = np.concatenate([bilinear.w_qk.data, bilinear.b_qk.data[:, None]], axis=1)
     w = w.reshape(G, H // G * (M + 1), M)  # a group shares its W^K, so it is factored as one
@@ -159,9 +143,9 @@ def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng)
 
 def test_forms_work_on_every_library(place, rng):
     x = rng.standard_normal((B, T, M))
-    mha = made(rng, num_kv_heads=G)
+    mha = drawn(rng, {"num_kv_heads": G})
     expected = mha(x).data
-    moved = made(rng, num_kv_heads=G)
+    moved = drawn(rng, {"num_kv_heads": G})
     for name, p in moved.named_parameters():
         p.data = place(getattr(mha, name).data)
     for form in FORMS:
@@ -172,8 +156,8 @@ def test_forms_work_on_every_library(place, rng):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_rank_of_the_product_is_the_width_of_a_head_until_it_is_learned(form, rng):
-    assert made(rng).convert(form).ranks() == [D] * H
-    assert made(rng, form="bilinear").ranks() == [M] * H
+    assert drawn(rng).convert(form).ranks() == [D] * H
+    assert drawn(rng, {"form": "bilinear"}).ranks() == [M] * H
     half = mh.MultiHeadAttention(M, H, dtype="float16").convert(form)
     assert half.ranks() == half.convert("stacked").ranks() == [D] * H
     for p in half.parameters():
@@ -197,8 +181,8 @@ def test_a_rank_above_the_width_of_a_head_is_refused_without_a_head_dim(scale, r
 
 
 def test_the_rank_counts_all_that_is_factored_together(rng):
-    mha = made(rng, num_kv_heads=G).convert("bilinear")
-    other = made(rng, bias=False).convert("bilinear")
+    mha = drawn(rng, {"num_kv_heads": G}).convert("bilinear")
+    other = drawn(rng, {"bias": False}).convert("bilinear")
     mha.b_qk.data = rng.standard_normal((H, M))
     assert mha.ranks() == [D] * H
     with pytest.raises(ValueError, match=r"with b_qk and the heads that share .* rank 5, "):
@@ -219,7 +203,7 @@ def test_the_rank_counts_all_that_is_factored_together(rng):
     ],
 )
 def test_the_bilinear_form_refuses_what_it_cannot_hold(settings, reason, rng):
-    mha, x = made(rng, **settings), rng.standard_normal((B, T, M))
+    mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
     with pytest.raises(ValueError, match=reason):
         mha.convert("bilinear")
     if "b_k" in reason:
@@ -239,7 +223,7 @@ def test_weights_too_large_for_the_product_are_refused():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_form_is_a_copy_and_frozen_weights_stay_frozen(form, rng):
-    mha = made(rng, form=form)
+    mha = drawn(rng, {"form": form})
     outcome(mha, rng.standard_normal((B, T, M)))
     twins = zip(mha.named_parameters(), mha.convert(form).named_parameters(), strict=True)
     for (name, p), (same, twin) in twins:

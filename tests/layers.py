@@ -1,11 +1,28 @@
-"""Gradients along random directions: four evaluations for each input, so that every setting of a large
-model can be checked. Where it fails, `mh.gradcheck` finds the entry and the operation at fault."""
+"""Layers with weights away from where they start, and their gradients: along random directions, with four
+evaluations for each input, so that every setting of a large model can be checked."""
 
 import numpy as np
 
 import minimha as mh
 
 STEP = 3e-4
+
+
+def drawn(rng, settings=(), d_model=12, num_heads=4, dtype="float64"):
+    """Multi-head attention whose parameters are all drawn, so that none is zero."""
+    mha = mh.MultiHeadAttention(d_model, num_heads, rng=rng, dtype=dtype, **dict(settings))
+    for p in mha.parameters():
+        p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(dtype)
+    return mha
+
+
+def outcome(mha, *inputs, **settings):
+    """The output and the gradients of the inputs; those of the weights are left in the module."""
+    mha.zero_grad()
+    leaves = [mh.Tensor(x, requires_grad=True) for x in inputs]
+    y = mha(*leaves, **settings)
+    y.backward(np.random.default_rng(3).standard_normal(y.shape))
+    return [y.data, *(leaf.grad for leaf in leaves)]
 
 
 def assert_gradients(f, inputs, module, rng, bound=1e-9):
