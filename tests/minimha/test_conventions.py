@@ -36,14 +36,21 @@ def same(one, other):
 
 def test_true_attends_or_hides_as_each_argument_says(rng):
     c, x, valid = conventions, one_visible(rng, T, S), one_visible(rng, B, S)
+    query, causal = one_visible(rng, B, T), np.tri(T, S, dtype=bool)
+    together = {"attention_mask": x, "value_mask": valid, "query_mask": query}
     for (mask, bias), expected in [
         (c.from_torch_sdpa(attn_mask=x), x),
         (c.from_torch_sdpa(attn_mask=np.True_), True),
-        (c.from_torch_sdpa(is_causal=True), np.tri(T, S, dtype=bool)),
+        (c.from_torch_sdpa(is_causal=True), causal),
         (c.from_keras(attention_mask=x), x),
         (c.from_keras(value_mask=valid), valid[:, None, None]),
         (c.from_keras(key_mask=valid), valid[:, None, None]),
-        (c.from_keras(use_causal_mask=True), np.tri(T, S, dtype=bool)),
+        (c.from_keras(query_mask=query), query[:, None, :, None]),
+        (c.from_keras(use_causal_mask=True), causal),
+        (
+            c.from_keras(**together, use_causal_mask=True),
+            x & causal & valid[:, None, None] & query[:, None, :, None],
+        ),
         (c.from_hugging_face(np.broadcast_to(x, (B, 1, T, S))), x),
         (c.from_hugging_face(valid), valid[:, None, None]),
         (c.from_hugging_face(valid.astype(np.int64)), valid[:, None, None]),
@@ -63,21 +70,6 @@ def test_one_sequence_needs_no_batch(rng):
     five = rng.random((3, *SCORES)) < 0.5
     mask, _ = conventions.from_torch_sdpa(attn_mask=five)  # nor is there one batch axis alone
     np.testing.assert_array_equal(seen(mask, five.shape), five)
-
-
-def test_a_query_mask_of_keras_leaves_rows_empty(rng):
-    valid = one_visible(rng, B, T)
-    mask, _ = conventions.from_keras(query_mask=valid)
-    np.testing.assert_array_equal(masks.empty_rows(mask, SCORES)[:, 1], ~valid)
-
-
-def test_arguments_hold_together(rng):
-    x, value, query = one_visible(rng, B, T, S), one_visible(rng, B, S), one_visible(rng, B, T)
-    mask, _ = conventions.from_keras(
-        attention_mask=x, value_mask=value, query_mask=query, use_causal_mask=True
-    )
-    expected = x & value[:, None] & query[:, :, None] & np.tri(T, S, dtype=bool)
-    np.testing.assert_array_equal(seen(mask)[:, 1], expected)
 
 
 def test_floats_are_a_bias_and_a_mask_where_they_hide(rng):

@@ -40,9 +40,8 @@ class Counted(np.ndarray):
         cls.bytes += sum(x.nbytes for x in [*stored, y])
 
     def __array_ufunc__(self, ufunc, method, *inputs, **settings):
-        plain = [to_plain(x) for x in inputs]
-        if settings.get("out"):
-            settings["out"] = tuple(map(to_plain, settings["out"]))
+        plain = to_plain(inputs)
+        settings = {name: to_plain(x) for name, x in settings.items()}
         y = getattr(ufunc, method)(*plain, **settings)
         if ufunc is np.matmul:
             Counted.products[2 * y.size * plain[0].shape[-1]] += 1
@@ -50,11 +49,10 @@ class Counted(np.ndarray):
         return to_counted(y)
 
     def __array_function__(self, function, types, inputs, settings):
-        inputs, settings = to_plain(inputs), to_plain(settings)
+        inputs, settings = to_plain(inputs), {name: to_plain(x) for name, x in settings.items()}
         y = function(*inputs, **settings)
-        makes = isinstance(y, np.ndarray) and not any(
-            np.may_share_memory(y, x) for x in flat(inputs)
-        )
+        shared = any(np.may_share_memory(y, x) for x in flat(inputs))
+        makes = isinstance(y, np.ndarray) and not shared
         if makes and function is not np.zeros_like and function is not np.ones_like:
             Counted.note(flat(inputs), y)
         return to_counted(y)
@@ -71,24 +69,25 @@ def real(x):
     return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.strides)]
 
 
-def to_plain(x):
+def mapped(f, x):
+    """x with f of each array in it."""
     if isinstance(x, list | tuple):
-        return type(x)(map(to_plain, x))
-    if isinstance(x, dict):
-        return {name: to_plain(part) for name, part in x.items()}
-    return x.view(np.ndarray) if isinstance(x, Counted) else x
+        return type(x)(mapped(f, part) for part in x)
+    return f(x) if isinstance(x, np.ndarray) else x
+
+
+def to_plain(x):
+    return mapped(lambda array: array.view(np.ndarray), x)
 
 
 def to_counted(x):
-    if isinstance(x, list | tuple):
-        return type(x)(map(to_counted, x))
-    return x.view(Counted) if isinstance(x, np.ndarray) else x
+    return mapped(lambda array: array.view(Counted), x)
 
 
 def flat(x):
-    if isinstance(x, list | tuple):
-        return [part for item in x for part in flat(item)]
-    return [x] if isinstance(x, np.ndarray) else []
+    found = []
+    mapped(found.append, x)
+    return found
 
 
 def tensor(x):
@@ -273,9 +272,8 @@ def owner(x):
 
 
 def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
-    per_head, stacked, fused = (
-        mh.cost.projections(form, M=48, H=4, T=7, B=2) for form in ("per-head", "stacked", "fused")
-    )
+    forms = "per-head", "stacked", "fused"
+    per_head, stacked, fused = (mh.cost.projections(f, M=48, H=4, T=7, B=2) for f in forms)
     assert per_head.parameters == stacked.parameters == fused.parameters
     assert per_head.flops == stacked.flops == fused.flops
     assert per_head.calls > stacked.calls > fused.calls
@@ -294,10 +292,8 @@ def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
 def test_a_batch_of_small_matrices_takes_as_long_as_each_of_them():
     slow_when_small = mh.cost.Machine(((10.0, 1e-6), (1000.0, 1e-5)), ((1.0, 1e-12),), 0.0)
     for matrices, each in ((1, 1e-5), (10, 10**-5.5), (100, 1e-6), (1000, 1e-7)):
-        step = mh.cost.Step(flops=1000, bytes=8, matrices=matrices)
-        assert slow_when_small.seconds(mh.cost.Cost(steps=(step,))) == pytest.approx(
-            matrices * each
-        )
+        cost = mh.cost.Cost(steps=(mh.cost.Step(flops=1000, bytes=8, matrices=matrices),))
+        assert slow_when_small.seconds(cost) == pytest.approx(matrices * each)
 
 
 def test_a_comparison_shows_every_form_that_there_can_be():
