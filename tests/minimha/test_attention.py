@@ -51,15 +51,10 @@ def test_arrays_give_arrays_and_tensors_give_tensors(qkv):
 
 
 def test_weights_are_differentiable(qkv):
-    def f(query, key, value):
-        return mh.scaled_dot_product_attention(query, key, value, return_weights=True)
+    def weights(query, key, value):
+        return mh.scaled_dot_product_attention(query, key, value, return_weights=True)[1]
 
-    mh.gradcheck(f, *map(mh.Tensor, qkv))
-
-    def only_weights(query, key, value):
-        return f(query, key, value)[1]
-
-    report = mh.gradcheck(only_weights, *map(mh.Tensor, qkv))
+    report = mh.gradcheck(weights, *map(mh.Tensor, qkv))
     assert {r.input for r in report.rows if r.note == "structural zero"} == {"value"}
 
 
@@ -112,13 +107,9 @@ def test_a_host_mask_serves_every_library(qkv, place):
 def test_gradients_with_everything_at_once(implementation, answer):
     rng = np.random.default_rng(31)
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
-    normal = rng.standard_normal
-    bias = normal((h, t, s))
-    bias[1, 2, 1] = -math.inf
-    inputs = (
-        normal((B, h, t, d)), normal((B, g, s, d)), normal((B, g, s, dv)), bias, normal(h),
-        normal((h, 1, 1)), np.asarray(1.7),
-    )  # fmt: skip
+    shapes = (B, h, t, d), (B, g, s, d), (B, g, s, dv), (h, t, s), h, (h, 1, 1)
+    inputs = (*map(rng.standard_normal, shapes), np.asarray(1.7))
+    inputs[3][1, 2, 1] = -math.inf
     keep = rng.random((B, h, t, s)) < 0.7
     mask = mh.masks.causal(offset=-1) | mh.masks.dense(np.eye(t, s, k=3, dtype=bool))
     mask = mask & mh.masks.padding([3, 5])
@@ -142,19 +133,15 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     q, k, v = qkv
     mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7
     mask[3] = False
-    extras = (
-        rng.standard_normal((H, T, S)),
-        rng.standard_normal(H),
-        np.asarray(0.4),
-        np.asarray(2.0),
-    )
+    extras = map(rng.standard_normal, [(H, T, S), H])
+    numbers = np.asarray(0.4), np.asarray(2.0)
 
     def f(*arrays):
         return mh.attention.IMPLEMENTATIONS[implementation].with_pullback(
             *arrays, mask=mask, keep=keep, p=0.3
         )
 
-    mh.gradcheck(f, q[:, :, :, :2], k[:, :1, :, :2], v[:, :1, :, :1], *extras)
+    mh.gradcheck(f, q[:, :, :, :2], k[:, :1, :, :2], v[:, :1, :, :1], *extras, *numbers)
 
 
 @pytest.mark.parametrize(
@@ -162,21 +149,15 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     [
         ({"key": np.ones((B, H, S, 5))}, ValueError, r"same width D, at least 1: query .* is \(2, 3, 5, 4\), key"),
         ({"value": np.ones((B, H, 6, DV))}, ValueError, "same number of positions S"),
-        ({"key": np.ones((B, 2, S, D))}, ValueError, r"same batch and heads"),
         ({"query": np.ones(D)}, ValueError, r"query .* has shape \(4,\): it needs two axes"),
         ({"query": np.ones((B, H, T, D), dtype=int)}, TypeError, "query .* has dtype int64"),
         ({"query": [[1.0]]}, TypeError, "query .* must be an array or a Tensor, not list"),
-        ({"key": np.ones((B, H, S, D), dtype="float32")}, TypeError, "query is .* float64, key is .* float32"),
         ({"bias": np.ones((H, T, 6))}, ValueError, r"bias has shape \(3, 5, 6\)"),
         ({"bias": np.ones((T, S), dtype=bool)}, TypeError, "bias has dtype bool.*goes to mask"),
-        ({"bias": np.ones((T, S), dtype=int)}, TypeError, "bias has dtype int64"),
         ({"query": np.ones((B, H, T, 0)), "key": np.ones((B, H, S, 0))}, ValueError, "at least 1"),
-        ({"bias": [1.0]}, TypeError, "bias must be an array or a Tensor, not list"),
         ({"mask": mh.masks.causal}, TypeError, r"mask is a function: call it, as in masks\.causal\(\)"),
-        ({"mask": [[1, 0]]}, TypeError, "mask has dtype int64 and must be boolean"),
         ({"mask": np.ones((T, S), dtype=int)}, TypeError, "write mask != 0"),
         ({"mask": np.ones((T, S))}, TypeError, "add to the scores as bias"),
-        ({"mask": np.ones((B, S), dtype=bool)}, ValueError, r"masks\.padding\(lengths\)"),
         ({"mask": np.ones((4, S), dtype=bool)}, ValueError, r"shape \(4, 7\), which does not broadcast"),
         ({"key": np.ones((B, 2, S, D)), "value": np.ones((B, 2, S, DV))}, ValueError, r"the 3 heads H of query must be a multiple of the 2 heads G .* \(2, 3, 5, 4\), .* \(2, 2, 7, 4\)"),
         ({"query": np.ones((B, 0, T, D)), "key": np.ones((B, 0, S, D))}, ValueError, r"same batch and heads \(…, G\)"),
@@ -187,43 +168,30 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
         ({"value": np.ones(S)}, ValueError, r"value \(…, G, S, Dv\) has shape \(7,\): it needs two axes"),
         ({"value": np.ones((B, H, S, DV), dtype=bool)}, TypeError, "value .* has dtype bool: attention needs floating-point"),
         ({"key": np.float64(1.0)}, TypeError, "key .* must be an array or a Tensor, not float64"),
-        ({"value": np.ones((B, H, S, DV), dtype="float16")}, TypeError, r"value is numpy.ndarray \(2, 3, 7, 6\) of float16: convert one"),
-        ({"query": np.ones((B, H, T, D), dtype="float16")}, TypeError, "query is .* of float16, key is .* of float64: convert one"),
         ({"bias": np.ones((T, S), dtype="float32")}, TypeError, "query is .* of float64, bias is .* of float32: convert one"),
-        ({"sink": np.ones(H, dtype="float16")}, TypeError, "sink is .* of float16: convert one"),
         ({"bias": strict.ones((T, S))}, TypeError, r"query is numpy.*, bias is array_api_strict.*\(5, 7\) of .*: convert one"),
-        ({"key": strict.ones((B, H, S, D))}, TypeError, "query is numpy.ndarray .*, key is array_api_strict"),
         ({"keep": strict.ones((T, S), dtype=strict.bool), "dropout": 0.5}, TypeError, "query is numpy.*, keep is array_api_strict"),
-        ({"sink": np.ones((T, S))}, ValueError, r"sink has shape \(5, 7\), which does not broadcast to \(…, H\) \(2, 3\)"),
         ({"sink": np.ones((H, 1, 1))}, ValueError, r"sink has shape \(3, 1, 1\), which does not broadcast to \(…, H\)"),
         ({"sink": np.ones(H, dtype=int)}, TypeError, "sink has dtype int64: it is a logit for each head"),
         ({"sink": 0.0}, TypeError, "sink must be an array or a Tensor, not float"),
         ({"scale": np.ones(H)}, ValueError, r"scale has shape \(3,\), which does not broadcast to \(…, H, T, S\) \(2, 3, 5, 7\)"),
         ({"scale": np.asarray(2)}, TypeError, "scale has dtype int64: it multiplies the scores"),
         ({"scale": True}, ValueError, "scale = True: a number is required"),
-        ({"scale": "1"}, TypeError, "scale must be an array or a Tensor, not str"),
         ({"softcap": np.ones((1, 1, 1, 1, 1))}, ValueError, r"softcap has shape \(1, 1, 1, 1, 1\), which does not"),
         ({"softcap": 0}, ValueError, "softcap = 0: a positive, finite number is required; for no cap leave it out"),
-        ({"softcap": -1.5}, ValueError, "softcap = -1.5: a positive"),
         ({"softcap": math.inf}, ValueError, "softcap = inf: .*for no cap leave it out"),
         ({"softcap": math.nan}, ValueError, "softcap = nan"),
         ({"softcap": 1j}, ValueError, "softcap = 1j"),
         ({"dropout": 0.5}, ValueError, "dropout = 0.5 needs rng, .*or keep.*global state"),
         ({"dropout": 0.5, "rng": 3}, TypeError, "rng must be a generator, not 3: .*default_rng"),
         ({"dropout": 1.5, "rng": np.random.default_rng()}, ValueError, "dropout must be a probability, from 0 to 1, not 1.5"),
-        ({"dropout": -0.1}, ValueError, "dropout must be a probability, from 0 to 1, not -0.1"),
-        ({"dropout": math.nan}, ValueError, "dropout must be a probability, from 0 to 1, not nan"),
         ({"dropout": True, "rng": np.random.default_rng()}, TypeError, "dropout must be a number from 0 to 1, not a bool"),
-        ({"dropout": "0.5"}, TypeError, "dropout must be a number from 0 to 1, not a str"),
         ({"dropout": 2, "keep": np.ones((T, S), dtype=bool)}, ValueError, "dropout must be a probability, from 0 to 1, not 2"),
         ({"keep": np.ones((T, S), dtype=bool)}, ValueError, "keep is given and dropout is 0: say the dropout"),
         ({"keep": np.ones((T, S)), "dropout": 0.5}, TypeError, "keep must be a boolean array, not of dtype float64"),
         ({"keep": np.ones((4, S), dtype=bool), "dropout": 0.5}, ValueError, r"keep has shape \(4, 7\), which does not broadcast to \(…, H, T, S\) \(2, 3, 5, 7\)"),
         ({"mask": np.ones((B, S), dtype=bool)}, ValueError, r"could be \(B, S\): write masks\.keys\(mask\) or .*masks\.dense\(mask\)"),
-        ({"mask": np.ones((1, B, H, T, S), dtype=bool)}, ValueError, r"shape \(1, 2, 3, 5, 7\), which does not broadcast"),
-        ({"mask": mh.masks.padding([1, 2, 3])}, ValueError, r"lengths has shape \(3,\), the batch \(…\) is \(2,\)"),
         ({"mask": mh.masks.padding([1, 8])}, ValueError, "from 0 to S = 7"),
-        ({"mask": mh.masks.keys(np.ones((B, T), dtype=bool))}, ValueError, r"valid has shape \(2, 5\), not \(…, S\) \(2, 7\)"),
         ({"mask": mh.masks.causal()}, ValueError, 'T = 5 .* S = 7 .*offset=….*align="top-left".*"bottom-right"'),
     ],
 )  # fmt: skip
@@ -246,6 +214,5 @@ def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
 
 
 def test_a_square_mask_that_could_be_of_sequences_is_refused_as_well(qkv):
-    q, k, v = (x[:, :, :B] for x in qkv)  # T = S = B
     with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) could be \(B, S\)"):
-        mh.scaled_dot_product_attention(q, k, v, np.ones((B, B), dtype=bool))
+        mh.scaled_dot_product_attention(*(x[:, :, :B] for x in qkv), np.ones((B, B), dtype=bool))

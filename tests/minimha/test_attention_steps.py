@@ -74,21 +74,25 @@ def test_every_step_has_its_name_its_shape_and_its_gradient(inputs, rng, place):
 
 
 def test_the_steps_are_what_they_are_called(inputs):
-    s = attention_steps(**inputs, **SETTINGS)
-    assert all(isinstance(x, np.ndarray) for x in s.values())  # arrays give arrays
-    raw = np.einsum("htd,hsd->hts", inputs["query"], np.repeat(inputs["key"], 2, axis=0))
-    np.testing.assert_allclose(s.raw, raw, atol=1e-15)
-    np.testing.assert_allclose(s.scaled, inputs["scale"] * raw, atol=1e-15)
-    np.testing.assert_allclose(s.capped, 1.5 * np.tanh(inputs["scale"] * raw / 1.5), atol=1e-15)
-    np.testing.assert_allclose(s.biased, s.capped + inputs["bias"], atol=1e-15)
-    np.testing.assert_array_equal(s.scores, np.where(VISIBLE, s.biased, -math.inf))
-    e = np.exp(s.scores)
-    total = e.sum(-1, keepdims=True) + np.exp(inputs["sink"])[:, None, None]
-    np.testing.assert_allclose(s.weights, e / total, atol=1e-15)
-    np.testing.assert_array_equal(s.keep, inputs["keep"])
-    np.testing.assert_allclose(s.dropped, np.where(s.keep, s.weights / 0.7, 0), atol=1e-15)
-    value = np.repeat(inputs["value"], 2, axis=0)
-    np.testing.assert_allclose(s.out, s.dropped @ value, atol=1e-15)
+    steps = attention_steps(**inputs, **SETTINGS)
+    query, key, value, bias, sink, scale, softcap, keep = inputs.values()
+    key, value = np.repeat(key, 2, axis=0), np.repeat(value, 2, axis=0)
+    e, sinks = np.exp(steps.scores), np.exp(sink)[:, None, None]
+    expected = {
+        "raw": query @ key.mT,
+        "scaled": scale * steps.raw,
+        "capped": softcap * np.tanh(steps.scaled / softcap),
+        "biased": steps.capped + bias,
+        "scores": np.where(VISIBLE, steps.biased, -math.inf),
+        "weights": e / (e.sum(-1, keepdims=True) + sinks),
+        "keep": keep,
+        "dropped": np.where(keep, steps.weights / 0.7, 0),
+        "out": steps.dropped @ value,
+    }
+    assert tuple(steps) == tuple(expected)
+    for name, x in steps.items():
+        assert isinstance(x, np.ndarray)  # arrays give arrays
+        np.testing.assert_allclose(x, expected[name], atol=1e-15)
 
 
 def test_steps_that_are_not_asked_for_are_not_there(inputs):
@@ -155,39 +159,39 @@ def test_what_a_hidden_pair_holds_is_finite_until_it_is_hidden(inputs):
     assert np.isfinite(steps.out).all()
 
 
+@pytest.fixture
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_graph_is_freed_with_its_last_name(backward, inputs, rng):
-    gc.collect()
-    gc.disable()
-    try:
-        steps = attention_steps(**leaves(inputs), **SETTINGS)
-        watched = [weakref.ref(x) for x in steps.values() if isinstance(x, mh.Tensor)]
-        if backward:
-            steps.out.backward(rng.standard_normal((H, T, DV)))
-        gradients = steps.gradients
-        del steps
-        assert len(watched) == len(NAMES)
-        assert not any(ref() for ref in watched)
-        assert bool(gradients) == backward  # they outlive the graph
-    finally:
-        gc.enable()
+    steps = attention_steps(**leaves(inputs), **SETTINGS)
+    watched = [weakref.ref(x) for x in steps.values() if isinstance(x, mh.Tensor)]
+    if backward:
+        steps.out.backward(rng.standard_normal((H, T, DV)))
+    gradients = steps.gradients
+    del steps
+    assert len(watched) == len(NAMES)
+    assert not any(ref() for ref in watched)
+    assert bool(gradients) == backward  # they outlive the graph
 
 
+@pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_so_is_that_of_the_function(implementation, inputs, rng):
-    gc.collect()
-    gc.disable()
-    try:
-        q = leaves(inputs)
-        out, weights = mh.scaled_dot_product_attention(
-            **q, **SETTINGS, return_weights="dropped", implementation=implementation
-        )
-        out.backward(rng.standard_normal((H, T, DV)), retain_graph=True)
-        watched = [weakref.ref(x) for x in (out, weights, q["query"])]
-        del out, weights, q
-        assert not any(ref() for ref in watched)
-    finally:
-        gc.enable()
+    x = leaves(inputs)
+    out, weights = mh.scaled_dot_product_attention(
+        **x, **SETTINGS, return_weights="dropped", implementation=implementation
+    )
+    out.backward(rng.standard_normal((H, T, DV)), retain_graph=True)
+    watched = [weakref.ref(x) for x in (out, weights, x["query"])]
+    del out, weights, x
+    assert not any(ref() for ref in watched)
 
 
 def test_steps_can_be_copied(inputs):

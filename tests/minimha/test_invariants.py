@@ -436,21 +436,20 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
     leaves = given(case, np.asarray, leaf)
     q, k, v, bias, sink, scale, softcap = leaves.values()
     (t, s), visible, p = case.shape[-2:], case.visible, case.dropout
-    i, j = np.arange(t)[:, None], np.arange(s)
     if case.key.ndim > 2:
-        heads, groups = case.shape[-3], case.key.shape[-3]
-        reads = np.arange(heads) // (heads // groups)
+        group = np.arange(case.shape[-3]), case.shape[-3] // case.key.shape[-3]
+        reads = np.floor_divide(*group)
         if fault == "heads read keys in turn":
-            reads = np.arange(heads) % groups
+            reads = group[0] % case.key.shape[-3]
         if fault == "heads mixed":
-            reads = np.roll(reads, heads // groups)
+            reads = np.roll(reads, group[1])
         k, v = k[..., reads, :, :], v[..., reads, :, :]
     if fault == "causal off by one" and s:
         visible = visible | np.concatenate((visible[..., :1], visible[..., :-1]), axis=-1)
     if fault == "the mask upside down":
         visible = ~visible
     if fault == "padding hides queries":
-        visible = visible & (i < visible.sum(axis=-1, keepdims=True))
+        visible = visible & (np.arange(t)[:, None] < visible.sum(axis=-1, keepdims=True))
     scores = q @ k.mT
     if fault != "no scale":
         scores = scores * (1 / math.sqrt(case.query.shape[-1]) if scale is None else scale)
@@ -463,26 +462,23 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
 
     scores = scores if fault == "softcap last" else capped(scores)
     if bias is not None:
-        floor = -2.0 if fault == "bias of minus infinity clipped" else 0.0
-        scores = scores + ops.where(bias.data > -math.inf, bias, floor)
-        if floor:
-            visible = case.allowed & np.ones(case.shape, bool)
+        clipped = fault == "bias of minus infinity clipped"
+        scores = scores + ops.where(bias.data > -math.inf, bias, -2.0 if clipped else 0.0)
+        visible = rows(case.allowed, case.shape) if clipped else visible
     scores = capped(scores) if fault == "softcap last" else scores
     if fault == "positions count":
-        scores = scores - 0.1 * abs(i - j)
+        scores = scores - 0.1 * abs(np.arange(t)[:, None] - np.arange(s))
     axis = -2 if fault == "softmax over queries" else -1
     shown = np.ones_like(visible) if fault == "masked after the softmax" else visible
     peak = np.where(shown, scores.data, -math.inf).max(axis=axis, keepdims=True, initial=-math.inf)
     if sink is not None:
         peak = np.maximum(peak, sink.data[..., None, None])
-    peak = np.where(peak > -math.inf, peak, 0)
-    if fault == "no largest score taken off":
-        peak = 0 * peak
+    peak = np.where((peak == -math.inf) | (fault == "no largest score taken off"), 0, peak)
     e = ops.where(shown, ops.exp(ops.where(shown, scores - peak, 0.0)), 0.0)
     total = e.sum(axis=axis, keepdims=True)
     if sink is not None and fault != "no sink":
         total = total + ops.exp(sink[..., None, None] - peak)
-    if fault == "one more in the sum where there is a sink" and sink is not None:
+    if sink is not None and fault == "one more in the sum where there is a sink":
         total = total + np.exp(-peak)
     if fault == "the sum taken for constant":
         total = total.detach()
@@ -502,10 +498,8 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
         factor = 0.0 if p == 1 else 1.0 if fault == "dropout not made up for" else 1 / (1 - p)
         dropped = ops.where(case.keep, weights * factor, 0.0)
     out = dropped @ v
-    if fault == "another way when asked" and ask:
-        out = out * (1 + 2**-52)
-    if fault == "never twice the same":
-        out = out * (1 + 2**-52 * next(NOISE))
+    changes = {"another way when asked": ask, "never twice the same": fault and next(NOISE)}
+    out = out * (1 + 2**-52 * changes.get(fault, 0))
     gradients = pulled(case, np.asarray, leaves, out, weights)
     for name, x in gradients.items():
         gradients[name] = np.zeros_like(leaves[name].data) if x is None else x
