@@ -40,7 +40,7 @@ class Arguments(NamedTuple):
     @property
     def arrays(self) -> Arguments:
         """The same without Tensors."""
-        return Arguments(*map(array_of, self.inputs), *self[7:])
+        return Arguments._make((*map(array_of, self.inputs), *self[7:]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def arguments(
     mask = None if mask is None else masks.typed(mask, x.shape)
     if keep is None and dropout != 0:
         keep = draw(dropout, rng, x.shape, like=array_of(query), name="dropout")
-    return Arguments(*x.inputs, mask, keep, dropout, checked=True)
+    return x._replace(mask=mask, keep=keep, checked=True)
 
 
 def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:

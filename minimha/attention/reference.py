@@ -11,8 +11,8 @@ from typing import Any
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from .. import functional
 from ..functional import (
+    dropout,
     hide,
     is_finite,
     masked_softmax,
@@ -117,7 +117,7 @@ def _dropped(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullb
     """The weights after dropout, the same without a keep."""
     if keep is None:
         return weights, lambda dy: dy
-    dropped, pull = functional.dropout.with_pullback(weights, keep, p=p)
+    dropped, pull = dropout.with_pullback(weights, keep, p=p)
     return dropped, lambda dy: pull(dy)[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from minimha_autograd import Tensor, array_of, backend, ops
@@ -15,30 +15,20 @@ from .arguments import arguments, shows_signature_of
 from .reference import pair_scores, visible_pairs, weighted_sum
 
 
-class Steps(Mapping[str, Any]):
+class Steps(dict[str, Any]):
     """The intermediates of attention by name, in order: steps["weights"], steps.weights.
 
     `gradients` has their gradients by the same names, once backward() has run.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.gradients: dict[str, Array] = {}
-        self._steps: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._steps[name]
 
     def __getattr__(self, name: str) -> Any:
-        steps = self.__dict__.get("_steps", {})  # none yet in a copy that is being made
-        if name not in steps:
-            raise AttributeError(f"there is no step {name!r}: there are {', '.join(steps)}")
-        return steps[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._steps)
-
-    def __len__(self) -> int:
-        return len(self._steps)
+        if name not in self:
+            raise AttributeError(f"there is no step {name!r}: there are {', '.join(self)}")
+        return self[name]
 
     def __repr__(self) -> str:
         return f"Steps({', '.join(f'{name} {tuple(x.shape)}' for name, x in self.items())})"
@@ -67,15 +57,13 @@ def attention_steps(
     tap  called with the name and the value of each step that has a gradient; its result replaces
          the value
     """
-    given = arguments(*args, **kwargs)
-    arrays = given.arrays
+    checked = arguments(*args, **kwargs)
+    arrays = checked.arrays
     visible = visible_pairs(arrays.resolved_mask(), arrays.bias)
-    scale = 1 / math.sqrt(given.query.shape[-1]) if given.scale is None else given.scale
-    inputs = given._replace(
-        scale=ones_where_hidden(scale, visible),
-        softcap=ones_where_hidden(given.softcap, visible),
-    ).inputs
-    half = given.query.dtype if backend.is_half(arrays.query) else None
+    scale = 1 / math.sqrt(arrays.query.shape[-1]) if checked.scale is None else checked.scale
+    scale, softcap = (ones_where_hidden(x, visible) for x in (scale, checked.softcap))
+    inputs = (*checked.inputs[:5], scale, softcap)
+    half = arrays.query.dtype if backend.is_half(arrays.query) else None
     if half is not None:
         float32 = backend.namespace(arrays.query).float32
         inputs = tuple(
@@ -86,7 +74,7 @@ def attention_steps(
     gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
     def step(name: str, x: Any) -> Any:
-        x = steps._steps[name] = tap(name, x)
+        x = steps[name] = tap(name, x)
         if isinstance(x, Tensor) and x.requires_grad:
             x.register_hook(lambda gradient: gradients.update({name: gradient}))
         return x
@@ -102,9 +90,9 @@ def attention_steps(
         x = step("weights", functional.softmax(x, mask=visible))
     else:
         x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
-    if given.keep is not None:
-        steps._steps["keep"] = given.keep
-        x = step("dropped", functional.dropout(x, given.keep, p=given.p))
+    if checked.keep is not None:
+        steps["keep"] = checked.keep
+        x = step("dropped", functional.dropout(x, checked.keep, p=checked.p))
     x = weighted_sum(x, value, mask=visible)
     step("out", x if half is None else ops.astype(x, dtype=half))
     return steps
