@@ -256,6 +256,6 @@ def _table(shown: list[dict[str, Any]]) -> list[str]:
             "—" if check[key] is None else f"{check[key]:.1e}" for key in ("error", "allowed")
         )
         row = (check["verdict"], check["name"], check["input"] or "—", error, allowed)
-        rows.append((*row, f"{check['seconds']:.2f} s", check["test"], check["note"]))
+        rows.append((*row, f"{check['seconds']:.2f} s", check["test"], check["note"] or ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -7,6 +7,7 @@ that it leaves in the gradient.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -105,8 +106,8 @@ def nothing(step: Step) -> Cause | None:
     if step.is_part:
         text = f"nothing arrives at {step.name} through {step.consumer}: is that use forgotten?"
         return Cause("path-missing", text)
-    text = f"no gradient arrives at {step.name}: is it cut off, by detach() or .data, or never "
-    return Cause("zero", f"{text}filled in?")
+    text = f"no gradient arrives at {step.name}: is it cut off, by detach() or .data, or never set?"
+    return Cause("zero", text)
 
 
 def constant_ratio(step: Step) -> Cause | None:
@@ -140,7 +141,7 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
     lengths = [*(after - before).elements(), *(before - after).elements()]
     for count in range(1, min(len(lengths), 3) + 1):
         for axes in itertools.combinations(lengths, count):
-            if (n := int(np.prod(axes))) > 1:
+            if (n := math.prod(axes)) > 1:
                 yield n, f" = {' · '.join(map(str, axes))}" if count > 1 else ""
 
 

@@ -187,16 +187,10 @@ def dropout(step: Step) -> Cause | None:
         return None  # relu's threshold is no draw
     other = np.divide(step.yours, step.dy, out=np.zeros_like(step.dy), where=step.dy != 0)
     is_grown = np.isclose(other, grown)
-    dropped_too = (
-        "a gradient reaches entries that dropout set to 0: the backward has to drop them too"
-    )
+    unscaled = f"the forward multiplies what it keeps by 1/(1 − p) = {grown:.4g}, the backward not"
+    dropped_too = "a gradient reaches entries that dropout set to 0: the backward must do the same"
     mistakes = [
-        (
-            "dropout-unscaled",
-            step.dy * ((step.output != 0) | ~some),
-            f"what is kept is multiplied by 1/(1 − p) = {grown:.4g} in the forward, but its "
-            "gradient is not",
-        ),
+        ("dropout-unscaled", step.dy * ((step.output != 0) | ~some), unscaled),
         ("dropout-ignored", step.dy, dropped_too),
         ("dropout-ignored", grown * step.dy, dropped_too),
     ]

@@ -10,10 +10,8 @@ from ..attention import attention_steps
 from .arrays import matmul, through_softmax, transposed
 from .trace import Trace
 
-Named = dict[str, np.ndarray]
 
-
-def attention_weights(trace: Trace) -> tuple[Named, Named]:
+def attention_weights(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The weights, and the right gradients of weights and scores by name: nothing if it is no
     attention, or if it has taps of its own."""
     named = {name.lower(): name for name in trace.inputs}

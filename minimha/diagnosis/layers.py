@@ -30,13 +30,11 @@ def rope(step: Step) -> Cause | None:
         dy, pairs = as_pairs(step.dy), as_pairs(dx)
         close = step.tolerance * abs(pairs).max(initial=0.0)
         if abs(pairs - dy * rotation).max() < close:
-            text = "it is rotated the same way as in the forward: the gradient of a rotation by θ "
-            return Cause("rope-direction", f"{text}is the rotation by −θ")
+            text = "it is rotated as in the forward, but the gradient has to be rotated back, by −θ"
+            return Cause("rope-direction", text)
         if abs(pairs - dy).max() < close:
-            text = (
-                "it is not rotated back by the angle of the forward: pairs have the right length "
-            )
-            return Cause("rope-ignored", f"{text}and the wrong direction")
+            text = "it is not rotated back: pairs have the right length and the wrong direction"
+            return Cause("rope-ignored", text)
     return None
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,8 +43,14 @@ def check(
         # where they equal the inputs, the gradients of norms vanish.
         rng = np.random.default_rng([0x6D68, rng])
     rows: list[Row] = []
-    with _logged(function.name, rows):
-        return _compare_all(function, Gradients(function, rng), method, labels, rows)
+    start = time.perf_counter()
+    try:
+        report = _compare_all(function, Gradients(function, rng), method, labels, rows)
+    except GradcheckError as error:
+        _log(function.name, str(error).partition("\n")[0], False, start, rows)
+        raise
+    _log(function.name, f"{function.name}: the gradients are right", True, start, rows)
+    return report
 
 
 def _compare_all(
@@ -56,13 +61,11 @@ def _compare_all(
     rows: list[Row],
 ) -> Report:
     """The report, its rows put in the list as they come; raises GradcheckError."""
-    targets = {
-        k: Target(
-            function.names[k], function.hosts[k], gradients.gradients[k], gradients.loss(k),
-            gradients.rounding, gradients.noise[k],
-        )
-        for k in function.checked
-    }  # fmt: skip
+    targets = {}
+    for k in function.checked:
+        numbers = gradients.rounding, gradients.noise[k]
+        values = function.hosts[k], gradients.gradients[k]
+        targets[k] = Target(function.names[k], *values, gradients.loss(k), *numbers)
     few = _few_enough(targets)
     wrong: dict[str, Comparison | None] = {}
     for k, target in targets.items():
@@ -103,29 +106,18 @@ def _error(failed: FailedCheck) -> GradcheckError:
     return GradcheckError(message, failed.report, diagnosis)
 
 
-@contextmanager
-def _logged(name: str, rows: list[Row]) -> Iterator[None]:
-    """Log how the check of a function ends, at DEBUG: the pytest plugin sums it up.
+def _log(name: str, message: str, passed: bool, start: float, rows: list[Row]) -> None:
+    """Log how a check ended, at DEBUG: the pytest plugin sums it up.
 
     The record's `check` holds plain values: name, passed, seconds, and input, error, allowed and
     note of the worst row, None where there is none.
     """
     import logging  # which few have loaded before their first check
 
-    start, passed, message = time.perf_counter(), False, ""
-    try:
-        yield
-        passed, message = True, f"{name}: the gradients are right"
-    except GradcheckError as error:
-        message = str(error).partition("\n")[0]
-        raise
-    finally:
-        if message:
-            worst = max(rows, key=_badness, default=None)
-            facts = {key: getattr(worst, key, None) for key in ("input", "error", "allowed")}
-            check = {"name": name, "passed": passed, "note": worst.note if worst else "", **facts}
-            check["seconds"] = time.perf_counter() - start
-            logging.getLogger("minimha.gradcheck").debug(message, extra={"check": check})
+    worst = max(rows, key=_badness, default=None)
+    facts = {key: getattr(worst, key, None) for key in ("input", "error", "allowed", "note")}
+    facts |= {"name": name, "passed": passed, "seconds": time.perf_counter() - start}
+    logging.getLogger("minimha.gradcheck").debug(message, extra={"check": facts})
 
 
 def _badness(row: Row) -> float:

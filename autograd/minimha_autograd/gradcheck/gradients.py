@@ -7,6 +7,7 @@ gradient of softmax vanish, so that a backward of zeros would pass.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from numbers import Number
@@ -46,7 +47,8 @@ class Gradients:
                 "the value is NaN or infinite at these inputs: nothing can be checked"
             )
         self.cotangents = [rng.standard_normal(y.shape).astype(y.dtype) for y in values]
-        self._size = _norm([c * y for c, y in zip(self.cotangents, values, strict=True)])
+        terms = (c * y for c, y in zip(self.cotangents, values, strict=True))
+        self._size = math.hypot(*(n for term in terms for n in term.ravel()))
         self.gradients, _ = self._pull(function.originals, self.cotangents)
         self._require_the_same_again(values)
         self.noise = dict.fromkeys(function.checked, 0.0)
@@ -268,10 +270,3 @@ class Gradients:
 
 def _equal(arrays: list[Any], hosts: list[np.ndarray]) -> bool:
     return all(map(np.array_equal, map(backend.to_numpy, arrays), hosts))
-
-
-def _norm(arrays: list[np.ndarray]) -> float:
-    """The Euclidean norm of all entries together."""
-    flat = np.concatenate([np.zeros(1), *(x.ravel() for x in arrays)])
-    scale = float(abs(flat).max())  # which may be too large to square
-    return scale * float(np.linalg.norm(flat / (scale or 1.0)))

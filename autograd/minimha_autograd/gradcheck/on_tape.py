@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from ..modes import watch
@@ -26,9 +26,7 @@ def call(
     for p, x in zip(parameters, replaced_by, strict=True):
         p._data, p._edge = x._data, x._edge
     try:
-        if tap is None:
-            return f()
-        with watch(tap):
+        with watch(tap) if tap else nullcontext():
             return f()
     finally:
         for p, (data, edge) in zip(parameters, before, strict=True):
