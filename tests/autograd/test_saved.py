@@ -119,6 +119,12 @@ def test_reading_a_device_is_avoided_unless_asked_for(place):
     assert debug.checksum(lambda: x, whole=True) == debug.checksum([np.ones(3)])
 
 
+def test_every_entry_of_a_small_array_counts():
+    x = np.ones(128)
+    changed = [debug.checksum([np.where(np.arange(128) == k, 2.0, x)]) for k in range(128)]
+    assert debug.checksum([x]) not in changed
+
+
 @pytest.mark.parametrize("shape", [(64, 785), (64, 3, 5), (192, 7), (100, 10), (32, 10)])
 def test_a_change_of_most_columns_is_seen(shape):
     """A regular step could read one column only."""

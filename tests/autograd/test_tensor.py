@@ -60,12 +60,12 @@ def test_a_leaf_owns_its_gradient():
     kept, seed = np.ones(3), np.ones(3)
 
     @operation
-    def keeping(x):
-        return 1 * x, lambda dy: (kept,)
+    def keeping(x, _):
+        return 1 * x, lambda dy: (kept, None)
 
     a, b, c = leaf(), leaf(), leaf()
     (a + b).backward(seed)  # both receive the same array
-    keeping(c).backward(seed)
+    keeping(c, c).backward(seed)
     for change in (seed, kept, a.grad):
         change[:] = 7
     np.testing.assert_array_equal([b.grad, c.grad], 1)
@@ -106,13 +106,14 @@ def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
         gc.enable()
 
 
-def test_values_that_no_pullback_saved_are_freed():
+def test_what_nobody_needs_is_freed():
     middle = leaf() + 1.0
-    data = weakref.ref(middle.data)
-    y = middle + 1.0
+    data, node = weakref.ref(middle.data), weakref.ref(middle._edge[0])
+    y = middle.sum()
     del middle
-    assert data() is None
-    y.sum().backward()
+    assert data() is None  # no pullback saved it
+    y.backward()
+    assert node() is None
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,7 @@ def test_a_copied_leaf_gathers_its_own_gradient(again):
     x = leaf()
     x.grad = np.ones(3)
     twin = again(x)
+    assert np.shares_memory(twin.data, x.data) == (again is copy.copy)
     (twin * 2.0).sum().backward()
     np.testing.assert_array_equal(twin.grad, 3)
     np.testing.assert_array_equal(x.grad, 1)
