@@ -38,12 +38,7 @@ def register(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     A kernel takes the arguments of that function and returns what it returns, in most cases (value,
     pullback), or None for arguments that it does not support.
     """
-
-    def decorate(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        _kernels[name] = kernel
-        return kernel
-
-    return decorate
+    return lambda kernel: _kernels.setdefault(name, kernel)
 
 
 def accelerated(
@@ -59,16 +54,14 @@ def accelerated(
     """
     if function is None:
         return functools.partial(accelerated, size=size)
-    name = function.__name__
 
     @functools.wraps(function)
     def either(*arrays: Any, **settings: Any) -> Any:
+        result = None
         if arrays and type(arrays[0]) is HostArray:
-            fast = kernel(name, size(*arrays) if size else arrays[0].size)
+            fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
             result = fast(*arrays, **settings) if fast else None
-            if result is not None:
-                return result
-        return function(*arrays, **settings)
+        return function(*arrays, **settings) if result is None else result
 
     return either
 

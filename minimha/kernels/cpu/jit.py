@@ -24,10 +24,9 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a module's function of arrays and numbers at the first call for each set of types.
 
     ``@kernel`` or ``@kernel(**options of numba.njit)``. It runs without the interpreter's lock.
-    The next process finds it in the folder described in `cache.folder`, until a source in
-    ``minimha.kernels``, the compiler, its settings or the CPU changes. Anything else it depends on,
-    such as a global read from the environment, must be an option or an argument. Functions defined
-    inside functions or outside ``minimha.kernels`` are not kept.
+    The next process finds it in `cache.folder()`, until a source in ``minimha.kernels``, the
+    compiler, its settings or the CPU changes: whatever else it depends on must be an argument.
+    Functions defined inside functions or outside ``minimha.kernels`` are not kept.
     """
     if function is None:
         return functools.partial(kernel, **options)

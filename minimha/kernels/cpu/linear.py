@@ -37,17 +37,16 @@ def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) 
         return None
     shape, x = x.shape, as_rows(x)
     y = product(x, w, bias=b).reshape(*shape[:-1], -1)
-    w = w if wanted[0] else None
-    x = x if wanted[1] else None
-    wants_db = wanted[2]
+    w, x = w if wanted[0] else None, x if wanted[1] else None  # nothing else is kept alive
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = as_rows(dy)
         dx = None if w is None else product(dy, w.T).reshape(shape)
-        db = np.zeros(dy.shape[1], dy.dtype) if wants_db else None
-        if x is not None:
-            return dx, product(x.T, dy, sums=db), db
-        return dx, None, None if db is None else dy.sum(axis=0)
+        db = np.zeros(dy.shape[1], dy.dtype) if wanted[2] else None
+        dw = None if x is None else product(x.T, dy, sums=db)
+        if dw is None and db is not None:
+            db += dy.sum(axis=0)
+        return dx, dw, db
 
     return y, pullback
 
@@ -104,7 +103,8 @@ def _product(chunk, a, a_transposed, b, b_transposed, bias, sums, like, c):
                     multiply(tail[:, : k1 - k0], k1 - k0, panel, 0, border[:ROWS, :width], False)
                     _move(border, c[rest:m1, n0:n1], k0 > 0)
                 if bias.size and k1 == depth:
-                    _add_to_rows(bias[n0:n1], c[m0:m1, n0:n1])
+                    rows = c[m0:m1, n0:n1]
+                    rows += bias[n0:n1]
 
 
 @kernel
@@ -113,13 +113,6 @@ def _move(x, y, add):
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
-
-
-@kernel
-def _add_to_rows(x, rows):
-    for i in range(rows.shape[0]):
-        for j in range(rows.shape[1]):
-            rows[i, j] += x[j]
 
 
 @kernel

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
-from minimha.functional import acceleration
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
@@ -40,30 +39,15 @@ def test_products_are_those_of_numpy(dtype):
         sums = np.zeros(n, dtype) if with_bias else None
         with threads.limit(workers):
             c = linear.product(a, b, bias=bias, sums=sums)
-        wide = a.astype("float64"), b.astype("float64")
-        terms = np.abs(wide[0]) @ np.abs(wide[1]) + (np.abs(bias) if with_bias else 0)
-        exact, eps = wide[0] @ wide[1] + (bias if with_bias else 0), np.finfo(dtype).eps
         assert (c.dtype, c.shape) == (np.dtype(dtype), (m, n))
-        assert np.all(np.abs(c - exact) <= (16 + k**0.5) * eps * terms)
+        a, b = a.astype("float64"), b.astype("float64")
+        more = bias if with_bias else np.zeros(n)
+        bound = (16 + k**0.5) * np.finfo(dtype).eps
+        assert np.all(np.abs(c - (a @ b + more)) <= bound * (abs(a) @ abs(b) + abs(more)))
         if with_bias:
-            most = np.abs(wide[1]).sum(axis=0)
-            assert np.all(np.abs(sums - wide[1].sum(axis=0)) <= (16 + k**0.5) * eps * most)
+            assert np.all(np.abs(sums - b.sum(axis=0)) <= bound * abs(b).sum(axis=0))
 
     check()
-
-
-def test_the_number_of_threads_changes_no_bit(rng):
-    x, w, b = rng.standard_normal((900, 300)), rng.standard_normal((300, 70)), np.ones(70)
-    arrays = [a.astype("float32") for a in (x, w, b)]
-    dy = rng.standard_normal((900, 70)).astype("float32")
-    results = []
-    for workers in (1, 2, 7):
-        with threads.limit(workers), mh.implementation("microkernel"):
-            y, pull = functional.linear.with_pullback(*arrays)
-            results.append([y, *pull(dy)])
-    for others in results[1:]:
-        for a, b in zip(results[0], others, strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_rounding_grows_slowly_with_the_depth(rng):
@@ -99,13 +83,3 @@ def test_shapes_without_a_kernel_go_to_the_reference(x, w, rng):
         assert [dx.shape for dx in pull(y)] == [x.shape, w.shape, b.shape]
         with pytest.raises(ValueError, match="need the same M and N"):
             functional.linear(x, np.ones((41, 5)), b)
-
-
-@pytest.mark.parametrize(
-    ("x", "size"), [((64, 32), 576), ((63, 32), 0), ((2, 32, 31), 0), ((40,), 0)]
-)
-def test_copying_the_weights_pays_from_some_rows_and_columns_on(x, size, monkeypatch):
-    asked = []
-    monkeypatch.setattr(acceleration, "kernel", lambda *arguments: asked.append(arguments))
-    functional.linear(np.ones(x), np.ones((x[-1], 9)))
-    assert asked == [("linear", size)]

@@ -33,16 +33,12 @@ def test_a_number_that_is_not_finite_is_found_in_any_place(dtype, rng):
 
 
 @both_types
-def test_the_largest_entry_of_any_sign(dtype, rng):
-    for length in LENGTHS:
-        for shift in (-5, 0, 5):
-            row = (rng.standard_normal(length) + shift).astype(dtype)
-            assert steps.row_max(row) == row.max()
-    for largest in (math.inf, -1e-30):
-        for row in with_one(largest, dtype, -1, -math.inf, -2):
-            assert steps.row_max(row) == row.max()
-    assert steps.row_max(np.full(9, -math.inf, dtype)) == -math.inf
-    assert steps.row_max(np.asarray([-0.0, -1], dtype)) == 0
+def test_the_largest_entry_of_any_sign(dtype):
+    rows = [[-math.inf] * 9, [-0.0, -1]]
+    for largest in (math.inf, 3, -1e-30):
+        rows += with_one(largest, dtype, -1, -math.inf, -2)
+    for row in rows:
+        assert steps.row_max(np.asarray(row, dtype)) == max(row)
 
 
 @both_types
@@ -50,11 +46,8 @@ def test_the_largest_entry_of_any_sign(dtype, rng):
 @pytest.mark.parametrize("others", [(1, -2), (-math.inf,), (math.inf, 0), (-math.inf, 3)])
 def test_nan_survives_the_maximum_and_the_exponential(dtype, sign, others):
     for row in with_one(math.copysign(math.nan, sign), dtype, *others):
-        nan = np.isnan(row)
-        peak = steps.row_max(row)
-        assert peak != -math.inf  # which would mean that every key is hidden
-        if sign > 0:
-            assert np.isnan(peak)
+        nan, peak = np.isnan(row), steps.row_max(row)
+        assert np.isnan(peak) if sign > 0 else peak != -math.inf  # all keys would seem hidden
         assert np.isnan(steps.exp_minus(row, peak))
         assert np.isnan(row[nan]).all()
 
@@ -72,8 +65,7 @@ def test_the_exponentials_of_a_row_and_their_sum(dtype, rng):
         assert abs(total - expected.sum()) <= (length + 4) * eps * expected.sum()
     for far in (-math.inf, -1e30, -800):
         row = np.asarray([far, 0], dtype)
-        assert steps.exp_minus(row, row.dtype.type(0)) == 1
-        assert row[0] == 0
+        assert (steps.exp_minus(row, row.dtype.type(0)), row[0]) == (1, 0)
     row = np.asarray([3, -math.inf], dtype)
     assert steps.exp_minus(row, row.dtype.type(math.inf)) == 0  # lse of a query without keys
 
@@ -87,6 +79,5 @@ def test_e_to_a_power():
     if microkernel.no_vectors():  # n ln 2 is rounded before x loses it
         bound += abs(x) * 2.0**-24
     assert (abs(y / np.exp(x.astype(float)) - 1) <= bound).all()
-    assert exp(kind(0)) == 1
-    assert [exp(kind(v)) for v in (-88, -1e30, -3e38, -math.inf)] == [0] * 4
+    assert [exp(kind(v)) for v in (0, -88, -1e30, -3e38, -math.inf)] == [1, 0, 0, 0, 0]
     assert all(math.isnan(exp(kind(math.copysign(math.nan, sign)))) for sign in (1, -1))
