@@ -1,7 +1,6 @@
 """Attention by minimha beside PyTorch and jax in the same run: time, memory, the first call.
 
-python benchmarks/attention.py [--quick] [--save docs/measured/attention.md] [--parts PART …]
-    [--minutes 12]
+python benchmarks/attention.py [--quick] [--save docs/measured/attention.md] [--minutes 12]
 
 --save writes the page after every step, and a picture beside it. Once the minutes are over, no
 further cell of a table starts; the page says which are missing.
@@ -53,7 +52,6 @@ MASKS = {
     "full": None,
     "window": mh.masks.sliding_window(WINDOW - 1, 0),
 }
-PARTS = "cells", "implementations", "window", "memory", "first call"
 LEAN = "tiled", "microkernel", "auto", "PyTorch"  # hold no array of all scores
 REST, SHORT = 0.02, 0.02  # seconds before a turn, and of its calls
 LONG_REST = 0.1  # after BLAS, whose threads spin for 60 ms
@@ -96,18 +94,18 @@ class Cell(NamedTuple):
         return f"D={self.width} N={self.length} {self.mask} {self.direction} {self.threads}t"
 
 
-@dataclass
-class Results:
-    """What was measured so far."""
+def head(command: str) -> str:
+    return f"""# What attention costs
 
-    peaks: dict[int, float] = field(default_factory=dict)  # flop/s, by threads
-    cells: dict[Cell, Times] = field(default_factory=dict)
-    missing: list[Cell] = field(default_factory=list)
-    implementations: dict[Cell, Times] = field(default_factory=dict)
-    window: dict[int, Times] = field(default_factory=dict)  # by length
-    memory: dict[int, dict[str, float]] = field(default_factory=dict)  # MB, by length
-    first_call: dict[str, list[list[float]]] = field(default_factory=dict)
-    machine: str = field(default_factory=common.machine)
+`{command}`, on {time.strftime("%Y-%m-%d")}.
+{common.machine()}
+{common.versions(**PACKAGES)}
+
+`scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D) as a user calls it: with
+Tensors, all memory newly allocated, the forward alone under `no_grad`. A window shows each query
+its own key and the {WINDOW - 1} before; PyTorch gets it as a boolean mask, having no other way. The
+libraries take turns, and a figure is our time divided by PyTorch's, turn by turn: the median, in
+brackets the quartiles. Below 1 we are faster."""
 
 
 # The libraries, called as their users call them.
@@ -207,14 +205,9 @@ def take_turns(calls: dict[str, Call], quick: bool, rest: float = REST) -> Times
     least, most, budget = (2, 5, 0.1) if quick else (7, 41, 2.0)
     for call in calls.values():
         call()
-    times: Times = {name: [] for name in calls}
-    start = time.perf_counter()
-    for k in range(most):
-        if k >= least and time.perf_counter() - start > budget:
-            break
-        for name, call in calls.items():
-            times[name].append(turn(call, rest))
-    return times
+    turns = {name: partial(turn, call, rest) for name, call in calls.items()}
+    once = seconds(partial(common.take_turns, turns, 1))
+    return common.take_turns(turns, min(most, max(least, int(budget / once))))
 
 
 @contextlib.contextmanager
@@ -226,17 +219,18 @@ def thread_limit(number: int) -> Iterator[None]:
         yield
 
 
-def measure_peaks(results: Results, n: int) -> None:
-    """Flop a second of a matrix product, NumPy's or ours: the best so far."""
+def measure_peaks(peaks: dict[int, float], n: int) -> None:
+    """Flop a second of a matrix product, NumPy's or ours, by threads: the best so far."""
     a = np.random.default_rng(0).standard_normal((n, n)).astype("float32")
     for number, product in itertools.product(THREADS, (np.matmul, mh.functional.linear)):
         time.sleep(LONG_REST)
         with thread_limit(number):
             least = min(seconds(partial(product, a, a)) for _ in range(15))
-        results.peaks[number] = max(results.peaks.get(number, 0.0), 2 * n**3 / least)
+        peaks[number] = max(peaks.get(number, 0.0), 2 * n**3 / least)
 
 
 def times_of(cell: Cell, quick: bool) -> Times:
+    """Of ours and the other library."""
     with thread_limit(cell.threads):
         calls = {name: CALLS[name](cell) for name in dict.fromkeys(("auto", OTHER))}
         if cell.length <= 512:
@@ -252,6 +246,56 @@ def times_of_all(cell: Cell, quick: bool) -> Times:
         check_agreement(calls)
         fast = {name: call for name, call in calls.items() if seconds(call) <= SLOW}
         return take_turns(fast, quick, LONG_REST)
+
+
+# The sections of the page: each measures what it shows.
+
+
+def of_implementations(quick: bool) -> str:
+    lengths, masks = ((128,), ("causal",)) if quick else ((128, 512, 2048), ("causal", "full"))
+    columns, rows = [name for name in CALLS if name != OTHER], []
+    for direction, mask, length in itertools.product(DIRECTIONS, masks, lengths):
+        times = times_of_all(Cell(2, 64, direction, mask, length), quick)
+        cells = [spread(ratios(times[n], times[OTHER])) if n in times else "—" for n in columns]
+        rows.append([direction, mask, str(length), *cells])
+    return f"""## The implementations
+
+Times divided by those of {OTHER}, at D = 64 on 2 threads. A dash: a call takes over 2 s, or three
+arrays of all scores over 2 GB.
+
+{table(["", "mask", "N", *columns], rows)}"""
+
+
+def of_windows(quick: bool) -> str:
+    length = LENGTHS[1] if quick else LONGEST
+    with thread_limit(2):
+        masks = "window", "causal"
+        calls = {mask: minimha_call(Cell(2, 64, BOTH, mask, length), "auto") for mask in masks}
+        share = ratios(*take_turns(calls, quick).values())
+    bound = verdict(statistics.median(share), None if quick else WINDOW_BOUND)
+    return f"""## What a window saves
+
+Forward and backward with a window of {WINDOW}, divided by our own time with a causal mask; D = 64,
+2 threads.
+
+{table(["N", "of causal", "bound"], [[str(length), spread(share), bound]])}"""
+
+
+def of_memory(quick: bool) -> str:
+    if sys.platform != "linux":
+        return ""
+    length = LENGTHS[1] if quick else LONGEST
+    names = [name for name in LEAN if name in CALLS]
+    grown = {name: printed(__file__, "--growth", name, str(length))[0] for name in names}
+    bounds = {} if quick else {"auto": grown.get("PyTorch")}
+    rows = [[name, f"{mb:.0f}", verdict(mb, bounds.get(name))] for name, mb in grown.items()]
+    return f"""## Memory
+
+By how many MB a process grows at most in forward and backward with N = {length}, causal, D = 64,
+2 threads, after a small call; each in its own process. Implementations that hold all scores are
+left out.
+
+{table(["", "MB", "bound"], rows)}"""
 
 
 def print_growth(name: str, length: int) -> None:
@@ -285,224 +329,157 @@ out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 """)
 
 
-def first_calls(times: int) -> dict[str, list[list[float]]]:
-    """The seconds until the end of forward, and of backward."""
+def of_first_calls(quick: bool) -> str:
+    if quick:
+        return ""
     measured: dict[str, list[list[float]]] = {name: [] for name in FIRST_CALL_BOUNDS}
-    for _ in range(times):
+    for _ in range(3):
         with tempfile.TemporaryDirectory() as cache:
             for runs in measured.values():
                 runs.append(printed("-c", MINIMHA_FIRST_CALL, MINIMHA_CACHE_DIR=cache))
     if torch:
-        measured["PyTorch"] = [printed("-c", TORCH_FIRST_CALL) for _ in range(times)]
-    return measured
-
-
-def measure(results: Results, parts: list[str], quick: bool, minutes: float) -> Iterator[str]:
-    """Fill the results; says after each step what was measured."""
-    end, longest = time.perf_counter() + 60 * minutes, 512 if quick else LONGEST
-    widths, lengths = (WIDTHS[1:2], LENGTHS[:2]) if quick else (WIDTHS, LENGTHS)
-    sizes = itertools.product(THREADS, widths, DIRECTIONS, MASKS, lengths)
-    cells = list(itertools.starmap(Cell, sizes)) if "cells" in parts else []
-    cells.sort(key=lambda cell: (cell[:2] != (2, 64), cell.flops / cell.threads, cell))
-    measure_peaks(results, 512 if quick else 2048)
-    if "implementations" in parts:
-        lengths, masks = ((128,), ("causal",)) if quick else ((128, 512, 2048), ("causal", "full"))
-        for cell in itertools.starmap(
-            Cell, itertools.product((2,), (64,), DIRECTIONS, masks, lengths)
-        ):
-            results.implementations[cell] = times_of_all(cell, quick)
-            yield f"implementations, {cell}"
-    if "window" in parts:
-        named = {mask: Cell(2, 64, BOTH, mask, longest) for mask in ("causal", "window")}
-        with thread_limit(2):
-            calls = {mask: minimha_call(cell, "auto") for mask, cell in named.items()}
-            results.window[longest] = take_turns(calls, quick)
-        yield "window"
-    if "memory" in parts and sys.platform == "linux":
-        results.memory[longest] = {
-            name: printed(__file__, "--growth", name, str(longest))[0]
-            for name in LEAN
-            if name in CALLS
-        }
-        yield "memory"
-    if "first call" in parts:
-        results.first_call = first_calls(3)
-        yield "the first call"
-    for k, cell in enumerate(cells):
-        if time.perf_counter() > end:
-            results.missing = cells[k:]
-            break
-        results.cells[cell] = times_of(cell, quick)
-        yield str(cell)
-    measure_peaks(results, 512 if quick else 2048)
-
-
-# The page.
-
-
-def page(results: Results, command: str, picture: str | None) -> str:
-    """All of it. picture: the name of its file."""
-    judged = [
-        statistics.median(ratios(times["auto"], times[OTHER])) <= cell.bound
-        for cell, times in results.cells.items()
-        if cell.bound and torch
-    ]
-    parts = [
-        f"""# What attention costs
-
-`{command}`, on {time.strftime("%Y-%m-%d")}.
-{results.machine}
-{common.versions(**PACKAGES)}
-
-`scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D) as a user calls it: with
-Tensors, all memory newly allocated, the forward alone under `no_grad`. A window shows each query
-its own key and the {WINDOW - 1} before; PyTorch gets it as a boolean mask, having no other way. The
-libraries take turns, and a figure is our time divided by PyTorch's, turn by turn: the median, in
-brackets the quartiles. Below 1 we are faster.""",
-        f"![Our time divided by PyTorch's, over the length N]({picture})" if picture else "",
-        f"Of {len(judged)} bounds, at D = 64 on 2 threads, {sum(judged)} hold." if judged else "",
-        f"Not measured in the time: {', '.join(map(str, results.missing))}."
-        if results.missing
-        else "",
-        *map(partial(cells_table, results), dict.fromkeys(cell[:2] for cell in results.cells)),
-    ]
-    if results.implementations:
-        names = {name for times in results.implementations.values() for name in times} - {OTHER}
-        columns = [name for name in CALLS if name in names]
-        rows = [
-            [cell.direction, cell.mask, str(cell.length)]
-            + [spread(ratios(times[n], times[OTHER])) if n in times else "—" for n in columns]
-            for cell, times in results.implementations.items()
-        ]
-        parts.append(f"""## The implementations
-
-Times divided by those of {OTHER}, at D = 64 on 2 threads. A dash: a call takes over 2 s, or three
-arrays of all scores over 2 GB.
-
-{table(["", "mask", "N", *columns], rows)}""")
-    for length, times in results.window.items():
-        share = ratios(times["window"], times["causal"])
-        bound = verdict(statistics.median(share), WINDOW_BOUND if length == LONGEST else None)
-        parts.append(f"""## What a window saves
-
-Forward and backward with a window of {WINDOW}, divided by our own time with a causal mask; D = 64,
-2 threads.
-
-{table(["N", "of causal", "bound"], [[str(length), spread(share), bound]])}""")
-    for length, grown in results.memory.items():
-        bounds = {"auto": grown.get("PyTorch") if length == LONGEST else None}
-        rows = [[name, f"{mb:.0f}", verdict(mb, bounds.get(name))] for name, mb in grown.items()]
-        parts.append(f"""## Memory
-
-By how many MB a process grows at most in forward and backward with N = {length}, causal, D = 64,
-2 threads, after a small call; each in its own process. Implementations that hold all scores are
-left out.
-
-{table(["", "MB", "bound"], rows)}""")
-    if results.first_call:
-        rows = []
-        for name, runs in results.first_call.items():
-            forward, both = map(statistics.median, zip(*runs, strict=True))
-            bound = verdict(both, FIRST_CALL_BOUNDS.get(name))
-            rows.append([name, f"{forward:.2f}", f"{both:.2f}", bound])
-        parts.append(f"""## The first call
+        measured["PyTorch"] = [printed("-c", TORCH_FIRST_CALL) for _ in range(3)]
+    rows = []
+    for name, runs in measured.items():
+        forward, both = map(statistics.median, zip(*runs, strict=True))
+        bound = verdict(both, FIRST_CALL_BOUNDS.get(name))
+        rows.append([name, f"{forward:.2f}", f"{both:.2f}", bound])
+    return f"""## The first call
 
 Seconds in a fresh process that has loaded NumPy: importing the library, and attention of 512
-queries. The median of {len(runs)}.
+queries. The median of 3.
 
-{table(["", "forward", "and backward", "bound, s"], rows)}""")
-    return "\n\n".join(part for part in parts if part) + "\n"
+{table(["", "forward", "and backward", "bound, s"], rows)}"""
 
 
-def cells_table(results: Results, setting: tuple[int, int]) -> str:
-    """The section of a number of threads and a width."""
-    (threads, width), rows = setting, []
-    peak = results.peaks[threads]
-    for cell in sorted(cell for cell in results.cells if cell[:2] == setting):
-        times = results.cells[cell]
-        took = {name: statistics.median(turns) for name, turns in times.items()}
-        share = {name: f"{cell.flops / t / peak:.0%}" for name, t in took.items()}
-        row, of_torch = [cell.direction, cell.mask, str(cell.length)], ["—", "", "—"]
-        if torch:
-            compared = ratios(times["auto"], times[OTHER])
-            bound = verdict(statistics.median(compared), cell.bound)
-            of_torch = [spread(compared), bound, f"{1e3 * took[OTHER]:.3g}"]
-        rows.append([*row, *of_torch, share["auto"], share[OTHER] if torch else "—"])
-    headers = ["", "mask", "N", "of PyTorch's time", "bound", "PyTorch, ms", "our share of peak"]
-    return f"""## D = {width}, {threads} thread{"s" * (threads > 1)}
+@dataclass
+class Page:
+    """What was measured so far."""
+
+    head: str
+    peaks: dict[int, float] = field(default_factory=dict)
+    cells: dict[Cell, Times] = field(default_factory=dict)
+    missing: list[Cell] = field(default_factory=list)
+    sections: list[str] = field(default_factory=list)
+
+    def measure(self, quick: bool, minutes: float) -> Iterator[str]:
+        """Says after each step what was measured."""
+        end = time.perf_counter() + 60 * minutes
+        widths, lengths = (WIDTHS[1:2], LENGTHS[:2]) if quick else (WIDTHS, LENGTHS)
+        sizes = itertools.product(THREADS, widths, DIRECTIONS, MASKS, lengths)
+        cells = sorted(
+            itertools.starmap(Cell, sizes),
+            key=lambda cell: (cell[:2] != (2, 64), cell.flops / cell.threads, cell),
+        )
+        measure_peaks(self.peaks, 512 if quick else 2048)
+        for section in (of_implementations, of_windows, of_memory, of_first_calls):
+            self.sections.append(section(quick))
+            yield section.__name__
+        for k, cell in enumerate(cells):
+            if time.perf_counter() > end:
+                self.missing = cells[k:]
+                break
+            self.cells[cell] = times_of(cell, quick)
+            yield str(cell)
+        measure_peaks(self.peaks, 512 if quick else 2048)
+
+    def __str__(self) -> str:
+        judged = [
+            statistics.median(ratios(times["auto"], times[OTHER])) <= cell.bound
+            for cell, times in self.cells.items()
+            if cell.bound and torch
+        ]
+        bounds = f"Of {len(judged)} bounds, at D = 64 on 2 threads, {sum(judged)} hold."
+        missing = f"Not measured in the time: {', '.join(map(str, self.missing))}."
+        settings = dict.fromkeys(cell[:2] for cell in self.cells)
+        parts = [self.head, bounds if judged else "", missing if self.missing else ""]
+        parts += [*itertools.starmap(self.table, settings), *self.sections]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def table(self, threads: int, width: int) -> str:
+        """The section of a number of threads and a width."""
+        rows, peak = [], self.peaks[threads]
+        for cell in sorted(cell for cell in self.cells if cell[:2] == (threads, width)):
+            times = self.cells[cell]
+            took = {name: statistics.median(turns) for name, turns in times.items()}
+            share = {name: f"{cell.flops / t / peak:.0%}" for name, t in took.items()}
+            of_torch = ["—", "", "—"]
+            if torch:
+                compared = ratios(times["auto"], times[OTHER])
+                bound = verdict(statistics.median(compared), cell.bound)
+                of_torch = [spread(compared), bound, f"{1e3 * took[OTHER]:.3g}"]
+            shares = share["auto"], share[OTHER] if torch else "—"
+            rows.append([cell.direction, cell.mask, str(cell.length), *of_torch, *shares])
+        headers = ["", "mask", "N", "of PyTorch's time", "bound", "PyTorch, ms"]
+        return f"""## D = {width}, {threads} thread{"s" * (threads > 1)}
 
 The peak is {peak / 1e9:.0f} Gflop/s, of the product of two matrices in the same run: NumPy's or
 `functional.linear`, whichever was faster.
 
-{table([*headers, "PyTorch's share"], rows)}"""
+{table([*headers, "our share of peak", "PyTorch's share"], rows)}"""
 
 
-def picture(results: Results) -> Any:
+def picture(cells: dict[Cell, Times]) -> Any:
     """Our time divided by PyTorch's over N: a row for each direction, a column for each width."""
     from matplotlib.figure import Figure
 
-    colours = {"causal": "#0072B2", "full": "#D55E00", "window": "#009E73"}  # of Okabe and Ito
-    markers = {"causal": "o", "full": "s", "window": "^"}
-    widths = sorted({cell.width for cell in results.cells})
-    size = 1.6 + 3.2 * len(widths), 6.6
-    figure = Figure(figsize=size, layout="constrained")
+    styles = {"causal": ("#0072B2", "o"), "full": ("#D55E00", "s"), "window": ("#009E73", "^")}
+    widths = sorted({cell.width for cell in cells})
+    figure = Figure(figsize=(1.6 + 3.2 * len(widths), 6.6), layout="constrained")
     panels = figure.subplots(2, len(widths), sharex=True, sharey=True, squeeze=False)
-    lines: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
-    for cell, times in sorted(results.cells.items()):
-        points = lines.setdefault((cell.direction, cell.width, cell.mask, cell.threads), [])
-        points.append((cell.length, statistics.median(ratios(times["auto"], times[OTHER]))))
-    for (direction, width, mask, number), points in lines.items():
+    lines: dict[Cell, list[tuple[int, float]]] = {}  # points by all but the length
+    for cell, times in sorted(cells.items()):
+        ratio = statistics.median(ratios(times["auto"], times[OTHER]))
+        lines.setdefault(cell._replace(length=0), []).append((cell.length, ratio))
+    for (number, width, direction, mask, _), points in lines.items():
+        colour, marker = styles[mask]
         panels[DIRECTIONS.index(direction), widths.index(width)].plot(
-            *zip(*points, strict=True), color=colours[mask], marker=markers[mask], markersize=5,
+            *zip(*points, strict=True), color=colour, marker=marker, markersize=5,
             linestyle="--" if number == 1 else "-",
-            markerfacecolor="white" if number == 1 else colours[mask],
+            markerfacecolor="white" if number == 1 else colour,
             label=f"{mask}, {number} thread{'s' * (number > 1)}",
         )  # fmt: skip
     ticks = 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3
-    lengths = sorted({cell.length for cell in results.cells})
+    lengths = sorted({cell.length for cell in cells})
     for (i, j), axes in np.ndenumerate(panels):
         axes.axhline(1, color="0.3", linewidth=1)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
+        axes.set(xscale="log", yscale="log", title=f"{DIRECTIONS[i]}, D = {widths[j]}")
+        axes.set(xlabel="length N" if i else "", ylabel="" if j else "our time / PyTorch's")
+        axes.set_xticks(lengths, map(str, lengths))
         axes.set_yticks(ticks, map("{:g}".format, ticks))
         axes.minorticks_off()
-        axes.set_xticks(lengths, map(str, lengths))
         axes.grid(axis="y", color="0.9")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_title(f"{DIRECTIONS[i]}, D = {widths[j]}", fontsize=10)
-        axes.set_xlabel("length N" if i else "")
-        axes.set_ylabel("" if j else "our time / PyTorch's")
     heights = [y for points in lines.values() for _, y in points]
     panels[0, 0].set_ylim(0.92 * min(heights), 1.08 * max(heights))
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend = panels[0, 0].get_legend_handles_labels()
     columns = 1 if len(widths) == 1 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(*legend, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    common.add_options(parser, quick="few and small cells, no first call")
-    parser.add_argument("--parts", nargs="+", choices=PARTS)
+    parser = common.arguments(__doc__, quick="few and small cells, no first call")
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--growth", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.growth:
         print_growth(options.growth[0], int(options.growth[1]))
         return
-    parts = options.parts or (PARTS[:-1] if options.quick else PARTS)
+    image: pathlib.Path | None = (
+        options.save.with_suffix(".png") if options.save and torch else None
+    )
+    drawn = (
+        f"\n\n![Our time divided by PyTorch's, over the length N]({image.name})" if image else ""
+    )
     command = " ".join(["python benchmarks/attention.py", *["--quick"] * options.quick])
-    drawn = options.save and torch and "cells" in parts
-    image: pathlib.Path | None = options.save.with_suffix(".png") if drawn else None
-    results, start = Results(), time.perf_counter()
-    for step in measure(results, parts, options.quick, options.minutes):
+    page, start = Page(head(command) + drawn), time.perf_counter()
+    for step in page.measure(options.quick, options.minutes):
         print(f"{time.perf_counter() - start:5.0f} s  {step}", file=sys.stderr)
         if options.save:
-            text = page(results, command, image and image.name)
-            options.save.write_text(text, encoding="utf-8")
+            options.save.write_text(str(page), encoding="utf-8")
     if image:
-        mh.pictures.save(picture(results), image)
-    common.show(page(results, command, image and image.name), options.save)
+        mh.pictures.save(picture(page.cells), image)
+    common.show(str(page), options.save)
 
 
 if __name__ == "__main__":

@@ -96,18 +96,15 @@ class Minimha(Library):
         masks = [rule(settings.pop(name)) for name, rule in rules.items() if name in settings]
         if masks:
             settings["mask"] = functools.reduce(operator.and_, masks)
-        inputs = {"query": arrays[0], "key": arrays[1], "value": arrays[2], "bias": bias}
-        inputs = {
-            name: mh.Tensor(x, requires_grad=dout is not None)
-            for name, x in inputs.items()
-            if x is not None
-        }
+        arrays = [x for x in (*arrays, bias) if x is not None]
+        leaves = [mh.Tensor(x, requires_grad=dout is not None) for x in arrays]
+        inputs = dict(zip(("query", "key", "value", "bias"), leaves, strict=False))
         rng, settings = np.random.default_rng(0), self.translated(settings)
         result = mh.scaled_dot_product_attention(**inputs, **settings, rng=rng)
         out, weights = result if isinstance(result, tuple) else (result, None)
         if dout is not None:
             out.backward(dout)
-        gradients = tuple(x.grad for x in inputs.values())
+        gradients = tuple(x.grad for x in leaves)
         return Answer(out.data, None if weights is None else weights.data, gradients)
 
     def layer(self, width, heads):
@@ -429,8 +426,8 @@ def empty_rows(row, library):
         return which(out, {"0": np.zeros_like(out), "mean(V)": x[2].mean(-2)})
 
     def weights():
-        weights = library.attend(*x, visible=visible, weights=True).weights[..., 1, :]
-        return which(weights, {"0": np.zeros_like(weights), "1/S": np.full_like(weights, 1 / S)})
+        row = library.attend(*x, visible=visible, weights=True).weights[..., 1, :]
+        return which(row, {"0": np.zeros_like(row), "1/S": np.full_like(row, 1 / S)})
 
     def gradient(**settings):
         dout = np.zeros_like(x[0])
@@ -540,12 +537,9 @@ def shapes(row, library):
         shape = library.attend(*qkv(t=0)).out.shape
         return "empty" if shape == (B, H, 0, D) else f"shape {shape}"
 
-    def no_keys():
-        return which(library.attend(*qkv(s=0)).out, {"0": np.zeros_like(q)})
-
-    def no_keys_backward():
-        gradients = library.attend(*qkv(s=0), dout=draw(B, H, T, D)).gradients
-        return which(gradients[0], {"0": np.zeros_like(q)})
+    def no_keys(**settings):
+        out, _, gradients = library.attend(*qkv(s=0), **settings)
+        return which(gradients[0] if settings else out, {"0": np.zeros_like(q)})
 
     def no_width():
         out = library.attend(q[..., :0], k[..., :0], v).out
@@ -555,7 +549,7 @@ def shapes(row, library):
     row("Dv ≠ D", library.ask, {"yes": {}}, q, k, draw(B, H, S, D + 2))
     row("T = 0", no_queries)
     row("S = 0: output", no_keys)
-    row("S = 0: gradient of the query", no_keys_backward)
+    row("S = 0: gradient of the query", no_keys, dout=draw(B, H, T, D))
     row("D = 0", no_width)
 
 

@@ -32,7 +32,7 @@ def run(tmp_path):
 
 def test_the_engine_is_measured(run):
     _, rows = run("engine.py", "add", "softmax")
-    assert [row[0] for row in rows] == ["step", "---", "add", "softmax"]
+    assert [row[0] for row in rows] == ["step", "---", "add", "softmax", "**median**"]
 
 
 def test_importing_is_compared_with_numpy(run):
