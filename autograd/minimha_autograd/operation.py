@@ -9,8 +9,9 @@
 
 Positional arguments are arrays (or numbers, or None), keywords are settings. The pullback takes one
 cotangent for each value, None where nothing flows back, and returns a tuple with one gradient for
-each positional argument, None for those that have none. What it closes over is saved until
-backward(), so it should name no more than it needs.
+each positional argument, None for those that have none. It must not change a cotangent in place,
+since others may share it. What it closes over is saved until backward(), so it should name no more
+than it needs.
 
 An operation with a keyword `wanted` receives a tuple of booleans, which of these gradients are
 wanted, and may skip the work for the others.
