@@ -11,7 +11,6 @@ from ... import functional
 from .arrays import Array, are_floats, as_rows, contiguous, in_chunks
 from .jit import reduction, strict_kernel
 from .parallel import share
-from .row_softmax import dot
 
 _BLOCK = 64
 """Rows whose parameter gradients are summed separately, which keeps rounding errors small."""
@@ -56,12 +55,10 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
     zero, one, width = x.dtype.type(0), x.dtype.type(1), x.dtype.type(x.shape[1])
     for i in range(*share(chunk)):
         mean = zero if bias is None else _sum(x[i]) / width
-        for j in range(x.shape[1]):
-            y[i, j] = x[i, j] - mean
-        inverse = one / math.sqrt(dot(y[i], y[i]) / width + eps)
+        inverse = one / math.sqrt(_sum_of_squares(x[i], mean) / width + eps)
         statistics[0, i], statistics[1, i] = mean, inverse
         for j in range(x.shape[1]):
-            y[i, j] *= inverse * weight[j]
+            y[i, j] = (x[i, j] - mean) * inverse * weight[j]
             if bias is not None:
                 y[i, j] += bias[j]
 
@@ -89,6 +86,14 @@ def _sum(x):
     total = x.dtype.type(0)
     for j in range(x.size):
         total += x[j]
+    return total
+
+
+@reduction
+def _sum_of_squares(x, mean):
+    total = x.dtype.type(0)
+    for j in range(x.size):
+        total += (x[j] - mean) * (x[j] - mean)
     return total
 
 
