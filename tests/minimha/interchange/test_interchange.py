@@ -181,7 +181,7 @@ def test_a_layer_is_found_under_its_prefix(prefix, rng):
 
 
 def test_the_page_about_it_runs(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "docs" / "interchange.md"
+    page = Path(__file__).parents[3] / "docs" / "interchange.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(code, names := {})
