@@ -84,6 +84,7 @@ def softmax_with_sink(
     xp = namespace(x, sink)
     column = xp.broadcast_to(sink, (*x.shape[:-1], 1))
     if mask is not None:
+        backend.require(backend.is_boolean, mask, "mask")
         always = xp.ones_like(column, dtype=xp.bool)
         mask = xp.concat([xp.broadcast_to(mask, x.shape), always], axis=-1)
     y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)
