@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
 def _sample(item):
     """What a library other than the first one runs once: a test, of an operation or of any."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    record, _ = parameters.get("sample", (None, None))
+    record = parameters.get("record") or parameters.get("sample", (None,))[0]
     library = parameters.get("place") or parameters.get("xp")
     return item.path, item.originalname, record and record.operation, library
 

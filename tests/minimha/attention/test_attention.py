@@ -103,7 +103,9 @@ def test_a_host_mask_serves_every_library(qkv, place):
 
 
 @pytest.mark.parametrize("answer", [True, "dropped"])
-@pytest.mark.parametrize("implementation", ["loop", "reference"])
+@pytest.mark.parametrize(
+    "implementation", [pytest.param("loop", marks=pytest.mark.thorough), "reference"]
+)
 def test_gradients_with_everything_at_once(implementation, answer):
     rng = np.random.default_rng(31)
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
@@ -128,7 +130,9 @@ def test_gradients_with_everything_at_once(implementation, answer):
     assert max(row.error for row in sharp) <= 1e-12
 
 
-@pytest.mark.parametrize("implementation", ["loop", "reference"])
+@pytest.mark.parametrize(
+    "implementation", [pytest.param("loop", marks=pytest.mark.thorough), "reference"]
+)
 def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
     q, k, v = qkv
     mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7

@@ -117,6 +117,7 @@ for name in ("tiled", "microkernel", "fused"):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other ways elsewhere")
 def test_no_array_of_all_pairs_is_made():
     """Beside the arrays of inputs, results and gradients, of T · D entries, a sixteenth of the scores

@@ -153,6 +153,7 @@ print(exp32(float32(0)), sum(exp32.stats.cache_misses.values()))
 """
 
 
+@pytest.mark.thorough
 def test_the_next_process_finds_a_kernel_on_this_cpu_and_no_other_does(tmp_path):
     folder = {"MINIMHA_CACHE_DIR": str(tmp_path)}
     assert process(CODE, **folder) == "1.0 1\n"
