@@ -402,9 +402,19 @@ def lse(scores):
         return np.log(np.exp(scores - peak[..., None]).sum(axis=-1)) + peak
 
 
+def rarely(path):
+    """Marks of paths that nearly repeat another: microkernel's tiles on BLAS, a loop of the reference."""
+    return [pytest.mark.thorough] if path.family in ("tiled", "loop") else []
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
-    [(name, p) for name, (_, needs, _) in INVARIANTS.items() for p in PATHS if needs <= p.gives],
+    [
+        pytest.param(name, path, marks=rarely(path))
+        for name, (_, needs, _) in INVARIANTS.items()
+        for path in PATHS
+        if needs <= path.gives
+    ],
     ids=str,
 )
 def test_on_every_path(name, path):
