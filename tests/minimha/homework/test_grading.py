@@ -265,7 +265,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
 }  # fmt: skip
 
 
-SLOW = {"loops", "calls back for ever"}  # on a processor, unlike what sleeps
+SLOW = {"loops", "calls back for ever", "sleeps"}
 FATAL_CASES = [
     pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name in SLOW))
     for name, case in FATAL.items()
