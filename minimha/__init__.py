@@ -2,8 +2,8 @@
 
     import minimha as mh
 
-Axis letters, here and everywhere: B batch, H heads, T query positions, S key positions,
-D head width of Q and K, Dv head width of V, M model width.
+Axis letters, here and everywhere: B batch, H query heads, G key and value heads, T query positions,
+S key positions, D head width of Q and K, Dv head width of V, M model width.
 """
 
 import importlib
@@ -80,18 +80,11 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
-
-_ON_FIRST_USE = {
-    "cost": "cost",
-    "diagnosis": "diagnosis",
-    "homework": "homework",
-    "interchange": "interchange",
-    "pictures": "pictures",
-}
+_ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures"}
 
 
 def __getattr__(name: str) -> ModuleType:
     """Load a room that few programs need when it is first used."""
     if name in _ON_FIRST_USE:
-        return importlib.import_module(f"{__name__}.{_ON_FIRST_USE[name]}")
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

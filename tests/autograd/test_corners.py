@@ -224,3 +224,9 @@ def test_empty_lists_and_foreign_byte_orders():
 def test_messages_say_what_to_do(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call(leaf([1.0, 2.0]))
+
+
+def test_equal_numbers_share_the_gradient_of_the_larger_and_of_the_smaller():
+    for operation in (ops.maximum, ops.minimum):
+        _, pullback = operation.with_pullback(np.ones(2), np.ones(2))
+        assert [dx.tolist() for dx in pullback(np.array([2.0, 4.0]))] == [[1.0, 2.0]] * 2
