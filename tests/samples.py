@@ -225,7 +225,7 @@ def pairwise(operation, reference, first=normal, second=normal):
         Case(first(0, T), second(1)),
         Case(first(), second()),
         Refused(ValueError, r"\(5, 2\) and \(5,\) do not broadcast.*a column", (T, B), (T,)),
-        Refused(TypeError, "is .* of float64, b is .* of float32", (T,), SINGLE),
+        Refused(TypeError, "is .* of float64.*, b is .* of float32", (T,), SINGLE),
         Refused(TypeError, "b must be an array, not a list", (T,), [1.0]),
     )
 
