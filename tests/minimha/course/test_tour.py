@@ -31,6 +31,7 @@ def toured(*options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.thorough  # CI takes the README's tour as well
 def test_a_short_tour(library, text, tmp_path, capsys):
     pytest.importorskip(library.replace("-", "_"), reason=f"{library} is not installed")
     picture = tmp_path / "heads.png"

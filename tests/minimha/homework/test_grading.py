@@ -672,6 +672,7 @@ for path in {!r}:
 
 
 @pytest.mark.usefixtures("tasks")
+@pytest.mark.thorough
 def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
