@@ -449,7 +449,7 @@ def empty_rows(row, library):
 
 @topic("NaN and infinity where nobody may look")
 def not_numbers(row, library):
-    visible = np.tile(np.arange(S) != 2, (T, 1))  # nobody sees key 2
+    visible = np.tile(np.arange(S) != 2, (T, 1))  # key 2 is hidden from all queries
     dout = draw(B, H, T, D)
 
     def leaks(out):

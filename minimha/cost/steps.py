@@ -29,7 +29,7 @@ class Cost:
     """What a computation costs. Costs add up.
 
     parameters  learned numbers
-    saved       bytes that the pullbacks keep for the backward, besides inputs and parameters
+    saved       bytes that the pullbacks keep for the backward, without inputs and parameters
     steps       the array operations
     """
 

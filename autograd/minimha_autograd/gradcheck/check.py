@@ -98,7 +98,7 @@ def _compare_all(
 
 
 def _error(failed: FailedCheck) -> GradcheckError:
-    """The error that says what is wrong and, if anyone can tell, where and why."""
+    """The error that says what is wrong and, where an explainer knows, where and why."""
     if not EXPLAINERS:
         return GradcheckError(failed.message(), failed.report)
     with np.errstate(all="ignore"):  # moved values may leave the domain
