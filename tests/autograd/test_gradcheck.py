@@ -46,7 +46,7 @@ def test_one_wrong_entry_is_found_and_named(rng):
         mh.gradcheck(f, 1 + rng.random((2, 3, 2)), axes=["head query width"])
     message = str(failure.value)
     assert "the gradient of query is wrong" in message
-    assert "head 1, query 2, width 0" in message
+    assert "[1, 2, 0]  (head, query, width)" in message
     assert "yours" in message
     assert "numeric" in message
     assert "ratio        1.000000001\n" in message

@@ -4,7 +4,7 @@ from wrong_answers import Wrong
 
 WRONG = {
     "causal": [
-        Wrong("not itself", "j <= i + offset", "j < i + offset", "each query sees itself and what came before", "query 0, key 0"),
+        Wrong("not itself", "j <= i + offset", "j < i + offset", "each query sees itself and what came before", "[0, 0] (query, key)"),
         Wrong("True = hidden", "j <= i + offset", "j > i + offset", "each query sees itself and what came before", "exact opposite"),
         Wrong("zeros and ones", "j <= i + offset", "np.tril(np.ones((t, s)), offset)", "each query sees itself and what came before", "should hold bool, not float64"),
         Wrong("square", "j = np.arange(s)[None, :]", "j = np.arange(t)[None, :]", "there may be more keys than queries", "wrong shape"),
@@ -24,7 +24,7 @@ WRONG = {
     "documents": [
         Wrong("True = hidden", "query == key", "query != key", "each position sees its own document", "exact opposite"),
         Wrong("the axis of the queries is missing", "ids[:, None, :, None]", "ids[:, None, None, :]", "each position sees its own document", "wrong shape"),
-        Wrong("the first sequence for all", "ids[:, None, None, :]", "ids[:1, None, None, :]", "sequences are apart", "H 0"),
+        Wrong("the first sequence for all", "ids[:, None, None, :]", "ids[:1, None, None, :]", "sequences are apart", "(B, H, T, S)"),
         Wrong("no axis of heads", "query == key", "(query == key)[:, 0]", "sequences are apart", "wrong shape"),
         Wrong("only neighbours of the same id", "query == key", "(lambda n: n[:, None, :, None] == n[:, None, None, :])(np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1))", "a document may come back", "worst entry"),
     ],

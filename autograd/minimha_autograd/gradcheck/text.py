@@ -33,12 +33,10 @@ def aligned(label: str, fact: str) -> str:
 
 
 def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
-    """An entry by the names of its axes, "head 2, query 5", or as it is written in code, [2, 5]."""
+    """An entry as it is indexed in code, then the names of its axes: "[2, 5]  (head, query)"."""
     if not index:
         return "the only one"
-    if axes is None:
-        return str(list(index))
-    return ", ".join(f"{label} {k}" for label, k in zip(axes, index, strict=True))
+    return f"{list(index)}  ({', '.join(axes)})" if axes else str(list(index))
 
 
 def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
