@@ -42,10 +42,11 @@ class Finding(NamedTuple):
 
 class Diagnosis(NamedTuple):
     """The names of the nodes at fault, the last made first, and the findings at each. The cause,
-    text and chapter are those of the first."""
+    text and chapter are those of the first. `facts` is the message without any guess."""
 
     nodes: tuple[str, ...]
     cause: str
     text: str
     chapter: str
     findings: tuple[Finding, ...]
+    facts: str = ""

@@ -59,21 +59,23 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     """The message of a failed check, and its diagnosis."""
     trace = Trace(failed)
     diagnosis = diagnose(trace)
-    lines = [failed.headline()]
+    facts = lines = [failed.headline()]
     guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
     shown = guesses or list(diagnosis.findings[:1])
     for finding in shown:
-        name = finding.node
+        name, added = finding.node, list[str]()
         if name not in failed.wrong or len(failed.wrong) > 1:
-            lines.append(f"The gradient of {name} is wrong:")
+            added.append(f"The gradient of {name} is wrong:")
         target = trace.targets[name]
         axes = failed.axes.get(name) or AXES.get((name, target.x.ndim))
-        lines += failed.facts(target, trace.comparison(name), axes)
+        added += failed.facts(target, trace.comparison(name), axes)
         if finding.after and trace.located:
-            lines.append(aligned("located", _location(trace, finding)))
-        lines.append(aligned("looks like", finding.text))
+            added.append(aligned("located", _location(trace, finding)))
+        guess = [aligned("looks like", finding.text)]
         if finding.chapter:
-            lines.append(aligned("read", f"chapter {finding.chapter}"))
+            guess.append(aligned("read", f"chapter {finding.chapter}"))
+        facts, lines = [*facts, *added], [*lines, *added, *guess]
+    diagnosis = diagnosis._replace(facts="\n".join(facts))
     if rest := [f.node for f in diagnosis.findings if f not in shown]:
         lines.append(f"Also wrong, and not explained: {listed(rest)}")
     advice = _advice(trace, diagnosis)

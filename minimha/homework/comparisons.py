@@ -13,6 +13,14 @@ from minimha_autograd.gradcheck import aligned, place, ratio
 from ..diagnosis import AXES
 
 
+class DifferenceError(AssertionError):
+    """An array is not what was expected. `facts` is the message without the advice."""
+
+    def __init__(self, facts: str, advice: str = "") -> None:
+        super().__init__("\n".join([facts, *([aligned("try", advice)] if advice else [])]))
+        self.facts = facts
+
+
 def same(
     yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
     tolerance: float = 1e-12, advice: str = "",
@@ -27,7 +35,7 @@ def same(
     expected = np.asarray(expected)
     lines = _facts(yours, expected, name, axes, tolerance)
     if lines:
-        raise AssertionError("\n".join([*lines, *([aligned("try", advice)] if advice else [])]))
+        raise DifferenceError("\n".join(lines), advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞

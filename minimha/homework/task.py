@@ -12,6 +12,12 @@
         y, _ = yours(rng.standard_normal((3, 5)))
         same(y.sum(-1), np.ones(3), "the sum of each row")
 
+    softmax.mistake(
+        "e.sum(axis=-1, keepdims=True)",
+        "e.sum()",
+        "e.sum() is the sum of the whole array; each row needs its own: axis=-1, keepdims=True",
+    )
+
 The decorated function is the solution and the only copy of it: students get the same text without
 the marked lines.
 """
@@ -28,7 +34,10 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd.gradcheck import aligned
+
 from .error_messages import arguments_watched, error_message, file_of, line_of
+from .mistakes import Call, Mistake, named, recorded
 from .solutions import solved as with_solution
 from .solutions import stubbed
 from .verdicts import FAILED, PASSED, TO_DO, Check, Verdict
@@ -39,7 +48,8 @@ TASKS: dict[str, Task] = {}
 
 class Task:
     """A function to write. Calling the task calls its solution. `task` documents the attributes;
-    `checks` are in the order in which a student passes them."""
+    `checks` are in the order in which a student passes them, `mistakes` in the order in which they
+    are looked for."""
 
     def __init__(
         self,
@@ -53,6 +63,7 @@ class Task:
         self.solution, self.given, self.hints = solution, given, hints
         self.chapter, self.difficulty, self.minutes = chapter, difficulty, minutes
         self.checks: list[Check] = []
+        self.mistakes: list[Mistake] = []
         functools.update_wrapper(self, solution)
         self.name = solution.__name__
 
@@ -71,6 +82,11 @@ class Task:
         self.checks.append(Check(holds.__name__.replace("_", " "), holds, weight))
         return holds
 
+    def mistake(self, old: str, new: str, text: str) -> None:
+        """Add a usual mistake: with `new` in place of `old`, which is in the solution once, the
+        solution makes it. A student whose function returns the same as that reads the text."""
+        self.mistakes.append(Mistake(old, new, text))
+
     def code(self, *, solved: bool = False) -> str:
         """The functions that the student gets, or with `solved` the answer; without imports."""
         own = _source(self.solution)
@@ -86,13 +102,13 @@ class Task:
         the message."""
         rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
         file, changed = file_of(yours), set[str]()
-        outcome, message = PASSED, ""
+        outcome, message, calls = PASSED, "", list[Call]()
         try:
-            check.holds(arguments_watched(yours, changed), rng)
+            check.holds(arguments_watched(recorded(yours, calls), changed), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
-            outcome, message = FAILED, error_message(error, file)
+            outcome, message = FAILED, self._named(error, error_message(error, file), calls)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
         if changed and "in place" not in message:
@@ -100,6 +116,12 @@ class Task:
             message = f"{self.name} changes {given} in place: work on a copy\n{message}".rstrip()
             outcome = FAILED
         return Verdict(self.name, check, outcome, message)
+
+    def _named(self, error: BaseException, message: str, calls: list[Call]) -> str:
+        """The message, and the mistake if it is a known one, in place of other guesses."""
+        text = named(self.mistakes, self.code(solved=True), self.name, calls)
+        facts = getattr(getattr(error, "diagnosis", error), "facts", message)
+        return f"{facts}\n{aligned('looks like', text)}" if text else message
 
     def _expected_signature(self, yours: Callable[..., Any]) -> str:
         """How the function should begin, if it does not accept the task's arguments."""

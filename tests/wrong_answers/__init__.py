@@ -1,5 +1,10 @@
-"""Wrong answers to homework: a file a chapter, each answer a change of the solution's text."""
+"""Wrong answers to homework, each a change of the solution's text.
 
+They are the usual mistakes that a task declares, and, a file a chapter, those that its checks find
+without a name for them.
+"""
+
+import functools
 import importlib
 import linecache
 from pathlib import Path
@@ -8,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minimha import homework
+from minimha.homework.mistakes import Mistake
+from minimha.homework.verdicts import PASSED
 
 
 class Wrong(NamedTuple):
@@ -16,7 +23,7 @@ class Wrong(NamedTuple):
     what    the mistake, in words
     old     the part of the solution that it replaces
     new     what stands there instead
-    check   the check that finds it, which is the first to fail
+    check   the check that finds it, which is the first to fail; any for a declared mistake
     says    a part of what the student reads
     """
 
@@ -28,7 +35,10 @@ class Wrong(NamedTuple):
 
 
 def all_wrong():
-    """(task, Wrong) for every answer of every chapter."""
+    """(task, Wrong) for every answer: the declared mistakes, then the others."""
+    for task in homework.course().values():
+        for old, new, text in task.mistakes:
+            yield task, Wrong(text, old, new, "", f"looks like {text}")
     for path in sorted(Path(__file__).parent.glob("ch*.py")):
         for name, answers in importlib.import_module(f"wrong_answers.{path.stem}").WRONG.items():
             for wrong in answers:
@@ -45,6 +55,10 @@ def function(task, code=None):
 
 def answered(task, wrong):
     """The function with this mistake in it."""
-    solution = task.code(solved=True)
-    assert solution.count(wrong.old) == 1, f"{wrong.old!r} stands {solution.count(wrong.old)} times"
-    return function(task, solution.replace(wrong.old, wrong.new))
+    return function(task, Mistake(*wrong[1:3], "").made_in(task.code(solved=True)))
+
+
+@functools.cache
+def first_failure(task, wrong):
+    """The verdict of the first check that the answer does not pass."""
+    return next(v for v in task.verdicts(answered(task, wrong)) if v.outcome != PASSED)

@@ -5,7 +5,6 @@ from wrong_answers import Wrong
 WRONG = {
     "standardise": [
         Wrong("one mean for all", "x.mean(axis=-1, keepdims=True)", "x.mean()", "every row has mean 0 and deviation 1", "worst entry"),
-        Wrong("divided by n - 1", "x.std(axis=-1, keepdims=True)", "x.std(axis=-1, keepdims=True, ddof=1)", "every row has mean 0 and deviation 1", "the same in every entry"),
         Wrong("keepdims forgotten: it does not fit", "x.mean(axis=-1, keepdims=True)", "x.mean(axis=-1)", "every row has mean 0 and deviation 1", "could not be broadcast"),
         Wrong("transposed until it runs", "(x - mean) / deviation", "((x.T - mean.squeeze()) / deviation.squeeze()).T if x.shape[0] != x.shape[1] else (x - mean.squeeze()) / deviation", "square arrays are no exception", "its own mean"),
         Wrong("the axis counted from the front", "x.mean(axis=-1, keepdims=True)", "x.mean(axis=min(1, x.ndim - 1), keepdims=True)", "any number of axes", "x of shape (2, 3, 5)"),

@@ -58,6 +58,13 @@ def float32_stays_float32(yours, rng):
     )
 
 
+standardise.mistake(
+    "x.std(axis=-1, keepdims=True)",
+    "x.std(axis=-1, keepdims=True, ddof=1)",
+    "ddof=1 divides by M − 1; the task divides by M, as x.std(axis=-1) does",
+)
+
+
 @task(chapter=1, difficulty=2, minutes=10, hints=(
     "Write one shape below the other, aligned at the right, and find one rule for each column.",
     "Put ones in front of the shorter shape until both have the same length. Two lengths fit if "

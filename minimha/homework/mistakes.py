@@ -1,0 +1,159 @@
+"""Naming a mistake: the one with which the solution returns what the student's function returned.
+
+A task lists its usual mistakes as changes of its solution's text. While a check runs, the calls of
+the student's function are recorded; if it fails, they are repeated on each changed solution.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MOST = 2000
+"""The most calls of one function to record: a gradient check makes some hundred."""
+
+
+class Mistake(NamedTuple):
+    """A usual mistake: with `new` in place of `old` the solution makes it, and `text` names it."""
+
+    old: str
+    new: str
+    text: str
+
+    def made_in(self, solution: str) -> str:
+        """The solution with this mistake. Raises ValueError unless `old` is in it once."""
+        if (times := solution.count(self.old)) != 1:
+            raise ValueError(f"{self.old!r} is in the solution {times} times, not once")
+        return solution.replace(self.old, self.new)
+
+
+@dataclass
+class Call:
+    """One call of a function: its arguments, and what it returned or raised.
+
+    pulled  the calls of each function that it returned, by place: usually its pullback
+    tapped  what its keyword `tap` put in place of an intermediate, by name: None for no change
+    """
+
+    arguments: Any
+    settings: dict[str, Any]
+    result: Any = None
+    pulled: dict[int, list[Call]] = field(default_factory=dict)
+    tapped: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., Any]:
+    """The same function, which adds its calls, and those of its pullbacks, to the list."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        if len(calls) == MOST:
+            return function(*arguments, **settings)
+        new = Call(_copy(arguments), _copy(settings))
+        calls.append(new)
+        if "tap" in settings:
+            settings["tap"] = _heard(settings["tap"], new.tapped)
+        try:
+            result = function(*arguments, **settings)
+        except Exception as error:
+            new.result = error
+            raise
+        new.result = _copy(result)
+        if type(result) is tuple:
+            for k in [k for k, x in enumerate(result) if callable(x)]:
+                pullback = recorded(result[k], new.pulled.setdefault(k, []))
+                result = (*result[:k], pullback, *result[k + 1 :])
+        return result
+
+    return call
+
+
+def _heard(tap: Callable[..., Any], answers: dict[str, list[Any]]) -> Callable[..., Any]:
+    def call(name: str, x: Any) -> Any:
+        answer = tap(name, x)
+        answers.setdefault(name, []).append(None if answer is x else _copy(answer))
+        return answer
+
+    return call
+
+
+def named(mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call]) -> str:
+    """The text of the first mistake with which the solution repeats all calls, or "".
+
+    Silent if the solution repeats them without a mistake: what is wrong is not in the values.
+    """
+    if not calls or _repeats(_defined(solution, name), calls):
+        return ""
+    for mistake in mistakes:
+        if _repeats(_defined(mistake.made_in(solution), name), calls):
+            return mistake.text
+    return ""
+
+
+@functools.cache
+def _defined(code: str, name: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"np": np}
+    exec(code, names)
+    return names[name]  # type: ignore[no-any-return]
+
+
+def _repeats(function: Callable[..., Any], calls: list[Call]) -> bool:
+    """Whether a function returns or raises in each call what was recorded."""
+    with np.errstate(all="ignore"):
+        return all(_repeats_one(function, call) for call in calls)
+
+
+def _repeats_one(function: Callable[..., Any], call: Call) -> bool:
+    tapped = {name: list(answers) for name, answers in call.tapped.items()}
+
+    def tap(name: str, x: Any) -> Any:
+        answer = tapped[name].pop(0) if tapped.get(name) else None
+        return x if answer is None else answer
+
+    settings = _copy(call.settings) | ({"tap": tap} if "tap" in call.settings else {})
+    try:
+        result = function(*_copy(call.arguments), **settings)
+    except Exception as error:  # a mistake may raise, as the student's function did
+        result = error
+    return _same(result, call.result) and all(
+        _repeats(result[k], inner) for k, inner in call.pulled.items()
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two results agree up to rounding; a list may stand for a tuple."""
+    if isinstance(a, Exception) or isinstance(b, Exception):
+        first = [f"{type(x).__name__}: {x}".partition("\n")[0] for x in (a, b)]
+        return first[0] == first[1]
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if callable(a) or callable(b):
+        return callable(a) and callable(b)
+    try:
+        return _close(np.asarray(a), np.asarray(b))
+    except Exception:  # whatever a student's function returned: it is not what a solution returns
+        return False
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.shape != b.shape or not {a.dtype.kind, b.dtype.kind} <= set("biufc"):
+        return a.shape == b.shape and bool((a == b).all())
+    # of the largest entry, not of each: sums in another order round differently
+    largest = np.max(abs(b.astype(complex)), initial=0.0, where=np.isfinite(b))
+    relative = 1e-5 if "float32" in (a.dtype, b.dtype) else 1e-9
+    return np.allclose(a, b, rtol=relative, atol=relative * largest, equal_nan=True)
+
+
+def _copy(x: Any) -> Any:
+    """A copy that later changes of arrays, lists and dictionaries do not reach."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, tuple | list):
+        return type(x)(map(_copy, x)) if type(x) in (tuple, list) else x
+    return {key: _copy(y) for key, y in x.items()} if type(x) is dict else x
