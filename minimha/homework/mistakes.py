@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .error_messages import file_of, line_of
+
 MOST = 2000
 """The most calls of one function to record: a gradient check makes some hundred."""
 
@@ -29,6 +31,14 @@ class Mistake(NamedTuple):
         if (times := solution.count(self.old)) != 1:
             raise ValueError(f"{self.old!r} is in the solution {times} times, not once")
         return solution.replace(self.old, self.new)
+
+
+class Raised(NamedTuple):
+    """An error in place of a result: the name of its class, and its text if NumPy or Python wrote
+    it."""
+
+    kind: str
+    text: str
 
 
 @dataclass
@@ -60,7 +70,7 @@ def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., A
         try:
             result = function(*arguments, **settings)
         except Exception as error:
-            new.result = error
+            new.result = _raised(error, file_of(function))
             raise
         new.result = _copy(result)
         if type(result) is tuple:
@@ -86,7 +96,8 @@ def named(mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Cal
 
     Silent if the solution repeats them without a mistake: what is wrong is not in the values.
     """
-    if not calls or _repeats(_defined(solution, name), calls):
+    right = _defined(solution, name)
+    if not calls or _repeats(right, calls):
         return ""
     for mistake in mistakes:
         if _repeats(_defined(mistake.made_in(solution), name), calls):
@@ -98,7 +109,7 @@ def named(mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Cal
 def _defined(code: str, name: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"np": np}
     exec(code, names)
-    return names[name]  # type: ignore[no-any-return]
+    return names[name]
 
 
 def _repeats(function: Callable[..., Any], calls: list[Call]) -> bool:
@@ -108,6 +119,14 @@ def _repeats(function: Callable[..., Any], calls: list[Call]) -> bool:
 
 
 def _repeats_one(function: Callable[..., Any], call: Call) -> bool:
+    result = _answer(function, call)
+    return _same(result, call.result) and all(
+        _repeats(result[k], inner) for k, inner in call.pulled.items()
+    )
+
+
+def _answer(function: Callable[..., Any], call: Call) -> Any:
+    """What a function returns, or the error that it raises, for the arguments of a call."""
     tapped = {name: list(answers) for name, answers in call.tapped.items()}
 
     def tap(name: str, x: Any) -> Any:
@@ -116,19 +135,22 @@ def _repeats_one(function: Callable[..., Any], call: Call) -> bool:
 
     settings = _copy(call.settings) | ({"tap": tap} if "tap" in call.settings else {})
     try:
-        result = function(*_copy(call.arguments), **settings)
+        return function(*_copy(call.arguments), **settings)
     except Exception as error:  # a mistake may raise, as the student's function did
-        result = error
-    return _same(result, call.result) and all(
-        _repeats(result[k], inner) for k, inner in call.pulled.items()
-    )
+        return _raised(error, None)
+
+
+def _raised(error: Exception, file: str | None) -> Raised:
+    """The error; without its text if a `raise` of this file, or of a remote one, chose that."""
+    text = str(error)
+    chosen = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
+    return Raised(type(error).__name__, "" if chosen else text.partition("\n")[0])
 
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two results agree up to rounding; a list may stand for a tuple."""
-    if isinstance(a, Exception) or isinstance(b, Exception):
-        first = [f"{type(x).__name__}: {x}".partition("\n")[0] for x in (a, b)]
-        return first[0] == first[1]
+    if isinstance(a, Raised) or isinstance(b, Raised):
+        return type(a) is type(b) and a.kind == b.kind and b.text in (a.text, "")
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):

@@ -7,18 +7,18 @@ from ..task import task
 
 
 @task(chapter=1, difficulty=1, minutes=5, hints=(
-    "Which axis does a mean over one token run along? Count it from the back, as -1; then any "
-    "number of axes may stand in front.",
-    "x.mean(axis=-1) has one axis fewer than x. With keepdims=True it keeps an axis of length 1, "
-    "which broadcasts against the rows of x.",
+    "Along which axis do you average to get the mean of one row? Count the axis from the back, "
+    "as -1, and your code works with any number of axes in front.",
+    "x.mean(axis=-1) has one axis fewer than x. keepdims=True keeps that axis with length 1, so "
+    "that the means broadcast against the rows of x.",
     "(x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)",
 ))  # fmt: skip
 def standardise(x):
     """Give every row mean 0 and standard deviation 1.
 
-    x  (…, M), any number of axes: a row runs along the last one
-    Returns (x − mean) / deviation, of the shape and dtype of x, with the mean and the standard
-    deviation √(mean of (x − mean)²) of each row. No row is constant.
+    x  (…, M), with any number of axes; a row runs along the last axis
+    Returns (x − mean) / deviation, with the shape and dtype of x. The mean and the standard
+    deviation, √(mean of (x − mean)²), are those of each row. No row is constant.
     """
     # BEGIN SOLUTION
     mean = x.mean(axis=-1, keepdims=True)
@@ -34,10 +34,9 @@ def every_row_has_mean_0_and_deviation_1(yours, rng):
 
 
 @standardise.check
-def square_arrays_are_no_exception(yours, rng):
+def square_arrays_work_too(yours, rng):
     x = 3 + 2 * rng.standard_normal((4, 4))
-    advice = "subtract from each row its own mean; look at how (4, 4) and (4,) broadcast"
-    same(yours(x), standardise(x), axes="row column", advice=advice)
+    same(yours(x), standardise(x), axes="row column")
 
 
 @standardise.check
@@ -53,30 +52,89 @@ def float32_stays_float32(yours, rng):
     found = yours(x)
     same(found, standardise(x), axes="row column", tolerance=1e-5)
     assert found.dtype == x.dtype, (
-        f"x is float32, the result {found.dtype}: was it cast, created without its\n"
-        "dtype, or scaled by a NumPy number? np.sqrt(8) is a float64; 8**0.5 changes no dtype"
+        f"x is float32, but the result is {found.dtype}: do you cast it, create an array without\n"
+        "dtype=x.dtype, or scale by a NumPy number? np.sqrt(8) is float64; 8**0.5 keeps float32"
     )
 
 
+_ROWS = """\
+mean = x.mean(axis=-1, keepdims=True)
+    deviation = x.std(axis=-1, keepdims=True)
+"""
+standardise.mistake(
+    _ROWS,
+    "mean, deviation = x.mean(), x.std()\n",
+    "x.mean() and x.std() are those of the whole array; each row needs its own: axis=-1, "
+    "keepdims=True",
+)
+standardise.mistake(
+    _ROWS,
+    _ROWS.replace("axis=-1", "axis=0"),
+    "axis=0 standardises each column; a row runs along the last axis: axis=-1",
+)
+standardise.mistake(
+    _ROWS,
+    _ROWS.replace(", keepdims=True", ""),
+    "x.mean(axis=-1) has lost its last axis, so it is subtracted along the wrong one, or does "
+    "not fit: keepdims=True keeps that axis (chapter 01)",
+)
+standardise.mistake(
+    _ROWS,
+    _ROWS.replace("axis=-1", "axis=1"),
+    "axis=1 is the last axis only if x has two axes; count it from the back: axis=-1",
+)
+standardise.mistake(
+    "x.mean(axis=-1, keepdims=True)",
+    "x.mean()",
+    "x.mean() is the mean of the whole array; each row needs its own: axis=-1, keepdims=True",
+)
+standardise.mistake(
+    "x.std(axis=-1, keepdims=True)",
+    "x.std()",
+    "x.std() is the deviation of the whole array; each row needs its own: axis=-1, keepdims=True",
+)
 standardise.mistake(
     "x.std(axis=-1, keepdims=True)",
     "x.std(axis=-1, keepdims=True, ddof=1)",
-    "ddof=1 divides by M − 1; the task divides by M, as x.std(axis=-1) does",
+    "the squares are summed and divided by M − 1 (ddof=1, as torch.std does); divide by M, as "
+    "x.std(axis=-1) does",
+)
+standardise.mistake(
+    "x.std(axis=-1, keepdims=True)",
+    "x.var(axis=-1, keepdims=True)",
+    "the rows are divided by the variance; the standard deviation is its square root",
+)
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return x - mean / deviation",
+    "x - mean / deviation divides only the mean: put x - mean in brackets",
+)
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return x - mean",
+    "the mean is subtracted, but the result is not divided by the deviation",
+)
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return (x - mean) / np.sqrt(deviation**2 + 1e-5)",
+    "1e-5 is added to the variance, as layer normalisation does; here no row is constant: add "
+    "nothing",
 )
 
 
 @task(chapter=1, difficulty=2, minutes=10, hints=(
-    "Write one shape below the other, aligned at the right, and find one rule for each column.",
+    "Write one shape below the other, aligned at the right. Which rule gives the length of the "
+    "result in each column?",
     "Put ones in front of the shorter shape until both have the same length. Two lengths fit if "
-    "they are equal or one of them is 1; the result has the other one.",
-    "For n, m of the two: if n == 1 it is m; if m is 1 or n it is n; else raise ValueError. "
-    "(max(n, m) would be wrong for one case: which?)",
+    "they are equal or if one of them is 1; the result then has the other length.",
+    "For each pair n, m: if n == 1 the length is m; if m is 1 or m == n it is n; otherwise raise "
+    "ValueError. (max(n, m) is wrong in one case. Which?)",
 ))  # fmt: skip
 def broadcast_shape(a, b):
-    """The shape of x + y for x of shape a and y of shape b. Do it without NumPy.
+    """The shape of x + y, for x of shape a and y of shape b. Do not use NumPy.
 
-    a, b  tuples of integers, not always of the same length
-    Returns the shape as a tuple. Raises ValueError where the shapes do not fit.
+    a, b  tuples of integers; one may be longer than the other
+    Returns the shape as a tuple. Raises ValueError if the shapes do not broadcast.
     """
     # BEGIN SOLUTION
     ndim = max(len(a), len(b))
@@ -96,7 +154,7 @@ def _broadcasts(yours, *pairs):
         expected, found = np.broadcast_shapes(a, b), yours(a, b)
         if not isinstance(found, tuple) or found != expected:
             advice = ": a tuple, not a list" if found == list(expected) else ""
-            raise AssertionError(f"shapes {a} and {b} make {expected}, not {found!r:.40}{advice}")
+            raise AssertionError(f"{a} and {b} broadcast to {expected}, not {found!r:.40}{advice}")
 
 
 @broadcast_shape.check
@@ -112,7 +170,7 @@ def shapes_are_aligned_at_the_right(yours, rng):
 
 
 @broadcast_shape.check
-def shapes_that_do_not_fit_are_refused(yours, rng):
+def shapes_that_do_not_fit_raise_an_error(yours, rng):
     _broadcasts(yours, ((3, 4), (3, 4)))  # or all are
     for a, b in (((3, 4), (3, 5)), ((2, 3), (2,)), ((4, 2), (2, 4)), ((0,), (2,))):
         try:
@@ -124,29 +182,71 @@ def shapes_that_do_not_fit_are_refused(yours, rng):
             assert "ValueError" in found, f"{a} and {b} should raise a ValueError, not\n{found:.80}"
         else:
             raise AssertionError(
-                f"{a} and {b} do not fit: raise a ValueError, where yours returned {shape!r:.20}"
+                f"{a} and {b} do not fit: raise a ValueError; yours returned {shape!r:.20}"
             )
 
 
 @broadcast_shape.check
-def a_length_of_0_is_a_length(yours, rng):
+def a_length_may_be_0(yours, rng):
     _broadcasts(yours, ((0, 3), (1, 3)), ((1,), (0,)), ((4, 0), (4, 1)), ((0,), (0,)))
 
 
+_PADDED = """\
+a = (1,) * (ndim - len(a)) + a
+    b = (1,) * (ndim - len(b)) + b
+"""
+broadcast_shape.mistake(
+    _PADDED,
+    "a, b = a + (1,) * (ndim - len(a)), b + (1,) * (ndim - len(b))\n",
+    "the shapes are aligned at the left, as zip(a, b) does; broadcasting aligns them at the right: "
+    "put ones in front of the shorter shape",
+)
+broadcast_shape.mistake(
+    _PADDED,
+    "n = min(len(a), len(b)); a, b = a[len(a) - n :], b[len(b) - n :]\n",
+    "the result lacks the first axes of the longer shape: put ones in front of the shorter shape",
+)
+broadcast_shape.mistake(
+    "tuple(shape)",
+    "tuple(shape[::-1])",
+    "the lengths are in reverse order: if the loop goes from right to left, reverse the result",
+)
+broadcast_shape.mistake(
+    "m if n == 1 else n",
+    "max(n, m)",
+    "max(n, m) makes 1 of a length 0 beside a length 1: the result has the other length, 0",
+)
+broadcast_shape.mistake(
+    """\
+if n != m and 1 not in (n, m):
+            raise ValueError(f"lengths {n} and {m} do not fit")
+        shape.append(m if n == 1 else n)
+""",
+    "shape.append(max(n, m))\n",
+    "two lengths that differ, neither of them 1, are accepted and the larger one is taken: raise "
+    "ValueError",
+)
+broadcast_shape.mistake(
+    "1 not in (n, m)",
+    "False",
+    "two lengths that differ, neither of them 1, are accepted: raise ValueError",
+)
+
+
 @task(chapter=1, difficulty=2, minutes=12, hints=(
-    "Which entries of y = x + … does one entry of x reach? Its gradient is the sum of theirs. "
-    "They run along two kinds of axes.",
-    "First sum over the axes that x did not have, at the front. Then over those that have length "
-    "1 in x, and keep them, with keepdims=True.",
+    "Broadcasting copies one entry of x to several entries of y. The gradient of that entry is "
+    "the sum of the gradients of its copies. Along which two kinds of axes are they?",
+    "First sum over the axes that x does not have: they are at the front. Then sum over each axis "
+    "that has length 1 in x, and keep that axis with keepdims=True.",
     "dy = dy.sum(axis=tuple(range(dy.ndim - len(shape)))), then for each axis k with shape[k] == "
     "1: dy = dy.sum(axis=k, keepdims=True).",
 ))  # fmt: skip
 def unbroadcast(dy, shape):
-    """The gradient of broadcasting: sum dy over the places to which an entry was copied.
+    """The gradient of broadcasting: for each entry, the sum of dy over its copies.
 
-    dy     array: the gradient of the broadcast result, with its shape
-    shape  tuple: the shape that the array had before; it broadcasts to that of dy
-    Returns the gradient of the array before broadcasting, of that shape.
+    dy     array, the gradient of the result of broadcasting
+    shape  tuple, the shape of the array before broadcasting; it broadcasts to dy.shape
+    Returns the gradient of the array before broadcasting, an array of that shape.
     """
     # BEGIN SOLUTION
     front = tuple(range(dy.ndim - len(shape)))
@@ -179,7 +279,64 @@ def both_kinds_of_axes_at_once(yours, rng):
 
 
 @unbroadcast.check
-def even_a_single_number_has_a_gradient(yours, rng):
+def a_single_number_works_too(yours, rng):
     dy = rng.standard_normal((2, 4))
     same(yours(dy, ()), dy.sum(), "dx of shape () for dy (2, 4)")
     same(yours(dy[:1], (1, 4)), dy[:1], "dx of (1, 4) for dy (1, 4)")
+
+
+_FRONT = "dy = dy.sum(axis=front)\n"
+_ONES = """\
+for axis, length in enumerate(shape):
+        if length == 1:
+            dy = dy.sum(axis=axis, keepdims=True)
+"""
+unbroadcast.mistake(
+    "dy.sum(axis=front)",
+    "dy.mean(axis=front)",
+    "the mean of dy over the copies; every copy adds its whole gradient: sum, not mean",
+)
+unbroadcast.mistake(
+    "dy.sum(axis=axis, keepdims=True)",
+    "dy.mean(axis=axis, keepdims=True)",
+    "the mean of dy over the copies; every copy adds its whole gradient: sum, not mean",
+)
+unbroadcast.mistake(
+    _FRONT,
+    "return dy.reshape(shape)\n",
+    "a reshape keeps every entry of dy; the gradients of the copies must be summed (chapter 01)",
+)
+unbroadcast.mistake(
+    "dy.sum(axis=axis, keepdims=True)",
+    "dy.sum(axis=axis)",
+    "an axis of length 1 is summed but not kept: keepdims=True",
+)
+unbroadcast.mistake(
+    _ONES,
+    "pass\n",
+    "the axes in front are summed, the axes of length 1 are not: sum each of those too, with "
+    "keepdims=True",
+)
+unbroadcast.mistake(
+    _FRONT,
+    "pass\n",
+    "the axes in front, which dy has and shape has not, are not summed",
+)
+unbroadcast.mistake(
+    _FRONT,
+    "if front: dy = dy.sum(axis=0)\n",
+    "only one axis in front is summed; there can be several: axis=tuple(range(dy.ndim - "
+    "len(shape)))",
+)
+unbroadcast.mistake(
+    _FRONT + "    " + _ONES,
+    "dy = dy.sum(axis=front + tuple(k for k, n in enumerate(shape) if n == 1), keepdims=True)\n"
+    "    dy = dy.reshape(dy.shape[len(front):])\n",
+    "the axes of length 1 are counted in shape, but summed in dy, which has more axes in front: "
+    "sum the front axes first, or add their number",
+)
+unbroadcast.mistake(
+    "dy.sum(axis=axis, keepdims=True)",
+    "dy.sum(axis=axis, keepdims=True); break",
+    "only the first axis of length 1 is summed; there can be several",
+)
