@@ -121,6 +121,8 @@ bug("softmax without P", "scores", "softmax-without-p", PLAIN,
     scores=at_scores(lambda p, dp: dp - (dp * p).sum(axis=-1, keepdims=True)))
 bug("softmax with the mean", "scores", "softmax-mean", PLAIN,
     scores=at_scores(lambda p, dp: p * (dp - (dp * p).mean(axis=-1, keepdims=True))))
+bug("softmax with the plain mean", "scores", "softmax-mean", PLAIN,
+    scores=at_scores(lambda p, dp: p * (dp - dp.mean(axis=-1, keepdims=True))))
 bug("softmax over the queries", "scores", "softmax-axis", PLAIN,
     scores=at_scores(lambda p, dp: p * (dp - (dp * p).sum(axis=-2, keepdims=True))))
 bug("softmax, the diagonal alone", "scores", "softmax-diagonal", PLAIN,

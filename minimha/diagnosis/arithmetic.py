@@ -1,7 +1,7 @@
 """What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
 
-A signature is a function of a Step that recognises one mistake, or a family of them, by the mark
-that it leaves in the gradient.
+A signature is a function of a Step that recognises one mistake, or a family of mistakes, by its
+effect on the gradient.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from minimha_autograd.gradcheck import listed
 
 from .arrays import summed_over_groups, summed_to
 from .causes import UNEXPLAINED, Cause
-from .step import Product, Step, bare, elementwise, products
+from .step import Product, Step, elementwise, products
 from .trace import RESULT, Trace
 
 
 def before_comparing(trace: Trace, name: str) -> Cause | None:
-    """What can be said of a gradient whose numbers cannot be compared, or need not be."""
+    """The cause, if the numbers cannot be compared or need no comparison."""
     consumers, target = trace.consumers(name), trace.targets[name]
     not_linear = trace.failed.gradients.not_linear
     if not_linear and (name in not_linear or name not in trace.inputs):
         how = not_linear.get(name) or next(iter(not_linear.values()))
         return Cause("not-linear", f"the gradient of {name} {how}")
     if not {name, *consumers} <= trace.right.keys():
-        text = "too many entries to look for a known mistake: try smaller arrays"
+        text = "too many entries to look for a known mistake: use smaller arrays"
         return Cause(UNEXPLAINED, text)
     if target.gradient.shape != target.x.shape:
         return _wrong_shape(target.gradient, trace, name)
     if where := int((~np.isfinite(target.gradient)).sum()):
         return Cause(
             "not-finite",
-            f"{where} entries are NaN or infinite: is something divided by 0, or 0 multiplied by "
-            "∞? `with mh.detect_anomaly():` names the operation on Tensors",
+            f"{where} entries are NaN or infinite: look for a division by 0, or 0 · ∞. On Tensors, "
+            "`with mh.detect_anomaly():` names the operation",
         )
     if not consumers:
-        return Cause(UNEXPLAINED, f"the result does not depend on {name}: its gradient is 0")
+        return Cause(UNEXPLAINED, f"the result does not depend on {name}, so its gradient is 0")
     return None
 
 
@@ -59,22 +59,21 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
         return Cause("transposed", "it is the right gradient, transposed")
     if is_(right, summed_over_groups(yours, right)):
         served = yours.shape[-3] // right.shape[-3]
-        text = f"summed over the heads of each group, it is right: each head of {name} serves "
-        return Cause("unsummed", f"{text}{served} others, and its gradient is the sum of theirs")
+        text = f"it has to be summed over the heads of each group: each head of {name} serves "
+        return Cause("groups-unsummed", f"{text}{served} query heads")
     if is_(right, summed_to(yours, right.shape)):
-        text = f"summed over the axes that {name} lacks, it is right: {name} was broadcast in the "
-        why = "forward, so its gradient is a sum over all the places where it was used"
-        return Cause("unsummed", text + why)
-    return Cause(UNEXPLAINED, f"a gradient must have the shape of its argument, {right.shape}")
+        text = f"it has to be summed over the axes that {name} lacks: the forward broadcasts it "
+        return Cause("unsummed", f"{text}along these axes, so each entry is used several times")
+    return Cause(UNEXPLAINED, f"a gradient must have the shape of its input, {right.shape}")
 
 
 def _swapped(name: str) -> Cause:
-    text = f"it is the gradient of {name}: are two gradients returned in the wrong order?"
+    text = f"it is the gradient of {name}: check the order in which the gradients are returned"
     return Cause("another-input", text)
 
 
 def uses(step: Step) -> Cause | None:
-    """A node that is used more than once: which uses the gradient adds up, and how often."""
+    """A node that is used several times: a use is missing in its gradient, or counted twice."""
     if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
         return None
     parts = [step.trace.part(step.name, c) for c in step.consumers]
@@ -85,11 +84,11 @@ def uses(step: Step) -> Cause | None:
         if len(set(times)) != 2 or {0, 2} <= set(times) or not step.is_yours(np.asarray(total)):
             continue
         wrong = listed([c for c, n in zip(step.consumers, times, strict=True) if n != 1])
-        name, how = ("path-missing", "missing") if 0 in times else ("path-twice", "in it twice")
+        cause, how = ("path-missing", "missing") if 0 in times else ("path-twice", "counted twice")
         return Cause(
-            name,
-            f"what comes through {wrong} is {how}, and it is right otherwise: {step.name} is used "
-            f"{len(parts)} times, and its gradient is the sum over its uses, each once: +=, not =",
+            cause,
+            f"the share that comes through {wrong} is {how}: {step.name} is used {len(parts)} "
+            "times, and its gradient is the sum over these uses (+=, not =)",
         )
     return None
 
@@ -104,9 +103,9 @@ def nothing(step: Step) -> Cause | None:
     if step.yours.any() and not step.is_yours(np.zeros_like(step.right)):
         return None
     if step.is_part:
-        text = f"nothing arrives at {step.name} through {step.consumer}: is that use forgotten?"
+        text = f"the share of the gradient that comes through {step.consumer} is missing"
         return Cause("path-missing", text)
-    text = f"no gradient arrives at {step.name}: is it cut off, by detach() or .data, or never set?"
+    text = f"the gradient of {step.name} is 0: it is never set, or cut off by detach() or .data"
     return Cause("zero", text)
 
 
@@ -116,27 +115,27 @@ def constant_ratio(step: Step) -> Cause | None:
     if ratio is None:
         return None
     if abs(ratio + 1) < 1e-6:
-        return Cause("sign", f"the sign of {step} is flipped: it is −1 times the right one")
+        return Cause("sign", f"the sign is flipped in {step.place}: it is −1 times the right one")
     for n, product in _lengths(step):
         if abs(ratio * n - 1) < 1e-6:
             return Cause(
                 "averaged",
-                f"it is 1/{n} of the right one in every entry, and {n}{product} is a length that "
-                "is summed over: is it the mean where the sum belongs?",
+                f"every entry is 1/{n} of the right one, and {n}{product} entries are summed: this "
+                "looks like the mean instead of the sum",
             )
     known = next((product for n, product in _lengths(step) if abs(ratio / n - 1) < 1e-6), "")
-    what = f"what comes through {step.consumer}" if step.is_part else "it"
+    what = f"the share that comes through {step.consumer}" if step.is_part else "every entry"
     digits = 6 if abs(ratio - 1) > 1e-4 else 12
     return Cause(
         "factor",
-        f"{what} is {ratio:.{digits}g}{known} times the right one in every entry: is a factor of "
-        f"{step} missing in the backward, or there twice?",
+        f"{what} is {ratio:.{digits}g}{known} times the right one: a factor is missing in "
+        f"{step.place}, or is applied twice",
     )
 
 
 def _lengths(step: Step) -> Iterator[tuple[int, str]]:
-    """Products of lengths of axes that a gradient could have been summed or averaged over: those
-    that one side of the step has and the other lacks."""
+    """Products of the lengths of axes over which a gradient may have been summed or averaged: axes
+    that only one side of the step has."""
     before, after = (Counter(step.values[n].shape) for n in (step.name, step.consumer or RESULT))
     lengths = [*(after - before).elements(), *(before - after).elements()]
     for count in range(1, min(len(lengths), 3) + 1):
@@ -146,7 +145,7 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
 
 
 def transposed(step: Step) -> Cause | None:
-    """The right gradient with axes exchanged."""
+    """The right gradient with axes swapped."""
     for axes in itertools.permutations(range(step.right.ndim)):
         if list(axes) != sorted(axes) and step.is_yours(np.transpose(step.right, axes)):
             return Cause("transposed", "it is the right gradient, transposed")
@@ -154,7 +153,7 @@ def transposed(step: Step) -> Cause | None:
 
 
 def reordered(step: Step) -> Cause | None:
-    """The right gradient under a reshape alone, where axes have to be swapped as well."""
+    """The right gradient, reshaped where axes have to be swapped as well."""
     if not step.distance or step.yours.size < 3:
         return None
     shape = step.value.shape
@@ -169,8 +168,8 @@ def reordered(step: Step) -> Cause | None:
                 if is_it(np.transpose(a.reshape(other), axes).reshape(shape)):
                     return Cause(
                         "reshape-for-swap",
-                        "it has the right numbers in another order: is there a reshape where axes "
-                        "have to be swapped? From (…, H, T, D) to (…, T, H·D) it takes both",
+                        "it has the right numbers in the wrong order: reshape does not swap axes. "
+                        "From (…, H, T, D) to (…, T, H·D), swap H and T first, then reshape",
                     )
     return None
 
@@ -185,27 +184,27 @@ def another_input(step: Step) -> Cause | None:
 
 
 def passed_through(step: Step) -> Cause | None:
-    """The gradient of a later node as it came, or one term too much."""
+    """The unchanged gradient of a later node, or one term too many."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:
-            d = f"d{bare(name)}"
+            d = f"d{step.letter(name)}"
             for factor in (n for n in step.values if n not in step.downstream):
                 x, dx = step.values[factor], step.gradients[name]
                 if x.shape == dx.shape and step.is_right(summed_to(x * dx, step.value.shape)):
-                    text = f"it is {d}, where {d} · {bare(factor)} is right"
+                    text = f"it is {d}; correct: {d} · {step.letter(factor)}"
                     return Cause("operand-wrong", text)
             times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
-            text = f"the gradient of {name} is passed on as it came{times}: is the derivative of "
-            return Cause("slope-missing", f"{text}the step from {step.name} missing?")
+            text = f"it equals the gradient of {name}{times}: the derivative of the step from "
+            return Cause("slope-missing", f"{text}{step.name} to {name} is missing")
         if name not in step.consumers and dy is not None and step.is_yours(step.right + dy):
-            text = f"the gradient of {name} is added once too often: does the forward use "
-            return Cause("path-twice", f"{text}{step.name} there?")
+            text = f"the gradient of {name} is added once too often, as if the forward added "
+            return Cause("path-twice", f"{text}{step.name} to it")
     return None
 
 
 def product(step: Step) -> Cause | None:
-    """A product of a gradient and a value, as is the right one, but of others."""
+    """A product of a gradient and a value, but not the right product."""
     shape = step.value.shape
     known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
     same = [p for p, made in known if step.multiple(made, step.right) is not None]
@@ -213,8 +212,8 @@ def product(step: Step) -> Cause | None:
         if (n := _one_of_many(step, p.array)) is not None:
             return Cause(
                 "path-missing",
-                f"it is {p.text} of item {n} of the batch alone: {step.name} serves all of them, "
-                "and its gradient is the sum over their shares",
+                f"it is {p.text} for item {n} of the batch alone: all items use {step.name}, so "
+                "its gradient is the sum over the batch",
             )
     mine = next((p for p, made in known if step.multiple(made, step.yours) is not None), None)
     if mine is None or any(p is mine for p in same):
@@ -224,15 +223,15 @@ def product(step: Step) -> Cause | None:
         return p.is_matrix != mine.is_matrix, p.operands != mine.operands
 
     right = min(same, key=unlike, default=None)
-    text = f"it is {mine.text}" + (f", and {right.text} would be right" if right else "")
+    text = f"it is {mine.text}" + (f"; correct: {right.text}" if right else "")
     if mine.is_matrix and right is not None and right.operands == mine.operands:
-        text += ": for y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
+        text += ". For y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
         return Cause("operand-transposed", text)
     name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
     return Cause(name, text)
 
 
 def _one_of_many(step: Step, x: np.ndarray) -> int | None:
-    """Which one of the items that a right gradient sums over is yours."""
+    """The item whose share alone is the gradient, where the right one sums over all."""
     items = (summed_to(item, step.value.shape) for item in x) if x.ndim > step.value.ndim else ()
     return next((n for n, x in enumerate(items) if step.multiple(x, step.yours) is not None), None)

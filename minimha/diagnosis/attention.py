@@ -1,7 +1,7 @@
 """What wrong gradients of attention look like: scale, groups, softmax, dropout, mask.
 
-Each signature recognises a step of the forward by its values, whatever it is called, and compares
-the gradient with what the known mistakes in its backward give.
+Each signature recognises a step of the forward by its values, whatever its name, and compares the
+gradient under check with the gradients that known mistakes produce.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .step import Step, products
 
 
 def scale(step: Step) -> Cause | None:
-    """The scale 1/√D of the scores, missing or there twice."""
+    """The scale 1/√D of the scores, missing or applied twice."""
     ratio = step.multiple(step.right, step.yours)
     if ratio is None or not _before_weights(step):
         return None
@@ -27,18 +27,18 @@ def scale(step: Step) -> Cause | None:
     widths = {step.values[n].shape[-1] for n in (step.name, *made_from) if step.values[n].ndim >= 2}
     for d in sorted(widths - {1}):
         root, whole = f"√D = √{d} = {math.sqrt(d):.4g}", math.isqrt(d)
-        also = f" As √{d} is whole, any other factor of {whole} looks the same." * (whole**2 == d)
+        also = f". Any other factor of {whole} would look the same" * (whole**2 == d)
         if abs(ratio / math.sqrt(d) - 1) < step.tolerance:
-            text = f"it is {root} times the right one in every entry: is the 1/√D of the scores "
-            return Cause("scale", f"{text}missing from the gradient of {step.name}?{also}")
+            text = f"every entry is too large by the factor {root}: the gradient of {step.name} "
+            return Cause("scale", f"{text}lacks the 1/√D of the scores{also}")
         if abs(ratio * math.sqrt(d) - 1) < step.tolerance:
-            text = f"it is 1/√D of the right one, with {root}: is the scale applied twice, or 1/D "
-            return Cause("scale-twice", f"{text}in place of 1/√D?{also}")
+            text = f"every entry is too small by the factor {root}: the scale is applied twice, or "
+            return Cause("scale-twice", f"{text}is 1/D instead of 1/√D{also}")
     return None
 
 
 def _before_weights(step: Step) -> bool:
-    """Whether attention's weights are computed from it, or the names say that they are."""
+    """Whether attention weights are computed from it, or its name says so."""
     named = {name.lower() for name in step.trace.inputs}
     operands = [both for both in ({"query", "key"}, {"q", "k"}) if both <= named]
     if step.name.lower() in {"raw", "scaled", "scores"}.union(*operands):
@@ -51,7 +51,7 @@ def _before_weights(step: Step) -> bool:
 
 
 def groups(step: Step) -> Cause | None:
-    """Query heads that read the same key head, and the gradient of that one."""
+    """The gradient of a key head that several query heads share."""
     per_head = [p.array for p in products(step, each_head=True)]
     for x in (*per_head, *step.gradients.values()):
         each = by_group(x, step.value)
@@ -60,15 +60,18 @@ def groups(step: Step) -> Cause | None:
             continue
         each, rep = factor * each, each.shape[-3]
         in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
-        rule = f": each head of {step.name} serves {rep} query heads, and its gradient is their sum"
-        one, turns = "it is that of query head {} of each group alone", "heads h, h + G, h + 2G …"
+        rule = (
+            f"; each head of {step.name} serves {rep} query heads, and its gradient is the sum of "
+            "their gradients"
+        )
+        one, turns = "it is the gradient of query head {} of each group alone", "h, h + G, h + 2G …"
         mistakes = [
             ("groups-mean", each.mean(axis=-3), f"it is the mean over the group{rule}"),
             *(("groups-one-member", each[..., n, :, :], one.format(n) + rule) for n in range(rep)),
             (
                 "groups-interleaved",
                 in_turn,
-                f"it sums {turns}, but a group is adjacent heads{rule}",
+                f"it sums heads {turns}, but the heads of a group are adjacent{rule}",
             ),
         ]
         if cause := step.made_by(mistakes):
@@ -77,26 +80,29 @@ def groups(step: Step) -> Cause | None:
 
 
 def softmax(step: Step) -> Cause | None:
-    """dscores = P · (dP − Σ P · dP), and what is left when a piece of it is missing."""
+    """dx = y · (dy − Σ dy · y), and what is left when a piece of it is missing."""
     if not step.keeps_shape:
         return None
-    p, dp, scores = step.output, step.dy, step.value
-    for axis in reversed(range(p.ndim)):
-        c = sharpness(scores, p, axis)
-        if c and step.is_right(c * through_softmax(p, dp, axis)):
+    y, dy, x = step.output, step.dy, step.value
+    for axis in reversed(range(y.ndim)):
+        c = sharpness(x, y, axis)
+        if c and step.is_right(c * through_softmax(y, dy, axis)):
             break
     else:
         return None
-    mistakes = _softmax_mistakes(p, dp, axis)
-    if cause := step.made_by((name, c * ds, f"it is {text}") for name, ds, text in mistakes):
+    letters = step.letter(step.name), step.letter(step.consumer or "")
+    if step.trace.function.on_tensors and not step.trace.function.takes_tap:
+        letters = "x", "y"  # nobody has named the nodes of the tape
+    mistakes = _softmax_mistakes(y, dy, letters, axis)
+    if cause := step.made_by((name, c * dx, text) for name, dx, text in mistakes):
         return cause
     for name, z in step.values.items():
-        if z.shape == p.shape and np.isfinite(z).all() and np.allclose(z[p > 0], scores[p > 0]):
+        if z.shape == y.shape and np.isfinite(z).all() and np.allclose(z[y > 0], x[y > 0]):
             unmasked = np.exp(c * (z - z.max(axis=axis, keepdims=True)))
             unmasked /= unmasked.sum(axis=axis, keepdims=True)
-            if step.is_yours(c * through_softmax(unmasked, dp, axis)):
-                text = f"it is that of softmax({name}) without the mask: the backward needs the "
-                return Cause("mask-ignored", f"{text}weights that the forward made")
+            if step.is_yours(c * through_softmax(unmasked, dy, axis)):
+                text = f"it is the gradient of softmax({name}) without the mask: the backward has "
+                return Cause("mask-ignored", f"{text}to use the weights that the forward computed")
     return None
 
 
@@ -104,54 +110,73 @@ def untapped_softmax(step: Step) -> Cause | None:
     """A mistake in the softmax of attention without taps, as it shows in dQ and dK."""
     if "weights" in step.trace.values or not {"weights", "scores"} <= step.gradients.keys():
         return None
-    p, dp, ds = step.values["weights"], step.gradients["weights"], step.gradients["scores"]
+    y, dy, dx = step.values["weights"], step.gradients["weights"], step.gradients["scores"]
 
-    def onto(ds: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
+    def onto(dx: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
         """dQ = dS K or dK = dSᵀ Q, in the shape of the node; None if it has no such shape."""
-        made = matmul(transposed(ds) if is_key else ds, x)
+        made = matmul(transposed(dx) if is_key else dx, x)
         like = step.value
         return None if made is None else summed_to(summed_over_groups(made, like), like.shape)
 
     inputs = [step.values[name] for name in step.trace.inputs if step.values[name].ndim >= 2]
     for x, is_key in itertools.product(inputs, (False, True)):
-        c = step.multiple(onto(ds, x, is_key), step.right)
+        c = step.multiple(onto(dx, x, is_key), step.right)
         if c is None:
             continue
-        for name, dscores, text in _softmax_mistakes(p, dp):
+        for name, dscores, text in _softmax_mistakes(y, dy, ("scores", "weights")):
             wrong = onto(dscores, x, is_key)
             if wrong is not None and step.is_yours(c * wrong):
-                return Cause(name, f"it is what comes of {text}")
+                return Cause(name, f"it follows from {text}")
     return None
 
 
 def _softmax_mistakes(
-    p: np.ndarray, dp: np.ndarray, axis: int = -1
+    y: np.ndarray, dy: np.ndarray, letters: tuple[str, str], axis: int = -1
 ) -> list[tuple[str, np.ndarray, str]]:
     """Known mistakes in the gradient of softmax, and the gradients that they give."""
 
     def row(a: np.ndarray, axis: Any = axis) -> np.ndarray:
         return np.asarray(a.sum(axis=axis, keepdims=True))
 
-    formula = "P · (dP − Σ P · dP)"
-    right = f"correct: {formula}, with the sum over the row"
+    n, (dx_, y_), dy_ = y.shape[axis], (f"d{letters[0]}", letters[1]), f"d{letters[1]}"
+    weighted, one_row = f"Σ {dy_} · {y_}", "over each row"
+    if axis % y.ndim != y.ndim - 1:
+        one_row = f"over axis {axis % y.ndim}"
+    where = f"the sum must run {one_row} of {y_}"
+    right = f"{y_} · ({dy_} − {weighted})"
     known = [
-        ("softmax-row-term", p * dp, "P · dP, without the sum that each row shares"),
-        ("softmax-row-term", p * (dp - row(dp)), "P · (dP − Σ dP): the P in the sum is missing"),
-        ("softmax-row-term", p * (dp + row(p * dp)), "P · (dP + Σ P · dP): the sign is wrong"),
-        ("softmax-without-p", dp - row(p * dp), "dP − Σ P · dP, without the factor P"),
-        ("softmax-mean", p * (dp - row(p * dp) / p.shape[axis]), f"{formula} with the mean for Σ"),
-        ("softmax-axis", p * (dp - np.sum(p * dp)), f"{formula} with the sum over everything"),
-        ("softmax-diagonal", p * (1 - p) * dp, "P · (1 − P) · dP, the diagonal of the Jacobian"),
-    ]
+        ("row-term", y * dy, f"{y_} · {dy_}", f"the sum {one_row} is missing"),
+        ("row-term", y * (dy - row(dy)), f"{y_} · ({dy_} − Σ {dy_})", f"the sum lacks {y_}"),
+        ("row-term", y * (dy + row(y * dy)), f"{y_} · ({dy_} + {weighted})", "the sign is wrong"),
+        ("without-p", dy - row(y * dy), f"{dy_} − {weighted}", f"the factor {y_} is missing"),
+        (
+            "mean", y * (dy - row(y * dy) / n), f"{y_} · ({dy_} − mean({dy_} · {y_}))",
+            "the mean stands where the sum belongs",
+        ),
+        (
+            "mean", y * (dy - row(dy) / n), f"{y_} · ({dy_} − mean({dy_}))",
+            f"this subtracts the plain mean of {dy_}; the right mean is weighted by {y_}",
+        ),
+        (
+            "diagonal", y * (1 - y) * dy, f"{y_} · (1 − {y_}) · {dy_}",
+            f"this is only the diagonal of the Jacobian, but an entry of {letters[0]} changes its "
+            f"whole row of {y_}",
+        ),
+        ("axis", y * (dy - np.sum(y * dy)), f"{right} with the sum over all entries", where),
+    ]  # fmt: skip
     known += [
-        ("softmax-axis", p * (dp - row(p * dp, n)), f"{formula} with the sum over axis {n}")
-        for n in range(p.ndim)
-        if n != axis % p.ndim
+        ("axis", y * (dy - row(y * dy, k)), f"{right} with the sum over axis {k}", where)
+        for k in range(y.ndim)
+        if k != axis % y.ndim
     ]
-    if axis % p.ndim == p.ndim - 1 and p.ndim > 1 and p.shape[-1] == p.shape[-2]:
-        across = p * (dp - transposed(row(p * dp)))
-        known.append(("softmax-axis", across, f"{formula} with Σ of row j in column j: keepdims?"))
-    return [(name, ds, f"dscores = {text}; {right}") for name, ds, text in known]
+    if axis % y.ndim == y.ndim - 1 and y.ndim > 1 and y.shape[-1] == y.shape[-2]:
+        across = y * (dy - transposed(row(y * dy)))
+        what = f"{right} with the sum of row j in column j"
+        known.append(("axis", across, what, "keepdims=True keeps each sum in its row"))
+    return [
+        (f"softmax-{name}", dx, f"{dx_} = {yours}: {fault}.\nCorrect: {dx_} = {right}")
+        for name, dx, yours, fault in known
+    ]
 
 
 def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
@@ -187,8 +212,8 @@ def dropout(step: Step) -> Cause | None:
         return None  # relu's threshold is no draw
     other = np.divide(step.yours, step.dy, out=np.zeros_like(step.dy), where=step.dy != 0)
     is_grown = np.isclose(other, grown)
-    unscaled = f"the forward multiplies what it keeps by 1/(1 − p) = {grown:.4g}, the backward not"
-    dropped_too = "a gradient reaches entries that dropout set to 0: the backward must do the same"
+    unscaled = f"the factor 1/(1 − p) = {grown:.4g} of the forward is missing in the backward"
+    dropped_too = "a gradient reaches entries that dropout set to 0: they must get gradient 0"
     mistakes = [
         ("dropout-unscaled", step.dy * ((step.output != 0) | ~some), unscaled),
         ("dropout-ignored", step.dy, dropped_too),
@@ -197,13 +222,14 @@ def dropout(step: Step) -> Cause | None:
     if cause := step.made_by(mistakes):
         return cause
     if is_grown.any() and (is_grown | (step.yours == 0)).all():
-        text = "it drops other entries than the forward did: is it drawn again? Draw once"
+        text = "it drops other entries than the forward: draw the dropout mask once, and use it "
+        text += "in both"
         return Cause("dropout-redrawn", text)
     return None
 
 
 def mask(step: Step) -> Cause | None:
-    """A gradient where the forward masks."""
+    """A gradient for entries that the forward masks."""
     if step.is_part:
         return None  # the others may depend on what is masked here
     size, off = abs(step.right).max(initial=0.0), step.off
@@ -211,13 +237,13 @@ def mask(step: Step) -> Cause | None:
         return None
     return Cause(
         "mask-ignored",
-        f"a gradient reaches {int(off.sum())} entries on which the result does not depend, and all "
-        "others are right: is the mask missing in the backward?",
+        f"{int(off.sum())} entries that do not affect the result get a gradient, and all others "
+        "are right: the mask is missing in the backward",
     )
 
 
 def parts_exchanged(step: Step) -> Cause | None:
-    """A node cut into parts, whose gradients are returned in each other's place."""
+    """A node cut into parts, whose gradients have changed places."""
     if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
         return None
     parts = {c: step.trace.part(step.name, c) for c in step.consumers}
@@ -228,6 +254,6 @@ def parts_exchanged(step: Step) -> Cause | None:
         exchanged = step.right.copy()
         exchanged[here], exchanged[there] = step.right[there], step.right[here]
         if step.is_yours(exchanged):
-            text = f"the gradients of {a} and {b} are exchanged in that of {step.name}"
+            text = f"the gradients of {a} and {b} have changed places in that of {step.name}"
             return Cause("another-input", text)
     return None

@@ -1,4 +1,4 @@
-"""What a diagnosis says: the nodes at fault, and for each the likely mistake."""
+"""The parts of a diagnosis: the nodes at fault, and the likely mistake at each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 UNEXPLAINED = "unexplained"
 _CAUSES = {
-    "01 arrays": """averaged unsummed""",
+    "01 arrays": """averaged unsummed reshape-for-swap""",
     "02 autograd": """zero path-missing path-twice transposed another-input slope-missing
-        not-linear""",
-    "04 projections": """operand-transposed operand-wrong""",
+        operand-transposed operand-wrong not-linear""",
     "05 attention": """scale scale-twice softmax-row-term softmax-without-p softmax-mean
         softmax-axis softmax-diagonal dropout-unscaled dropout-ignored dropout-redrawn""",
     "06 masks": """mask-ignored not-finite""",
-    "07 multi-head": """reshape-for-swap groups-mean groups-one-member groups-interleaved""",
+    "07 multi-head": """groups-mean groups-one-member groups-interleaved
+        groups-unsummed""",
     "08 positions": """rope-direction rope-ignored""",
     "09 training": """norm-mean-term norm-variance-term norm-both-terms norm-gain norm-sigma
         target-missing repeats-overwritten""",
@@ -30,7 +30,7 @@ class Cause(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A node at fault, the nodes computed from it, whose gradients are right, and the likely cause:
+    """A node at fault; the nodes computed from it, whose gradients are right; and the likely cause:
     its short name or "unexplained", a sentence, and the chapter to read, "" for none."""
 
     node: str

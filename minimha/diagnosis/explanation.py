@@ -1,4 +1,4 @@
-"""What the error of a failed check says: the facts, then where the fault is, then the guess."""
+"""The message of a failed check: the facts, the place of the fault, and the likely cause."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from minimha_autograd.gradcheck import aligned, listed
 
+from ..course import chapters
 from . import arithmetic, attention, layers
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, Finding
 from .step import Step
@@ -41,7 +42,7 @@ SIGNATURES: tuple[Signature, ...] = (
     arithmetic.passed_through,
     arithmetic.product,
 )
-"""The known mistakes, in the order in which they are looked for: what knows attention first."""
+"""The known mistakes, in the order of the search: those of attention before general ones."""
 
 _AXES = {
     ("query", "q", "heads"): ("batch", "head", "query", "column"),
@@ -51,8 +52,7 @@ _AXES = {
     ),
 }  # fmt: skip
 AXES = {(name, len(axes)): axes for names, axes in _AXES.items() for name in names}
-"""The names of the axes of attention's arrays, by the array's name and its number of axes: with
-fewer axes than these, the first could be any."""
+"""The names of the axes of attention's arrays, by the array's name and its number of axes."""
 
 
 def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
@@ -73,7 +73,9 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
             added.append(aligned("located", _location(trace, finding)))
         guess = [aligned("looks like", finding.text)]
         if finding.chapter:
-            guess.append(aligned("read", f"chapter {finding.chapter}"))
+            is_written = int(finding.chapter[:2]) in chapters.CHAPTERS
+            later = "" if is_written else " (not written yet)"
+            guess.append(aligned("read", f"chapter {finding.chapter}{later}"))
         facts, lines = [*facts, *added], [*lines, *added, *guess]
     diagnosis = diagnosis._replace(facts="\n".join(facts))
     if rest := [f.node for f in diagnosis.findings if f not in shown]:
@@ -89,13 +91,23 @@ def diagnose(trace: Trace) -> Diagnosis:
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
         cause = arithmetic.before_comparing(trace, name) or _guess(trace, name)
-        findings.append(Finding(name, after, *cause, CHAPTERS.get(cause.name, "")))
+        findings.append(Finding(name, after, *cause, _chapter(trace, cause)))
     nodes, first = tuple(finding.node for finding in findings), findings[0]
     return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(findings))
 
 
+def _chapter(trace: Trace, cause: Cause) -> str:
+    """The chapter to read; a product of matrices is explained anew in 04 and 05."""
+    if cause.name.startswith("operand"):
+        if trace.values.keys() & {"scores", "weights", "query"}:
+            return "05 attention"
+        if any(name.startswith("w") for name in trace.inputs):
+            return "04 projections"
+    return CHAPTERS.get(cause.name, "")
+
+
 def _guess(trace: Trace, name: str) -> Cause:
-    """What the first signature says that recognises the mistake."""
+    """The cause by the first signature that recognises the mistake."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:
@@ -104,10 +116,10 @@ def _guess(trace: Trace, name: str) -> Cause:
             try:
                 if cause := signature(step):
                     return cause
-            except Exception as error:  # the facts have to reach the reader in any case
-                text = f"no guess by {signature.__name__} at {step}: {error!r}"
+            except Exception as error:  # the facts must reach the reader in any case
+                text = f"{signature.__name__} failed in {step.place}: {error!r}"
                 warnings.warn(text, RuntimeWarning, 2)
-    return Cause(UNEXPLAINED, "none of the known mistakes: the facts above are all there is")
+    return Cause(UNEXPLAINED, "none of the known mistakes")
 
 
 def _location(trace: Trace, finding: Finding) -> str:
@@ -122,28 +134,26 @@ def _location(trace: Trace, finding: Finding) -> str:
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
-    """What would let the check say more."""
+    """Changes that would let the check find more."""
     tapped = [n for n in trace.targets if n not in trace.inputs]
     if trace.unknown:
         yield (
             f"The pullback returns a gradient for {listed(trace.unknown)}, but tap is never called "
-            f"with that name; tapped: {listed(tapped) or 'nothing'}"
+            f"with that name. tap is called for {listed(tapped) or 'nothing'}"
         )
     if trace.unused:
         name = trace.unused[0]
         yield (
-            f"Nothing depends on what tap returned for {listed(trace.unused)}: compute with it, "
+            f"The function does not use what tap returns for {listed(trace.unused)}: write "
             f'{name} = tap("{name}", {name})'
         )
     if trace.silent:
         yield (
-            "The pullback returns no gradients of intermediates: after those of the inputs it must "
-            f'return a dictionary, {{"{tapped[0]}": d{tapped[0]}, …}}'
+            "The pullback returns no gradients of intermediates. After those of the inputs, return "
+            f'a dictionary, {{"{tapped[0]}": d{tapped[0]}, …}}'
         )
-    if not trace.located and diagnosis.cause == UNEXPLAINED:
+    if trace.function.takes_tap and not tapped and diagnosis.cause == UNEXPLAINED:
         yield (
-            "The check sees only the gradients of the inputs. To find the step at fault, it needs "
-            'those of intermediates: pass them through a keyword tap, scores = tap("scores", '
-            'scores), and return {"scores": dscores} after the other gradients. See '
-            "help(mh.gradcheck)"
+            "The function never calls tap. To find the step at fault, pass each intermediate "
+            'through it, h = tap("h", h), and return {"h": dh, …} after the other gradients'
         )

@@ -30,10 +30,10 @@ def rope(step: Step) -> Cause | None:
         dy, pairs = as_pairs(step.dy), as_pairs(dx)
         close = step.tolerance * abs(pairs).max(initial=0.0)
         if abs(pairs - dy * rotation).max() < close:
-            text = "it is rotated as in the forward, but the gradient has to be rotated back, by −θ"
+            text = "it is rotated by θ, as in the forward; a gradient has to be rotated back, by −θ"
             return Cause("rope-direction", text)
         if abs(pairs - dy).max() < close:
-            text = "it is not rotated back: pairs have the right length and the wrong direction"
+            text = "it is not rotated back by −θ: pairs have the right length, the wrong direction"
             return Cause("rope-ignored", text)
     return None
 
@@ -79,23 +79,23 @@ def norm(step: Step) -> Cause | None:
         g, formula = step.dy * gain, _LAYER_NORM if is_layer else _RMS_NORM
         if not step.is_right(dx(g) * inverse):
             continue
-        mean = f"mean(g) is {'missing' if is_layer else 'too much'}"
+        mean = f"mean(g) {'is missing' if is_layer else 'does not belong here'}"
         mistakes = [
             ("norm-variance-term", dx(g, variance=False), "x̂ · mean(g · x̂) is missing"),
             ("norm-mean-term", dx(g, mean=not is_layer), mean),
-            ("norm-both-terms", g, "mean(g) + x̂ · mean(g · x̂) is missing"),
+            ("norm-both-terms", g, "both mean(g) and x̂ · mean(g · x̂) are missing"),
             ("norm-gain", dx(step.dy), "the gain γ is missing in g"),
             ("norm-sigma", dx(g) / inverse, "1/σ is missing"),
         ]
-        return step.made_by((name, y * inverse, f"{t}: {formula}") for name, y, t in mistakes)
+        return step.made_by((name, y * inverse, f"{t}.\n{formula}") for name, y, t in mistakes)
     return None
 
 
 _LAYER_NORM = (
-    "correct: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ, "
-    "since mean and σ depend on x"
+    "Correct: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ,\n"
+    "since the mean and σ depend on x"
 )
-_RMS_NORM = "correct: dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ, since σ depends on x"
+_RMS_NORM = "Correct: dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ,\nsince σ depends on x"
 
 
 def _mean(a: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ def _mean(a: np.ndarray) -> np.ndarray:
 
 
 def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Gains and shifts of the last axis that the step could have applied."""
+    """Pairs of a gain and a shift of the last axis that the step may have applied."""
     width = step.value.shape[-1:]
     vectors = [x for x in step.values.values() if x.shape == width]
     gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]
@@ -111,14 +111,14 @@ def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def gain(step: Step) -> Cause | None:
-    """y = γ x̂ + β with the gradient passed on as it came."""
+    """y = γ x̂ + β with the gradient passed on unchanged."""
     if not step.keeps_shape or not step.is_yours(step.dy):
         return None
     if not np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2):
         return None  # not normalized
     for factor, shift in _affine(step):
         if np.allclose(step.output, factor * step.value + shift):
-            text = "the gain γ is missing: for y = γ · x̂ + β the gradient is dx̂ = γ · dy"
+            text = "the gain γ is missing. For y = γ · x̂ + β the gradient is dx̂ = γ · dy"
             return Cause("norm-gain", text)
     return None
 
@@ -137,7 +137,7 @@ def target(step: Step) -> Cause | None:
         return None
     return Cause(
         "target-missing",
-        "the 1 is not subtracted at the target: correct: dlogits = softmax(logits) − one-hot",
+        "the 1 at the target is not subtracted. Correct: dlogits = softmax(logits) − one-hot",
     )
 
 
@@ -158,6 +158,6 @@ def embedding(step: Step) -> Cause | None:
             return None
     return Cause(
         "repeats-overwritten",
-        f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read more than once, "
-        "and has the gradient of one of those places alone: gradients add up (np.add.at, not =)",
+        f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read several times, "
+        "but gets the gradient of one place alone: gradients add up (np.add.at, not =)",
     )

@@ -12,7 +12,7 @@ import numpy as np
 from .arrays import matmul, summed_over_groups, transposed
 from .causes import Cause
 from .inferred import attention_weights
-from .trace import RESULT, Trace
+from .trace import Trace
 
 
 class Step:
@@ -42,8 +42,16 @@ class Step:
                 others = (trace.part(name, c) for c in self.consumers if c != consumer)
                 self.yours = self.yours - sum(others)
 
-    def __str__(self) -> str:
-        return f"the step from {self.name} to {self.consumer}" if self.consumer else self.name
+    @property
+    def place(self) -> str:
+        """The step in words."""
+        if self.consumer is None:
+            return f"the backward of {self.name}"
+        return f"the backward of the step from {self.name} to {self.consumer}"
+
+    def letter(self, name: str) -> str:
+        """What formulas call a node: its name, or for a result y, if the pullback takes dy."""
+        return self.trace.letters.get(name, name)
 
     @property
     def is_part(self) -> bool:
@@ -132,9 +140,11 @@ def products(step: Step, each_head: bool = False) -> Iterator[Product]:
     """All products of a gradient and a value, or their transposes, that broadcast from the node's
     shape; the heads of a group are added up, unless each_head asks for them one by one."""
     gradients = [
-        (f"d{bare(n)}", x) for n, x in step.gradients.items() if n != step.name and x.ndim >= 2
+        (f"d{step.letter(n)}", x)
+        for n, x in step.gradients.items()
+        if n != step.name and x.ndim >= 2
     ]
-    values = [(bare(n), x) for n, x in step.values.items() if x.ndim >= 2]
+    values = [(step.letter(n), x) for n, x in step.values.items() if x.ndim >= 2]
     for (g, dy), (a, x) in itertools.product(_with_merged(gradients), _with_merged(values)):
         ways = itertools.product(
             ((g, dy), (f"{g}ᵀ", transposed(dy))), ((a, x), (f"{a}ᵀ", transposed(x)))
@@ -153,13 +163,10 @@ def elementwise(step: Step) -> Iterator[Product]:
     """The products of the consumer's gradient and a value that has its shape."""
     for a, x in step.values.items():
         if step.consumer and x.shape == step.dy.shape:
-            g = f"d{bare(step.consumer)}"
-            yield Product(f"{g} · {bare(a)}", frozenset({g, a}), step.dy * x, is_matrix=False)
-
-
-def bare(name: str) -> str:
-    """The name of a node as it stands in a formula."""
-    return name.replace(RESULT, "out")
+            g = f"d{step.letter(step.consumer)}"
+            yield Product(
+                f"{g} · {step.letter(a)}", frozenset({g, a}), step.dy * x, is_matrix=False
+            )
 
 
 def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:

@@ -31,6 +31,7 @@ class Trace:
     silent    whether intermediates are tapped and the pullback returns no gradient of any
     right     the numeric gradients; that of a result is its cotangent
     wrong     the names whose two gradients differ
+    letters   what formulas call the results: y, if the pullback's parameter is dy
     constants arrays of floats among the inputs that have no gradient
     """
 
@@ -44,6 +45,8 @@ class Trace:
         results, inner = self.function.intermediates(self.function.hosts)
         self.results = [RESULT if k == 0 else f"{RESULT} {k + 1}" for k in range(len(results))]
         hosts = zip(self.inputs, self.function.hosts.values(), strict=True)
+        parameters = self.function.cotangent_names(len(results))
+        self.letters = dict(zip(self.results, (p[1:] for p in parameters), strict=True))
         self.values = dict(hosts) | inner | dict(zip(self.results, results, strict=True))
         constants = self.function.constants
         self.constants = {name: x for name, x in constants.items() if x.dtype.kind == "f"}

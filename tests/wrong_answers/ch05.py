@@ -16,7 +16,7 @@ WRONG = {
     "softmax": [
         Wrong("the sum over all rows", "sum(axis=-1, keepdims=True)\n\n", "sum()\n\n", "exp over its row sum", "ratio"),
         Wrong("the sum over the wrong axis", "sum(axis=-1, keepdims=True)\n\n", "sum(axis=0, keepdims=True)\n\n", "exp over its row sum", "ratio"),
-        Wrong("no sum over the row", " - (dy * y).sum(axis=-1, keepdims=True)", "", "dx matches numeric ones", "without the sum that each row shares"),
+        Wrong("no sum over the row", " - (dy * y).sum(axis=-1, keepdims=True)", "", "dx matches numeric ones", "the sum over each row is missing"),
         Wrong("the sum over the second axis", "(dy * y).sum(axis=-1", "(dy * y).sum(axis=1", "dx matches numeric ones", "sum over axis 1"),
         Wrong("the mean of dy for its sum", "(dy * y).sum", "dy.mean", "dx matches numeric ones", "x"),
         Wrong("the diagonal only", "y * (dy - (dy * y).sum(axis=-1, keepdims=True))", "y * (1 - y) * dy", "dx matches numeric ones", "x"),

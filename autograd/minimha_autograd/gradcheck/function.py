@@ -121,6 +121,13 @@ class CheckedFunction:
         """The checked inputs on the host, of this dtype."""
         return {k: x.astype(dtype) for k, x in self.originals.items()}
 
+    def cotangent_names(self, count: int) -> list[str]:
+        """What the pullback of a function of arrays calls its cotangents, where that is d and a
+        name: dy, dout. By default dout."""
+        pullback = None if self.on_tensors else self.call(self.copies(self.originals))[1]
+        names = dict(enumerate(n for n in _signature(pullback) if n[:1] == "d" != n))
+        return [names.get(k, f"dout{k + 1}" if k else "dout") for k in range(count)]
+
     def evaluate(self, hosts: Arrays, tap: Tap | None = None) -> list[np.ndarray]:
         """The values of f, on the host, with the checked inputs replaced."""
         with no_grad():  # complex values have no place on the tape
@@ -231,7 +238,7 @@ def _named_parameters(f: Callable[..., Any], parameters: Any) -> dict[str, Tenso
     return dict(parameters)
 
 
-def _signature(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _signature(f: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(f).parameters
     except (TypeError, ValueError):

@@ -28,8 +28,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def aligned(label: str, fact: str) -> str:
-    """A fact beside its label, in lines of at most 80 letters."""
-    return textwrap.fill(fact, 80, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15)
+    """A fact beside its label, in lines of at most 80 characters; its own line breaks are kept."""
+    indents = [f"  {label:<13}", *(" " * 15 for _ in fact.splitlines()[1:])]
+    lines = zip(fact.splitlines(), indents, strict=True)
+    return "\n".join(
+        textwrap.fill(line, 80, initial_indent=indent, subsequent_indent=" " * 15)
+        for line, indent in lines
+    )
 
 
 def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
