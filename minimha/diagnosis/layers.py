@@ -91,11 +91,8 @@ def norm(step: Step) -> Cause | None:
     return None
 
 
-_LAYER_NORM = (
-    "Correct: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ,\n"
-    "since the mean and σ depend on x"
-)
-_RMS_NORM = "Correct: dx = (g − x̂ · mean(g · x̂)) / σ with g = dy · γ,\nsince σ depends on x"
+_LAYER_NORM = "With g = dy · γ, dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ"
+_RMS_NORM = "With g = dy · γ, dx = (g − x̂ · mean(g · x̂)) / σ"
 
 
 def _mean(a: np.ndarray) -> np.ndarray:

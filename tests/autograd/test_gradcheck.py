@@ -273,7 +273,7 @@ def test_the_parameters_of_a_module_are_checked(rng):
 
 def test_a_wrong_gradient_of_a_parameter_is_found(rng):
     x, w = (mh.Tensor(rng.standard_normal(3), requires_grad=True) for _ in range(2))
-    with pytest.raises(mh.GradcheckError, match="the gradient of w is wrong; x: right"):
+    with pytest.raises(mh.GradcheckError, match="the gradient of w is wrong; that of x is right"):
         mh.gradcheck(lambda x: x * w + 0.1 * w.detach(), x, parameters={"w": w})
 
 

@@ -10,9 +10,9 @@ WRONG = {
         Wrong("the weight is taken for (N, M)", "x @ weight, pullback", "x @ weight.reshape(weight.shape[::-1]).T, pullback", "values", "ratio"),
         Wrong("the gradients in each other's place", "dy @ weight.T, rows.T @ drows", "rows.T @ drows, dy @ weight.T", "gradients of two matrices", "shape"),
         Wrong("the mean over the rows", "rows.T @ drows", "rows.T @ drows / len(rows)", "gradients of two matrices", "ratio"),
-        Wrong("reshaped in place of transposed", "dy @ weight.T", "dy @ weight.reshape(weight.shape[::-1])", "gradients of two matrices", "the gradient of x is wrong; weight: right"),
+        Wrong("reshaped in place of transposed", "dy @ weight.T", "dy @ weight.reshape(weight.shape[::-1])", "gradients of two matrices", "the gradient of x is wrong; that of weight is right"),
         Wrong("no sum over the batch", "rows.T @ drows", "np.swapaxes(x, -1, -2) @ dy", "gradients with axes in front", "shape"),
-        Wrong("one axis in front and no more", "rows.T @ drows", "np.swapaxes(x, -1, -2) @ dy if x.ndim < 3 else (np.swapaxes(x, -1, -2) @ dy).sum(0)", "gradients with axes in front", "the gradient of weight is wrong; x: right"),
+        Wrong("one axis in front and no more", "rows.T @ drows", "np.swapaxes(x, -1, -2) @ dy if x.ndim < 3 else (np.swapaxes(x, -1, -2) @ dy).sum(0)", "gradients with axes in front", "the gradient of weight is wrong; that of x is right"),
     ],
     "split_heads": [
         Wrong("straight to (H, T, D)", SPLIT, "return x.reshape(*x.shape[:-2], num_heads, x.shape[-2], -1)", "a head is a block of columns", "(T, H, D) first, then swap"),

@@ -1,4 +1,4 @@
-"""What a failed check has found out, and the facts that its error states."""
+"""A failed check, and the facts that its error states."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class FailedCheck:
         """Which gradients are wrong, and which are right."""
         one, fine = len(self.wrong) == 1, [name for name in self.targets if name not in self.wrong]
         line = f"{self.report.name}: the gradient{'' if one else 's'} of {listed([*self.wrong])} "
-        line += ("is wrong" if one else "are wrong") + (f"; {listed(fine)}: right" if fine else "")
+        line += "is wrong" if one else "are wrong"
+        if fine:
+            others = "that of {} is right" if len(fine) == 1 else "those of {} are right"
+            line += f"; {others.format(listed(fine))}"
         return textwrap.fill(line, 80)
 
     @staticmethod
