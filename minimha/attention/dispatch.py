@@ -83,7 +83,7 @@ class Dispatch(NamedTuple):
     implementation: str
     reasons: dict[str, str]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max(map(len, self.reasons))
         lines = (f"  {name:<{width}}  {why}" for name, why in self.reasons.items())
         return "\n".join([f"{self.implementation} computes it", *lines])

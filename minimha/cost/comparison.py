@@ -36,9 +36,9 @@ def compare(
     return Comparison(letters, setting, implementation, backward, machine)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
-    """The forms of the projections side by side; it prints as a table."""
+    """The forms of the projections side by side, shown as a table."""
 
     letters: dict[str, Any]
     setting: Setting
@@ -75,7 +75,7 @@ class Comparison:
         what = "forward and backward" if self.backward else "forward"
         return f"multi-head attention, {what}, {self.setting.dtype}: {self.setting}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         rows = [("form", "parameters", "flop", "bytes moved", "calls", "saved", "time expected")]
         for form, c in self.costs().items():
             seconds = short(self.machine.seconds(c)) + "s"
@@ -88,5 +88,3 @@ class Comparison:
             for row in rows
         ]
         return "\n".join([self.title(), "", lines[0], "─" * len(lines[0]), *lines[1:]])
-
-    __repr__ = __str__

@@ -47,7 +47,7 @@ class Machine:
             expected += s.times * (self.overhead + max(flops, _on(self.walks, s.bytes)))
         return expected
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         flops, bandwidth = (max(n / t for n, t in curve) for curve in (self.products, self.walks))
         slow = min(n / t for n, t in self.walks[-2:])
         return (

@@ -57,7 +57,7 @@ class Cost:
             self.parameters + other.parameters, self.saved + other.saved, self.steps + other.steps
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{self.parameters:,} parameters, {short(self.flops)}flop, "
             f"{short(self.bytes)}B moved in {self.calls} calls, {short(self.saved)}B saved"

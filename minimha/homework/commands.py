@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import functools
 import itertools
 import sys
@@ -13,12 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import course, grading, load_tasks, workbook
+from . import grading, record, workbook
+from .catalogue import course, load_tasks, task_named
+from .record import CHANGED, NOT_STARTED
 from .task import Task
 from .verdicts import FAILED, PASSED, TO_DO, Verdict, lines
-from .workbook import CHANGED, NOT_STARTED
+from .workbook import WIDTH
 
-WIDTH = 78
 SHOWN = 30
 """How many of the last lines that a student's code printed are shown."""
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("start", _start, ["name", "--into"], "write a task's file for you to fill in"),
         ("check", _check, ["name", "--from"], "check a task or a file, or all that you started"),
         ("hint", _hint, ["name", "--from", "--all"], "a hint for a task, one more each time"),
-        ("progress", _progress, ["--from"], "what is done in each chapter; runs nothing"),
+        ("progress", progress, ["--from"], "what is done in each chapter; runs nothing"),
         ("key", _key, ["name"], "the solution of a task, or of all"),
         ("grade", grading.run, [], "for teachers: the scores of submissions"),
     ):
@@ -78,16 +78,6 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
     return 2
 
 
-def _task(name: str) -> Task:
-    tasks = course()
-    if name in tasks:
-        return tasks[name]
-    stem = name.replace("\\", "/").split("/")[-1]  # of a path, perhaps
-    near = difflib.get_close_matches(stem.lower().replace("-", "_"), tasks, 1)
-    advice = f"did you mean {near[0]}?" if near else "minimha homework list shows them all"
-    raise ValueError(f"no task is called {name!r}: {advice}")
-
-
 def _command(what: str, name: str, options: Any, place: Path | None = None) -> str:
     """The command to type next, with the options of this call."""
     text = f"minimha homework {what} {name}"
@@ -108,8 +98,10 @@ def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked:
             return _command("start", name, options)
         if stands == TO_DO:
             return f"fill in {files[name]}"
-        if stands != PASSED:
+        if stands != PASSED and name in files:
             return _command("check", name, options, options.place)
+        if stands != PASSED:
+            return f"correct {name} in chapter {workbook.chapter(course()[name].chapter)}"
     return ""
 
 
@@ -126,7 +118,7 @@ def _chapters() -> Iterator[tuple[str, list[Task]]]:
 
 
 def _list(options: Any) -> int:
-    standing = workbook.states(workbook.find(options.place))
+    standing = record.states(options.place, workbook.find(options.place))
     width = max(map(len, standing))
     for chapter, tasks in _chapters():
         print(chapter)
@@ -137,9 +129,10 @@ def _list(options: Any) -> int:
     return 0
 
 
-def _progress(options: Any) -> int:
+def progress(options: Any) -> int:
+    """Print the state of each task, chapter by chapter, and the next step."""
     files = workbook.find(options.place)
-    standing = workbook.states(files)
+    standing = record.states(options.place, files)
     for chapter, tasks in _chapters():
         names = [task.name for task in tasks]
         print(f"{chapter:<18}  {_bar(names, standing, 12)}")
@@ -164,11 +157,12 @@ def _end(
 
 def _start(options: Any) -> int:
     begun = workbook.find(Path())
-    name = options.name or next((name for name in course() if name not in begun), None)
+    standing = record.states(Path(), begun)
+    name = options.name or next((name for name in standing if standing[name] == NOT_STARTED), None)
     if name is None:
         print("every task has been started: minimha homework progress")
         return 0
-    task = _task(name)
+    task = task_named(name)
     folder = options.into or next((path.parent for path in begun.values()), Path("homework"))
     path = folder / f"{name}.py" if options.into else begun.get(name, folder / f"{name}.py")
     check = _command("check", name, options, options.into)
@@ -177,7 +171,7 @@ def _start(options: Any) -> int:
         print(f"  check it    {check}", file=sys.stderr)
         print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
         return 1
-    workbook.start(task, folder)
+    workbook.start(task, folder, options.into or Path())
     print(f"{path} is ready for you to fill in")
     about = f"about {task.minutes} minutes, chapter {workbook.chapter(task.chapter)}"
     print(f"  {workbook.stars(task)}, {about}")
@@ -192,28 +186,27 @@ def _check(options: Any) -> int:
     if options.name and Path(options.name).is_file():
         options.place, options.name = _file(Path(options.name))
     files = workbook.find(options.place)
-    name = _task(options.name).name if options.name else None
+    name = task_named(options.name).name if options.name else None
     if not files or (name and name not in files):
-        begin = _command("start", name or next(iter(course())), options)
-        missing = f"{name} has not been started" if name else "no task has been started"
-        raise ValueError(f"{missing} here; start with\n  {begin}")
+        standing = record.states(options.place, files)
+        missing = f"{name} has not been started here" if name else "no task has been started here"
+        if name and standing[name] != NOT_STARTED:
+            missing = f"{name} was checked in a notebook ({standing[name]}), and has no file"
+        new = (name for name in standing if standing[name] == NOT_STARTED)
+        begin = _command("start", name or next(new, next(iter(standing))), options)
+        raise ValueError(f"{missing}; start with\n  {begin}")
 
     def report(verdict: Verdict, printed: str) -> None:
         _report(verdict, printed, files[verdict.task], options)
 
     outcomes = pytest_run.run(files[name] if name else options.place, report)
     for task, outcome in outcomes.items():
-        _record(files[task], task, outcome=outcome)
+        record.add(options.place, task, file=files[task], outcome=outcome)
     failed = FAILED in outcomes.values()
-    _end(files, workbook.states(files) | outcomes, options, name, advise=not failed)
+    standing = record.states(options.place, files)
+    standing |= {task: outcome for task, outcome in outcomes.items() if standing[task] != PASSED}
+    _end(files, standing, options, name, advise=not failed)
     return 1 if failed else 0
-
-
-def _record(path: Path, name: str, **facts: Any) -> None:
-    try:
-        workbook.record(path, name, **facts)
-    except OSError:
-        print(f"(your progress was not saved: {workbook.RECORD} cannot be written)")
 
 
 def _file(path: Path) -> tuple[Path, str]:
@@ -246,27 +239,22 @@ def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
 
 
 def _hint(options: Any) -> int:
-    files = workbook.find(options.place)
-    standing = workbook.states(files)
-    name = options.name or next((name for name in files if standing[name] != PASSED), None)
+    standing = record.states(options.place, workbook.find(options.place))
+    begun = (name for name, stands in standing.items() if stands not in (NOT_STARTED, PASSED))
+    name = options.name or next(begun, None)
     if name is None:
         raise ValueError("a hint for which task? minimha homework list shows them all")
-    hints = _task(name).hints
-    known = workbook.recorded(files[name].parent).get(name, {}) if name in files else {}
-    last = min(known.get("hints", 0) + 1, len(hints))
-    for number in range(1, len(hints) + 1) if options.all else [last]:
-        print(f"{name}, hint {number} of {len(hints)}")
-        text = textwrap.fill(hints[number - 1], WIDTH - 2, break_on_hyphens=False)
-        print(textwrap.indent(text, "  "))
-    if not options.all and name in files:
-        _record(files[name], name, hints=last)
-    if not options.all and last < len(hints):
-        more = _command("hint", name, options, options.place)
-        print(f"one more: {more}{'' if name in files else ' --all'}")
+    task = task_named(name)
+    if options.all:
+        for number in range(1, len(task.hints) + 1):
+            print(workbook.hint(task, number))
+    else:
+        again = _command("hint", name, options, options.place)
+        print(workbook.next_hint(task, options.place, again))
     return 0
 
 
 def _key(options: Any) -> int:
-    tasks = [_task(options.name)] if options.name else list(course().values())
+    tasks = [task_named(options.name)] if options.name else list(course().values())
     print("\n\n".join(workbook.stub(task, solved=True) for task in tasks), end="")
     return 0

@@ -11,7 +11,7 @@ import pytest
 
 import minimha_pytest
 
-from . import course
+from .catalogue import course
 from .verdicts import FAILED, PASSED, TO_DO, Verdict
 
 OUTCOMES = {"passed": PASSED, "skipped": TO_DO, "failed": FAILED}

@@ -1,7 +1,7 @@
-"""A student's files: finding, starting and loading them, and the record of what passed.
+"""Finding, starting and loading a student's files, checking a function in time, and hints.
 
-A task's file says so in its first lines, `# minimha homework: softmax · …`, or has the task's name
-and defines the function. A record beside the files holds the outcome of each file's last check.
+A file is homework if a line near its top is `# minimha homework: softmax · …`, or if it has the
+name of a task and defines that function.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import bdb
 import contextlib
 import difflib
-import hashlib
-import json
 import re
 import signal
 import sys
+import textwrap
 import threading
 import types
 from _thread import interrupt_main
@@ -24,13 +23,13 @@ from typing import Any
 import minimha_autograd
 
 from ..course import chapters
-from . import course
+from . import record
+from .catalogue import course
 from .error_messages import error_with_line
 from .task import Task
-from .verdicts import TO_DO
+from .verdicts import FAILED, TO_DO, Check, Verdict
 
-RECORD = ".minimha-homework.json"
-NOT_STARTED, CHANGED = "not started", "changed"
+WIDTH = 78
 SECONDS = 10
 """How long loading a file or running one check may take."""
 
@@ -57,18 +56,19 @@ def chapter(number: int) -> str:
 def find(place: Path) -> dict[str, Path]:
     """The file of each task that has been started, by name, in the order of the course.
 
-    place  a file, or a folder to search, with the folders directly inside it
+    place  a file, or a folder: it is searched, with the folders directly inside it, and files that
+           lie elsewhere are taken from the record
 
     Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
     """
     if not place.exists():
         raise FileNotFoundError(f"there is no {place}")
+    files = {} if place.is_file() else record.files(place)
     marked: dict[str, list[Path]] = {}
     named: dict[str, list[Path]] = {}
     for path in [place] if place.is_file() else _python_files(place):
         name, by_mark = _task_of(path)
         (marked if by_mark else named).setdefault(name, []).append(path)
-    files = {}
     for name in course():
         found = marked.get(name) or named.get(name) or []
         if len(found) > 1:
@@ -78,7 +78,7 @@ def find(place: Path) -> dict[str, Path]:
             )
         if found:
             files[name] = found[0]
-    return files
+    return {name: files[name] for name in course() if name in files}
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
@@ -111,8 +111,8 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
 
-def start(task: Task, folder: Path) -> None:
-    """Write the stub of a task to folder/NAME.py.
+def start(task: Task, folder: Path, place: Path) -> None:
+    """Write the stub of a task to folder/NAME.py, and note it in the record for `place`.
 
     Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
@@ -120,7 +120,7 @@ def start(task: Task, folder: Path) -> None:
     path = folder / f"{task.name}.py"
     with path.open("x", encoding="utf-8") as file:
         file.write(stub(task))
-    record(path, task.name, outcome=TO_DO)
+    record.add(place, task.name, file=path, outcome=TO_DO)
 
 
 def stub(task: Task, *, solved: bool = False) -> str:
@@ -147,11 +147,11 @@ def load(path: Path, name: str) -> Callable[..., Any]:
     try:
         with in_time():
             exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
-    except NotImplementedError:
+    except (NotImplementedError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise LoadError(_syntax(error)) from None
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise LoadError(
             f"{path.name} cannot be loaded\n{error_with_line(error, str(path))}"
         ) from None
@@ -209,36 +209,26 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def record(path: Path, name: str, **facts: Any) -> None:
-    """Record facts about a task's file: outcome, hints. Raises OSError if they cannot be written.
-
-    The file's hash is stored with an outcome, so that a later change of the file shows.
-    """
-    known = recorded(path.parent)
-    if "outcome" in facts:
-        facts["hash"] = _hash(path)
-    known[name] = known.get(name, {}) | facts
-    text = json.dumps(known, indent=1, sort_keys=True)
-    (path.parent / RECORD).write_text(f"{text}\n", encoding="utf-8")
-
-
-def recorded(folder: Path) -> dict[str, dict[str, Any]]:
-    """The record of a folder, by task; empty if it is missing or damaged."""
+def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
+    """The outcome of one check of a function from this file; it fails if it takes too long."""
     try:
-        return dict(json.loads((folder / RECORD).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+        with in_time():
+            return task.verdict(check, yours)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a timeout, or an error class of the student's own
+        return Verdict(task.name, check, FAILED, error_with_line(error, file))
 
 
-def states(files: dict[str, Path]) -> dict[str, str]:
-    """The state of each task: the outcome of its last check, CHANGED since then, or NOT_STARTED."""
-    found = dict.fromkeys(course(), NOT_STARTED)
-    for name, path in files.items():
-        facts = recorded(path.parent).get(name, {})
-        unchanged = facts.get("hash") == _hash(path)
-        found[name] = facts["outcome"] if unchanged and "outcome" in facts else CHANGED
-    return found
+def hint(task: Task, number: int) -> str:
+    """The hint of this number, from 1, as it is printed."""
+    text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
+    return f"{task.name}, hint {number} of {len(task.hints)}\n{textwrap.indent(text, '  ')}"
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def next_hint(task: Task, place: Path, again: str) -> str:
+    """The next hint, which is recorded, and what to type for the one after it."""
+    number = min(record.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
+    record.add(place, task.name, hints=number)
+    more = f"\none more: {again}" if number < len(task.hints) else ""
+    return hint(task, number) + more

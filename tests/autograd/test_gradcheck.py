@@ -82,7 +82,7 @@ def test_differences_stand_in_where_there_is_no_complex_step(f, note):
 
 
 def test_the_report_is_a_table(rng):
-    table = str(
+    table = repr(
         mh.gradcheck(mh.ops.matmul, rng.standard_normal((2, 3)), rng.standard_normal((3, 4)))
     )
     assert table.splitlines()[1].split() == ["input", "shape", "method", "error", "allowed", "note"]

@@ -42,13 +42,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The comparisons of a gradient check. Prints as a table."""
+    """The comparisons of a gradient check, shown as a table."""
 
     name: str
     rows: tuple[Row, ...]
-    _targets: tuple[Target, ...] = field(default=(), repr=False, compare=False)
+    _targets: tuple[Target, ...] = field(default=(), compare=False)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         cells = [
             (
                 *(row.input, str(row.shape), row.method, f"{row.error:.1e}", f"{row.allowed:.1e}"),

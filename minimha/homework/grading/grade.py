@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import course
+from ..catalogue import course
 from ..task import Task
 from ..verdicts import FAILED, PASSED, TO_DO, Check, Verdict
 from . import submissions

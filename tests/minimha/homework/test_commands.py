@@ -4,6 +4,7 @@ import bdb
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,76 +15,10 @@ import numpy as np
 import pytest
 
 from minimha import homework
-from minimha.__main__ import main
-from minimha.homework import workbook
+from minimha.homework import record, workbook
 from minimha.homework.error_messages import arguments_watched
-from minimha.homework.task import TASKS
 
 ROOT = Path(__file__).parents[3]
-TEACHER = '''
-import numpy as np
-import minimha as mh
-from minimha.homework import same
-
-@mh.homework.task(chapter=99, difficulty=1, minutes=5, hints=("first", "second", "third"))
-def twice(x):
-    """Twice x. Returns an array."""
-    # BEGIN SOLUTION
-    return 2 * x
-    # END SOLUTION
-
-@twice.check
-def of_ones(yours, rng):
-    same(yours(np.ones(3)), np.full(3, 2.0), "twice one")
-
-@twice.check
-def of_any(yours, rng):
-    x = rng.standard_normal(4)
-    same(yours(x), 2 * x)
-
-@mh.homework.task(chapter=99, difficulty=3, minutes=7, hints=("first", "second", "third"))
-def thrice(x):
-    """Three times x. Returns an array."""
-    # BEGIN SOLUTION
-    return 3 * x
-    # END SOLUTION
-
-@thrice.check
-def of_ones(yours, rng):
-    same(yours(np.ones(3)), np.full(3, 3.0), "three times one")
-'''
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A student's folder, in a course of two tasks of a teacher's own."""
-    file = tmp_path / "teacher" / "mine" / "teacher.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(TEACHER, encoding="utf-8")
-    before = dict(homework.course())
-    TASKS.clear()
-    homework.load_tasks(file)
-    path = tmp_path / "student"
-    path.mkdir()
-    monkeypatch.chdir(path)
-    yield path
-    TASKS.clear()
-    TASKS.update(before)
-
-
-@pytest.fixture
-def student(folder, capsys):
-    """Type `minimha homework …`: the exit code, and all that is shown."""
-
-    def types(line):
-        try:
-            code = main(["homework", *line.split()])
-        except SystemExit as left:
-            code = left.code
-        shown = capsys.readouterr()
-        return code, shown.out + shown.err
-
-    return types
 
 
 def write(path, body, name="twice"):
@@ -207,7 +142,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(command, student, folder):
 )  # fmt: skip
 def test_a_command_that_cannot_run_says_why(command, says, student, folder):
     (folder / "file").write_text("")
-    (folder / "again.py").write_text(TEACHER, encoding="utf-8")
+    shutil.copy(folder.parent / "teacher" / "mine" / "teacher.py", folder / "again.py")
     (folder / "broken.py").write_text("1 +")
     if "twofold" in command:
         write(folder / "twofold" / "twice.py", RIGHT)
@@ -364,17 +299,17 @@ def test_progress_shows_what_changed_since_the_last_check(student, folder):
 @pytest.mark.parametrize("text", ["[", "\0", '{"twice": {}}'])
 def test_a_damaged_record_counts_for_nothing(text, student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / workbook.RECORD).write_text(text)
+    (folder / record.RECORD).write_text(text)
     assert "changed" in student("progress")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     assert student("check")[0] == 0
     assert "ok                twice" in student("progress")[1]
-    json.loads((folder / workbook.RECORD).read_text())
+    json.loads((folder / record.RECORD).read_text())
 
 
 def test_a_record_that_cannot_be_written_does_no_harm(student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / workbook.RECORD).mkdir()
+    (folder / record.RECORD).mkdir()
     code, shown = student("check")
     assert code == 0
     assert "progress was not saved" in shown
@@ -382,9 +317,7 @@ def test_a_record_that_cannot_be_written_does_no_harm(student, folder):
     assert student("progress")[0] == student("hint twice")[0] == 0
 
 
-def test_hints_come_one_by_one(student, folder):
-    assert "hint 1 of 3" in student("hint twice")[1]
-    assert not list(folder.iterdir())
+def test_hints_come_one_by_one(student):
     student("start twice")
     for number, hint in enumerate(["first", "second", "third", "third"], start=1):
         assert student("hint")[1].startswith(f"twice, hint {min(number, 3)} of 3\n  {hint}\n")
@@ -393,6 +326,12 @@ def test_hints_come_one_by_one(student, folder):
         "second",
         "third",
     ]
+
+
+def test_hints_are_counted_before_there_is_a_file(student):
+    assert student("hint twice")[1].endswith("one more: minimha homework hint twice\n")
+    student("start twice")
+    assert "hint 2 of 3" in student("hint twice")[1]
 
 
 def test_the_key_is_a_file_that_passes(student, folder):
@@ -427,7 +366,7 @@ def in_pytest(tmp_path, capsys):
 
 
 def test_pytest_runs_it_by_itself(tmp_path):
-    workbook.start(homework.course()["softmax"], tmp_path / "homework")
+    workbook.start(homework.course()["softmax"], tmp_path / "homework", tmp_path)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     command = [sys.executable, "-m", "pytest", "--pyargs", "minimha.homework", "-rs"]
     run = subprocess.run(

@@ -1,0 +1,49 @@
+"""The tasks of the course, and those of a teacher's own file."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import types
+from pathlib import Path
+
+from .error_messages import error_with_line
+from .task import TASKS, Task
+
+
+def course() -> dict[str, Task]:
+    """All tasks by name, in order: those of the course, then a teacher's own."""
+    from . import tasks  # noqa: F401  importing them registers them
+
+    return TASKS
+
+
+def load_tasks(path: Path) -> None:
+    """Add the tasks of a teacher's own file to those of the course.
+
+    Raises OSError for a file that cannot be read, ValueError for one that does not run or
+    defines no task.
+    """
+    before = len(course())
+    module = types.ModuleType(f"_minimha_homework_tasks_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be used\n{error_with_line(error, str(path))}") from None
+    if len(TASKS) == before:
+        raise ValueError(f"{path} defines no task: decorate a function with @mh.homework.task(…)")
+
+
+def task_named(name: str) -> Task:
+    """The task of this name. Raises ValueError, with the nearest name, if there is none."""
+    tasks = course()
+    if name in tasks:
+        return tasks[name]
+    stem = name.replace("\\", "/").split("/")[-1]  # of a path, perhaps
+    near = difflib.get_close_matches(stem.lower().replace("-", "_"), tasks, 1)
+    advice = f"did you mean {near[0]}?" if near else "minimha homework list shows them all"
+    raise ValueError(f"no task is called {name!r}: {advice}")

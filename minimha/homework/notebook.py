@@ -1,0 +1,59 @@
+"""Homework in a notebook: check a function, read a hint, see what is done."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import record, workbook
+from .catalogue import task_named
+from .error_messages import file_of
+from .verdicts import FAILED, PASSED, TO_DO, lines
+
+
+def check(function: Callable[..., Any]) -> None:
+    """Check a function named after a task, print which checks pass, and record the outcome.
+
+    Stops at the first check that fails, or takes more than 10 seconds. A function that still raises
+    NotImplementedError leaves the record as it is. Raises ValueError if no task has that name.
+    """
+    name = getattr(function, "__name__", repr(function))
+    task, outcome = task_named(name), PASSED
+    for holds in task.checks:
+        verdict = workbook.verdict(task, holds, function, file_of(function))
+        print(*lines([verdict]), sep="\n")
+        outcome = verdict.outcome
+        if outcome != PASSED:
+            break
+    if outcome == TO_DO:
+        _say_if_done(name)
+        return
+    record.add(Path(), name, notebook=outcome)
+    if outcome == FAILED:
+        print(f'\nfor a hint: mh.homework.hint("{name}")')
+
+
+def _say_if_done(name: str) -> None:
+    files = record.files(Path())
+    if record.states(Path(), files)[name] == PASSED:
+        in_notebook = record.read(Path())[name].get("notebook") == PASSED
+        where = "a notebook" if in_notebook else files[name]
+        print(f"       you have already done this task, in {where}")
+
+
+def hint(task: str | Callable[..., Any]) -> None:
+    """Print a hint for a task, given its name or your function: one more each time.
+
+    Raises ValueError if no task has that name.
+    """
+    name = task if isinstance(task, str) else task.__name__
+    print(workbook.next_hint(task_named(name), Path(), f'mh.homework.hint("{name}")'))
+
+
+def progress() -> None:
+    """Print what is done in each chapter, as `minimha homework progress` does."""
+    from . import commands  # with the grading, which a notebook does not need
+
+    commands.progress(Namespace(place=Path(), tasks=None))

@@ -1,0 +1,80 @@
+"""The record of a student's progress: one file for the homework in notebooks and in files.
+
+For each task it holds, as far as they are known,
+
+    notebook             the outcome of its last check in a notebook
+    file, hash, outcome  its file, the outcome of that file's last check, and the file's hash then,
+                         so that a later change shows
+    hints                how many hints the student has read
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .catalogue import course
+from .verdicts import PASSED
+
+RECORD = ".minimha-homework.json"
+NOT_STARTED, CHANGED = "not started", "changed"
+
+
+def path(place: Path) -> Path:
+    """The record for this folder, or for this file: there, in the parent folder, or in a folder
+    directly inside, so that notebooks and homework in neighbouring folders share one. If there is
+    none yet, it will be made there."""
+    folder = (place.parent if place.is_file() else place).resolve()
+    here = folder / RECORD
+    candidates = [here, folder.parent / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]
+    return next((file for file in candidates if file.exists()), here)
+
+
+def read(place: Path) -> dict[str, dict[str, Any]]:
+    """The record, by task; empty if it is missing or damaged."""
+    try:
+        return dict(json.loads(path(place).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
+    """Record facts about a task; those about its file need the file. Prints a message if the record
+    cannot be written."""
+    known, record = read(place), path(place)
+    if file is not None:
+        facts["file"] = os.path.relpath(file.resolve(), record.parent)
+        facts["hash"] = _hash(file)
+    known[name] = known.get(name, {}) | facts
+    text = json.dumps(known, indent=1, sort_keys=True)
+    try:
+        record.write_text(f"{text}\n", encoding="utf-8")
+    except OSError:
+        print(f"(your progress was not saved: {record} cannot be written)")
+
+
+def files(place: Path) -> dict[str, Path]:
+    """The files in the record that still exist, by task."""
+    folder = path(place).parent
+    known = {name: folder / facts["file"] for name, facts in read(place).items() if "file" in facts}
+    return {name: Path(os.path.relpath(file)) for name, file in known.items() if file.is_file()}
+
+
+def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
+    """The state of each task: PASSED if it passed its last check in a notebook; otherwise the
+    outcome of its file's last check, or CHANGED since then; or NOT_STARTED."""
+    known, found = read(place), {}
+    for name in course():
+        facts = known.get(name, {})
+        found[name] = facts.get("notebook", NOT_STARTED)
+        if name in files and found[name] != PASSED:
+            unchanged = facts.get("hash") == _hash(files[name])
+            found[name] = facts.get("outcome", CHANGED) if unchanged else CHANGED
+    return found
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
