@@ -297,7 +297,7 @@ def test_a_batch_of_small_matrices_takes_as_long_as_each_of_them():
 
 
 def test_a_comparison_shows_every_form_that_there_can_be():
-    text = str(mh.cost.compare(M=64, H=4, G=2, T=16, machine=EVEN))
+    text = repr(mh.cost.compare(M=64, H=4, G=2, T=16, machine=EVEN))
     assert "B=1 T=16 M=64 H=4 G=2 D=16" in text
     rows = [line.split()[:2] for line in text.splitlines() if line.split(" ")[0] in FORMS]
     assert [form for form, _ in rows] == list(FORMS)
@@ -313,7 +313,10 @@ def test_this_machine_is_measured_once():
     for curve in (machine.products, machine.walks):
         assert [n for n, _ in curve] == sorted(n for n, _ in curve)
         assert all(t > 0 for _, t in curve)
-    assert machine.seconds(mh.cost.projections(M=64, H=4, T=16)) > 0
+    cost = mh.cost.projections(M=64, H=4, T=16)
+    assert machine.seconds(cost) > 0
+    assert "flop/s at best" in repr(machine)
+    assert repr(cost).startswith("12,480 parameters, ")
 
 
 @pytest.mark.parametrize(
