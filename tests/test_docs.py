@@ -1,5 +1,6 @@
 """The transcripts in docs/ are what happens."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -55,20 +56,42 @@ def without_counts(text):
     return re.sub(r"^(homework  |next  |That was ).*\n", "", text, flags=re.MULTILINE)
 
 
+EXERCISE = re.compile(
+    r"```console\n\$ (?P<command>.*)\n(?P<shown>(?s:.*?))```"
+    r"|```python\n(?P<edit>(?s:.*?))```"
+    r"|```ipython\n(?P<cell>(?s:.*?))```\n\n```text\n(?P<output>(?s:.*?))```"
+)
+"""A command, an edit of the student's file, or a cell of a notebook."""
+
+
+def in_a_notebook(cell, folder):
+    """Run a cell in a folder beside the homework, as Jupyter does: with a file of its own."""
+    file = folder / "cell.py"
+    file.write_text(cell, encoding="utf-8")
+    with contextlib.chdir(folder):
+        exec(compile(cell, file, "exec"), {"mh": mh})
+
+
 def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    file, commands = tmp_path / "homework" / "softmax.py", []
-    text = (DOCS / "homework.md").read_text(encoding="utf-8")
-    for console, code in re.findall(r"```console\n(.*?)```|```python\n(.*?)```", text, re.DOTALL):
-        if code:
+    chapters, commands, cells = tmp_path / "minimha-notebooks", [], []
+    chapters.mkdir()
+    file = tmp_path / "homework" / "softmax.py"
+    for step in EXERCISE.finditer((DOCS / "homework.md").read_text(encoding="utf-8")):
+        if code := step["edit"]:
             before, _, after = file.read_text(encoding="utf-8").rpartition("        r")
             file.write_text(f"{before}{code}\n{after.partition(chr(10))[2]}", encoding="utf-8")
             continue
-        command, _, shown = console.removeprefix("$ ").partition("\n")
-        commands.append(command)
-        main(command.split()[1:])
-        assert without_counts(capsys.readouterr().out) == without_counts(shown)
+        if cell := step["cell"]:
+            cells.append(cell)
+            in_a_notebook(cell, chapters)
+        else:
+            commands.append(step["command"])
+            main(step["command"].split()[1:])
+        expected = step["output"] or step["shown"]
+        assert without_counts(capsys.readouterr().out) == without_counts(expected)
     assert [command.split()[2] for command in commands] == ["start", "check", "hint", "check"]
+    assert len(cells) == 2
 
 
 def test_wrong_answers_are_shown_as_they_are():

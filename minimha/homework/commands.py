@@ -20,34 +20,44 @@ from .verdicts import FAILED, PASSED, TO_DO, Verdict, lines
 from .workbook import WIDTH
 
 SHOWN = 30
-"""How many of the last lines that a student's code printed are shown."""
+"""At most this many lines that a student's code printed are shown: the last ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands; each stores the function to call with the options in `run`."""
+    """Add the subcommands; each stores the function that runs it as `run`."""
     arguments: dict[str, dict[str, Any]] = {
         "name": {"nargs": "?", "metavar": "NAME", "help": "the task"},
         "--from": {
             "dest": "place", "type": Path, "default": Path(), "metavar": "DIR",
-            "help": "where your files are (default: this folder and those inside it)",
+            "help": "where your files are (default: this folder and the folders inside it)",
         },
         "--into": {
             "type": Path, "metavar": "DIR",
-            "help": "where the file goes (default: beside your other files, or ./homework)",
+            "help": "where to write the file (default: beside your other files, or in ./homework)",
         },
-        "--all": {"action": "store_true", "help": "all hints at once"},
-        "--tasks": {"type": Path, "metavar": "FILE", "help": "a teacher's own tasks as well"},
+        "--all": {"action": "store_true", "help": "show all hints at once"},
+        "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
     }  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(run=functools.partial(_explain, parser), command=parser)
     for name, run, taken, text in (
-        ("list", _list, ["--from"], "all tasks, their difficulty and your progress"),
-        ("start", _start, ["name", "--into"], "write a task's file for you to fill in"),
-        ("check", _check, ["name", "--from"], "check a task or a file, or all that you started"),
-        ("hint", _hint, ["name", "--from", "--all"], "a hint for a task, one more each time"),
-        ("progress", progress, ["--from"], "what is done in each chapter; runs nothing"),
-        ("key", _key, ["name"], "the solution of a task, or of all"),
-        ("grade", grading.run, [], "for teachers: the scores of submissions"),
+        ("list", _list, ["--from"], "list all tasks, with their difficulty and your progress"),
+        ("start", _start, ["name", "--into"], "write a file for you to fill in"),
+        (
+            "check",
+            _check,
+            ["name", "--from"],
+            "check a task or a file, or everything that you have started",
+        ),
+        ("hint", _hint, ["name", "--from", "--all"], "show a hint for a task, one more each time"),
+        (
+            "progress",
+            progress,
+            ["--from"],
+            "show what you have done in each chapter; runs no code of yours",
+        ),
+        ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
+        ("grade", grading.run, [], "for teachers: grade submissions"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         for argument in [*taken, "--tasks"]:
@@ -88,7 +98,8 @@ def _command(what: str, name: str, options: Any, place: Path | None = None) -> s
 
 
 def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None) -> str:
-    """The next step: the task asked about, another one started, the next in the course, or ""."""
+    """What to do next: the task asked about, another that was started, or the next of the course;
+    "" if all are done."""
     names = list(standing)
     here = names.index(asked) if asked else 0
     begun = [name for name in names if standing[name] != NOT_STARTED]
@@ -148,7 +159,7 @@ def _end(
     files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None = None, *,
     advise: bool = True,
 ) -> None:  # fmt: skip
-    """Print the progress bar of the whole course and, to advise the student, the next step."""
+    """Print the progress bar of the whole course and, if `advise`, the next step."""
     print(f"\nhomework  {_bar(list(standing), standing, 24)}")
     if advise:
         following = _next(files, standing, options, asked)
@@ -160,14 +171,14 @@ def _start(options: Any) -> int:
     standing = record.states(Path(), begun)
     name = options.name or next((name for name in standing if standing[name] == NOT_STARTED), None)
     if name is None:
-        print("every task has been started: minimha homework progress")
+        print("you have started every task; see minimha homework progress")
         return 0
     task = task_named(name)
     folder = options.into or next((path.parent for path in begun.values()), Path("homework"))
     path = folder / f"{name}.py" if options.into else begun.get(name, folder / f"{name}.py")
     check = _command("check", name, options, options.into)
     if path.exists():
-        print(f"{path} exists already and was left unchanged", file=sys.stderr)
+        print(f"{path} already exists and was left unchanged", file=sys.stderr)
         print(f"  check it    {check}", file=sys.stderr)
         print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
         return 1
@@ -210,7 +221,7 @@ def _check(options: Any) -> int:
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """The place to search and the task, when a file is named instead of a task."""
+    """The place to search and the task, for a file named in place of a task."""
     name = next(iter(workbook.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")

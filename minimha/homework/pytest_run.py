@@ -1,4 +1,4 @@
-"""The pytest run behind `minimha homework check`, which ignores the user's own pytest settings."""
+"""The pytest run behind `minimha homework check`; it ignores the user's own pytest settings."""
 
 from __future__ import annotations
 
@@ -72,4 +72,4 @@ def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
 
 
 def _no_debugger(*_: object, **__: object) -> None:
-    raise RuntimeError("for a debugger, run: pytest --pyargs minimha.homework -k NAME")
+    raise RuntimeError("to use a debugger, run: pytest --pyargs minimha.homework -k NAME")

@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     tests = [(task, check, files[task.name]) for task in tasks for check in task.checks]
     names = [f"{task.name}: {check.name}" for task, check, _ in tests]
     if not tests:
-        none = pytest.mark.skip(reason="no task has been started here: minimha homework start")
+        none = pytest.mark.skip(reason="no task has been started here; see minimha homework start")
         tests, names = [pytest.param(None, None, None, marks=none)], ["none started"]  # type: ignore[list-item]
     metafunc.parametrize(("task", "check", "path"), tests, ids=names)
 

@@ -34,7 +34,7 @@ SECONDS = 10
 """How long loading a file or running one check may take."""
 
 MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
-"""The line, among a file's first 1000 bytes, that names its task."""
+"""The line that names a file's task; it is among the first 1000 bytes."""
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
 
 
@@ -62,7 +62,7 @@ def find(place: Path) -> dict[str, Path]:
     Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
     """
     if not place.exists():
-        raise FileNotFoundError(f"there is no {place}")
+        raise FileNotFoundError(f"{place} does not exist")
     files = {} if place.is_file() else record.files(place)
     marked: dict[str, list[Path]] = {}
     named: dict[str, list[Path]] = {}
@@ -106,7 +106,7 @@ def _task_of(path: Path) -> tuple[str, bool]:
 
 
 def decoded(data: bytes) -> str:
-    """The bytes as text, whatever encoding the editor chose: good enough to find the mark."""
+    """The bytes as text, in any encoding that an editor may choose; good enough to find MARK."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -181,7 +181,7 @@ def _debugged() -> bool:
 def in_time() -> Iterator[None]:
     """Raise TimeoutError in a block that runs longer than SECONDS, unless a debugger is open.
 
-    Works in the main thread only; elsewhere there is no limit.
+    Only the main thread can be stopped; other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -202,7 +202,7 @@ def in_time() -> Iterator[None]:
     except KeyboardInterrupt as error:  # neither a student's code nor a check catches it
         if not late.is_set():
             raise
-        timeout = TimeoutError(f"not done after {SECONDS:g} seconds: does a loop never end?")
+        timeout = TimeoutError(f"stopped after {SECONDS:g} seconds: is there an endless loop?")
         raise timeout.with_traceback(error.__traceback__) from None
     finally:
         timer.cancel()

@@ -52,7 +52,7 @@ def test_a_course_from_the_first_task_to_the_last(student, folder):
     assert f"{'█' * 12}{'░' * 12}  1 of 2 tasks" in shown
     assert shown.endswith("next      minimha homework start thrice\n")
     assert student("start")[0] == 0
-    assert "every task has been started" in student("start")[1]
+    assert "you have started every task" in student("start")[1]
     write(folder / "homework" / "thrice.py", THRICE, "thrice")
     assert student("check")[1].endswith("You have finished the course.\n")
 
@@ -96,7 +96,7 @@ def test_start_overwrites_nothing(student, folder):
     student("start twice")
     file = folder / "homework" / "twice.py"
     file.write_text("mine")
-    for elsewhere, says in ((False, "left unchanged"), (True, "elsewhere.py exists already")):
+    for elsewhere, says in ((False, "left unchanged"), (True, "elsewhere.py already exists")):
         if elsewhere:
             write(folder / "elsewhere.py", RIGHT)
         code, shown = student("start twice")
@@ -128,7 +128,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(command, student, folder):
         ("check twice thrice", "unrecognized arguments: thrice"),
         ("start twice --into file", "file: "),
         ("start twice --into file/x", "file"),
-        ("check --from absent", "there is no absent"),
+        ("check --from absent", "absent does not exist"),
         ("check", "no task has been started here; start with\n  minimha homework start twice"),
         ("check thrice", "thrice has not been started here"),
         ("check file", "file is not a homework file: minimha homework list shows the tasks"),
@@ -201,7 +201,7 @@ BAD = {
     "raises what is no Exception": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
     "says much": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
     "prints much": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "your code printed, at the end\n  y\n"),
-    "loops when loaded": ("while True: pass", "TimeoutError: not done after 0.3 seconds: does a loop never end?\n  in <module>, line 3: while True: pass"),
+    "loops when loaded": ("while True: pass", "TimeoutError: stopped after 0.3 seconds: is there an endless loop?\n  in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
 }  # fmt: skip
 
@@ -392,7 +392,11 @@ def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
 
 def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     for options, code, says in (
-        (["--homework", str(tmp_path / "absent")], pytest.ExitCode.INTERRUPTED, "there is no "),
+        (
+            ["--homework", str(tmp_path / "absent")],
+            pytest.ExitCode.INTERRUPTED,
+            "absent does not exist",
+        ),
         (["--homework", str(tmp_path), "-rs"], pytest.ExitCode.OK, "no task has been started here"),
     ):
         found, shown = in_pytest(*options)

@@ -149,7 +149,7 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     _, loop, odd, table = [cell.outputs[0] if cell.outputs else None for cell in chapter.cells]
     assert loop["text"] == (
         "wrong  softmax: exp over its row sum\n"
-        "TimeoutError: not done after 0.3 seconds: does a loop never end?\n"
+        "TimeoutError: stopped after 0.3 seconds: is there an endless loop?\n"
         "  in softmax, line 2: while True: pass\n"
         '\nfor a hint: mh.homework.hint("softmax")\n'
     )
