@@ -168,7 +168,7 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
         return a.shape == b.shape and bool((a == b).all())
     # of the largest entry, not of each: sums in another order round differently
     largest = np.max(abs(b.astype(complex)), initial=0.0, where=np.isfinite(b))
-    relative = 1e-5 if "float32" in (a.dtype, b.dtype) else 1e-9
+    relative = 1e-5 if "float32" in (a.dtype, b.dtype) else 1e-11
     return np.allclose(a, b, rtol=relative, atol=relative * largest, equal_nan=True)
 
 

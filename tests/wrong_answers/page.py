@@ -1,4 +1,4 @@
-"""Write docs/wrong-answers.md: what students are shown for three tasks done wrongly, five ways each.
+"""Write docs/wrong-answers.md: what a student reads after five usual mistakes in each of three tasks.
 
 python -m wrong_answers.page      with tests/ on the path
 """
@@ -14,11 +14,10 @@ from wrong_answers import all_wrong, answered
 PAGE = Path(__file__).parents[2] / "docs" / "wrong-answers.md"
 SHOWN = ("split_heads", "softmax", "attention")
 HEAD = """\
-# What wrong answers are shown
+# What a wrong answer shows
 
-Three tasks done wrongly in five ways each, and what a student reads. The answers are among those
-that the tests hold every task to, and a test holds this page to what happens. Lines with − are the
-student's, those with + what was meant.
+Five usual mistakes in each of three tasks, and what a student reads after making one. Lines with −
+are the student's, lines with + are the solution's. A test compares this page with what happens.
 """
 
 
@@ -27,8 +26,9 @@ def page():
     parts = [HEAD]
     for name in SHOWN:
         parts.append(f"## {name}\n")
-        for task, wrong in [found for found in all_wrong() if found[0].name == name][:5]:
-            parts.append(f"**{wrong.what}**\n\n```diff\n{difference(task, wrong)}\n```\n")
+        named = {wrong.what: (task, wrong) for task, wrong in all_wrong() if task.name == name}
+        for task, wrong in [*named.values()][:5]:
+            parts.append(f"```diff\n{difference(task, wrong)}\n```\n")
             shown = "\n".join(lines(task.verdicts(answered(task, wrong))))
             parts.append(f"```text\n{shown}\n```\n")
     return "\n".join(parts)

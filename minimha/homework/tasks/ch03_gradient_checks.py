@@ -1,4 +1,4 @@
-"""Tasks of chapter 03: numeric gradients, and how wrong a pullback is."""
+"""Tasks of chapter 03: numeric gradients, and the error of a pullback."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from ..task import task
 
 
 @task(chapter=3, difficulty=1, minutes=10, hints=(
-    "np.ndindex(x.shape) runs over the places of all entries, whatever the number of axes.",
-    "For each place make an array of zeros of the shape of x, and put h at that place. Add it to "
-    "x and subtract it from x, without changing x itself.",
+    "np.ndindex(x.shape) runs over the indices of all entries, for any number of axes.",
+    "For each index k, make an array of zeros of the shape of x and put h at k. Evaluate f at x "
+    "plus this array and at x minus it, without changing x itself.",
     "step = np.zeros(x.shape); step[k] = h; then (f(x + step) - f(x - step)) / (2 * h)",
 ))  # fmt: skip
 def central_difference(f, x, h):
@@ -18,8 +18,8 @@ def central_difference(f, x, h):
     f  takes an array of the shape of x and returns a number
     x  an array of any shape, of floats or of integers
     h  the step, a number
-    Returns an array of floats of the shape of x. Its entry k is (f(x + h e) − f(x − h e)) / 2h,
-    where e is 1 at the place k and 0 elsewhere.
+    Returns an array of floats of the shape of x. Its entry at index k is
+    (f(x + h e) − f(x − h e)) / 2h, where e is 1 at k and 0 elsewhere.
     """
     # BEGIN SOLUTION: return an array of the shape of x
     gradient = np.empty(x.shape)
@@ -35,33 +35,95 @@ def central_difference(f, x, h):
 def a_parabola_is_exact(yours, rng):
     x = rng.standard_normal(1)
     gradient = yours(lambda x: float(np.sum(x**2)), x.copy(), 0.1)
-    advice = "f(x) = Σ x² has the gradient 2x, and here also the difference is 2x"
-    same(gradient, 2 * x, "the gradient", tolerance=1e-10, advice=advice)
+    same(gradient, 2 * x, "the gradient of Σ x²", tolerance=1e-10)
 
 
 @central_difference.check(weight=2)
-def each_entry_moves_alone(yours, rng):
+def one_entry_moves_at_a_time(yours, rng):
     x, a = rng.standard_normal((2, 3)), rng.uniform(1, 2, (2, 3))
     gradient = yours(lambda x: float(np.exp(np.sum(a * x))), x.copy(), 0.1)
     expected = np.exp(np.sum(a * x)) * np.sinh(0.1 * a) / 0.1
-    advice = "one entry moves at a time, by h, and is back in its place before the next moves"
-    same(gradient, expected, "the gradient", "row column", tolerance=1e-10, advice=advice)
+    same(gradient, expected, "the gradient of exp(Σ a x)", "row column", tolerance=1e-10)
 
 
 @central_difference.check
-def integers_can_be_moved_too(yours, rng):
+def x_may_hold_integers(yours, rng):
     x = rng.integers(-3, 4, size=5)
     gradient = yours(lambda x: float(np.sum(np.exp(x))), x.copy(), 0.5)
-    advice = "an array of integers cannot hold x + 0.5: put the step into an array of floats"
     expected = np.exp(x) * np.sinh(0.5) / 0.5
-    same(gradient, expected, "the gradient", tolerance=1e-10, advice=advice)
+    same(gradient, expected, "the gradient of Σ exp(x) for integers x", tolerance=1e-10)
+
+
+_QUOTIENT = "(f(x + step) - f(x - step)) / (2 * h)"
+_LOOP = """\
+for k in np.ndindex(x.shape):
+        step = np.zeros(x.shape)
+"""
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x + step) - f(x - step)) / h",
+    "the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x + step) - f(x - step)) / 2 * h",
+    "/ 2 * h divides by 2 and multiplies by h: put brackets, / (2 * h)",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "f(x + step) - f(x - step) / (2 * h)",
+    "only f(x − h e) is divided by 2h: put the difference in brackets",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "f(x + step) - f(x - step)",
+    "the difference is not divided by 2h",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x + step) - f(x)) / h",
+    "this is the forward difference, (f(x + h e) − f(x)) / h; the central one steps to both sides: "
+    "(f(x + h e) − f(x − h e)) / 2h",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x) - f(x - step)) / h",
+    "this is the backward difference, (f(x) − f(x − h e)) / h; the central one steps to both "
+    "sides: (f(x + h e) − f(x − h e)) / 2h",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x - step) - f(x + step)) / (2 * h)",
+    "the sign is flipped: f(x + h e) − f(x − h e)",
+)
+central_difference.mistake(
+    _LOOP,
+    "step = np.zeros(x.shape)\n    for k in np.ndindex(x.shape):\n",
+    "the step of one entry is still there when the next one moves: start each index with new zeros",
+)
+central_difference.mistake(
+    "step[k] = h\n",
+    "step[:] = h\n",
+    "all entries move together; each entry of the gradient needs a step in that entry alone",
+)
+for _old, _new in (
+    ("step = np.zeros(x.shape)", "step = np.zeros_like(x)"),
+    ("gradient = np.empty(x.shape)", "gradient = np.empty_like(x)"),
+    (_QUOTIENT, "(f((x + step).astype(x.dtype)) - f((x - step).astype(x.dtype))) / (2 * h)"),
+):
+    central_difference.mistake(
+        _old,
+        _new,
+        "x holds integers, and so does an array made by np.zeros_like(x), np.empty_like(x) or "
+        "x.copy(): it cuts off the fractions. Use np.zeros(x.shape) or x.astype(float)",
+    )
 
 
 @task(chapter=3, difficulty=2, minutes=10, hints=(
-    "It is the loop of central_difference, with one call of f in place of two. An array of floats "
+    "It is the loop of central_difference, with one call of f instead of two. An array of floats "
     "cannot hold an imaginary part; x.astype(complex) can.",
-    "For each place k: a new z = x.astype(complex), 1e-20j added at k, and of f(z) the imaginary "
-    "part, over 1e-20.",
+    "For each index k: make a new z = x.astype(complex), add 1e-20j at k, and divide the imaginary "
+    "part of f(z) by 1e-20.",
     "z = x.astype(complex); z[k] += 1e-20j; gradient[k] = f(z).imag / 1e-20",
 ))  # fmt: skip
 def complex_step(f, x):
@@ -69,8 +131,8 @@ def complex_step(f, x):
 
     f  takes an array of complex numbers, of the shape of x, and returns a complex number
     x  an array of floats, of any shape
-    Returns an array of floats of the shape of x. Its entry k is Im f(x + i h e) / h with h = 1e-20,
-    where e is 1 at the place k and 0 elsewhere.
+    Returns an array of floats of the shape of x. Its entry at index k is Im f(x + i h e) / h with
+    h = 1e-20, where e is 1 at k and 0 elsewhere.
     """
     # BEGIN SOLUTION: return an array of the shape of x
     gradient = np.empty(x.shape)
@@ -83,49 +145,92 @@ def complex_step(f, x):
 
 
 @complex_step.check
-def right_to_the_last_digits(yours, rng):
+def accurate_to_the_last_digits(yours, rng):
     x = rng.standard_normal(1)
     gradient = yours(lambda x: complex(np.sum(x**3)), x.copy())
     if np.iscomplexobj(gradient):
         raise AssertionError("the gradient should hold floats, not complex numbers")
-    advice = "f(x) = Σ x³ has the gradient 3x²; floats cannot hold an imaginary part"
-    same(gradient, 3 * x**2, "the gradient", tolerance=1e-14, advice=advice)
+    same(gradient, 3 * x**2, "the gradient of Σ x³", tolerance=1e-14)
 
 
 @complex_step.check(weight=2)
-def one_entry_at_a_time(yours, rng):
+def one_entry_has_a_step_at_a_time(yours, rng):
     x, a = rng.standard_normal((2, 3)), rng.uniform(1, 2, (2, 3))
     gradient = yours(lambda x: complex(np.exp(np.sum(a * x))), x.copy())
     expected = a * np.exp(np.sum(a * x))
-    advice = "one entry has an imaginary part at a time, and the next z is made from x again"
-    same(gradient, expected, "the gradient", "row column", tolerance=1e-13, advice=advice)
+    same(gradient, expected, "the gradient of exp(Σ a x)", "row column", tolerance=1e-13)
 
 
 @complex_step.check
 def the_step_is_small_enough(yours, rng):
     x = rng.standard_normal(3)
     gradient = yours(lambda x: complex(np.sum(np.sin(1e4 * x))), x.copy())
-    advice = "f(x) = Σ sin(10000 x) bends sharply; nothing is subtracted, so h can be 1e-20"
-    same(gradient, 1e4 * np.cos(1e4 * x), "the gradient", tolerance=1e-12, advice=advice)
+    expected = 1e4 * np.cos(1e4 * x)
+    same(gradient, expected, "the gradient of Σ sin(10000 x)", tolerance=1e-12)
+
+
+_EACH = """\
+for k in np.ndindex(x.shape):
+        z = x.astype(complex)
+"""
+complex_step.mistake(
+    "f(z).imag / 1e-20",
+    "f(z).imag",
+    "the imaginary part is not divided by h = 1e-20",
+)
+complex_step.mistake(
+    "f(z).imag / 1e-20",
+    "f(z).real / 1e-20",
+    "this is the value of f, divided by h; the derivative is in the imaginary part: f(z).imag / h",
+)
+complex_step.mistake(
+    "z[k] += 1e-20j",
+    "z[k] += 1e-20",
+    "the step is real, so the imaginary part stays 0: add 1e-20j",
+)
+complex_step.mistake(
+    "z = x.astype(complex)",
+    "z = x.copy()",
+    "an array of floats cannot hold an imaginary part: start from x.astype(complex)",
+)
+complex_step.mistake(
+    "z[k] += 1e-20j",
+    "z += 1e-20j",
+    "all entries have the step at once; each entry of the gradient needs a step in that entry "
+    "alone: z[k] += 1e-20j",
+)
+complex_step.mistake(
+    _EACH,
+    "z = x.astype(complex)\n    for k in np.ndindex(x.shape):\n",
+    "the step of one entry is still in z when the next one gets its own: make z from x again for "
+    "each index",
+)
+for _h in ("1e-8", "1e-6", "1e-5", "1e-4", "1e-3"):
+    complex_step.mistake(
+        "z[k] += 1e-20j\n        gradient[k] = f(z).imag / 1e-20",
+        f"z[k] += {_h}j\n        gradient[k] = f(z).imag / {_h}",
+        f"h = {_h} is too large; nothing is subtracted here, so that a tiny step loses no digits: "
+        "h = 1e-20",
+    )
 
 
 @task(chapter=3, difficulty=2, minutes=15, given=(complex_step.solution,), hints=(
-    "There are two gradients of the same number L(x) = Σ c · y. One is what the pullback "
-    "returns for c, the other comes from complex_step.",
+    "Compare two gradients of the same number, L(x) = Σ c · y: one is what the pullback returns "
+    "for c, the other comes from complex_step.",
     "complex_step needs a function of x that returns L: lambda z: np.sum(c * f(z)[0]). Then "
-    "compare the largest deviation with the largest entry.",
+    "divide the largest deviation by the largest entry.",
     "(gradient,) = f(x)[1](c); np.max(abs(gradient - numeric)) / np.max(abs(numeric))",
 ))  # fmt: skip
 def gradient_error(f, x, c):
-    """How wrong a pullback is, in units of the largest entry of the gradient.
+    """The error of a pullback, relative to the largest entry of the gradient.
 
-    f  takes an array of the shape of x and returns (y, pullback); pullback(c) returns a tuple with
-       one gradient, of the shape of x. f accepts complex numbers too
+    f  takes an array of the shape of x and returns (y, pullback); pullback(c) returns a tuple of
+       one gradient, of the shape of x. f also accepts complex numbers
     x  an array of floats, of any shape
     c  the cotangent, an array of the shape of y
-    Returns a number, max |yours − numeric| / max |numeric|: yours is what the pullback returns for
-    c, and numeric the gradient of L(x) = Σ c · y by complex_step. It is NaN if an entry of
-    yours is NaN.
+    Returns a number, max |analytic − numeric| / max |numeric|: analytic is the gradient that the
+    pullback returns for c, numeric is the gradient of L(x) = Σ c · y by complex_step. If an entry
+    of the analytic gradient is NaN, the result is NaN.
     """
     # BEGIN SOLUTION: return a number
     _, pullback = f(x)
@@ -135,48 +240,108 @@ def gradient_error(f, x, c):
     # END SOLUTION
 
 
+def _rounding(error):
+    """Whether the error is a number no larger than rounding makes it."""
+    return isinstance(error, float | np.ndarray) and np.size(error) == 1 and 0 <= error < 1e-12
+
+
 @gradient_error.check
-def right_is_nothing_and_twice_is_one(yours, rng):
+def error_0_if_right_and_1_if_doubled(yours, rng):
     x, w = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
     ones = np.ones((2, 4))
     error = yours(lambda x: (x @ w, lambda dy: (dy @ w.T,)), x, ones)
-    same(error, error if _rounding(error) else 0.0, "the error of a right gradient")
+    same(error, error if _rounding(error) else 0.0, "the error of a correct gradient")
     error = yours(lambda x: (x @ w, lambda dy: (2 * dy @ w.T,)), x, ones)
     same(error, 1.0, "the error of a gradient that is twice too large")
 
 
 @gradient_error.check
-def the_worst_entry_over_the_largest_entry(yours, rng):
+def largest_deviation_over_largest_entry(yours, rng):
     x = np.array([2.0, 1.0, 0.1]) * rng.uniform(1, 1.1, 3)
     off = np.array([0.0, 0.0, -1e-3])
     error = yours(lambda x: (1e-6 * x**2, lambda dy: (1e-6 * dy * (2 * x + off),)), x, np.ones(3))
-    advice = "the largest |yours − numeric| over the largest |numeric|, whichever entries those are"
-    same(error, 1e-3 / (2 * x[0]), "the error", tolerance=1e-9, advice=advice)
+    same(error, 1e-3 / (2 * x[0]), "the error", tolerance=1e-9)
 
 
 @gradient_error.check(weight=2)
-def the_cotangent_counts(yours, rng):
+def the_cotangent_is_used(yours, rng):
     x, c = rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
 
-    def f(x):  # softmax, with a pullback that takes the mean of a row for the weighted sum
+    def f(x):  # softmax, with a pullback that uses the plain mean instead of the weighted one
         y = np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
         return y, lambda dy: (y * (dy - dy.mean(axis=-1, keepdims=True)),)
 
-    error, advice = yours(f, x, c), "c, and not ones, on both sides: Σ c · y and pullback(c)"
-    same(error, gradient_error(f, x, c), "the error", tolerance=1e-9, advice=advice)
+    same(yours(f, x, c), gradient_error(f, x, c), "the error", tolerance=1e-9)
 
 
 @gradient_error.check
-def not_a_number_is_not_right(yours, rng):
+def a_nan_in_the_gradient_makes_the_error_nan(yours, rng):
     x = rng.standard_normal(3)
     holes = np.array([1.0, np.nan, 1.0])
     error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * 2,)), x, np.ones(3))
     same(error, 1.0, "the error of a gradient that is twice too large", tolerance=1e-6)
     error = yours(lambda x: (x**2, lambda dy: (2 * x * dy * holes,)), x, np.ones(3))
-    advice = "np.max passes a NaN on; Python's max, np.nanmax and comparisons lose it"
-    same(error, np.nan, "the error of a gradient with a NaN", advice=advice)
+    same(error, np.nan, "the error of a gradient with a NaN")
 
 
-def _rounding(error):
-    """Whether it is a number, and no more than what rounding leaves."""
-    return isinstance(error, float | np.ndarray) and np.size(error) == 1 and 0 <= error < 1e-12
+_ERROR = "np.max(abs(gradient - numeric)) / np.max(abs(numeric))"
+gradient_error.mistake(
+    _ERROR,
+    "np.max(abs(gradient - numeric))",
+    "the largest deviation is not divided by max |numeric|",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.max(abs(gradient - numeric)) / np.max(abs(gradient))",
+    "the deviation is divided by max |analytic|, the gradient under test: divide by max |numeric|",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.max(abs(gradient - numeric) / abs(numeric))",
+    "each deviation is divided by its own entry of the numeric gradient: divide max |analytic − "
+    "numeric| by max |numeric|",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.max(gradient - numeric) / np.max(abs(numeric))",
+    "a negative deviation is lost: take the absolute value before the maximum",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.max(abs(gradient - numeric)) / np.max(numeric)",
+    "max numeric ignores negative entries: divide by max |numeric|",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.mean(abs(gradient - numeric)) / np.mean(abs(numeric))",
+    "these are means, in which one wrong entry of many is lost: take the maximum",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)",
+    "these are norms over all entries; the task asks for the largest entries: np.max(abs(…))",
+)
+gradient_error.mistake(
+    "c * f(z)[0]",
+    "f(z)[0]",
+    "the numeric side leaves c out: it is the gradient of Σ c · y, as the pullback gets c",
+)
+for _old, _new in (
+    ("(gradient,) = pullback(c)", "(gradient,) = pullback(np.ones(c.shape))"),
+    ("_, pullback = f(x)", "_, pullback = f(x); c = np.ones(c.shape)"),
+):
+    gradient_error.mistake(
+        _old,
+        _new,
+        "the pullback gets ones, not c: compute pullback(c), and the numeric gradient of Σ c · y",
+    )
+for _new in (
+    "max(0.0, *abs(gradient - numeric).ravel()) / np.max(abs(numeric))",
+    "np.nanmax(abs(gradient - numeric)) / np.max(abs(numeric))",
+):
+    gradient_error.mistake(
+        _ERROR,
+        _new,
+        "the NaN is lost: np.max returns NaN if there is one; Python's max, np.nanmax and "
+        "comparisons do not",
+    )
