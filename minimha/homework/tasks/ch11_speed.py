@@ -284,6 +284,13 @@ def the_gradients_of_attention(yours, rng):
     for name, tip in advice.items():
         part = found[_GRADIENTS.index(name)]
         same(part, expected[name], name, _AXES[name], tolerance=1e-11, advice=tip)
+    (_, right), (_, tapped) = (
+        _tiles(f, query, key, value, *forward, dout, 0.6, first, last, 5)
+        for f in (tiled_backward, yours)
+    )
+    if "dscores" in tapped:
+        tip = "the gradient of the scaled scores: the scale comes after it, in dquery and dkey"
+        same(tapped["dscores"][0], right["dscores"][0], "dscores", "query key", advice=tip)
 
 
 @tiled_backward.check

@@ -1,0 +1,186 @@
+"""Chapter 01: arrays."""
+
+# fmt: off
+from . import right, wrong
+
+short = right("standardise", """
+def standardise(x):
+    return (x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)
+""")
+steps = right("standardise", """
+def standardise(x):
+    centred = x - np.mean(x, axis=-1)[..., np.newaxis]
+    variance = np.mean(centred**2, axis=-1)[..., np.newaxis]
+    return centred / np.sqrt(variance)
+""")
+right("standardise", """
+def standardise(x):
+    n = x.shape[-1]
+    mu = x.sum(-1, keepdims=True) / n
+    d = x - mu
+    s = (np.einsum("...m,...m->...", d, d) / n) ** 0.5
+    return d / s[..., None]
+""")
+right("standardise", """
+def standardise(x):
+    out = np.empty_like(x)
+    for i in np.ndindex(x.shape[:-1]):
+        row = x[i]
+        out[i] = (row - row.mean()) / row.std()
+    return out
+""")
+right("standardise", """
+def _one(row):
+    m = sum(row) / len(row)
+    return (row - m) / np.sqrt(sum((row - m) ** 2) / len(row))
+
+def standardise(x):
+    return np.apply_along_axis(_one, -1, x)
+""")
+wrong("standardise", "divides by M − 1", r"ddof|M ?[-−] ?1|n ?[-−] ?1|unbiased",
+      short, "x.std(axis=-1,", "x.std(axis=-1, ddof=1,")
+wrong("standardise", "one deviation for the whole array", r"whole|entire|all (the )?(entries|rows)",
+      short, "x.std(axis=-1, keepdims=True)", "x.std()")
+wrong("standardise", "columns instead of rows", r"axis|column",
+      short, "axis=-1", "axis=0")
+wrong("standardise", "divides by the variance", r"sqrt|√|root|variance",
+      steps, "np.sqrt(variance)", "variance")
+wrong("standardise", "the mean loses its axis", r"keepdims|None\]|newaxis",
+      steps, "[..., np.newaxis]", "")
+wrong("standardise", "PyTorch's keepdim", r"keepdims",
+      short, "keepdims", "keepdim")
+wrong("standardise", "an epsilon from layer norm", r"eps|1e-|added to the (deviation|variance)",
+      steps, "np.sqrt(variance)", "np.sqrt(variance + 1e-5)")
+
+pairs = right("broadcast_shape", """
+from itertools import zip_longest
+
+def broadcast_shape(a, b):
+    out = []
+    for m, n in zip_longest(reversed(a), reversed(b), fillvalue=1):
+        if m != n and 1 not in (m, n):
+            raise ValueError(f"{a} and {b} do not fit")
+        out.append(n if m == 1 else m)
+    return tuple(reversed(out))
+""")
+padded = right("broadcast_shape", """
+def broadcast_shape(a, b):
+    rank = max(len(a), len(b))
+    a = (1,) * (rank - len(a)) + tuple(a)
+    b = (1,) * (rank - len(b)) + tuple(b)
+    result = ()
+    for i in range(rank):
+        if a[i] == b[i] or b[i] == 1:
+            result += (a[i],)
+        elif a[i] == 1:
+            result += (b[i],)
+        else:
+            raise ValueError("the shapes do not fit")
+    return result
+""")
+right("broadcast_shape", """
+def broadcast_shape(a, b):
+    if not a:
+        return b
+    if not b:
+        return a
+    *front_a, m = a
+    *front_b, n = b
+    if m != n and m != 1 and n != 1:
+        raise ValueError
+    return (*broadcast_shape(tuple(front_a), tuple(front_b)), n if m == 1 else m)
+""")
+right("broadcast_shape", """
+def broadcast_shape(a, b):
+    def common(lengths):
+        others = {k for k in lengths if k != 1}
+        if len(others) > 1:
+            raise ValueError("incompatible: %s and %s" % lengths)
+        return others.pop() if others else 1
+    n = max(len(a), len(b))
+    grid = [[1] * (n - len(s)) + list(s) for s in (a, b)]
+    return tuple(map(common, zip(*grid)))
+""")
+right("broadcast_shape", """
+def broadcast_shape(a, b):
+    long, short = (list(a), list(b)) if len(a) >= len(b) else (list(b), list(a))
+    k = len(long) - len(short)
+    for i, n in enumerate(short):
+        if long[i + k] == 1:
+            long[i + k] = n
+        elif n not in (1, long[i + k]):
+            raise ValueError(f"axis {i}: {n} against {long[i + k]}")
+    return tuple(long)
+""")
+wrong("broadcast_shape", "aligned on the left", r"right|trailing|from the end|last ax",
+      padded, "(1,) * (rank - len(a)) + tuple(a)", "tuple(a) + (1,) * (rank - len(a))",
+      "(1,) * (rank - len(b)) + tuple(b)", "tuple(b) + (1,) * (rank - len(b))")
+wrong("broadcast_shape", "accepts shapes that do not fit", r"ValueError|raise", """
+def broadcast_shape(a, b):
+    rank = max(len(a), len(b))
+    a = (1,) * (rank - len(a)) + a
+    b = (1,) * (rank - len(b)) + b
+    return tuple(max(m, n) for m, n in zip(a, b))
+""")
+wrong("broadcast_shape", "zip stops at the shorter shape", r"zip|longer|front|leading|fewer|missing",
+      pairs, "zip_longest(reversed(a), reversed(b), fillvalue=1)", "zip(reversed(a), reversed(b))")
+wrong("broadcast_shape", "stays reversed", r"revers|backward|order|flip",
+      pairs, "tuple(reversed(out))", "tuple(out)")
+wrong("broadcast_shape", "max makes 0 and 1 into 1", r"max|empty|length 0|zero",
+      pairs, "n if m == 1 else m", "max(m, n)")
+
+loop = right("unbroadcast", """
+def unbroadcast(dy, shape):
+    while dy.ndim > len(shape):
+        dy = dy.sum(axis=0)
+    for i, n in enumerate(shape):
+        if n == 1:
+            dy = dy.sum(axis=i, keepdims=True)
+    return dy
+""")
+tuples = right("unbroadcast", """
+def unbroadcast(dy, shape):
+    full = (1,) * (dy.ndim - len(shape)) + tuple(shape)
+    axes = tuple(i for i in range(dy.ndim) if full[i] == 1 and dy.shape[i] != 1)
+    return np.sum(dy, axis=axes).reshape(shape)
+""")
+right("unbroadcast", """
+def unbroadcast(dy, shape):
+    out = np.zeros(shape, dtype=dy.dtype)
+    skip = dy.ndim - len(shape)
+    for place in np.ndindex(dy.shape):
+        to = tuple(0 if n == 1 else k for k, n in zip(place[skip:], shape))
+        out[to] += dy[place]
+    return out
+""")
+right("unbroadcast", """
+def unbroadcast(dy, shape):
+    letters = "abcdefghijklmnop"[: dy.ndim]
+    kept = letters[dy.ndim - len(shape) :]
+    goes = "".join(c for c, n in zip(kept, shape) if n != 1)
+    return np.einsum(f"{letters}->{goes}", dy).reshape(shape)
+""")
+right("unbroadcast", """
+def unbroadcast(dy, shape):
+    if dy.shape == tuple(shape):
+        return dy
+    if dy.ndim > len(shape):
+        return unbroadcast(np.add.reduce(dy, axis=0), shape)
+    axis = next(i for i, n in enumerate(shape) if n != dy.shape[i])
+    return unbroadcast(np.add.reduce(dy, axis=axis, keepdims=True), shape)
+""")
+wrong("unbroadcast", "mean instead of sum", r"mean|average",
+      loop, ".sum(", ".mean(")
+wrong("unbroadcast", "axes in front stay", r"front|leading|too many axes|missing ax|number of axes",
+      loop, "while dy.ndim > len(shape):", "while False:",
+      "enumerate(shape)", "enumerate(shape, dy.ndim - len(shape))")
+wrong("unbroadcast", "axes of length 1 disappear", r"keepdims|length 1",
+      loop, ", keepdims=True", "")
+wrong("unbroadcast", "one copy instead of the sum of all", r"sum|all copies|every copy|add",
+      loop, "dy.sum(axis=0)", "dy[0]", "dy.sum(axis=i, keepdims=True)", "dy.take([0], axis=i)")
+wrong("unbroadcast", "axes of length 1 are not summed", r"length 1|stretched|size 1|keepdims", """
+def unbroadcast(dy, shape):
+    while dy.ndim > len(shape):
+        dy = dy.sum(axis=0)
+    return dy
+""")

@@ -1,0 +1,343 @@
+"""Chapter 02: autograd."""
+
+# fmt: off
+from . import right, wrong
+
+product = right("multiply", """
+def multiply(a, b):
+    y = a * b
+
+    def pullback(dy):
+        da = unbroadcast(dy * b, a.shape)
+        db = unbroadcast(dy * a, b.shape)
+        return da, db
+
+    return y, pullback
+""")
+right("multiply", """
+def multiply(a, b):
+    return np.multiply(a, b), lambda g: (unbroadcast(g * b, a.shape), unbroadcast(g * a, b.shape))
+""")
+right("multiply", """
+def multiply(a, b):
+    def pullback(dy):
+        return tuple(unbroadcast(other * dy, one.shape) for one, other in [(a, b), (b, a)])
+    return a * b, pullback
+""")
+right("multiply", """
+class Product:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def __call__(self, dy):
+        return (self.to(dy * self.b, self.a), self.to(dy * self.a, self.b))
+
+    @staticmethod
+    def to(g, x):
+        k = g.ndim - x.ndim
+        g = g.sum(tuple(range(k)))
+        return g.sum(tuple(i for i in range(x.ndim) if x.shape[i] == 1), keepdims=True)
+
+def multiply(a, b):
+    return a * b, Product(a, b)
+""")
+right("multiply", """
+import functools
+
+def _back(a, b, dy):
+    A, B = np.broadcast_arrays(a, b)
+    return unbroadcast(B * dy, a.shape), unbroadcast(A * dy, b.shape)
+
+def multiply(a, b):
+    return a * b, functools.partial(_back, a, b)
+""")
+wrong("multiply", "the factors are exchanged", r"swap|exchang|interchang|order|other (factor|array)",
+      product, "dy * b", "dy * A", "dy * a", "dy * b", "dy * A", "dy * a")
+wrong("multiply", "copies are not summed", r"broadcast|copies|copied",
+      product, "unbroadcast(dy * b, a.shape)", "dy * b", "unbroadcast(dy * a, b.shape)", "dy * a")
+wrong("multiply", "without the gradient that comes in", r"chain|times dy|without dy|ignor|multipl|\* dy",
+      product, "dy * b", "b + 0 * dy", "dy * a", "a + 0 * dy")
+wrong("multiply", "works in dy", r"in place",
+      product, "unbroadcast(dy * a, b.shape)", "unbroadcast(np.multiply(dy, a, out=dy), b.shape)")
+wrong("multiply", "one gradient alone", r"two gradients|tuple|both|one of",
+      product, "return da, db", "return da")
+
+plain = right("matmul", """
+def matmul(a, b):
+    y = a @ b
+
+    def pullback(dy):
+        da = dy @ b.swapaxes(-1, -2)
+        db = a.swapaxes(-1, -2) @ dy
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+
+    return y, pullback
+""")
+right("matmul", """
+def matmul(a, b):
+    return np.matmul(a, b), lambda dy: (unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape))
+""")
+summed = right("matmul", """
+def matmul(a, b):
+    def pullback(dy):
+        da = np.einsum("...nm,...km->...nk", dy, b)
+        db = np.einsum("...nk,...nm->...km", a, dy)
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+    return np.einsum("...nk,...km->...nm", a, b), pullback
+""")
+right("matmul", """
+def matmul(a, b):
+    flip = lambda z: np.moveaxis(z, -1, -2)
+    def pullback(dy):
+        da = flip(b @ flip(dy))
+        db = flip(flip(dy) @ a)
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+    return a @ b, pullback
+""")
+right("matmul", """
+def matmul(a, b):
+    y = a @ b
+    def pullback(dy):
+        A = np.broadcast_to(a, y.shape[:-2] + a.shape[-2:])
+        B = np.broadcast_to(b, y.shape[:-2] + b.shape[-2:])
+        dA, dB = np.zeros_like(A, dtype=dy.dtype), np.zeros_like(B, dtype=dy.dtype)
+        for i in np.ndindex(y.shape[:-2]):
+            dA[i] = dy[i].dot(B[i].T)
+            dB[i] = A[i].T.dot(dy[i])
+        return unbroadcast(dA, a.shape), unbroadcast(dB, b.shape)
+    return y, pullback
+""")
+wrong("matmul", ".T reverses all axes of a stack", r"\.T\b|last two|mT",
+      plain, ".swapaxes(-1, -2)", ".T")
+wrong("matmul", "no transposes in the backward", r"transpos|swapaxes|mT",
+      plain, ".swapaxes(-1, -2)", "")
+wrong("matmul", "copies of a shared matrix are not summed", r"broadcast|copies|copied|shared",
+      plain, "unbroadcast(da, a.shape), unbroadcast(db, b.shape)", "da, db")
+wrong("matmul", "the gradients in the wrong order", r"swap|exchang|order|interchang",
+      plain, "unbroadcast(da, a.shape), unbroadcast(db, b.shape)",
+      "unbroadcast(db, b.shape), unbroadcast(da, a.shape)")
+wrong("matmul", "db is transposed", r"transpos|\.mT|swapaxes",
+      summed, "...nk,...nm->...km", "...nk,...nm->...mk")
+wrong("matmul", "factors on the wrong sides", r"order|side|left|dy @",
+      plain, "dy @ b.swapaxes(-1, -2)", "b.swapaxes(-1, -2) @ dy")
+
+kahn = right("topological_order", """
+from collections import deque
+
+def topological_order(parents):
+    waiting = {n: len(p) for n, p in parents.items()}
+    children = {n: [] for n in parents}
+    for n, p in parents.items():
+        for q in p:
+            children[q].append(n)
+    ready = deque(n for n, k in waiting.items() if k == 0)
+    order = []
+    while ready:
+        n = ready.popleft()
+        order.append(n)
+        for c in children[n]:
+            waiting[c] -= 1
+            if waiting[c] == 0:
+                ready.append(c)
+    return order
+""")
+deep = right("topological_order", """
+def topological_order(parents):
+    order, seen = [], set()
+    for start in parents:
+        stack = [start]
+        while stack:
+            node = stack[-1]
+            if node in seen:
+                stack.pop()
+                continue
+            missing = [p for p in parents[node] if p not in seen]
+            if missing:
+                stack.extend(missing)
+            else:
+                order.append(node)
+                seen.add(node)
+    return order
+""")
+right("topological_order", """
+import graphlib
+
+def topological_order(parents):
+    return list(graphlib.TopologicalSorter(parents).static_order())
+""")
+right("topological_order", """
+def topological_order(parents):
+    done = {}
+    for name in parents:
+        todo = [(name, iter(parents[name]))]
+        while todo:
+            at, rest = todo[-1]
+            for p in rest:
+                if p not in done:
+                    todo.append((p, iter(parents[p])))
+                    break
+            else:
+                todo.pop()
+                done[at] = True
+    return list(done)
+""")
+right("topological_order", """
+def topological_order(parents):
+    users = {}
+    for child, made_from in parents.items():
+        for p in set(made_from):
+            users.setdefault(p, []).append(child)
+    left = {child: set(p) for child, p in parents.items()}
+    order = [n for n in parents if not left[n]]
+    for n in order:
+        for child in users.get(n, ()):
+            left[child].remove(n)
+            if not left[child]:
+                order.append(child)
+    return order
+""")
+wrong("topological_order", "recursive", r"recurs", """
+def topological_order(parents):
+    order, seen = [], set()
+    def visit(n):
+        if n in seen:
+            return
+        seen.add(n)
+        for p in parents[n]:
+            visit(p)
+        order.append(n)
+    for n in parents:
+        visit(n)
+    return order
+""")
+wrong("topological_order", "results before what they are made from", r"revers|before|after",
+      kahn, "return order", "return order[::-1]")
+wrong("topological_order", "a name that is used twice is counted once", r"twice|counted|again|both times",
+      kahn, "for q in p:", "for q in set(p):")
+wrong("topological_order", "trusts the order of the dict", r"before|after|order of the dict", """
+def topological_order(parents):
+    return list(parents)
+""")
+wrong("topological_order", "breadth first from the end", r"before|after", """
+def topological_order(parents):
+    used = {p for ps in parents.values() for p in ps}
+    order = [n for n in parents if n not in used]
+    for n in order:
+        for p in parents[n]:
+            if p not in order:
+                order.append(p)
+    return order[::-1]
+""")
+
+tape = right("backward", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+    grads[-1] = gradient
+    for i in reversed(range(len(nodes))):
+        parents, pullback = nodes[i]
+        if pullback is None or grads[i] is None:
+            continue
+        for p, g in zip(parents, pullback(grads[i])):
+            grads[p] = g if grads[p] is None else grads[p] + g
+    return grads
+""")
+right("backward", """
+def backward(nodes, gradient):
+    found = {len(nodes) - 1: gradient}
+    for i in range(len(nodes) - 1, -1, -1):
+        parents, pullback = nodes[i]
+        if i in found and pullback is not None:
+            for place, part in zip(parents, pullback(found[i]), strict=True):
+                found[place] = found[place] + part if place in found else part
+    return [found.get(i) for i in range(len(nodes))]
+""")
+right("backward", """
+import functools, operator
+
+def backward(nodes, gradient):
+    arrived = [[] for _ in nodes]
+    arrived[-1].append(gradient)
+    total = [None for _ in nodes]
+    for i, (parents, pullback) in list(enumerate(nodes))[::-1]:
+        if not arrived[i]:
+            continue
+        total[i] = functools.reduce(operator.add, arrived[i])
+        if pullback:
+            for p, g in zip(parents, pullback(total[i])):
+                arrived[p].append(g)
+    return total
+""")
+right("backward", """
+def add(a, b):
+    if a is None:
+        return b
+    return a + b
+
+def backward(nodes, gradient):
+    result = [None for _ in range(len(nodes) - 1)] + [gradient]
+    k = len(nodes) - 1
+    while k >= 0:
+        parents, pullback = nodes[k]
+        if result[k] is not None and pullback is not None:
+            parts = pullback(result[k])
+            for m in range(len(parents)):
+                result[parents[m]] = add(result[parents[m]], parts[m])
+        k -= 1
+    return result
+""")
+right("backward", """
+class Tape:
+    def __init__(self, nodes):
+        self.nodes, self.grad = nodes, {}
+
+    def receive(self, i, g):
+        self.grad[i] = np.add(self.grad[i], g) if i in self.grad else g
+
+    def run(self, gradient):
+        self.receive(len(self.nodes) - 1, gradient)
+        for i in range(len(self.nodes))[::-1]:
+            parents, pull = self.nodes[i]
+            if pull is not None and i in self.grad:
+                for p, g in zip(parents, pull(self.grad[i])):
+                    self.receive(p, g)
+        return [self.grad.get(i) for i in range(len(self.nodes))]
+
+def backward(nodes, gradient):
+    return Tape(nodes).run(gradient)
+""")
+wrong("backward", "the last gradient overwrites the others", r"overwr|accumul|add|sum|replac",
+      tape, "g if grads[p] is None else grads[p] + g", "g")
+wrong("backward", "walks from the front", r"revers|from the (last|end)|go backward|backwards|first to (the )?last",
+      tape, "reversed(range(len(nodes)))", "range(len(nodes))")
+wrong("backward", "adds in place to an array that others hold", r"in place|\+=|same array|copy", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+    grads[-1] = gradient
+    for i in range(len(nodes) - 1, -1, -1):
+        parents, pullback = nodes[i]
+        if pullback is None or grads[i] is None:
+            continue
+        for p, g in zip(parents, pullback(grads[i])):
+            if grads[p] is None:
+                grads[p] = g
+            else:
+                grads[p] += g
+    return grads
+""")
+wrong("backward", "a pullback for every path", r"once|more than|times|whole gradient|every path", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+    def go(i, g):
+        grads[i] = g if grads[i] is None else grads[i] + g
+        parents, pullback = nodes[i]
+        if pullback is not None:
+            for p, part in zip(parents, pullback(g)):
+                go(p, part)
+    go(len(nodes) - 1, gradient)
+    return grads
+""")
+wrong("backward", "calls pullbacks of nodes that no gradient reaches", r"no gradient|reach|is None|arriv",
+      tape, "pullback is None or grads[i] is None", "pullback is None")
+wrong("backward", "zero where no gradient arrives", r"\bNone\b",
+      tape, "[None] * len(nodes)", "[0.0] * len(nodes)", "g if grads[p] is None else ", "",
+      " or grads[i] is None", "")

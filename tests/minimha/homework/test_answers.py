@@ -1,0 +1,107 @@
+"""Right answers of every style pass; wrong ones are refused, and the message names the mistake."""
+
+import functools
+import linecache
+import re
+import sys
+import warnings
+
+import pytest
+from answers import RIGHT, WRONG, Answer
+
+from minimha import homework
+from minimha.homework.verdicts import FAILED, PASSED, Verdict
+
+NAMED = 0.55
+"""At least this share of the wrong answers gets a message that names the mistake; the aim is 0.85."""
+
+MISNAMED = 4
+"""At most this many messages name another mistake; the aim is 0."""
+
+NO_WORDS = re.compile(
+    r" *((called )?in .*line \d|where .* (has shape|is )"
+    r"|(worst entry|ratio) |(yours|expected|numeric) +[-\dn])"
+)
+"""Lines of a message that name no mistake: the student's own code, and figures."""
+
+LOOKS_LIKE = re.compile(r"looks like\s+(?!\s|none of)")
+
+
+def verdicts(answer: Answer) -> list[Verdict]:
+    """All verdicts on an answer, from a file that starts as the student's does."""
+    task = homework.course()[answer.task]
+    given = task.code().rpartition(f"def {answer.task}(")[0]
+    text = f"import numpy as np\n\n{given}{answer.text}"
+    path = f"/answers/{answer.task}.py"
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    file = {"__name__": answer.task, "__file__": path}
+    exec(compile(text, path, "exec", dont_inherit=True), file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(task.verdicts(file[answer.task]))
+
+
+@functools.cache
+def message(answer: Answer) -> str:
+    """What the student reads below the first check that fails; empty if none does."""
+    return next((v.message for v in verdicts(answer) if v.outcome == FAILED), "")
+
+
+def is_named(answer: Answer, said: str) -> bool:
+    """Whether the message has the words that name the mistake."""
+    words = " ".join(line for line in said.splitlines() if not NO_WORDS.match(line))
+    return bool(re.search(answer.words, " ".join(words.split()), re.IGNORECASE))
+
+
+def outcome(answer: Answer) -> str:
+    """named, unnamed, MISNAMED (as another mistake) or ACCEPTED."""
+    said = message(answer)
+    if not said:
+        return "ACCEPTED"
+    if is_named(answer, said):
+        return "named"
+    return "MISNAMED" if LOOKS_LIKE.search(said) else "unnamed"
+
+
+def table(answers: list[Answer]) -> list[str]:
+    """A line for each wrong answer."""
+    return [f"{outcome(a):<8} {a.task:<20} {a.mistake}" for a in answers]
+
+
+def spread(answers: list[Answer]) -> list:
+    """A parameter for each answer. The first to each task runs without --thorough too."""
+    first = {a.task: a for a in reversed(answers)}
+    return [
+        pytest.param(a, id=f"{a.task}-{i}", marks=[pytest.mark.thorough][a is first[a.task] :])
+        for i, a in enumerate(answers)
+    ]
+
+
+def test_every_task_has_answers():
+    tasks = list(homework.course())
+    assert len(RIGHT) >= 150
+    assert len(WRONG) >= 85
+    for answers in (RIGHT, WRONG):
+        assert all(sum(a.task == name for a in answers) >= 2 for name in tasks)
+
+
+@pytest.mark.parametrize("answer", spread(RIGHT))
+def test_a_right_answer_passes_every_check(answer):
+    refused = {v.check.name: v.message for v in verdicts(answer) if v.outcome != PASSED}
+    assert not refused, answer.text
+
+
+@pytest.mark.parametrize("answer", spread(WRONG))
+def test_a_wrong_answer_is_refused(answer):
+    assert message(answer), answer.text
+
+
+@pytest.mark.thorough
+def test_messages_name_the_mistakes(capsys):
+    rows = table(WRONG)
+    share = sum(row.startswith("named") for row in rows) / len(rows)
+    lines = ["", *rows, f"{share:.1%} of {len(rows)} wrong answers are named", ""]
+    with capsys.disabled():
+        sys.stdout.write("\n".join(lines))
+    assert share >= NAMED
+    assert sum(row.startswith("MISNAMED") for row in rows) <= MISNAMED
