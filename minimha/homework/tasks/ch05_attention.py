@@ -9,21 +9,21 @@ from ..task import task
 
 
 @task(chapter=5, difficulty=1, minutes=10, hints=(
-    "A product C = A Bᵀ has dA = dC B and dB = dCᵀ A; a number in front of it stays in front of "
-    "both gradients.",
-    "key.mT swaps the last two axes of key, however many stand before them; key.T reverses all "
-    "axes. The width is query.shape[-1], and width**0.5 is a Python number, which leaves float32 "
-    "as it is. np.sqrt(width) would turn it into float64.",
-    "The value is query @ key.mT / query.shape[-1] ** 0.5, the gradients are dy @ key and dy.mT @ "
-    "query, each over the same root.",
+    "For a product C = A Bᵀ the gradients are dA = dC B and dB = dCᵀ A. A constant factor of C is "
+    "a factor of both gradients.",
+    "key.mT swaps the last two axes of key, whatever comes before them; key.T reverses "
+    "all axes. The width is query.shape[-1]. width**0.5 is a Python number and keeps float32, but "
+    "np.sqrt(width) turns float32 into float64.",
+    "The value is query @ key.mT / query.shape[-1] ** 0.5. The gradients are dy @ key and dy.mT @ "
+    "query, both divided by the same root.",
 ))  # fmt: skip
 def scores(query, key):
-    """The scaled scores of all pairs of a query and a key, and their pullback.
+    """The scaled scores of every query with every key, and their pullback.
 
     query  (…, T, D)
     key    (…, S, D), with the same leading axes
-    Returns y (…, T, S) with y = Q Kᵀ / √D, and the function that takes dy (…, T, S) to a tuple with
-    two gradients, (dquery, dkey). What comes in as float32 goes out as float32.
+    Returns y (…, T, S) with y = Q Kᵀ / √D, and a function that takes dy (…, T, S) and returns a
+    tuple of two gradients, (dquery, dkey). For float32 inputs all results are float32.
     """
     # BEGIN SOLUTION: return y and its pullback
     root = query.shape[-1] ** 0.5
@@ -41,7 +41,7 @@ def the_scaled_product(yours, rng):
     expected, _ = scores(query, key)
     same(
         value_of(yours(query, key), "scores"), expected, "scores", "batch head query key",
-        advice="the width is 7 here, and √7 = 2.646",
+        advice="here D = 7, so √D = 2.646",
     )  # fmt: skip
 
 
@@ -64,21 +64,72 @@ def float32_stays_float32(yours, rng):
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
 
 
+scores.mistake(
+    "query.shape[-1] ** 0.5",
+    "1.0",
+    "the factor 1/√D is missing: divide Q Kᵀ by query.shape[-1] ** 0.5",
+)
+scores.mistake("query.shape[-1] ** 0.5", "query.shape[-1]", "Q Kᵀ is divided by D; divide by √D")
+scores.mistake(
+    "query.shape[-1] ** 0.5",
+    "query.shape[-2] ** 0.5",
+    "Q Kᵀ is divided by the root of T, the number of queries; divide by √D, the width of a query",
+)
+scores.mistake(
+    "query.shape[-1] ** 0.5",
+    "key.shape[-2] ** 0.5",
+    "Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the width of a key",
+)
+scores.mistake(
+    "query @ key.mT / root",
+    "query @ key.mT * root",
+    "Q Kᵀ is multiplied by √D; divide by it",
+)
+for _new in ("key", "key.T", "key.swapaxes(1, 2)", "key.transpose(0, 2, 1)"):
+    scores.mistake(
+        "key.mT",
+        _new,
+        "swap the last two axes of key and no others: key.mT does this for any number of axes",
+    )
+for _old, _new in (
+    ("dy.mT @ query", "dy @ query"),
+    ("dy.mT @ query", "dy.T @ query"),
+    ("dy @ key", "dy @ key.mT"),
+    ("dy @ key", "dy.mT @ key"),
+):
+    scores.mistake(
+        _old,
+        _new,
+        "for y = Q Kᵀ / √D the gradients are dquery = dy K / √D and dkey = dyᵀ Q / √D; write dy.mT "
+        "for dyᵀ",
+    )
+scores.mistake(
+    "return dy @ key / root, dy.mT @ query / root",
+    "return dy.mT @ query / root, dy @ key / root",
+    "the two gradients are in the wrong order: return dquery first, then dkey",
+)
+scores.mistake(
+    "return dy @ key / root, dy.mT @ query / root",
+    "return dy @ key, dy.mT @ query",
+    "the factor 1/√D of the scores is missing in both gradients",
+)
+
+
 @task(chapter=5, difficulty=2, minutes=15, hints=(
-    "Look at the section on the Jacobian: in words, what is subtracted from each dy before it is "
-    "multiplied by the weight?",
-    "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply that out for one row, then write it for all "
+    "Look at the section on the Jacobian: what is subtracted from each dy before it is multiplied "
+    "by y?",
+    "dx = Jᵀ dy with J = diag(y) − y yᵀ. Multiply this out for one row, then write it for all "
     "rows at once with keepdims=True.",
-    "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), as a tuple with one gradient.",
+    "y * (dy - (dy * y).sum(axis=-1, keepdims=True)), in a tuple with one gradient.",
 ))  # fmt: skip
 def softmax(x):
     """Softmax over the last axis, and its pullback.
 
     x  (…, S)
-    Returns y (…, S) with y = exp(x) / Σ exp(x), and the function that takes dy (…, S) to a tuple
-    with one gradient, (dx,). Large entries, such as 1000, must not overflow.
+    Returns y (…, S) with y = exp(x) / Σ exp(x), and a function that takes dy (…, S) and returns a
+    tuple with one gradient, (dx,). Large entries, such as 1000, must not overflow.
     """
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))  # real: checks send complex numbers
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))  # real: gradient checks use complex x
     y = e / e.sum(axis=-1, keepdims=True)
 
     def pullback(dy):
@@ -90,15 +141,15 @@ def softmax(x):
 
 
 @softmax.check
-def exp_over_its_row_sum(yours, rng):
+def each_row_is_exp_x_over_its_sum(yours, rng):
     x = rng.standard_normal((3, 5))
     expected, _ = softmax(x)
-    advice = "each row has a sum of its own, along the last axis"
+    advice = "divide each row by its own sum, along the last axis"
     same(value_of(yours(x), "softmax"), expected, axes="row column", advice=advice)
 
 
 @softmax.check(weight=2)
-def dx_matches_numeric_ones(yours, rng):
+def dx_matches_the_numeric_gradient(yours, rng):
     x = rng.standard_normal((2, 3, 5))
     gradcheck(yours, x, names=["x"], axes=["batch row column"])
     same(value_of(yours(x), "softmax"), softmax(x)[0], axes="batch row column")
@@ -115,23 +166,46 @@ def large_entries_do_not_overflow(yours, rng):
         same(pullback(dy)[0], pull(dy)[0], "dx", "row column", tolerance=1e-9)
 
 
+_ROW_SUM = "(dy * y).sum(axis=-1, keepdims=True)"
+softmax.mistake(
+    _ROW_SUM,
+    "(dy * y).sum(axis=-1)",
+    "the sum has lost its last axis, so it does not fit dy: keepdims=True keeps it",
+)
+softmax.mistake(
+    f"y * (dy - {_ROW_SUM})",
+    f"x * (dy - {_ROW_SUM})",
+    "dx = x · (dy − Σ dy · y): the factor is y, the output of softmax, not x",
+)
+softmax.mistake(
+    f"y * (dy - {_ROW_SUM})",
+    "y * (dy - (dy * x).sum(axis=-1, keepdims=True))",
+    "dx = y · (dy − Σ dy · x): dy is weighted by y, the output of softmax, not by x",
+)
+softmax.mistake(
+    f"y * (dy - {_ROW_SUM})",
+    f"y * {_ROW_SUM}",
+    "dx = y · Σ dy · y is only the part that is subtracted: dx = y · (dy − Σ dy · y)",
+)
+
+
 @task(chapter=5, difficulty=1, minutes=10, hints=(
-    "Three lines, one for each formula of the chapter's first section. Each intermediate goes "
-    "through tap as soon as it is there.",
-    "The scores are Q Kᵀ over the root of the width of a query. exp and the sum run over the last "
-    "axis, the keys, with keepdims=True; subtract the largest score of each row first.",
+    "Write three lines, one for each formula of the chapter's first section. Pass each "
+    "intermediate through tap as soon as you have it.",
+    "The scores are Q Kᵀ divided by the root of the width of a query. Take exp and the sum along "
+    "the last axis, the keys, with keepdims=True. Subtract the largest score of each row first.",
     'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5), then e = np.exp(scores - '
     'scores.max(axis=-1, keepdims=True)), weights = tap("weights", e / its sum), and weights @ '
     "value.",
 ))  # fmt: skip
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
-    """Attention: the output alone, with its steps by name.
+    """The forward pass of attention.
 
     query  (…, T, D)
     key    (…, S, D)
     value  (…, S, Dv), all with the same leading axes
-    tap    called as tap("scores", scores) and tap("weights", weights), both (…, T, S), with the
-           scaled scores and the weights; go on with what it returns
+    tap    call it with the scaled scores and with the weights, both (…, T, S), and continue with
+           what it returns: scores = tap("scores", scores), weights = tap("weights", weights)
     Returns out (…, T, Dv), softmax(Q Kᵀ / √D) V. Scores as large as 1000 must not overflow.
     """
     # BEGIN SOLUTION: return out
@@ -143,9 +217,9 @@ def attention_forward(query, key, value, *, tap=lambda name, x: x):
 
 
 @attention_forward.check
-def two_tokens_as_by_hand(yours, rng):
+def two_tokens_worked_by_hand(yours, rng):
     query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
-    advice = "for Q = (ln 3, 0), K = (1, 0), V = (8, 4) the chapter finds it by hand"
+    advice = "the chapter works this out by hand: Q = (ln 3, 0), K = (1, 0), V = (8, 4)"
     (out, found), (_, steps) = (recorded(f, query, key, value) for f in (yours, attention_forward))
     for name in steps.keys() & found.keys():
         same(found[name], steps[name], name, "query key", advice=advice)
@@ -153,7 +227,7 @@ def two_tokens_as_by_hand(yours, rng):
 
 
 @attention_forward.check(weight=2)
-def every_step(yours, rng):
+def each_step_of_the_forward(yours, rng):
     same_steps(yours, attention_forward, *_random_inputs(rng, 2, 3))
 
 
@@ -170,33 +244,109 @@ def large_scores_do_not_overflow(yours, rng):
     same(out, [[8.0], [6.0]], "out", "query width", advice="subtract each row's largest score")
 
 
+_SCORES = 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)'
+_EXP = "e = np.exp(scores - scores.max(axis=-1, keepdims=True))"
+_WEIGHTS = 'weights = tap("weights", e / e.sum(axis=-1, keepdims=True))'
+_UNSCALED = _SCORES.replace(" / query.shape[-1] ** 0.5", "")
+_STEPS = f"{_SCORES}\n    {_EXP}\n    {_WEIGHTS}"
+_ROOT = "query.shape[-1] ** 0.5"
+attention_forward.mistake(
+    _SCORES,
+    _UNSCALED,
+    "the factor 1/√D is missing: divide Q Kᵀ by query.shape[-1] ** 0.5",
+)
+for _new, _what in (
+    ("query.shape[-1]", "D"),
+    ("query.shape[-2] ** 0.5", "the root of the number of queries or keys"),
+    ("key.shape[-2] ** 0.5", "the root of the number of queries or keys"),
+    ("value.shape[-1] ** 0.5", "√Dv, the root of the width of a value"),
+):
+    attention_forward.mistake(
+        _ROOT,
+        _new,
+        f"Q Kᵀ is divided by {_what}; divide by √D, the root of the width of a query",
+    )
+attention_forward.mistake(
+    "query @ key.mT / query", "query @ key.mT * query", "Q Kᵀ is multiplied by √D; divide by it"
+)
+attention_forward.mistake(
+    _STEPS,
+    f"{_UNSCALED}\n    {_EXP}\n    {_WEIGHTS} / {_ROOT}",
+    "the weights are divided by √D, so their rows no longer sum to 1: divide the scores by √D, "
+    "before exp",
+)
+attention_forward.mistake(
+    _STEPS,
+    _STEPS.replace("axis=-1", "axis=-2"),
+    "softmax runs along the queries, so the columns sum to 1: run it along the keys, axis=-1",
+)
+attention_forward.mistake(
+    "e.sum(axis=-1, keepdims=True)",
+    "e.sum(axis=-2, keepdims=True)",
+    "the sum runs along the queries: the weights of each query must sum to 1, along axis=-1",
+)
+attention_forward.mistake(
+    "e.sum(axis=-1, keepdims=True)",
+    "e.sum()",
+    "e.sum() is the sum of the whole array; each row needs its own: axis=-1, keepdims=True",
+)
+for _old in ("e.sum(axis=-1, keepdims=True)", "scores.max(axis=-1, keepdims=True)"):
+    attention_forward.mistake(
+        _old,
+        _old.replace(", keepdims=True", ""),
+        f"{_old.split(',')[0]}) has lost its last axis, so it applies to columns instead of rows, "
+        "or does not fit: keepdims=True keeps that axis",
+    )
+attention_forward.mistake(
+    "scores.max(axis=-1, keepdims=True)",
+    "scores.max()",
+    "scores.max() is the largest score of all; in a row far below it, every exp is 0. Subtract the "
+    "largest score of each row",
+)
+attention_forward.mistake(
+    _EXP,
+    "e = scores",
+    "exp is missing: softmax divides the exponentials of the scores by their sum",
+)
+attention_forward.mistake(
+    _EXP,
+    "e = np.exp(scores)",
+    "exp of a large score overflows: subtract the largest score of each row before exp",
+)
+attention_forward.mistake(
+    "return weights @ value",
+    "return scores @ value",
+    "the output is computed from the scores; use the weights, softmax of the scores",
+)
+
+
 def softmax_rows(x):
     """Softmax over the last axis, without its pullback."""
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))  # real: checks send complex numbers
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))  # real: gradient checks use complex x
     return e / e.sum(axis=-1, keepdims=True)
 
 
 @task(chapter=5, difficulty=3, minutes=25, given=(softmax_rows,), hints=(
-    "Go through the three lines of the forward from last to first: out, weights, scores. Each "
-    "gives the gradients of what it was computed from.",
-    "A product C = A B has dA = dC Bᵀ and dB = Aᵀ dC; .mT swaps the last two axes. Softmax "
-    "subtracts from each dweights the sum Σ dweights · weights of its row, then multiplies by the "
-    "weight. The root divides what goes back to Q and to K, as it divides the scores.",
+    "Go through the three lines of the forward in reverse order: out, weights, scores. Each line "
+    "gives the gradients of the arrays on its right-hand side.",
+    "For C = A B the gradients are dA = dC Bᵀ and dB = Aᵀ dC; .mT swaps the last two axes. For "
+    "softmax, subtract from each dweights the sum Σ dweights · weights of its row, then multiply "
+    "by the weights. dquery and dkey are divided by the root, as the scores are.",
     "dvalue = weights.mT @ dout, dweights = dout @ value.mT, dscores = weights * (dweights - "
     "(dweights * weights).sum(axis=-1, keepdims=True)), dquery = dscores @ key / root, dkey = "
     "dscores.mT @ query / root.",
 ))  # fmt: skip
 def attention(query, key, value, *, tap=lambda name, x: x):
-    """Attention, and its backward by hand.
+    """Attention, with its backward pass by hand.
 
     query  (…, T, D)
     key    (…, S, D)
     value  (…, S, Dv), all with the same leading axes
     tap    called with the name and the value of each intermediate
-    Returns out (…, T, Dv), softmax(Q Kᵀ / √D) V, and the function that takes dout (…, T, Dv) to
-    (dquery, dkey, dvalue, steps). steps has the gradients of the intermediates by name,
-    {"weights": dweights, "scores": dscores}, so that the check can say which step is wrong.
-    What comes in as float32 goes out as float32.
+    Returns out (…, T, Dv), softmax(Q Kᵀ / √D) V, and a function that takes dout (…, T, Dv) and
+    returns (dquery, dkey, dvalue, steps). steps is a dictionary with the gradients of the
+    intermediates, {"weights": dweights, "scores": dscores}, which lets the check find the step
+    that is wrong. For float32 inputs all results are float32.
     """
     root = query.shape[-1] ** 0.5
     scores = tap("scores", query @ key.mT / root)
@@ -204,7 +354,7 @@ def attention(query, key, value, *, tap=lambda name, x: x):
     out = weights @ value
 
     def pullback(dout):
-        # BEGIN SOLUTION: return dquery, dkey, dvalue, and the dictionary of the steps
+        # BEGIN SOLUTION: return dquery, dkey, dvalue and the dictionary
         dvalue = weights.mT @ dout
         dweights = dout @ value.mT
         dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
@@ -217,7 +367,7 @@ def attention(query, key, value, *, tap=lambda name, x: x):
 
 
 @attention.check(weight=3)
-def each_gradient_matches_numeric_ones(yours, rng):
+def each_gradient_matches_the_numeric_one(yours, rng):
     axes = {"query": "batch head query width"}
     axes |= dict.fromkeys(["key", "value"], "batch head key width")
     axes |= dict.fromkeys(["scores", "weights"], "batch head query key")
@@ -227,7 +377,7 @@ def each_gradient_matches_numeric_ones(yours, rng):
 
 
 @attention.check
-def the_steps_are_told_by_name(yours, rng):
+def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
     inputs, dout = _random_inputs(rng, 2), rng.standard_normal((2, 3, 4))
     *_, expected = attention(*inputs)[1](dout)
     *_, steps = yours(*inputs)[1](dout)
@@ -235,12 +385,60 @@ def the_steps_are_told_by_name(yours, rng):
 
 
 @attention.check
-def float32_gives_float32(yours, rng):
+def float32_stays_float32_in_each_gradient(yours, rng):
     inputs = [x.astype("float32") for x in _random_inputs(rng, 2)]
     out, pullback = yours(*inputs)
     same(out, attention(*inputs)[0], "out", tolerance=1e-5)
     *gradients, _ = pullback(rng.standard_normal(out.shape).astype("float32"))
     _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
+
+
+attention.mistake(
+    "        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))\n"
+    "        dquery = dscores @ key / root\n"
+    "        dkey = dscores.mT @ query / root\n",
+    "        dscores = (dweights - (dweights * weights).sum(axis=-1, keepdims=True)) / root\n"
+    "        dscores *= weights\n"
+    "        dquery = dscores @ key\n"
+    "        dkey = dscores.mT @ query\n",
+    "dscores is divided by √D. These are the gradients of the scaled scores: divide in the next "
+    "step, in dquery and dkey",
+)
+attention.mistake(
+    "dscores @ key / root\n        dkey = dscores.mT @ query / root",
+    "dscores @ key\n        dkey = dscores.mT @ query",
+    "the factor 1/√D of the scores is missing in dquery and dkey",
+)
+attention.mistake(
+    "(dweights * weights).sum(axis=-1, keepdims=True)",
+    "(dweights * weights).sum(axis=-1)",
+    "the row sum in dscores has lost its last axis, so it does not fit: keepdims=True keeps it",
+)
+for _old, _new in (
+    ("dout @ value.mT", "dout @ value"),
+    ("weights.mT @ dout", "weights @ dout"),
+    ("dscores @ key", "dscores.mT @ key"),
+    ("dscores @ key", "dscores @ key.mT"),
+    ("dscores.mT @ query", "dscores @ query"),
+):
+    attention.mistake(
+        _old,
+        _new,
+        "two matrices do not fit. out = weights V gives dweights = dout Vᵀ and dvalue = weightsᵀ "
+        "dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey = dscoresᵀ Q / √D",
+    )
+for _transposed in ("value.T", "value.swapaxes(1, 2)", "value.transpose(0, 2, 1)"):
+    attention.mistake(
+        "value.mT",
+        _transposed,
+        "the wrong axes are swapped: .mT swaps the last two, whatever comes before them",
+    )
+for _array in ("weights", "dscores"):
+    attention.mistake(
+        f"{_array}.mT",
+        f"{_array}.T",
+        ".T reverses all axes, the batch as well: .mT swaps only the last two",
+    )
 
 
 _NAMES = ["query", "key", "value"]
@@ -255,6 +453,6 @@ def _same_dtypes(arrays):
     for name, x in arrays.items():
         if x.dtype != np.float32:
             raise AssertionError(
-                f"the inputs are float32, and {name} is {x.dtype}. np.sqrt(8) is a NumPy float64;\n"
-                "8**0.5 is a Python number, which leaves the array's dtype as it is"
+                f"the inputs are float32, but {name} is {x.dtype}. np.sqrt(8) is a NumPy float64;\n"
+                "8**0.5 is a Python number, which keeps the dtype of the array"
             )
