@@ -384,7 +384,7 @@ def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
     code, shown = in_pytest("--homework", str(file), "--import-mode=importlib")
     assert code == pytest.ExitCode.TESTS_FAILED
     assert re.search(
-        r"_ test_homework\[softmax: dx matches numeric ones\] _+\nsoftmax: the gradient of x is wrong\n",
+        r"_ test_homework\[softmax: dx matches the numeric gradient\] _+\nsoftmax: the gradient of x is wrong\n",
         shown,
     )
     assert "def test_homework" not in shown

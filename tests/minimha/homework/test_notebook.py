@@ -148,7 +148,7 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     nbclient.NotebookClient(chapter, timeout=60, resources=resources).execute()
     _, loop, odd, table = [cell.outputs[0] if cell.outputs else None for cell in chapter.cells]
     assert loop["text"] == (
-        "wrong  softmax: exp over its row sum\n"
+        "wrong  softmax: each row is exp x over its sum\n"
         "TimeoutError: stopped after 0.3 seconds: is there an endless loop?\n"
         "  in softmax, line 2: while True: pass\n"
         '\nfor a hint: mh.homework.hint("softmax")\n'
