@@ -220,7 +220,9 @@ def attention_forward(query, key, value, *, tap=lambda name, x: x):
 def two_tokens_worked_by_hand(yours, rng):
     query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
     advice = "the chapter works this out by hand: Q = (ln 3, 0), K = (1, 0), V = (8, 4)"
-    (out, found), (_, steps) = (recorded(f, query, key, value) for f in (yours, attention_forward))
+    with np.errstate(all="ignore"):
+        out, found = recorded(yours, query, key, value)
+    _, steps = recorded(attention_forward, query, key, value)
     for name in steps.keys() & found.keys():
         same(found[name], steps[name], name, "query key", advice=advice)
     same(out, [[7.0], [6.0]], "out", "query width", advice=advice)
