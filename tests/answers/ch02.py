@@ -55,7 +55,7 @@ wrong("multiply", "the factors are exchanged", r"swap|exchang|interchang|order|o
       product, "dy * b", "dy * A", "dy * a", "dy * b", "dy * A", "dy * a")
 wrong("multiply", "copies are not summed", r"broadcast|copies|copied",
       product, "unbroadcast(dy * b, a.shape)", "dy * b", "unbroadcast(dy * a, b.shape)", "dy * a")
-wrong("multiply", "without the gradient that comes in", r"chain|times dy|without dy|ignor|multipl|\* dy",
+wrong("multiply", "without the gradient that comes in", r"chain|times dy|(without|lacks?|factor|depends? on) dy|ignor|whatever|multiply by|dy is missing",
       product, "dy * b", "b + 0 * dy", "dy * a", "a + 0 * dy")
 wrong("multiply", "works in dy", r"in place",
       product, "unbroadcast(dy * a, b.shape)", "unbroadcast(np.multiply(dy, a, out=dy), b.shape)")

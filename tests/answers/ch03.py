@@ -171,7 +171,7 @@ def gradient_error(f, x, c):
         return np.nan
     return np.sqrt((d**2).max()) / np.sqrt((n**2).max())
 """)
-wrong("gradient_error", "relative in each entry", r"each entry|per entry|entry by entry|every entry|whichever entr",
+wrong("gradient_error", "relative in each entry", r"each entry|per entry|entry by entry|every entry|whichever entr|own entry",
       compare, "np.abs(yours - numeric).max() / np.abs(numeric).max()",
       "np.abs((yours - numeric) / numeric).max()")
 wrong("gradient_error", "NaN is skipped", r"NaN",

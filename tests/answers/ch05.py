@@ -284,7 +284,7 @@ def attention(query, key, value, *, tap=lambda name, x: x):
 wrong("attention", "√D missing in dquery and dkey", ROOT,
       whole, "dscores @ key / root", "dscores @ key", "dscores.mT @ query / root", "dscores.mT @ query")
 wrong("attention", "√D missing in dkey alone", ROOT, whole, "dscores.mT @ query / root", "dscores.mT @ query")
-wrong("attention", "no √D in the forward", ROOT, whole, "query @ key.mT / root", "query @ key.mT")
+wrong("attention", "no √D in the forward", r"forward|scores (are|is) not|scores lack|missing from the scores", whole, "query @ key.mT / root", "query @ key.mT")
 wrong("attention", "the plain mean in the backward of softmax", MEAN,
       whole, "(dweights * weights).sum(", "dweights.mean(")
 wrong("attention", "nothing subtracted in the backward of softmax", r"subtract|Σ|weighted|mean|sum",

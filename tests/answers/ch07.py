@@ -57,7 +57,7 @@ def merge_heads(x):
     y = np.moveaxis(x, -3, -1).reshape(*front, T, D * H)
     return y, lambda dy: (np.moveaxis(dy.reshape(*front, T, D, H), -1, -3),)
 """)
-wrong("merge_heads", "PyTorch's contiguous and view", r"reshape|contiguous",
+wrong("merge_heads", "PyTorch's contiguous and view", r"reshape|ascontiguous",
       merged, ".swapaxes(-3, -2).reshape(*front, T, H * D)", ".swapaxes(-3, -2).contiguous().view(*front, T, H * D)")
 wrong("merge_heads", "the mean over the heads", r"mean|average|side by side", """
 def merge_heads(x):
