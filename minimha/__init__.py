@@ -84,7 +84,7 @@ _ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures"}
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Load a room that few programs need when it is first used."""
+    """Load a rarely needed subpackage on first use."""
     if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

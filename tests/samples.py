@@ -569,7 +569,7 @@ RECORDS = [
         Refused(ValueError, "width = 7 must be even.*; width=6 leaves", (T, DV)),
         Refused(ValueError, "from 2 to D = 6", (T, D), width=8),
         Refused(TypeError, "width must be an integer, not 2.0", (T, D), width=2.0),
-        Refused(ValueError, r"two axes at least, \(…, T, D\)", (D,)),
+        Refused(ValueError, r"at least two axes, \(…, T, D\)", (D,)),
         Refused(TypeError, "x must be an array of floating-point numbers", ORDER),
         Refused(ValueError, "base must be a positive number", (T, D), base=0.0),
         Refused(TypeError, "offset must be an integer, not 0.5", (T, D), offset=0.5),

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """IMPLEMENTATIONS, all by name: looking at them loads the kernels."""
+    """`IMPLEMENTATIONS`, by name; reading it loads the kernels."""
     if name == "IMPLEMENTATIONS":
         return implementations()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

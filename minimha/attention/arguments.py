@@ -17,7 +17,7 @@ from ..functional import check_probability, draw
 
 
 class Arguments(NamedTuple):
-    """What every implementation of attention computes with. The first seven have gradients."""
+    """The arguments of every implementation of attention. The first seven have gradients."""
 
     query: Any  # (…, H, T, D)
     key: Any  # (…, G, S, D)
@@ -34,12 +34,12 @@ class Arguments(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """The seven that have gradients."""
+        """The seven arguments that have gradients."""
         return self[:7]
 
     @property
     def arrays(self) -> Arguments:
-        """The same without Tensors."""
+        """The same arguments as arrays, without Tensors."""
         return Arguments._make((*map(array_of, self.inputs), *self[7:]))
 
     @property
@@ -48,7 +48,7 @@ class Arguments(NamedTuple):
         return (*self.query.shape[:-1], self.key.shape[-2])
 
     def resolved_mask(self) -> Array | None:
-        """The mask as a boolean array; the query must be one, too."""
+        """The mask as a boolean array; the query must be an array, too."""
         if isinstance(self.mask, masks.Mask):
             return self.mask.array(self.shape, like=self.query)
         return self.mask
@@ -71,7 +71,9 @@ def arguments(
     """The arguments of `scaled_dot_product_attention`, checked, with keep drawn from rng."""
     if keep is not None:
         if dropout == 0:
-            raise ValueError("keep is given and dropout is 0: say the dropout of that draw as well")
+            raise ValueError(
+                "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
+            )
         keep = array_of(keep)
     x = Arguments(query, key, value, bias, sink, scale, softcap, None, keep, dropout)
     check(x)
@@ -152,7 +154,7 @@ def check(x: Arguments) -> None:
     shapes = {name: tuple(a.shape) for name, a in zip(_NAMES, arrays[:3], strict=False)}
     for name, shape in shapes.items():
         if len(shape) < 2:
-            raise ValueError(f"{name} has shape {shape}: it needs two axes at least")
+            raise ValueError(f"{name} has shape {shape}: it needs at least two axes")
     if why := _mismatch(*shapes.values()):
         raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
     for name, a in (("mask", x.mask), ("keep", x.keep)):
@@ -199,7 +201,7 @@ def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str
 
 
 def _check_input(name: str, x: Any, query: Array) -> None:
-    """Raise unless x is an array like query, or a number where that may be."""
+    """Raise unless x is an array like query, or a number where one is allowed."""
     if x is not query and type(x) is type(query) and x.dtype is query.dtype:
         return  # query has passed
     if name in ("scale", "softcap") and isinstance(x, Number):
@@ -207,7 +209,7 @@ def _check_input(name: str, x: Any, query: Array) -> None:
             raise ValueError(f"{name} = {x!r}: a number is required")
         if name == "softcap" and not (isinstance(x, Real) and 0 < float(x) < math.inf):
             raise ValueError(
-                f"softcap = {x!r}: a positive, finite number is required; for no cap leave it out"
+                f"softcap = {x!r}: a positive, finite number is required; omit it for no cap"
             )
         return
     if not backend.is_array(x):
@@ -225,7 +227,7 @@ def _check_library(name: str, x: Array, query: Array) -> None:
     ):
         name = name.partition(" ")[0]
         raise TypeError(
-            f"query is {_described(query)}, {name} is {_described(x)}: convert one, nothing is "
+            f"query is {_described(query)}, {name} is {_described(x)}: convert one; nothing is "
             "converted silently"
         )
 

@@ -6,13 +6,13 @@
 "loop"         one head at a time in a Python loop, `attention_loop`
 "reference"    batched matmuls over all heads, `attention`
 "fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
-"tiled"        in compiled tiles that multiply by BLAS: no array of T × S entries
-"microkernel"  in compiled tiles that multiply in the registers of the CPU
+"tiled"        in compiled tiles, with products by BLAS; no array has T × S entries
+"microkernel"  in compiled tiles, with products in the registers of the CPU
 "auto"         the one that an enclosing `implementation` or the environment variable
                MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
 
-Each name stands for its counterpart in the library of the arrays. Where there is none, or it does
-not support the arguments, the reference computes; `explain_dispatch` says so.
+Where an implementation does not exist for the library of the arrays, or does not support the
+arguments, the reference computes instead; `explain_dispatch` says so.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .loop import attention_loop
 from .reference import attention
 
 PROVIDERS: list[str] = []
-"""Names of the modules that register kernels, imported when a kernel is first asked for."""
+"""Names of the modules that register kernels; imported when a kernel is first needed."""
 
 _implementations: dict[str, Any] = {"loop": attention_loop, "reference": attention}
 _obstacles: dict[str, Callable[[Arguments, bool], str | None]] = {}
 
 
 def register(name: str, operation: Any, obstacle: Callable[[Arguments, bool], str | None]) -> None:
-    """Make an operation, as `attention_operation` makes them, the implementation of this name.
+    """Register an operation made by `attention_operation` as the implementation of this name.
 
     obstacle  from the arguments and whether "auto" chooses: why this implementation cannot compute
               them, or is not worth choosing; None if it is fine
@@ -47,7 +47,7 @@ def register(name: str, operation: Any, obstacle: Callable[[Arguments, bool], st
 
 @functools.cache
 def implementations() -> dict[str, Any]:
-    """All of them by name, with those of the providers."""
+    """All implementations by name, including those of the providers."""
     for provider in PROVIDERS:
         importlib.import_module(provider)
     return _implementations
@@ -78,7 +78,7 @@ def implementation(name: str) -> Iterator[None]:
 
 
 class Dispatch(NamedTuple):
-    """Which implementation computes, and what speaks for or against each."""
+    """The implementation chosen, and the reasons for or against each."""
 
     implementation: str
     reasons: dict[str, str]
@@ -90,12 +90,12 @@ class Dispatch(NamedTuple):
 
 
 def choose(name: str, x: Arguments) -> Any:
-    """The operation that computes these arguments if this name is asked for."""
+    """The operation that handles these arguments when this name is requested."""
     return _implementations[decide(name, x).implementation]
 
 
 def decide(name: str, x: Arguments) -> Dispatch:
-    """Which implementation computes these arguments, and why, if this name is asked for.
+    """Which implementation handles these arguments when this name is requested, and why.
 
     Raises ValueError for a name that is neither among `IMPLEMENTATIONS` nor "auto".
     """
@@ -140,7 +140,7 @@ _SLOWER = {
 
 
 def _too_small(x: Arguments) -> str | None:
-    """Why a kernel would not pay, or None."""
+    """Why a kernel would not be faster, or None."""
     q, v = x.query.shape, x.value.shape
     if math.prod(x.shape) * (q[-1] + v[-1]) < _ENOUGH:
         return "so few numbers that a kernel would not pay"

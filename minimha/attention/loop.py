@@ -1,4 +1,4 @@
-"""Attention one head at a time, in a Python loop: the picture of the paper, and slow."""
+"""Attention one head at a time, in a Python loop: as the paper draws it, and slow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .reference import attention
 
 @attention_operation
 def attention_loop(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
-    """`attention`, head by head: arguments, values and pullback are the same.
+    """`attention`, head by head, with the same arguments, values and pullback.
 
-    The gradient of what heads share, such as the key of a group, is the sum over those heads.
+    If heads share an input, such as the key of a group, its gradient is the sum over these heads.
     """
     query, key, value = x[:3]
     lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
@@ -66,7 +66,7 @@ def _joined(parts: Sequence[Array | None], lead: tuple[int, ...]) -> Array | Non
 
 
 def _per_head(x: Array, query: Array) -> Array:
-    """(…, G, S, N) -> (…, H, S, N): each key head as often as query heads read it."""
+    """(…, G, S, N) -> (…, H, S, N): each key head, repeated for every query head that reads it."""
     if x.shape[:-2] == query.shape[:-2]:
         return x
     return namespace(x).repeat(x, query.shape[-3] // x.shape[-3], axis=-3)

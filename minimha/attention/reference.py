@@ -41,8 +41,8 @@ def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arra
     from the bottom up. With a sink, softmax is `sink_softmax`.
 
     Shapes as in `scaled_dot_product_attention`; mask is a boolean array or one of `minimha.masks`,
-    scale and softcap broadcast to the scores. A pair that mask or a bias of −∞ hides adds nothing
-    anywhere, even if it is NaN. With return_weights=False out is the only value.
+    scale and softcap broadcast to the scores. A pair that the mask or a bias of −∞ hides
+    contributes nothing, even if it is NaN. With return_weights=False out is the only value.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)
@@ -114,7 +114,7 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
 
 
 def _dropped(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
-    """The weights after dropout, the same without a keep."""
+    """The weights after dropout; unchanged without a keep."""
     if keep is None:
         return weights, lambda dy: dy
     dropped, pull = dropout.with_pullback(weights, keep, p=p)
@@ -138,7 +138,7 @@ def pair_scores(
 ) -> tuple[Array, Pullback]:
     """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
 
-    What mask, a boolean array, hides adds nothing to the gradients, and is finite in y.
+    A pair that the boolean mask hides contributes nothing to the gradients, and is finite in y.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
@@ -159,7 +159,7 @@ def weighted_sum(
 
         dweights = dy Vᵀ,  dV = weightsᵀ dy
 
-    What mask, a boolean array, hides has weight 0 and adds nothing, even if it is NaN.
+    A pair that the boolean mask hides has weight 0 and contributes nothing, even if it is NaN.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:

@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     return_weights: bool | str = False,
     implementation: str = "auto",
 ) -> Any:
-    """softmax(scale · Q Kᵀ + bias) V: each query gets a weighted mean of the values.
+    """softmax(scale · Q Kᵀ + bias) V: each query receives a weighted mean of the values.
 
     query    (…, H, T, D)
     key      (…, G, S, D); query head h reads key and value head h // (H // G)
@@ -39,7 +39,8 @@ def scaled_dot_product_attention(
     bias     broadcasts to (…, H, T, S), is added to the scores; an entry of −∞ counts as masked
     scale    1/√D by default, so that scores of independent entries of variance 1 have variance 1
     softcap  limits the scaled scores to softcap · tanh(scores / softcap), before the bias is added
-    sink     broadcasts to (…, H): a logit for each head that takes weight and has no value
+    sink     broadcasts to (…, H): a logit for each head that takes part in the softmax but has no
+    value
     dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
     rng      the generator that draws which weights are kept
     keep     broadcasts to (…, H, T, S), boolean: replays such a draw
@@ -51,8 +52,8 @@ def scaled_dot_product_attention(
     Returns the output (…, H, T, Dv), and the weights if asked for: arrays for arrays, Tensors if
     any argument is one. Gradients flow to query, key, value and bias, and to scale, softcap and
     sink where these are Tensors, by the formulas of `attention.attention`. A query that may attend
-    to nothing has the output 0, weights 0 and gradients 0. What is hidden has no influence, even
-    if it is NaN or infinite.
+    to no key has the output 0, weights 0 and gradients 0. Hidden keys and values have no influence,
+    even if they are NaN or infinite.
 
     Raises ValueError for shapes that do not match, TypeError for wrong dtypes and for masks that
     are not boolean; each error names the argument and what is required.
@@ -76,9 +77,9 @@ def explain_dispatch(
 ) -> Dispatch:
     """Which implementation computes this call of `scaled_dot_product_attention`, and why.
 
-    The arguments and errors are those of that function; nothing is computed, nor drawn from rng.
-    The result prints as a table: what computes, then the reason for or against each implementation
-    that was considered, which `reasons` has by name.
+    The arguments and errors are those of that function; it computes nothing and draws nothing from
+    rng. The result prints as a table: the implementation chosen, then the reason for or against
+    each one considered. `reasons` has the reasons by name.
     """
     p = 0.0
     if kwargs.get("keep") is None:

@@ -1,4 +1,4 @@
-"""Attention with every step to look at, composed by the tape instead of by hand."""
+"""Attention with all intermediates, differentiated by the tape instead of by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reference import pair_scores, visible_pairs, weighted_sum
 class Steps(dict[str, Any]):
     """The intermediates of attention by name, in order: steps["weights"], steps.weights.
 
-    `gradients` has their gradients by the same names, once backward() has run.
+    After backward(), `gradients` has their gradients under the same names.
     """
 
     def __init__(self) -> None:
@@ -38,21 +38,21 @@ class Steps(dict[str, Any]):
 def attention_steps(
     *args: Any, tap: Callable[[str, Any], Any] = lambda _, x: x, **kwargs: Any
 ) -> Steps:
-    """`scaled_dot_product_attention`, all of it by name: a `Steps` of
+    """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
 
         raw      Q Kᵀ                                    (…, H, T, S), and so all but the last
         scaled   scale · raw
         capped   softcap · tanh(scaled / softcap)        with a softcap
         biased   capped + bias                           with a bias
-        scores   biased, −∞ where it is hidden
+        scores   biased, −∞ where hidden
         weights  softmax(scores), with the sink
         keep     what dropout keeps, boolean             with dropout
         dropped  keep · weights / (1 − dropout)          with dropout
         out      dropped V                               (…, H, T, Dv)
 
-    Arguments, errors and the last step are those of `scaled_dot_product_attention`, and so are the
-    gradients, which the tape finds here. Where raw, scaled or capped is not finite for a hidden
-    pair, it is replaced by a finite number.
+    Arguments, errors, the output and the gradients are those of `scaled_dot_product_attention`;
+    here the tape computes the gradients. Where raw, scaled or capped is not finite for a hidden
+    pair, a finite number replaces it.
 
     tap  called with the name and the value of each step that has a gradient; its result replaces
          the value

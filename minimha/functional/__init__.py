@@ -1,4 +1,4 @@
-"""What neural networks add to the engine's operations, each with its hand-derived pullback."""
+"""The operations of neural networks that the engine lacks, each with its hand-derived pullback."""
 
 from . import acceleration
 from .checks import check_probability, integer

@@ -1,7 +1,7 @@
-"""Kernels: other implementations of an operation, which answer where they are faster.
+"""Kernels: other implementations of an operation, used where they are faster.
 
-Nothing here knows a kernel. A provider, a module named in `PROVIDERS`, registers its kernels when
-it is imported, and that happens at the first call for which a kernel would pay.
+This module knows no particular kernel. A provider, a module named in `PROVIDERS`, registers its
+kernels when it is imported, which happens at the first call that would benefit from one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from minimha_autograd.backend import HostArray
 in_force = contextvars.ContextVar(
     "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
 )
-"""The name given to the enclosing `minimha.implementation`, or else by the environment."""
+"""The name set by the enclosing `minimha.implementation`, or else by the environment."""
 
 COMPILED = frozenset({"fused", "tiled", "microkernel"})
 """The implementations that use kernels for arrays of every size."""
 
 ENOUGH = 2**14
-"""Number of entries from which a kernel pays; "auto" leaves smaller arrays to the reference."""
+"""Number of entries above which a kernel is faster; below it "auto" uses the reference."""
 
 PROVIDERS: list[str] = []
 """Names of the modules that register kernels."""
@@ -44,10 +44,10 @@ def register(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def accelerated(
     function: Callable[..., Any] | None = None, *, size: Callable[..., int] | None = None
 ) -> Any:
-    """Let the kernel registered under the function's name answer for NumPy arrays.
+    """Use the kernel registered under the function's name for NumPy arrays.
 
-    The function itself answers when there is no kernel, when the kernel returns None, and for small
-    arrays unless a compiled implementation is in force. It is the reference and raises all errors.
+    The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
+    for small arrays unless a compiled implementation was requested. It raises all errors.
 
     size  number of entries of the value, computed from the arguments; by default the size of the
           first argument
@@ -67,7 +67,7 @@ def accelerated(
 
 
 def kernel(name: str, size: int) -> Callable[..., Any] | None:
-    """The kernel registered under this name; None if there is none, or too few entries for it."""
+    """The kernel registered under this name; None if there is none or the array is too small."""
     wanted = in_force.get()
     if size >= ENOUGH if wanted == "auto" else wanted in COMPILED:
         _load()

@@ -16,7 +16,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     """y = mean of −log softmax(logits)[target], in nats.   dlogits = dy · (softmax − one-hot) / N.
 
     logits (…, C), targets (…) integers from 0 to C − 1; N is the number of targets.
-    Raises ValueError for shapes that do not fit or a target out of range, TypeError for targets
+    Raises ValueError for shapes that do not match or a target out of range, TypeError for targets
     that are not integers.
     """
     xp = namespace(logits)

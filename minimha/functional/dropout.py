@@ -1,4 +1,4 @@
-"""Dropout: entries set to zero at random, the others enlarged so that the mean stays."""
+"""Dropout: entries set to zero at random, the others scaled up to preserve the mean."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .checks import check_probability
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:
-    """Drop each entry of x with probability p: `dropout` with keep drawn here, or a draw replayed.
+    """Drop each entry of x with probability p: `dropout` with a keep that is drawn here or given.
 
     p     from 0 to 1; without a keep, 0 returns x itself and draws nothing
-    rng   the generator to draw from. A draw is made on the host, of the shape of x, so that a seed
-          gives the same for every library
-    keep  a draw to replay: boolean, broadcasts to x; rng is then left alone. One is made by
+    rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
+          seed gives the same result for every library
+    keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. Make one with
           `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
     Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError for an rng
-    that is no generator: a seed would drop the same entries in every call.
+    that is not a generator: a seed would drop the same entries in every call.
     """
     like = array_of(x)
     if not backend.is_array(like):
@@ -34,9 +34,9 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
 def draw(
     p: float, rng: backend.Generator | None, shape: tuple[int, ...], *, like: Array, name: str
 ) -> Array | None:
-    """What dropout with probability p keeps of an array; None, and nothing drawn, for p = 0.
+    """The keep of dropout with probability p; for p = 0 None, without drawing anything.
 
-    Raises as `drop` does; name is that of p in the messages.
+    Raises as `drop` does; name is what messages call p.
     """
     check_probability(p, name)
     if p == 0:
@@ -44,11 +44,11 @@ def draw(
     if rng is None:
         raise ValueError(
             f"{name} = {p} needs rng, a numpy.random.Generator to draw from, or keep, a draw "
-            "to replay: nothing is drawn from global state"
+            "to replay: minimha never draws from global state"
         )
     if not backend.is_generator(rng):
         raise TypeError(
-            f"{name} = {p}: rng must be a generator, not {rng!r}: make one, once, by "
+            f"{name} = {p}: rng must be a generator, not {rng!r}: create one with "
             "numpy.random.default_rng(seed); a seed would drop the same entries in every call"
         )
     return backend.bernoulli(rng, shape, 1 - p, like=like)
@@ -60,7 +60,8 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """y = keep · x / (1 − p).   dx = keep · dy / (1 − p).   Both are 0 where p = 1.
 
     x (…), keep boolean and broadcasting to x, p from 0 to 1: the probability with which keep was
-    drawn False, so that over all draws the mean of y is x. What is dropped is 0, a NaN too.
+    drawn False, so that the mean of y over all draws is x. A dropped entry is 0, even if it was
+    NaN.
 
     Raises TypeError unless keep is boolean, ValueError for a shape that does not broadcast to x
     and for p outside [0, 1].

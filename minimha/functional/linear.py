@@ -11,7 +11,7 @@ from .acceleration import accelerated
 
 
 def _entries(x: Array, w: Array, b: Array | None = None) -> int:
-    """The entries of y; 0 if x has so few rows or columns that a copy of w does not pay."""
+    """The number of entries of y; 0 if x has too few rows or columns to be worth copying w."""
     rows = math.prod(x.shape[:-1])
     return rows * math.prod(w.shape[-1:]) if rows >= 64 and x.shape[-1] >= 32 else 0
 
@@ -24,7 +24,7 @@ def linear(
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N).
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not match.
     """
     same = x.ndim and w.ndim == 2 and x.shape[-1] == w.shape[0]
     if not same or (b is not None and b.shape != w.shape[1:]):

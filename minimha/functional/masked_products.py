@@ -1,7 +1,7 @@
-"""Products over pairs of a query and a key, in which a hidden pair adds nothing: not even 0 · NaN.
+"""Products over pairs of a query and a key. Hidden pairs contribute nothing, not even 0 · NaN.
 
-Weights are exactly 0 where a pair is hidden, so plain products are right as long as all entries are
-finite. Only where some are not does the hidden pair have to be left out by name.
+The weight of a hidden pair is exactly 0, so plain products are right as long as all entries are
+finite. Only if some are not do we have to leave out the hidden pairs explicitly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_finite(x: Array) -> bool:
 
 
 def hide(x: Array, visible: Array | None) -> Array:
-    """x with zeros in place of what is hidden."""
+    """x with zeros in the hidden places."""
     xp = namespace(x)
     return x if visible is None else xp.where(visible, x, xp.zeros_like(x))
 
@@ -34,10 +34,10 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
 
 
 def products(a: Array, b: Array, visible: Array | None) -> Array:
-    """a bᵀ, the product of every row of a with every row of b; a hidden one is finite.
+    """a bᵀ, the products of all rows of a and all rows of b; hidden ones are finite.
 
-    a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Row h of the
-    heads of a meets row h // (H // G) of those of b.
+    a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
+    a is multiplied by head h // (H // G) of b.
     """
     xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
     if visible is not None and not (is_finite(a) and is_finite(b)):
@@ -47,7 +47,7 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
 
 
 def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
-    """weights · b: for every query the sum of the rows of b, each times its weight.
+    """weights · b: for every query, the weighted sum of the rows of b.
 
     weights (…, H, T, S), 0 where hidden; b (…, G, S, N); the result (…, H, T, N).
     """
@@ -60,7 +60,7 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
 
 
 def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
-    """weightsᵀ · a: for every key the sum of the rows of a of all queries that share it.
+    """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that read it.
 
     weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), G being that of
     like (…, G, S, _).
@@ -74,8 +74,8 @@ def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Arr
 
 
 def _folded(x: Array, like: Array) -> Array:
-    """(…, H, T, N) as (…, G, H/G · T, N): the query heads of one key head are one head with more
-    queries, so that grouped heads need no products of their own."""
+    """(…, H, T, N) as (…, G, H/G · T, N): the query heads of one key head become one head with
+    more queries, so that grouped heads need no separate products."""
     if x.shape[:-2] == like.shape[:-2]:
         return x
     heads, groups = x.shape[-3], like.shape[-3]
@@ -84,16 +84,16 @@ def _folded(x: Array, like: Array) -> Array:
 
 
 def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
-    """The arguments of `products` with zeros for the rows of which every pair is hidden: no library
-    then warns of what nobody sees."""
+    """The arguments of `products` with zeros in rows that are hidden from every query, so that no
+    library warns about them."""
     xp = namespace(a, b)
     rows, columns = xp.any(visible, axis=-1), xp.any(_folded(visible, b), axis=-2)
     return hide(a, rows[..., None]), hide(b, columns[..., None])
 
 
 def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
-    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite reach what may see them, and
-    the rest is the same to the bit as with other rows in their place."""
+    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite affect only the rows of
+    a that may see them; the others are bit for bit as if these rows were finite."""
     xp = namespace(a, b)
     nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
     y = xp.matmul(a, hide(b, ~nonfinite[..., None]))

@@ -28,16 +28,16 @@ def rope(
 
     x            (…, T, D), in attention the queries or keys (…, H, T, D), before their product
     offset       the position of the first row: they are offset, …, offset + T − 1
-    positions    integers, in place of offset: (T,) for all of x; (…, T) with as many axes as x
-                 less one, broadcasting to them, so (B, 1, T) or (B, H, T); or (B, T) for
+    positions    integers, in place of offset: (T,) for all of x; (…, T) with one axis less than x,
+                 broadcasting to its rows, such as (B, 1, T) or (B, H, T); or (B, T) for
                  x (B, H, T, D), the same for all heads of a sequence, unless B = H
     base         10000 in the paper; a larger one rotates more slowly
     width        how many of the first columns rotate: even, by default D; the others do not change
     interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
-                 halves of the width (GPT-NeoX, Llama). The same but for the order of the columns
+                 halves of the width (GPT-NeoX, Llama). Only the order of the columns differs
 
-    Rotated by t and s, the product of a query and a key depends on t − s alone. Angles are computed
-    in float64 and the rotation in float32 at least, so far positions are as exact as near ones.
+    The product of a query rotated by t and a key rotated by s depends only on t − s. Angles are
+    computed in float64 and the rotation at least in float32, so distant positions stay exact.
 
     Raises ValueError for an impossible width or base, for positions of another shape and for (B, T)
     where B = H, which could mean (H, T); TypeError unless x is floating-point and positions are
@@ -95,7 +95,7 @@ def _check(x: Array, width: int | None) -> int:
     if not (backend.is_floating(x) or backend.is_complex(x)):
         raise TypeError("x must be an array of floating-point numbers")
     if x.ndim < 2:
-        raise ValueError("x needs two axes at least, (…, T, D)")
+        raise ValueError("x needs at least two axes, (…, T, D)")
     columns = x.shape[-1]
     width = columns if width is None else integer(width, "width")
     if width % 2 or not 2 <= width <= columns:
@@ -121,8 +121,8 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
         if of_heads and of_sequences and max(shape[:-1]) > 1:
             raise ValueError(
                 f"positions has shape {shape}: in x (…, H, T, D) these could be (B, T) or (H, T). "
-                "Write positions[..., None, :] for one row a sequence, positions[None] for one a "
-                "head"
+                "Write positions[..., None, :] for one row per sequence, positions[None] for one "
+                "per head"
             )
         positions = positions[..., None, :]
     if positions.ndim in (1, len(rows)) and _match(positions.shape, rows[-positions.ndim :]):

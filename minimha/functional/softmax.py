@@ -1,4 +1,4 @@
-"""Softmax, with the rule for what is masked, and with a sink."""
+"""Softmax, with a mask, and with a sink."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .masked_products import hide, is_finite
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
     """y = exp(x) / Σ exp(x) over axis.   dx = y · (dy − Σ dy · y).
 
-    mask  boolean, broadcasts to x; where it is False, y is 0 and x gets no gradient, whatever
-          the values of x and dy there
+    mask  boolean, broadcasts to x; where it is False, y and dx are 0, whatever the values
+          of x and dy there
 
-    A row in which nothing is visible, because it is empty, or the mask hides all of it, or all its
-    entries are −∞, gives zeros and zero gradients.
+    A row without visible entries (it is empty, the mask hides all of it, or all its entries are −∞)
+    gives zeros and zero gradients.
     """
     return masked_softmax(x, axis, mask)
 
@@ -38,7 +38,7 @@ def masked_softmax(
     e = xp.exp(x - _largest(x, axis))  # the common factor cancels, and exp cannot overflow
     total = xp.sum(e, axis=axis, keepdims=True)
     y = e / xp.where(total == 0, xp.ones_like(total), total)
-    if mask is not None and not is_finite(total):  # NaN among what is visible in a row
+    if mask is not None and not is_finite(total):  # a row has a visible NaN
         y = hide(y, mask)
 
     def pullback(dy: Array) -> tuple[Array]:
@@ -64,13 +64,13 @@ def _largest(x: Array, axis: int) -> Array:
 
 @operation
 def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[Array, Pullback]:
-    """y = exp(x) / (exp(sink) + Σ exp(x)) over the last axis: softmax of x and one more column, the
-    sink, which takes weight and is then dropped.
+    """y = exp(x) / (exp(sink) + Σ exp(x)) over the last axis: softmax of x with one more column,
+    the sink, which is then dropped.
 
         dx = y · (dy − Σ dy · y)          dsink = −y_sink · Σ dy · y
 
-    sink broadcasts to (…, 1); mask as in `softmax`. With sink = 0 this is the softmax that can
-    attend to nothing.
+    sink broadcasts to (…, 1); mask as in `softmax`. With sink = 0, all weights of a row
+    can be small, so that a query can attend to nothing.
     Source: Miller, "Attention Is Off By One" (2023); Xiao et al., "Efficient Streaming Language
     Models with Attention Sinks" (2024), section 3.3.
     """

@@ -11,11 +11,11 @@ class KeyValueCache:
     """The keys and values of the positions so far, for decoding step by step.
 
         cache = mh.KeyValueCache()
-        for x in tokens:                      # (…, 1, M) each, or some at a time
+        for x in tokens:                      # (…, 1, M) each, or several at a time
             y = mha(x, mask=mh.masks.causal(), cache=cache)
 
-    One cache serves one layer and one run through a sequence. With Tensors gradients flow through
-    it; decode within `no_grad`. `len(cache)` is the number of positions.
+    One cache serves one layer and one run through a sequence. With Tensors, gradients flow
+    through it, so decode within `no_grad`. `len(cache)` is the number of positions.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,10 @@ class KeyValueCache:
         return 0 if self.keys is None else int(self.keys.shape[-2])
 
     def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """All keys (…, G, S, D) and values (…, G, S, Dv), with these ones at the end, not yet kept.
+        """All keys (…, G, S, D) and values (…, G, S, Dv), with the new ones appended; the cache
+        itself does not change.
 
-        Raises ValueError for a batch or heads other than those so far.
+        Raises ValueError for another batch size or number of heads than so far.
         """
         if self.keys is not None:
             for old, new in ((self.keys, keys), (self.values, values)):

@@ -1,4 +1,4 @@
-"""The module that holds the weights of multi-head attention."""
+"""The module with the weights of multi-head attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .positions import Rope, alibi
 
 
 def _of_projections(name: str) -> Any:
-    """An attribute of the layer's projections as one of the layer: mha.w_q, to read and to set."""
+    """An attribute of the projections that is also one of the layer, such as mha.w_q."""
     return property(
         lambda mha: getattr(mha.projections, name),
         lambda mha, value: setattr(mha.projections, name, value),
@@ -36,22 +36,22 @@ class MultiHeadAttention(Module):
     head_dim      D, by default M/H
     v_head_dim    Dv, by default D
     kdim, vdim    widths of key and value for cross-attention: Mk, by default M; Mv, by default Mk
-    form          how W^Q, W^K, W^V are held, one of `projections.FORMS`
+    form          how W^Q, W^K, W^V are stored, one of `projections.FORMS`
     bias          whether the projections add b_q, b_k, b_v, b_o
     scale         of the scores, 1/√D unless given
-    softcap       bends the scores to softcap · tanh(scores / softcap)
-    sink          whether each head has a learned logit that takes weight and has no value; starts
-                  at 0
+    softcap       limits the scores to softcap · tanh(scores / softcap)
+    sink          whether each head has a learned logit that takes part in the softmax but has no
+                  value; starts at 0
     qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights
     rope          `positions.Rope(…)`: Q and K are rotated by their positions
-    alibi         whether scores fall with the distance, by `positions.alibi`: self-attention only
-    dropout       the share of the weights that is dropped in calls with an rng or a keep
-    rng           a generator, or the seed of one; weights start normal, with variance 1/rows
+    alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
+    dropout       the fraction of the weights dropped in calls with an rng or a keep
+    rng           a generator or a seed; initial weights are normal with variance 1/rows
     dtype         of the weights
 
-    `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are attributes of the
-    layer as well, next to w_o, b_o, sink, norm_q and norm_k.
-    Raises ValueError for sizes that do not go together, and for what the form cannot hold.
+    `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are also attributes of
+    the layer, like w_o, b_o, sink, norm_q and norm_k.
+    Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
     square in place of the norm.
@@ -137,16 +137,16 @@ class MultiHeadAttention(Module):
         Without a key this is self-attention; without a value, the value is the key. mask, bias,
         keep, return_weights and implementation are those of `scaled_dot_product_attention`.
 
-        cache  remembers keys and values of earlier calls: S counts them and the new ones. Masks,
-               rope and alibi know that the T queries are the last positions; lengths, ids and valid
-               keys in masks may be those of the whole sequence
-        rng    draws what dropout keeps; without rng and keep nothing is dropped
+        cache  stores the keys and values of earlier calls: S counts these and the new ones. Masks,
+               rope and alibi take the T queries as the last positions; lengths, ids and valid keys
+               in masks may be those of the whole sequence
+        rng    draws which weights dropout keeps; without rng and keep there is no dropout
 
-        Raises ValueError for an input of another width than M, Mk, Mv, TypeError for what is not an
-        array of floating-point numbers.
+        Raises ValueError for an input of the wrong width, TypeError for one that is not an array of
+        floating-point numbers.
         """
         if cache is not None and key is not None:
-            raise ValueError("a cache is for self-attention: give query alone")
+            raise ValueError("a cache is for self-attention: pass only the query")
         if not isinstance(cache, KeyValueCache | None):
             raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
         if self.alibi and key is not None and key is not query:
@@ -178,14 +178,17 @@ class MultiHeadAttention(Module):
         heads, *weights = attended if return_weights else (attended,)
         out = project_out(heads, self.w_o, self.b_o)
         if cache is not None:
-            cache.keys, cache.values = k, v  # last: a call that raised can be repeated
+            cache.keys, cache.values = (
+                k,
+                v,
+            )  # last, so that a call that raised an error can be repeated
         return (out, *weights) if weights else out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
         """A copy with its projections in another form: see `projections.Form.convert`.
 
-        Raises ValueError also for the bilinear form with rope or qk_norm, which stand between W^Q
-        and W^K, and with a b_k that is not zero under a softcap or a sink.
+        Also raises ValueError for the bilinear form with rope or qk_norm, which act between W^Q and
+        W^K, and with a b_k that is not zero together with a softcap or a sink.
         """
         if form == "bilinear":
             self._check_bilinear()
@@ -194,7 +197,7 @@ class MultiHeadAttention(Module):
         return new
 
     def _check_bilinear(self) -> None:
-        """Raise ValueError for what the bilinear form cannot hold."""
+        """Raise ValueError for settings that the bilinear form cannot represent."""
         between = "rope" if self.rope is not None else "qk_norm" if self.norm_q is not None else ""
         if between:
             raise ValueError(

@@ -42,10 +42,10 @@ def multi_head_attention(
     w_o (H·Dv, M), biases (columns of w,); out (…, T, M), weights (…, H, T, S). H is num_heads, and
     G, num_kv_heads, is H unless given.
 
-    The backward is the pullbacks of the parts in reverse order. The gradient of b_k is zero: it
-    adds the same number to every score of a row, which softmax does not see.
+    The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is
+    zero: b_k adds the same number to every score of a row, which does not change the softmax.
 
-    Raises ValueError for shapes that do not fit, of num_heads and the columns among them.
+    Raises ValueError for shapes that do not match, or if num_heads does not divide the columns.
     """
     num_heads = integer(num_heads, "num_heads")
     groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")

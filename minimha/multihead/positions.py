@@ -1,4 +1,4 @@
-"""Positions for attention, which by itself does not see the order of its keys.
+"""Positions for attention, which by itself ignores the order of its keys.
 
 x = tokens + mh.positions.sinusoidal(T, M)          added to the input: sinusoidal, Learned
 q = mh.positions.Rope()(q, offset=n)                rotates queries and keys: Rope
@@ -27,9 +27,9 @@ def sinusoidal(
 
         p[t, 2i] = sin(t · θᵢ),  p[t, 2i + 1] = cos(t · θᵢ),  θᵢ = base^(−2i/M),  t from offset on
 
-    Row t + k is a linear map of row t that depends on k alone: each pair rotated by k · θᵢ.
+    Row t + k is row t with each pair rotated by k · θᵢ: a linear map that depends only on k.
     Raises ValueError for an odd or too small width, TypeError for sizes that are not integers and
-    for a dtype that is not of floating-point numbers.
+    for a dtype that is not floating-point.
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
     """
     count = integer(count, "sinusoidal: count", least=0)
@@ -47,8 +47,8 @@ def sinusoidal(
 
 
 class Learned(Embedding):
-    """A learned table (N, M) of positions: a row for each of the N positions of the context, drawn
-    with standard deviation std, by a generator or a seed."""
+    """A learned table (N, M) of positions: one row for each of the N positions of the context,
+    initialised with standard deviation std by a generator or a seed."""
 
     def __init__(
         self, context: int, width: int, *, std: float = 0.02, rng: Rng = 0, dtype: str = "float32"
@@ -59,14 +59,14 @@ class Learned(Embedding):
     def __call__(self, count: int, offset: int = 0) -> Tensor:
         """The rows (T, M) of the positions offset, …, offset + T − 1, for T = count.
 
-        Raises ValueError if they are not all within the context.
+        Raises ValueError for positions beyond the context.
         """
         count, offset = integer(count, "count", least=0), integer(offset, "offset", least=0)
         context = self.table.shape[0]
         if offset + count > context:
             raise ValueError(
                 f"{count} positions from {offset} on end at {offset + count}, beyond the context "
-                f"of {context} that was learned"
+                f"of {context} positions that it has learned"
             )
         return self.table[offset : offset + count]
 
@@ -85,11 +85,11 @@ class Rope:
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """The slope of each head's bias over the distance: (H,) in float64, on the host.
+    """The slope of each head's bias, as a function of distance: (H,) in float64, on the host.
 
     For H a power of two, 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise those of the next smaller power
     of two, followed by the first, third, fifth … of those of twice that power.
-    Raises ValueError for less than one head.
+    Raises ValueError for fewer than one head.
     Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), section 3 and its code.
     """
     num_heads = integer(num_heads, "alibi: num_heads", least=1)
@@ -110,14 +110,14 @@ def alibi(
 ) -> Array:
     """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, with the slope of the head.
 
-    Under a causal mask of the same offset this is the paper's; without one it falls on both sides.
-    With T = S the offset is 0; otherwise give offset=… or align="top-left" or "bottom-right", as in
-    `masks.causal`.
+    With a causal mask of the same offset this is the paper's; without one it decreases on both
+    sides. With T = S the offset is 0; otherwise give offset=… or align="top-left" or
+    "bottom-right", as in `masks.causal`.
 
     like  an array or Tensor of floats whose library, device and dtype the bias gets; float32 on the
           host by default
 
-    Raises ValueError for T ≠ S without offset or align, and for less than one head.
+    Raises ValueError for T ≠ S without offset or align, and for fewer than one head.
     Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), equation in section 3.
     """
     like = backend.full((), 0, dtype="float32") if like is None else array_of(like)

@@ -21,8 +21,8 @@ class Bilinear(Form):
     and whose keys are the inputs x' themselves.
 
     With biases (xW_Q + b_Q)(x'W_K + b_K)ᵀ = x W x'ᵀ + (W_K b_Q) · x' + terms of the query alone,
-    which softmax does not see: W_K b_Q stays, as b_qk, and b_K goes. As another row under W_i, b_qk
-    is factored with it.
+    which softmax does not see. So b_qk = W_K b_Q stays and b_K drops out. b_qk is factored together
+    with W_i, as another row below it.
     """
 
     w_qk: Any  # (H, M, Mk)
@@ -50,7 +50,9 @@ class Bilinear(Form):
         w_k = xp.repeat(xp.stack(blocks(stacked.w_k, g)), h // g, axis=0)  # (H, Mk, D)
         w_qk = w_q @ xp.matrix_transpose(w_k)
         if is_finite(w_q) and is_finite(w_k) and not is_finite(w_qk):
-            raise ValueError(f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of more bits")
+            raise ValueError(
+                f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of a wider dtype"
+            )
         b_qk = None
         if stacked.b_q is not None:
             b_qk = (w_k @ xp.stack(blocks(stacked.b_q, h))[..., None])[..., 0]
@@ -98,5 +100,5 @@ class Bilinear(Form):
 
 
 def _norm(x: Array) -> float:
-    """The square root of the sum of squares, none of which overflows."""
+    """The square root of the sum of squares, computed without overflow."""
     return math.hypot(*backend.to_numpy(x).ravel().tolist())

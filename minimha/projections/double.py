@@ -13,8 +13,8 @@ from .stacked import Stacked
 
 @dataclass(eq=False, repr=False)
 class Double(Stacked):
-    """Two matrices in a row for each role: x first_q w_q + b_q. Their product, one matrix, does the
-    same. Starts with first_q = first_k = first_v = 1."""
+    """Two matrices in a row for each role: x first_q w_q + b_q. Their product, a single matrix,
+    does the same. Starts with first_q = first_k = first_v = 1."""
 
     first_q: Any  # (M, M)
     first_k: Any  # (Mk, Mk)

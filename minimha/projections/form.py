@@ -1,7 +1,7 @@
 """What all forms of the projections share: sizes, weights, conversions, ranks.
 
-Every conversion goes through the stacked form: a form says how its weights are those of the stacked
-form (`to_stacked`) and how to make it from them (`from_stacked`), both on arrays.
+Every conversion goes through the stacked form: each form defines the conversion to it
+(`to_stacked`) and from it (`from_stacked`), both on arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Sizes:
 
     @classmethod
     def of(cls, d_model: int, num_heads: int, **sizes: int | None) -> Self:
-        """All sizes from some: G is H, D is M/H, Dv is D, Mk is M and Mv is Mk by default.
+        """All sizes from the given ones: by default G is H, D is M/H, Dv is D, Mk is M and Mv is
+        Mk.
 
         Raises ValueError where D is not given and H does not divide M.
         """
@@ -72,7 +73,7 @@ class Sizes:
 
 
 FORMS: dict[str, type[Any]] = {}
-"""The forms by name; the package's `__init__`, which knows them all, enters them."""
+"""The forms by name, filled in by the package's `__init__`."""
 
 
 def form_named(name: str) -> type[Any]:
@@ -88,13 +89,13 @@ def form_named(name: str) -> type[Any]:
 class Form(Module):
     """The linear maps of Q, K and V, their weights held in one of the `FORMS`.
 
-    The weights are attributes, named as in the paper: Tensors, lists of Tensors, one a head, or
-    None for a bias that is left out. (While they are converted they are arrays.)
+    The weights are attributes, named as in the paper: Tensors, lists with one Tensor per head,
+    or None for a missing bias. (During a conversion they are arrays.)
 
     form              the name in `FORMS`
     rearranges        whether the weights are those of the stacked form in another order, so that
-                      gradients convert too
-    truncation_error  what a conversion from the bilinear form cut off W, relative to W
+                      gradients can be converted too
+    truncation_error  the part of W that a conversion from the bilinear form cut off, relative to W
     """
 
     sizes: Sizes
@@ -105,19 +106,19 @@ class Form(Module):
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv) of query (…, T, M), key (…, S, Mk) and
-        value (…, S, Mv). In the bilinear form Q and K have the width Mk, K being the key itself.
+        value (…, S, Mv). In the bilinear form Q and K have the width Mk, and K is the key itself.
 
         Raises ValueError where the fused form is given three different inputs.
         """
         raise NotImplementedError
 
     def to_stacked(self) -> Any:
-        """The same weights in the stacked form."""
+        """These weights in the stacked form."""
         raise NotImplementedError
 
     @classmethod
     def from_stacked(cls, stacked: Any) -> Any:
-        """This form of stacked weights."""
+        """Stacked weights in this form."""
         raise NotImplementedError
 
     def mapped(self, function: Callable[[Any], Any]) -> Self:
@@ -142,20 +143,21 @@ class Form(Module):
         return found
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Form:
-        """A copy in another form: equal outputs, and equal gradients of the inputs. In the same
-        form, a copy of everything. The parameters are new: an optimiser of the old ones does not
-        move them, tied weights come apart, and all require gradients unless none did.
+        """A copy in another form, with the same outputs and the same gradients of the inputs. The
+        parameters are new: an optimiser of the old ones does not update them, tied weights are no
+        longer tied, and all require gradients unless none did.
 
-        head_dim  D, for a conversion from the bilinear form: W_i is factored into this rank by its
-                  singular values; the copy's `truncation_error` is what that cuts off. Columns
-                  beyond the rank of W_i are zero in both factors, and stay so
+        head_dim  D, for a conversion from the bilinear form: W_i is approximated with this rank by
+        its
+                  singular values, and the copy's `truncation_error` is what that cuts off. Columns
+                  beyond the rank of W_i are zero in both factors, and training leaves them zero
 
-        Between the forms per-head, stacked and fused gradients are converted as well, if every
-        weight has one. The bilinear form leaves out b_k, which adds the same number to all scores
-        of a query: exact if only a softmax follows.
+        Between the forms per-head, stacked and fused, gradients are converted as well if every
+        weight has one. The bilinear form omits b_k, which adds the same number to all scores of a
+        query and so has no effect on their softmax.
 
-        Raises ValueError for what the form cannot hold, with the reason; without a head_dim also
-        where W_i has a higher rank than D.
+        Raises ValueError, with the reason, for weights that the form cannot represent and, without
+        a head_dim, where W_i has a higher rank than D.
         """
         target = form_named(form)
         if head_dim is not None and (self.form != "bilinear" or form == "bilinear"):
@@ -180,20 +182,20 @@ class Form(Module):
         if self.form != "bilinear":
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())
         w = wide.w_qk
-        # a learned W is as precise as its weights, a product as its float32 or float64
+        # a learned W has the precision of its weights, a product that of float32 or float64
         return ranks(namespace(w).linalg.svdvals(finite(w)), like=getattr(self, "w_qk", w))
 
 
 def ranks(sigma: Array, like: Array) -> list[int]:
-    """How many of the singular values (H, N) of H matrices, falling, are more than rounding; like
-    has their dtype and shape."""
+    """How many of the descending singular values (H, N) of H matrices are more than rounding; like
+    has the dtype and shape of the matrices."""
     xp = namespace(sigma)
     rounding = max(like.shape) * xp.finfo(like.dtype).eps * sigma[:, :1]
     return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
 
 
 def finite(w: Array) -> Array:
-    """w. Raises ValueError if NaN or infinity in it leave it without singular values."""
+    """w. Raises ValueError if it holds NaN or infinity and so has no singular values."""
     if not is_finite(w):
         raise ValueError("W_i = W_i^Q W_i^Kᵀ holds NaN or infinity: it has no rank and no factors")
     return w

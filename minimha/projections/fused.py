@@ -14,7 +14,7 @@ from .stacked import Stacked
 
 @dataclass(eq=False, repr=False)
 class Fused(Form):
-    """One matrix: those of Q, K and V side by side. For self-attention."""
+    """One matrix, with those of Q, K and V side by side. For self-attention only."""
 
     w_qkv: Any  # (M, (H + G)·D + G·Dv)
     b_qkv: Any  # ((H + G)·D + G·Dv,)
@@ -53,7 +53,7 @@ class Fused(Form):
         if 0 < len(missing) < 3:
             raise ValueError(
                 "the fused form has one bias for all three roles: without "
-                f"{' and '.join(missing)} keep another form, or make zeros of what is missing"
+                f"{' and '.join(missing)} keep another form, or set them to zeros"
             )
         xp = namespace(stacked.w_q)
         w_qkv = xp.concat([stacked.w_q, stacked.w_k, stacked.w_v], axis=-1)

@@ -15,11 +15,11 @@ from ..functional import linear
 def split_heads(x: Array, num_heads: int) -> Array:
     """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`.
 
-    Raises ValueError where H does not divide the last axis, and for a single axis.
+    Raises ValueError if H does not divide the last axis, or if x has only one axis.
     """
     if x.ndim < 2 or num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(
-            f"H = {num_heads} heads need (…, T, H·D), two axes at least, not {tuple(x.shape)}"
+            f"H = {num_heads} heads need (…, T, H·D), at least two axes, not {tuple(x.shape)}"
         )
     xp = namespace(x)
     x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
@@ -101,9 +101,7 @@ def project_out(
     """
     merged = merge_heads(x)
     if w.shape[:1] != merged.shape[-1:]:
-        raise ValueError(
-            f"w needs H·D = {merged.shape[-1]} rows, as many as all heads have columns"
-        )
+        raise ValueError(f"w needs H·D = {merged.shape[-1]} rows, one for each column of all heads")
     y, pull = linear.with_pullback(merged, w, b, wanted=wanted)
     num_heads = x.shape[-3]
 

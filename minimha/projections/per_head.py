@@ -15,7 +15,8 @@ from .stacked import Stacked
 
 @dataclass(eq=False, repr=False)
 class PerHead(Stacked):
-    """Each weight is a list, H or G blocks of columns of the stacked one: one for each head."""
+    """Each weight is a list with one matrix per head: the blocks of columns of the stacked
+    weight."""
 
     form = "per-head"
 

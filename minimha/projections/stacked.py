@@ -1,4 +1,4 @@
-"""The stacked form, in which new weights are drawn and through which all conversions go."""
+"""The stacked form. New weights are drawn in it, and all conversions go through it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .operations import project_in
 
 @dataclass(eq=False, repr=False)
 class Stacked(Form):
-    """One matrix a role: the heads side by side, as blocks of columns."""
+    """One matrix per role, with the heads side by side as blocks of columns."""
 
     w_q: Any  # (M, H·D)
     w_k: Any  # (Mk, G·D)
@@ -58,13 +58,13 @@ def Projections(  # noqa: N802 — reads as the class of what it makes
     form                how the weights are held: a name in `FORMS`
     bias                whether b_q, b_k and b_v are added
     rng                 a generator or a seed. The stacked weights are normal with variance 1/M, and
-                        the other forms are converted from them: the same seed gives all forms the
-                        same function
+                        the other forms are converted from them: the same seed gives the same
+                        function in every form
     dtype               of the weights
     sizes               num_kv_heads, head_dim, v_head_dim, kdim, vdim: G, D, Dv, Mk, Mv. By default
                         G is H, D is M/H, Dv is D, Mk is M and Mv is Mk
 
-    Raises ValueError for sizes that do not go together or that the form cannot hold.
+    Raises ValueError for sizes that do not match or that the form cannot represent.
     """
     of, rng = Sizes.of(d_model, num_heads, **sizes), backend.generator(rng)
     weights: dict[str, Any] = {}

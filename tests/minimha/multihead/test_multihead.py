@@ -286,7 +286,7 @@ def operation(query=X, num_heads=FOUR):
         (lambda: operation(num_heads=0), ValueError, r"num_heads = 0 .* must divide .* \[12, 12, 12\]"),
         (lambda: operation(num_heads=5), ValueError, r"num_heads = 5 .* must divide .* \[12, 12, 12\]"),
         (lambda: operation(num_heads=4.0), TypeError, r"num_heads must be an integer, not 4\.0"),
-        (lambda: operation(X[0, 0]), ValueError, r"H = 4 heads need \(…, T, H·D\), two axes .* \(12,\)"),
+        (lambda: operation(X[0, 0]), ValueError, r"H = 4 heads need \(…, T, H·D\), at least two axes.* \(12,\)"),
         (lambda: mh.projections.split_heads(X, 5), ValueError, r"H = 5 heads .* not \(2, 5, 12\)"),
     ],
 )  # fmt: skip
