@@ -1,4 +1,4 @@
-"""A task of a teacher's own, as docs/teaching.md explains it."""
+"""A teacher's own task, which docs/teaching.md explains."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from minimha.homework import same, task, value_of
     difficulty=1,
     minutes=5,
     hints=(
-        "Write dy/dx with the rule for 1 / u. Which part of the result is y, and which 1 − y?",
+        "Derive dy/dx with the rule for 1 / u. Which factor is y, and which is 1 − y?",
         "dy/dx = exp(−x) / (1 + exp(−x))², and exp(−x) / (1 + exp(−x)) = 1 − y.",
         "return (dy * y * (1 - y),)",
     ),
@@ -20,8 +20,8 @@ def sigmoid(x):
     """The logistic function, and its pullback.
 
     x  (T, M)
-    Returns y (T, M) with y = 1 / (1 + exp(−x)), and the function that takes dy (T, M) to a tuple
-    with one gradient, (dx,).
+    Returns y (T, M) with y = 1 / (1 + exp(−x)), and a function that maps dy (T, M) to
+    the tuple of one gradient, (dx,).
     """
     # BEGIN SOLUTION: return y, and a function pullback(dy)
     y = 1 / (1 + np.exp(-x))
@@ -43,4 +43,12 @@ def values(yours, rng):
 def gradients(yours, rng):
     x = rng.standard_normal((3, 4))
     gradcheck(yours, x, axes=["T M"])
-    same(yours(x)[0], sigmoid(x)[0], "y")  # or the right gradient of any function would do
+    # without this line, any function passes together with its own gradient
+    same(yours(x)[0], sigmoid(x)[0], "y")
+
+
+sigmoid.mistake(
+    "dy * y * (1 - y)",
+    "dy * y",
+    "dx = dy · y: the factor 1 − y is missing.\nCorrect: dx = dy · y · (1 − y)",
+)
