@@ -1,4 +1,4 @@
-"""Tasks of chapter 06: masks, and the softmax that obeys them. True = may attend."""
+"""Tasks of chapter 06: masks, and softmax with a mask. True = may attend."""
 
 import numpy as np
 
@@ -8,22 +8,16 @@ from ..comparisons import same, value_of
 from ..task import task
 
 
-def _same_mask(yours, expected, name="the mask", axes="query key", advice=""):
-    if isinstance(yours, np.ndarray) and np.array_equal(yours, ~expected):
-        advice = "it is the exact opposite: True = may attend, False = hidden"
-    same(yours, expected, name, axes, advice=advice)
-
-
 @task(chapter=6, difficulty=1, minutes=5, hints=(
-    "The rule is a comparison of two numbers, i and j. Make all i and all j with np.arange.",
+    "The rule compares two numbers, i and j. Make all i and all j with np.arange.",
     "A column of query positions (T, 1) and a row of key positions (1, S) broadcast to (T, S).",
     "np.arange(s)[None, :] <= np.arange(t)[:, None] + offset",
 ))  # fmt: skip
 def causal(t, s, offset=0):
-    """The mask of reading from left to right: query i sees key j where j ≤ i + offset.
+    """The causal mask: query i sees key j if j ≤ i + offset.
 
-    t, s    numbers of query and of key positions
-    offset  where the first query stands among the keys; it may be negative
+    t, s    the numbers of query and of key positions
+    offset  the position of the first query among the keys; it may be negative
     Returns a boolean array (T, S), True = may attend.
     """
     # BEGIN SOLUTION
@@ -36,13 +30,13 @@ def causal(t, s, offset=0):
 @causal.check
 def each_query_sees_itself_and_what_came_before(yours, rng):
     n = int(rng.integers(4, 8))
-    _same_mask(yours(n, n), causal(n, n), f"causal({n}, {n})")
+    same(yours(n, n), causal(n, n), f"causal({n}, {n})", "query key")
 
 
 @causal.check
 def there_may_be_more_keys_than_queries(yours, rng):
     for t, s in rng.permutation([3, 5, 7, 4, 8, 2]).reshape(3, 2).tolist():
-        _same_mask(yours(t, s), causal(t, s), f"causal({t}, {s})")
+        same(yours(t, s), causal(t, s), f"causal({t}, {s})", "query key")
 
 
 @causal.check
@@ -50,22 +44,61 @@ def the_offset_moves_the_first_query(yours, rng):
     t = int(rng.integers(3, 6))
     for s, offset in ((t + 3, 3), (t + 3, 1), (t, -1), (t - 1, -2), (t, 9)):
         name = f"causal({t}, {s}, offset={offset})"
-        _same_mask(yours(t, s, offset), causal(t, s, offset), name)
+        same(yours(t, s, offset), causal(t, s, offset), name, "query key")
+
+
+_RULE = "j <= i + offset"
+causal.mistake(
+    _RULE,
+    "j >= i + offset",
+    "the mask is transposed: rows are queries i, columns are keys j, and query i sees itself and "
+    "what came before, j ≤ i + offset (np.tril, not np.triu)",
+)
+causal.mistake(
+    _RULE, "j > i + offset", "True and False are exchanged: True means that query i may see key j"
+)
+causal.mistake(
+    _RULE,
+    "j < i + offset",
+    "< hides the query's own position: query i sees key j = i + offset as well, so use ≤",
+)
+causal.mistake(
+    _RULE,
+    "j <= i + offset + 1",
+    "query i sees one key too many, the next one: the last it sees is j = i + offset",
+)
+causal.mistake(_RULE, "j <= i - offset", "offset has the wrong sign: query i sees j ≤ i + offset")
+causal.mistake(_RULE, "j <= i", "offset is not used: query i sees j ≤ i + offset")
+causal.mistake(
+    _RULE,
+    "j <= i + offset + s - t",
+    "the last query is aligned with the last key. The offset alone says where query 0 is: it sees "
+    "j ≤ offset",
+)
+causal.mistake(
+    "np.arange(s)",
+    "np.arange(t)",
+    "the mask is (T, T): its columns are the S keys, np.arange(s)",
+)
+causal.mistake(
+    _RULE,
+    "abs(i - j) <= offset",
+    "this is a window on both sides: query i sees every key with j ≤ i + offset",
+)
 
 
 @task(chapter=6, difficulty=1, minutes=5, hints=(
-    "Key j of sequence b is real where j < lengths[b]. It is the same for all heads and "
-    "all queries.",
-    "A row of positions (S,) against a column of lengths (B, 1) makes (B, S). Then put in an "
-    "axis of length 1 for the heads, and one for the queries.",
+    "Key j of sequence b is real if j < lengths[b], for all heads and all queries alike.",
+    "A row of positions (S,) compared with a column of lengths (B, 1) gives (B, S). Then insert an "
+    "axis of length 1 for the heads and one for the queries.",
     "(np.arange(s) < lengths[:, None])[:, None, None, :]",
 ))  # fmt: skip
 def padding(lengths, s):
-    """The mask of padded sequences: every query of sequence b sees the first lengths[b] keys.
+    """The padding mask: every query of sequence b sees the first lengths[b] keys.
 
     lengths  (B,) integers from 0 to S
-    s        number of key positions
-    Returns a boolean array (B, 1, 1, S), True = may attend: it hides keys, never queries.
+    s        the number of key positions
+    Returns a boolean array (B, 1, 1, S), True = may attend. It hides keys, never queries.
     """
     # BEGIN SOLUTION
     valid = np.arange(s) < lengths[:, None]
@@ -78,7 +111,7 @@ def each_sequence_shows_its_first_keys(yours, rng):
     lengths = 1 + rng.permutation(5)[:3]
     mask = yours(lengths, 7)
     mask = np.squeeze(mask) if isinstance(mask, np.ndarray) else mask
-    _same_mask(mask, padding(lengths, 7)[:, 0, 0, :], axes="sequence key")
+    same(mask, padding(lengths, 7)[:, 0, 0, :], axes="sequence key")
 
 
 @padding.check
@@ -86,25 +119,67 @@ def a_sequence_may_be_empty_or_whole(yours, rng):
     s = int(rng.integers(5, 9))
     lengths = rng.permutation([0, s, 3])
     mask = np.squeeze(yours(lengths, s))
-    _same_mask(mask, padding(lengths, s)[:, 0, 0, :], axes="sequence key")
+    same(mask, padding(lengths, s)[:, 0, 0, :], axes="sequence key")
 
 
 @padding.check
-def it_means_keys_and_not_queries(yours, rng):
+def it_hides_keys_and_not_queries(yours, rng):
     lengths = 1 + rng.permutation(3)
-    advice = "scores are (B, H, T, S): which axes are broadcast when B = T = S?"
-    _same_mask(yours(lengths, 3), padding(lengths, 3), axes="B H T S", advice=advice)
+    advice = "the mask must broadcast to scores (B, H, T, S) along H and T"
+    same(yours(lengths, 3), padding(lengths, 3), axes="B H T S", advice=advice)
+
+
+_VALID = "valid = np.arange(s) < lengths[:, None]"
+padding.mistake(
+    _VALID,
+    _VALID.replace("<", "<="),
+    "one key too many: the first lengths[b] keys are j = 0 to lengths[b] − 1, so use <",
+)
+padding.mistake(
+    _VALID, _VALID.replace("<", ">="), "True and False are exchanged: True marks the real keys"
+)
+padding.mistake(
+    _VALID,
+    "valid = np.arange(s) >= s - lengths[:, None]",
+    "the last lengths[b] keys are visible; sequences start at key 0 and are padded at the end",
+)
+padding.mistake(
+    _VALID,
+    "valid = np.arange(s) < np.maximum(lengths, 1)[:, None]",
+    "an empty sequence shows one key: where lengths[b] is 0, every key is hidden",
+)
+_SHAPED = "valid[:, None, None, :]"
+for _new, _text in (
+    (
+        "valid[:, None, :, None]",
+        "the axis of length S stands for the queries, so queries are hidden",
+    ),
+    ("valid", "(B, S) broadcasts to scores (B, H, T, S) as (T, S)"),
+    ("valid[:, None, :]", "(B, 1, S) broadcasts to scores (B, H, T, S) as (H, T, S)"),
+    ("valid[:, None, :, None] & valid[:, None, None, :]", "padded queries are hidden as well"),
+    ("valid[None, None, :, :]", "the sequences are where the queries should be"),
+):
+    padding.mistake(
+        _SHAPED,
+        _new,
+        f"{_text}: the mask is (B, 1, 1, S), with axes of length 1 for heads and queries",
+    )
+padding.mistake(
+    f"{_VALID}\n    return {_SHAPED}",
+    "return np.arange(s)[:, None] < lengths",
+    "the mask is (S, B): compare a row of positions with a column of lengths, lengths[:, None]",
+)
 
 
 @task(chapter=6, difficulty=1, minutes=5, hints=(
     "Compare ids[b, i] with ids[b, j], for all i and all j at once.",
-    "(B, T, 1) against (B, 1, S) makes (B, T, S), as in the mask of causal. Heads come second.",
+    "(B, T, 1) compared with (B, 1, S) gives (B, T, S). The axis of the heads comes second.",
     "ids[:, None, :, None] == ids[:, None, None, :]",
 ))  # fmt: skip
 def documents(ids):
-    """The mask of packed sequences: query i sees key j where both are of the same document.
+    """The mask of packed documents: query i sees key j if both belong to the same document.
 
-    ids  (B, S) integers: the document of each position, of queries and keys alike
+    ids  (B, S) integers: the document of each position, for queries and keys alike
     Returns a boolean array (B, 1, S, S), True = may attend.
     """
     # BEGIN SOLUTION
@@ -119,40 +194,67 @@ def each_position_sees_its_own_document(yours, rng):
     ids = np.repeat(np.arange(3), rng.integers(1, 4, 3))[None]
     mask = yours(ids)
     mask = np.squeeze(mask) if isinstance(mask, np.ndarray) else mask
-    _same_mask(mask, documents(ids)[0, 0], "the mask of one sequence")
+    same(mask, documents(ids)[0, 0], "the mask of one sequence")
 
 
 @documents.check
-def sequences_are_apart(yours, rng):
+def sequences_do_not_mix(yours, rng):
     ends = 1 + rng.permutation(4)[:3, None]
     ids = rng.integers(9) + (np.arange(5) >= ends)
-    _same_mask(yours(ids), documents(ids), axes="B H T S")
+    same(yours(ids), documents(ids), axes="B H T S")
 
 
 @documents.check
-def a_document_may_come_back(yours, rng):
+def a_document_may_return_later(yours, rng):
     ids = rng.permutation(9)[None, [0, 1, 0, 2, 2, 1]]
-    _same_mask(yours(ids), documents(ids), f"the mask of {ids[0].tolist()}", "B H T S")
+    same(yours(ids), documents(ids), f"the mask of {ids[0].tolist()}", "B H T S")
+
+
+documents.mistake(
+    "query == key", "query != key", "True and False are exchanged: True marks equal documents"
+)
+for _new in ("query >= key", "query <= key"):
+    documents.mistake(
+        "query == key",
+        _new,
+        "documents are compared by order, so a position sees other documents as well: use ==",
+    )
+documents.mistake(
+    "query == key",
+    "(query == key) & np.tri(ids.shape[1], dtype=bool)",
+    "the mask is causal as well: within its document, a query sees later keys too",
+)
+for _new in ("(query == key)[:, 0]", "(query == key).swapaxes(0, 1)"):
+    documents.mistake(
+        "query == key",
+        _new,
+        "the axis of the heads is missing or in the wrong place: the mask is (B, 1, S, S)",
+    )
+documents.mistake(
+    "query == key",
+    "(query == key).any(axis=0)",
+    "the sequences are put together: each has a mask of its own, so keep the axis B",
+)
 
 
 @task(chapter=6, difficulty=3, minutes=15, hints=(
-    "Put −∞ where the mask is False: exp makes it an exact 0. What is the largest entry of a "
-    "row in which all are −∞, and what is −∞ − (−∞)?",
-    "Where a row's largest entry is −∞ take away 0 instead, and where its sum is 0 divide by "
-    "1. In the pullback, 0 · NaN is NaN: put 0 into dy where it is hidden.",
+    "Put −∞ where the mask is False; exp turns it into an exact 0. If all entries of a row are −∞, "
+    "what is the largest, and what is −∞ − (−∞)?",
+    "If the largest entry of a row is −∞, subtract 0 instead. If the sum is 0, divide by 1. In the "
+    "pullback, 0 · NaN is NaN, so set dy to 0 where it is hidden.",
     "np.where(peak == -np.inf, 0.0, peak), np.where(total == 0, 1.0, total), and in the "
     "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
 ))  # fmt: skip
 def masked_softmax(x, mask):
     """Softmax over the visible entries of the last axis, and its pullback.
 
-    x     (…, T, S); hidden entries must not matter, even if they are NaN
+    x     (…, T, S); hidden entries have no effect, even if they are NaN
     mask  boolean, broadcasts to x; True = may attend
-    Returns y (…, T, S), 0 where hidden, and the function that takes dy (…, T, S) to a tuple with
-    one gradient, (dx,), which is 0 where hidden, whatever dy holds there. A row in which nothing
-    is visible gives zeros, and zero gradients. Large entries, such as 1000, must not overflow.
+    Returns y (…, T, S), 0 where hidden, and a function that takes dy (…, T, S) and returns a tuple
+    with one gradient, (dx,), which is 0 where hidden, whatever dy is there. A row without a visible
+    entry gives zeros, and zero gradients. Large entries, such as 1000, must not overflow.
     """
-    # BEGIN SOLUTION: return y and the pullback; x.real.max, as in softmax
+    # BEGIN SOLUTION: return y and the pullback; use x.real.max, as in softmax
     x = np.where(mask, x, -np.inf)
     peak = x.real.max(axis=-1, keepdims=True)
     e = np.exp(x - np.where(peak == -np.inf, 0.0, peak))
@@ -172,7 +274,7 @@ def _both(returned, dy):
     y = value_of(returned, "masked_softmax")
     gradients = returned[1](dy)
     if not isinstance(gradients, tuple) or len(gradients) != 1:
-        raise AssertionError("the pullback should return a tuple, (dx,): mind the comma")
+        raise AssertionError("the pullback should return a tuple, (dx,), with the comma")
     return y, gradients[0]
 
 
@@ -186,22 +288,22 @@ def hidden_entries_have_no_weight(yours, rng):
         x[..., 2, 0] += 2 * size  # the largest is hidden
         with np.errstate(all="ignore"):
             y = value_of(yours(x, mask), "masked_softmax")
-        same(y, masked_softmax(x, mask)[0], f"y, of scores around ±{size}", "B H T S")
+        same(y, masked_softmax(x, mask)[0], f"y, for x around ±{size},", "B H T S")
 
 
 @masked_softmax.check
-def rows_with_nothing_to_see_are_zeros(yours, rng):
+def rows_without_a_visible_entry_are_zero(yours, rng):
     x = rng.standard_normal((2, 4, 5))
     mask = np.arange(5) < np.array([[3], [0], [5], [1]])
     with np.errstate(all="ignore"):
         y, dx = _both(yours(x, mask), rng.standard_normal(x.shape))
-    advice = "query 1 sees nothing: follow one such row by hand"
+    advice = "query 1 sees nothing: compute such a row by hand"
     same(y, masked_softmax(x, mask)[0], "y", "head query key", advice=advice)
     same(dx[:, 1], np.zeros((2, 5)), "dx of query 1", "head key", advice=advice)
 
 
 @masked_softmax.check(weight=2)
-def gradients(yours, rng, right=masked_softmax):
+def the_gradient_of_x(yours, rng, right=masked_softmax):
     mask = np.arange(5) <= np.array([[1], [-1], [3]])
 
     def masked_softmax(x):
@@ -213,7 +315,7 @@ def gradients(yours, rng, right=masked_softmax):
 
 
 @masked_softmax.check
-def what_is_hidden_cannot_hurt(yours, rng):
+def hidden_entries_have_no_effect(yours, rng):
     x, dy = rng.standard_normal((2, 3, 5))
     mask = np.array([True, False, True, True, False])
     x[:, 1], x[:, 4] = np.nan, np.inf
@@ -221,6 +323,96 @@ def what_is_hidden_cannot_hurt(yours, rng):
     with np.errstate(all="ignore"):
         y, dx = _both(yours(x, mask), dy)
         right, right_dx = _both(masked_softmax(x, mask), dy)
-    same(y, right, "y, with NaN and ∞ in hidden entries of x", "row key")
+    same(y, right, "y, with NaN and ∞ in hidden entries of x,", "row key")
     advice = "0 · NaN is NaN, in the sum over the row as well"
-    same(dx, right_dx, "dx, with NaN and ∞ in hidden entries of dy", "row key", advice=advice)
+    same(dx, right_dx, "dx, with NaN and ∞ in hidden entries of dy,", "row key", advice=advice)
+
+
+_MASKED = "x = np.where(mask, x, -np.inf)"
+_PEAK = "peak = x.real.max(axis=-1, keepdims=True)"
+_DIVIDED = "y = e / np.where(total == 0, 1.0, total)"
+_FORWARD = f"""{_MASKED}
+    {_PEAK}
+    e = np.exp(x - np.where(peak == -np.inf, 0.0, peak))
+    total = e.sum(axis=-1, keepdims=True)
+    {_DIVIDED}
+"""
+masked_softmax.mistake(
+    _FORWARD,
+    _FORWARD.replace(_MASKED, "x = x + 0")
+    .replace("np.where(peak == -np.inf, 0.0, peak)", "peak")
+    .replace(_DIVIDED, "y = np.where(mask, e / total, 0.0)"),
+    "the mask is applied after softmax, so the rows no longer sum to 1: hide the entries before, "
+    "with −∞ in x",
+)
+masked_softmax.mistake(_MASKED, "x = x + 0", "the mask has no effect: put −∞ where it is False")
+for _new in ("np.where(mask, x, 0.0)", "x * mask"):
+    masked_softmax.mistake(
+        "np.where(mask, x, -np.inf)",
+        _new,
+        "hidden entries become 0, and e⁰ = 1 is a weight like any other: put −∞ there",
+    )
+masked_softmax.mistake(
+    "np.where(mask, x, -np.inf)",
+    "np.where(mask, -np.inf, x)",
+    "the mask is inverted: True = may attend, so put −∞ where it is False",
+)
+masked_softmax.mistake(
+    "np.where(mask, x, -np.inf)",
+    "x + (1 - mask) * -np.inf",
+    "0 · ∞ is NaN, so every visible entry becomes NaN: choose with np.where(mask, x, -np.inf)",
+)
+masked_softmax.mistake(
+    "np.where(mask, x, -np.inf)",
+    "x + np.where(mask, 0.0, -np.inf)",
+    "−∞ is added to the hidden entries, and NaN − ∞ is NaN: replace them, np.where(mask, x, -np.inf)",
+)
+masked_softmax.mistake(
+    f"{_MASKED}\n    {_PEAK}",
+    f"{_PEAK}\n    {_MASKED}",
+    "the maximum is taken over hidden entries too: if a hidden entry is much larger, every visible "
+    "exp is 0. Hide first, then take the maximum",
+)
+masked_softmax.mistake(
+    _PEAK,
+    "peak = x.real.max()",
+    "x.max() is the largest entry of all; in a row far below it, every exp is 0. Subtract the "
+    "largest visible entry of each row",
+)
+masked_softmax.mistake(
+    "np.exp(x - np.where(peak == -np.inf, 0.0, peak))",
+    "np.exp(x)",
+    "exp of a large entry overflows: subtract the largest visible entry of each row first",
+)
+masked_softmax.mistake(
+    _FORWARD,
+    _FORWARD.replace("axis=-1", "axis=-2"),
+    "softmax runs along the queries: run it along the keys, axis=-1",
+)
+for _new in ("-1e9", "-1e30", "-1e4", "np.finfo(x.dtype).min"):
+    masked_softmax.mistake(
+        "np.where(mask, x, -np.inf)",
+        f"np.where(mask, x, {_new})",
+        "a large negative number is not −∞: a row without a visible entry becomes uniform, not "
+        "0. Use −∞, and treat such a row separately",
+    )
+_EXP = "np.exp(x - np.where(peak == -np.inf, 0.0, peak))"
+_TOTAL = "total = e.sum(axis=-1, keepdims=True)"
+for _old, _new in (
+    ("np.where(peak == -np.inf, 0.0, peak)", "peak"),
+    ("np.where(total == 0, 1.0, total)", "total"),
+    (f"{_EXP}\n    {_TOTAL}\n    {_DIVIDED}", f"np.exp(x - peak)\n    {_TOTAL}\n    y = e / total"),
+):
+    masked_softmax.mistake(
+        _old,
+        _new,
+        "in a row without a visible entry, −∞ − (−∞) and 0 / 0 are NaN: subtract 0 instead of the "
+        "maximum there, and divide by 1 instead of 0",
+    )
+for _new in ("dy * 1.0", "dy * mask"):
+    masked_softmax.mistake(
+        "np.where(mask, dy, 0.0)",
+        _new,
+        "0 · NaN is NaN, so a product with y or the mask does not remove a NaN: set hidden dy to 0 "
+        "with np.where(mask, dy, 0.0) before the sum over the row",
+    )
