@@ -318,8 +318,8 @@ def the_gradient_of_x(yours, rng, right=masked_softmax):
 def hidden_entries_have_no_effect(yours, rng):
     x, dy = rng.standard_normal((2, 3, 5))
     mask = np.array([True, False, True, True, False])
-    x[:, 1], x[:, 4] = np.nan, np.inf
-    dy[:, 1], dy[:, 4] = np.inf, np.nan
+    x[0, 1], x[1, 4] = np.nan, np.inf  # row 2 shows whether anything else is wrong
+    dy[0, 1], dy[1, 4] = np.inf, np.nan
     with np.errstate(all="ignore"):
         y, dx = _both(yours(x, mask), dy)
         right, right_dx = _both(masked_softmax(x, mask), dy)
@@ -365,7 +365,8 @@ masked_softmax.mistake(
 masked_softmax.mistake(
     "np.where(mask, x, -np.inf)",
     "x + np.where(mask, 0.0, -np.inf)",
-    "−∞ is added to the hidden entries, and NaN − ∞ is NaN: replace them, np.where(mask, x, -np.inf)",
+    "−∞ is added to the hidden entries, and NaN − ∞ is NaN: replace them instead, with "
+    "np.where(mask, x, -np.inf)",
 )
 masked_softmax.mistake(
     f"{_MASKED}\n    {_PEAK}",
