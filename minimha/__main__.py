@@ -17,7 +17,7 @@ from .homework import commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run what it names. Returns the exit code: 2 for unusable input."""
+    """Run a command line. Returns the exit code: 2 for unusable input."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:  # told with the usage of the command, not that of the tour

@@ -1,4 +1,4 @@
-"""What attention costs between Q, K, V and its output, and what multi-head attention costs."""
+"""The cost of attention on Q, K and V, and of multi-head attention."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
 
     implementation  "reference", "loop", or "steps" for `attention_steps`
 
-        forward flops   2·B·H·T·S·(D + Dv), and twice that backward, in all of them
+        forward flops   2·B·H·T·S·(D + Dv), and twice that backward, in all implementations
         saved           B·H·T·S numbers, the weights; in a loop with grouped heads also each head's
                         copy of its keys and values
 
     letters and backward as in `projections`. The raw and scaled scores that `attention_steps` keeps
-    to be looked at are not counted.
+    for inspection are not counted.
     """
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
@@ -76,7 +76,7 @@ def multi_head(
         saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads
 
     In the bilinear form Q is (B, H, T, Mk), and K is the input. Arguments as in `projections` and
-    `attention`; "steps" is no implementation of the module.
+    `attention`; The module has no implementation "steps".
     """
     if implementation == "steps":
         raise ValueError('"steps" is `attention_steps`, which MultiHeadAttention does not run')

@@ -27,9 +27,9 @@ def compare(
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
 
     machine  for the times, this one by default
-    letters  those of `Setting.of`; those left out follow M and H where these are varied
+    letters  those of `Setting.of`; sizes left out follow M and H when these vary
 
-    Raises ValueError for sizes that do not go together.
+    Raises ValueError for sizes that do not match.
     """
     setting = Setting.of(**letters)
     machine = calibrate(setting.dtype) if machine is None else machine
@@ -58,7 +58,7 @@ class Comparison:
 
     def over(self, axis: str) -> dict[int, dict[str, Cost]]:
         """The costs at sizes of one axis, "M", "H", "D" or "T": powers of two, D up to 2·M, and the
-        size of this setting; without sizes that are impossible, as where H does not divide M."""
+        size of this setting, except impossible ones, where H does not divide M."""
         low, high = _POWERS[axis]
         if axis == "D":
             high = (2 * self.setting.sizes.d_model).bit_length() - 1

@@ -1,4 +1,4 @@
-"""How long steps take on a machine."""
+"""The time that steps take on a machine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .projections import projections
 from .steps import Cost, short
 
 Curve = tuple[tuple[float, float], ...]
-"""Sizes, rising, and the seconds that each takes."""
+"""Sizes in ascending order, and the seconds that each takes."""
 
 
 @dataclass(frozen=True)
 class Machine:
     """The times of a machine.
 
-    products  seconds of the product of two matrices, by its flops
-    walks     seconds of an operation on entries, by the bytes that it reads and writes
+    products  seconds of a matrix product, as a function of its flops
+    walks     seconds of an elementwise operation, as a function of the bytes it reads and writes
     overhead  seconds of every array operation, however small
     """
 
@@ -34,7 +34,7 @@ class Machine:
     overhead: float
 
     def seconds(self, cost: Cost) -> float:
-        """The time to expect, in seconds: for each step
+        """The expected time in seconds: the sum over the steps of
 
             overhead + max(matrices · time(flops / matrices), time(bytes))
 
@@ -58,13 +58,13 @@ class Machine:
 
 @functools.cache
 def calibrate(dtype: str = "float32") -> Machine:
-    """This machine, measured within two seconds at the first call.
+    """The times of this machine, measured in at most two seconds by the first call.
 
     products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y; at
-              most as long as the smaller products they can be cut into, since threads that wait for
-              each other are left out
+              most as long as the smaller products that make it up, since waiting threads should
+              not count
     walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
-              the cache, beyond it, and in memory that the system has to provide first
+              the cache, in memory, and in memory that the system has yet to provide
     overhead  of the stacked projections of a 2×2 input, forward and backward, by their steps
     """
 
@@ -97,7 +97,7 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
-    """The least time of the calls that fit into the budget: longer ones were interrupted."""
+    """The minimum time over the calls within the budget: longer calls were interrupted."""
     least = math.inf
     call()
     start = now = time.perf_counter()
@@ -109,7 +109,7 @@ def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
 
 
 def _on(curve: Curve, size: float) -> float:
-    """The time of a size: a power of it between two points of the curve, in proportion beyond."""
+    """The time of a size: a power law between two points of the curve, proportional beyond."""
     if not size:
         return 0.0
     k = bisect.bisect([n for n, _ in curve], size)

@@ -1,4 +1,4 @@
-"""What the projections to Q, K and V cost, in each of their forms."""
+"""The cost of the projections to Q, K and V, in each form."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
     """The maps from the inputs to Q, K and V, in one of `projections.FORMS`.
 
     letters   those of `Setting.of`
-    backward  whether gradients follow; without them nothing is saved
+    backward  whether to include the backward pass; without it nothing is saved
 
         form       parameters, without biases   forward flops
-        per-head   (H + G)·M·D + G·M·Dv         2·B·T times as many
+        per-head   (H + G)·M·D + G·M·Dv         2·B·T times that
         stacked    the same                     the same
         fused      the same                     the same
-        double     3·M² more                    2·B·T times as many
-        bilinear   H·M² + G·M·Dv                2·B·T times as many
+        double     3·M² more                    2·B·T times that
+        bilinear   H·M² + G·M·Dv                2·B·T times that
 
-    for one input of width M. The backward has twice these flops. Only the double form saves more
-    than inputs and parameters: its 3·B·T·M first products. The bilinear form has keys of width M,
-    which `attention` pays for: `multi_head` counts both.
+    for one input of width M. The backward pass takes twice these flops. Only the double form saves
+    more than inputs and parameters: its 3·B·T·M first products. The bilinear form has keys of width
+    M, which `attention` pays for: `multi_head` counts both.
 
     Raises ValueError for an unknown form, and for the fused one with three inputs.
     """
@@ -32,7 +32,7 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
     s = Setting.of(**letters)
     z, lengths, widths = s.sizes, {"q": s.T, "k": s.S, "v": s.S}, s.sizes.roles()
     if form == "fused" and s.cross:
-        raise ValueError("the fused form is for self-attention, of one input: leave S, Mk, Mv out")
+        raise ValueError("the fused form is for self-attention, with one input: omit S, Mk and Mv")
     inputs = {role: s.B * n * widths[role][0] for role, n in lengths.items()}  # B·T·M, B·S·Mk, …
     weights = _weights(form, z, s.bias)
     steps = [walk(2 * n, backward=True) for n in weights]  # gradients of weights are copied

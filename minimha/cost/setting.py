@@ -14,7 +14,7 @@ class Setting:
 
     B, T, S  batch, query positions, key positions
     sizes    M, Mk, Mv, H, G, D, Dv
-    cross    whether query, key and value are three inputs, and not one
+    cross    whether query, key and value are three inputs instead of one
     bias     whether the projections have biases
     dtype    "float32" or "float64"
     """
@@ -47,7 +47,7 @@ class Setting:
         """M is H·D and D is M/H by default, so one of the two must be given; G is H, Dv is D, Mk is
         M, Mv is Mk. Without S, Mk and Mv this is self-attention: one input, S = T.
 
-        Raises ValueError for sizes that do not go together.
+        Raises ValueError for sizes that do not match.
         """
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype is float32 or float64, not {dtype!r}: others are converted")

@@ -11,10 +11,10 @@ from .setting import Setting
 
 @dataclass(frozen=True)
 class Step:
-    """An array operation that runs `times` times, each time with so many flops and bytes moved.
+    """An array operation that runs `times` times, with the flops and bytes moved of each run.
 
-    A product multiplies so many pairs of matrices, one after another. A node of the tape is a step
-    that moves nothing.
+    A product multiplies `matrices` pairs of matrices, one after another. A node of the tape is a
+    step that moves nothing.
     """
 
     flops: int
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a computation costs. Costs add up.
+    """The cost of a computation. Costs can be added.
 
     parameters  learned numbers
     saved       bytes that the pullbacks keep for the backward, without inputs and parameters
@@ -39,7 +39,7 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the products of matrices; multiply and add are two."""
+        """Floating-point operations of the matrix products; a multiply and an add count as two."""
         return sum(s.flops * s.times for s in self.steps)
 
     @property
@@ -77,12 +77,12 @@ NODE = Step(0, 0)
 
 
 def walk(moved: int, *, times: int = 1, backward: bool = False) -> Step:
-    """An operation on entries, which reads and writes so many."""
+    """An elementwise operation that reads and writes this many entries."""
     return Step(0, moved, times, backward)
 
 
 def repeated(count: int, steps: Iterable[Step]) -> list[Step]:
-    """The steps, so many times."""
+    """The steps, repeated."""
     return [replace(step, times=count * step.times) for step in steps]
 
 

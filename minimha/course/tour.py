@@ -1,4 +1,4 @@
-"""The tour: check every gradient, train a small transformer, look at what its heads attend to."""
+"""The tour: check all gradients, train a small transformer, and see what its heads attend to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..transformers import GPT
 CONTEXT = 64
 STEPS = 1000
 MARGIN = 0.1
-"""How far, in nats a character, "clearly below" the bigram table is."""
+"""How much lower than that of the bigram table a loss must be, in nats per character."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
 
     @classmethod
     def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Plan:
-        """Raises ValueError, RuntimeError or OSError, in one line, for what cannot be done."""
+        """Raises ValueError, RuntimeError or OSError, with a one-line message."""
         backend.library(library)
         pictures.check_path(picture)
         by_default = text is None and steps == STEPS
@@ -88,7 +88,7 @@ def run(plan: Plan) -> int:
 
 
 def check_gradients(library: str = "numpy") -> str:
-    """Check each part of multi-head attention and of the transformer; the table of the errors.
+    """Check each part of multi-head attention and of the transformer; returns a table of errors.
 
     Raises GradcheckError at the first gradient that is wrong.
     """
@@ -158,7 +158,7 @@ def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
 
 
 def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
-    """Print the validation loss beside the bigram table's; by how much it is below."""
+    """Print the validation loss next to that of the bigram table; returns the difference."""
     loss = training.evaluate(model, parts.validation)
     table = data.bigram_loss(parts, vocabulary)
     verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
@@ -177,6 +177,6 @@ def attention_weights(model: GPT, tokens: np.ndarray) -> np.ndarray:
 
 
 def real_sentence(text: str) -> str:
-    """The first plain sentence of about 40 characters, or the first 40 where there is none."""
+    """The first plain sentence of about 40 characters, or the first 40 characters."""
     found = re.search(r"(?<=\s)[A-Z][a-z, ]{28,42}[.!?](?=\s)", text)
     return found.group() if found else text[:40]

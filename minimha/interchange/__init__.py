@@ -1,11 +1,11 @@
-"""Weights as dictionaries of arrays: of a module, of torch's layer, of a safetensors file.
+"""Weights as dictionaries of arrays: to and from modules, torch's layer, and safetensors files.
 
     arrays = state(module)             set_state(module, arrays)
     arrays = to_torch(mha)             mha = from_torch(arrays, num_heads)
     write(arrays, path)                arrays = read(path)
 
-All copies are exact, to the bit. Nothing here unpickles: a safetensors file holds numbers and their
-names, and no code.
+All copies are exact, bit for bit. Nothing here unpickles: a safetensors file holds numbers and
+their names, but no code.
 """
 
 from .files import check_writable, written_whole

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writing files completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary path in the same folder to write to: renamed to path at the end, removed on an
-    error. Raises as `check_writable`, before anything is written."""
+    """A temporary path in the same folder to write to; it is renamed to path at the end, and
+    removed after an error. Raises as `check_writable` does, before anything is written."""
     check_writable(path)
     path = Path(path).resolve()  # a link is followed, not replaced
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")

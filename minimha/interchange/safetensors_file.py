@@ -23,11 +23,11 @@ _DTYPES = {
 
 
 def write(arrays: Mapping[str, Any], path: str | Path) -> None:
-    """Write a dictionary of arrays to a safetensors file, whole or not at all.
+    """Write a dictionary of arrays to a safetensors file, completely or not at all.
 
     bfloat16, which NumPy lacks, is written as float32, exactly. No metadata is written.
-    Raises ValueError, which names all of them, for entries that such a file does not hold; OSError
-    where the file cannot be written; TypeError for what is not a dictionary.
+    Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
+    file cannot be written; TypeError for arrays that are not a dictionary.
     """
     from safetensors.numpy import save as packed
 
@@ -57,8 +57,8 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, by name; its metadata are ignored.
 
     bfloat16, which NumPy lacks, becomes float32, exactly.
-    Raises OSError where there is no file; ValueError for a file that is not in this format or not
-    complete, and for entries of other dtypes, all of which it names. Nothing is unpickled.
+    Raises OSError if there is no file; ValueError for a file that is incomplete or in another
+    format, and for entries of other dtypes, all of which it names. Nothing is unpickled.
     """
     from safetensors import SafetensorError, deserialize
 
@@ -68,7 +68,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     except SafetensorError as error:
         pickled = content.startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
         raise ValueError(
-            f"{path} is not a safetensors file, or not a whole one: {error}"
+            f"{path} is not a safetensors file, or is incomplete: {error}"
             + ". It looks like a pickle, which can run any code when it is read, so it is not: "
             "if you trust it, write it again with safetensors" * pickled
         ) from error

@@ -11,7 +11,7 @@ from minimha_autograd.backend import HostArray
 from ..nn import Module
 
 Required = dict[str, tuple[tuple[int, ...], Any]]
-"""By name, the shape and the NumPy dtype that an array must have."""
+"""For each name, the shape and the NumPy dtype that its array must have."""
 
 
 def state(module: Module) -> dict[str, HostArray]:
@@ -22,8 +22,9 @@ def state(module: Module) -> dict[str, HostArray]:
 def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
     """Set all parameters of a module, in its library and on its device.
 
-    Raises TypeError for what is not a dictionary. Raises ValueError, and changes nothing, for
-    entries that are missing, extra, not arrays, or of another shape or dtype: it names all of them.
+    Raises TypeError for arrays that are not a dictionary. Raises ValueError, without changing
+    anything, for entries that are missing, extra, not arrays, or of another shape or dtype: it
+    names all of them.
     """
     require_dictionary(arrays)
     parameters = dict(module.named_parameters())
@@ -38,7 +39,7 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
 
 
 def require_dictionary(arrays: object) -> None:
-    """Raise TypeError for what is not a dictionary."""
+    """Raise TypeError unless arrays is a dictionary."""
     if not isinstance(arrays, Mapping):
         fix = ": call its state_dict()" if hasattr(arrays, "state_dict") else ""
         raise TypeError(
@@ -60,7 +61,7 @@ def mismatches(arrays: Mapping[str, Any], required: Required) -> list[str]:
 
 
 def on_host(x: Any) -> HostArray | str:
-    """An array as NumPy's; of what NumPy cannot hold, a description."""
+    """A NumPy array; for values that NumPy cannot hold, a description."""
     if not backend.is_array(x):
         return f"a {type(x).__name__}"
     try:

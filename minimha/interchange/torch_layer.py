@@ -24,8 +24,8 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     (M, M); in_proj_bias (3·M,) and out_proj.bias (M,) are there if this layer has a bias. torch
     keeps each matrix as (out, in), the transpose of ours. The double form is multiplied out.
 
-    Raises ValueError, with all reasons, for a layer that torch does not have (one in the bilinear
-    form, too); TypeError for another module.
+    Raises ValueError, with all reasons, for a layer that torch cannot represent, such as one in the
+    bilinear form; TypeError for another module.
     """
     if not isinstance(mha, MultiHeadAttention):
         raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
@@ -55,18 +55,19 @@ def from_torch(
     """The layer with the weights of a `torch.nn.MultiheadAttention`, on the host.
 
     arrays     its state_dict(), of torch's tensors or NumPy's arrays; `to_torch` lists names and
-               shapes. The dtype stays, but bfloat16, which NumPy lacks, becomes float32 exactly
-    num_heads  H, which the weights do not show
-    prefix     where the layer stands in the state_dict() of a larger module:
+               shapes. The dtype stays the same, except that bfloat16, which NumPy lacks, becomes
+               float32
+    num_heads  H, which the weights do not determine
+    prefix     the path to the layer in the state_dict() of a larger module:
                "layers.0.self_attn". Entries elsewhere are ignored
     form       of the projections, one of `projections.FORMS`
     dropout    as in MultiHeadAttention
 
-    torch's add_zero_attn leaves no trace among the weights and does not exist here.
+    torch's add_zero_attn is not visible in the weights and does not exist here.
 
-    Raises ValueError, with all reasons, for entries
-    that are missing, extra (bias_k and bias_v of add_bias_kv, too) or not as required, and for an M
-    that H does not divide; TypeError for what is not a dictionary.
+    Raises ValueError, with all reasons, for entries that are missing, extra (such as bias_k and
+    bias_v of add_bias_kv) or of another shape or dtype, and for an M that H does not divide;
+    TypeError for arrays that are not a dictionary.
     """
     require_dictionary(arrays)
     num_heads = integer(num_heads, "num_heads", least=1)
@@ -115,7 +116,7 @@ def _from_theirs(theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _required(entries: dict[str, Any]) -> Required:
-    """The shapes and dtype of the layer to which the out_proj.weight (M, M) among these belongs."""
+    """The shapes and dtype of the layer, found from its out_proj.weight (M, M)."""
     out = on_host(entries["out_proj.weight"])
     if isinstance(out, str) or out.dtype.kind != "f" or out.ndim != 2:
         what = out if isinstance(out, str) else f"{out.dtype} {out.shape}"

@@ -1,4 +1,4 @@
-"""What a network is built from and trained with: modules, layers, optimisers, data, training."""
+"""Building and training networks: modules, layers, optimisers, data, training."""
 
 from .layers import Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module, parameter

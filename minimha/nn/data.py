@@ -12,7 +12,7 @@ import numpy as np
 def python_reference() -> str:
     """The language reference that Python ships for `help()`: real text on every machine.
 
-    It differs between versions of Python. Raises ValueError where a reduced Python lacks it.
+    It differs between versions of Python. Raises ValueError if this Python comes without it.
     """
     try:
         from pydoc_data.topics import topics
@@ -24,7 +24,7 @@ def python_reference() -> str:
 def read_text(path: str | Path) -> str:
     """The text of a UTF-8 file.
 
-    Raises ValueError, in one line, for a file that is missing, unreadable, empty or not text.
+    Raises ValueError for a file that is missing, unreadable, empty or not text.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -40,7 +40,7 @@ def read_text(path: str | Path) -> str:
 
 
 class Vocabulary:
-    """The different characters of a text, in order; a token is a character's index among them."""
+    """The distinct characters of a text, in order; a token is the index of a character."""
 
     def __init__(self, text: str) -> None:
         self.characters = sorted(set(text))
@@ -59,14 +59,14 @@ class Vocabulary:
 
 
 class Split(NamedTuple):
-    """Tokens to train on, and those at the end of the text to validate on."""
+    """The tokens to train on, and those at the end of the text for validation."""
 
     train: np.ndarray
     validation: np.ndarray
 
 
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
-    """Keep the last fraction of the tokens, but at least one context, for validation.
+    """Keep the last fraction of the tokens for validation, but at least one context.
 
     Raises ValueError if either part is too short for one context and its target.
     """
@@ -98,10 +98,10 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bigram_loss(parts: Split, vocabulary: int, smoothing: float = 0.1) -> float:
-    """Cross entropy in nats, on the validation tokens, of a table of which character follows which.
+    """Cross entropy, in nats, of a bigram table on the validation tokens.
 
     p(b | a) = (count(a, b) + smoothing) / (count(a) + smoothing · V), counted on the training part.
-    A model with a lower loss uses more than the last character.
+    A model with a lower loss uses more context than the last character.
     """
     p = np.full((vocabulary, vocabulary), smoothing)
     np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)

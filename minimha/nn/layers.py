@@ -13,7 +13,8 @@ from .module import Module, parameter
 
 
 class Linear(Module):
-    """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,); weights have variance 1/M."""
+    """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,); weights start with variance
+    1/M."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A table (N, M) of rows to look up, drawn with the given standard deviation."""
+    """A table (N, M) of embeddings, initialised with the given standard deviation."""
 
     def __init__(
         self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"

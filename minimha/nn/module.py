@@ -1,4 +1,4 @@
-"""Module: named parameters, found where they stand."""
+"""Module: finds its parameters and names them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ def parameter(x: Array) -> Tensor:
 
 
 class Module:
-    """Something with parameters: its attributes that are Tensors requiring a gradient, and those of
-    Modules within it, in lists, tuples and dictionaries too.
+    """An object with parameters: its attributes that are Tensors requiring a gradient, and those of
+    the Modules in its attributes, also inside lists, tuples and dictionaries.
 
-    Names are the path to the attribute: "blocks.0.attention.w_q". A parameter that stands in two
-    places, as tied weights do, is one parameter, under the first of its names.
+    The name of a parameter is the path to it: "blocks.0.attention.w_q". A parameter with several
+    paths, such as a tied weight, counts once, under the first of its names.
 
-    unnamed  attributes that names leave out: what stands in them is named as the module's own
+    unnamed  attributes that are left out of the names: their parameters are named like the module's
+             own
     """
 
     unnamed: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class Module:
         return [tensor for _, tensor in self.named_parameters()]
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Set the gradients of all parameters to None."""
         for tensor in self.parameters():
             tensor.grad = None
 

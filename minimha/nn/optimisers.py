@@ -18,8 +18,8 @@ class AdamW:
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
         p ← p − lr · (m̂ / (√v̂ + eps) + weight_decay · p),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    parameters    Tensors that require a gradient; one without it at a step is left alone, and t
-                  counts its own steps
+    parameters    Tensors that require a gradient; a step skips those whose .grad is None, and t
+                  counts the steps of each parameter
     lr            learning rate; may be changed between steps
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), algorithm 2.
@@ -36,13 +36,13 @@ class AdamW:
     ) -> None:
         if isinstance(parameters, Tensor):
             raise TypeError("parameters is a list of Tensors: write [tensor]")
-        self.parameters = list(dict.fromkeys(parameters))  # tied ones move once
+        self.parameters = list(dict.fromkeys(parameters))  # a tied parameter is updated once
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         _keep_freed_memory()
         self._state = [(0, 0.0 * p.data, 0.0 * p.data) for p in self.parameters]  # t, m, v
 
     def step(self) -> None:
-        """Move every parameter once, by its .grad."""
+        """Update every parameter once, by its .grad."""
         beta1, beta2 = self.betas
         size = sum(math.prod(p.shape) for p in self.parameters)
         fast = functional.acceleration.kernel("adamw", size)
@@ -63,17 +63,17 @@ class AdamW:
             self._state[k] = t, m, v
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients to None."""
         for p in self.parameters:
             p.grad = None
 
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Have glibc keep up to 64 MB of what a training step frees for the next step.
+    """Make glibc keep up to 64 MB of the memory that a training step frees for the next step.
 
-    Without this, glibc returns large pieces to the system and gets them back page by page, which
-    takes a fifth of the time of a small GPT's step. Its threshold becomes twice the size of the
+    Otherwise glibc returns large blocks to the system and gets them back page by page, which takes
+    a fifth of the time of a small GPT's step. Its threshold becomes twice the size of the
     largest piece freed so far of at most 32 MiB; this piece is never written to and costs nothing.
     """
     bytes(2**25 - 2**16)

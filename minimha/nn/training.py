@@ -1,4 +1,4 @@
-"""Training a language model, judging it, and sampling from it."""
+"""Training a language model, evaluating it, and sampling from it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def evaluate(model: LanguageModel, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats a character, over all windows of the tokens."""
+    """The mean loss, in nats per character, over all windows of the tokens."""
     inputs, targets = windows(tokens, model.context)
     total = 0.0
     with no_grad():

@@ -4,7 +4,7 @@
     attention_heads  the weights of every head, in a grid
     attention_html   the same for a notebook: point at a query to see which keys it attends to
     mask             a mask and its blocks; a notebook shows every mask
-    graph            the tape: how a Tensor was made, with shapes and gradients
+    graph            the tape: how a Tensor was computed, with shapes and gradients
     costs            parameters, flop and time of the forms of the projections, and where they cross
     save, svg        a figure as a file, as text
 

@@ -1,4 +1,4 @@
-"""What the forms of the projections cost over a size."""
+"""The cost of the forms of the projections, as a function of one size."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LINES = (  # colours of Okabe and Ito, for the colour-blind
 
 
 def costs(compared: Comparison, over: str = "D") -> Figure:
-    """Parameters, flop and expected time of each form of the projections, over one size.
+    """Parameters, flops and expected time of each form of the projections, over one size.
 
-    compared  from `mh.cost.compare`: the other sizes, what is computed, on which machine
-    over      "M", "H", "D" or "T": powers of two, D up to 2·M, and the size in compared, which is
-              dotted
+    compared  from `mh.cost.compare`: the other sizes, the computation and the machine
+    over      "M", "H", "D" or "T": powers of two, D up to 2·M; a dotted line marks the size in
+              compared
 
-    Forms of equal cost are one line.
+    Forms with equal cost share a line.
 
         mh.pictures.costs(mh.cost.compare(M=64, H=4, T=32))
 
-    Returns the figure; `save` writes it to a file. Raises ValueError for another size than these.
+    Returns the figure; `save` writes it to a file. Raises ValueError for any other size.
     """
     from matplotlib.figure import Figure
 

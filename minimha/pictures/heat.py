@@ -33,19 +33,20 @@ def heat_map(
     """A matrix of scores, weights or gradients as a heat map.
 
     array    (T, S): an array, a Tensor or a list of lists
-    rows     T labels; a string gives a label for each character; without them rows are counted
-    columns  S labels; the rows' where these are left out and T = S
-    axes     what rows and columns are
+    rows     T labels; a string gives one label per character; by default rows are numbered
+    columns  S labels; by default those of the rows, if T = S
+    axes     what the rows and columns are
     signed   False: white is 0, dark blue is 1. True: white is 0, blue above it and orange below,
-             darkest at the largest size. By default False where all entries lie in 0 … 1
+             darkest at the largest size. By default False if all entries lie in 0 … 1
     label    what the numbers are, for the colour scale
 
-    Up to 12 rows and columns, each cell has its number. In larger matrices, cells below zero have a
-    minus, so that the sign can be read in grey too. Entries that are infinite or NaN are grey, and
-    crossed where they have no number.
+    In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, negative
+    cells have a minus sign, so that the sign is readable in grey print. Entries that are infinite
+    or NaN are grey, with a cross if they show no number.
 
     Returns the figure; `save` writes it to a file.
-    Raises ValueError for what is not a matrix of real numbers, and for labels that do not match.
+    Raises ValueError for an array that is not a matrix of real numbers, and for labels that do not
+    match it.
     """
     data = _on_host(array)
     if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
@@ -79,11 +80,11 @@ def attention_heads(
     """A heat map for each head: which query attends to which key. White is 0, dark blue is 1.
 
     weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
-    queries  T labels, one a row; a string gives a label for each character
-    keys     S labels, one a column; the queries if left out
+    queries  T labels, one per row; a string gives one label per character
+    keys     S labels, one per column; by default the queries
 
     Returns the figure; `save` writes it to a file.
-    Raises ValueError where the labels do not match the weights.
+    Raises ValueError if the labels do not match the weights.
     """
     data, keys = layers_of(weights, queries, keys)
     side = max(2.0, 0.11 * max(data.shape[2:]))
@@ -105,7 +106,7 @@ def _grid(
     limit: float = 1.0,
     signed: bool = False,
 ) -> Figure:
-    """The heat maps of data (layers, H, T, S) in a grid, each with sides of so many inches."""
+    """The heat maps of data (layers, H, T, S) in a grid, each with sides of this many inches."""
     from matplotlib.figure import Figure
 
     layers, heads, t, s = data.shape
@@ -143,9 +144,9 @@ def head_names(data: np.ndarray) -> list[str]:
 def layers_of(
     weights: Any, queries: Sequence[str], keys: Sequence[str] | None
 ) -> tuple[np.ndarray, Sequence[str]]:
-    """The weights as an array (layers, H, T, S), and the keys, of the queries if left out.
+    """The weights as an array (layers, H, T, S), and the keys, by default the queries.
 
-    Raises ValueError where the labels do not match.
+    Raises ValueError if the labels do not match.
     """
     data = _on_host(weights)
     data = data[None] if data.ndim == 3 else data
@@ -163,7 +164,7 @@ def _on_host(array: Any) -> np.ndarray:
 
 
 def visible(token: str) -> str:
-    """A token with signs for blanks and for characters that cannot be printed."""
+    """A token with visible signs for blanks and unprintable characters."""
     return _VISIBLE.get(token, "".join(c if c.isprintable() else "�" for c in token))
 
 
@@ -176,7 +177,7 @@ def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
 
 
 def _colours(signed: bool) -> Colormap:
-    """From white to dark blue; signed, from dark orange over white: apart to the colour-blind."""
+    """From white to dark blue; if signed, from dark orange through white to dark blue."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -201,7 +202,7 @@ def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
 
 
 def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """A minus on what is below zero and not next to white; a cross on what is not finite."""
+    """A minus sign on clearly negative cells, and a cross on cells that are not finite."""
     cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
     finite = np.isfinite(data)
     for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):

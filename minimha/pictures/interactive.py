@@ -1,8 +1,8 @@
-"""Heat maps to point at: HTML and CSS alone, without scripts or other files.
+"""Interactive heat maps, in HTML and CSS alone, without scripts or other files.
 
-The numbers are text, and CSS turns them into heat maps: so a screen reader can read them, and so
-can the reader of an untrusted notebook, which has no styles. A picture has no ids, and all pictures
-share the same style rules: a page can hold any number of them.
+The numbers are text, which CSS turns into heat maps: so they are readable with a screen reader, and
+in an untrusted notebook, which has no styles. A picture has no ids, and all pictures share the same
+style rules, so a page can hold any number of them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def attention_html(
     """Heat maps of attention for a notebook: point at a query to see which keys it attends to.
 
     weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
-    queries  T labels, one a row; a string gives a label for each character
-    keys     S labels, one a column; the queries if left out
+    queries  T labels, one per row; a string gives one label per character
+    keys     S labels, one per column; by default the queries
 
-    One head is shown at a time, chosen by its number with the mouse or arrow keys. White is 0, dark
-    blue is 1. Pointing at a row, or going there with Tab, shows its numbers, and colours each key
-    orange by its weight. A weight of exactly 0 is written 0, one below 0.005 as .00.
+    The picture shows one head at a time; choose it by its number, with the mouse or the arrow keys.
+    White is 0, dark blue is 1. Point at a row, or reach it with Tab, to see its numbers and to
+    colour each key orange by its weight. A weight of exactly 0 shows as 0, one below 0.005 as .00.
 
-    Raises ValueError where the labels do not match the weights, for negative entries, and for more
+    Raises ValueError if the labels do not match the weights, for negative entries, and for more
     than 64 tokens or 16,384 weights.
     """
     data, keys = layers_of(weights, queries, keys)
@@ -66,9 +66,9 @@ class Attention:
         return "<heat maps of attention: a notebook shows them, save('….html') writes them>"
 
     def save(self, path: str | Path) -> Path:
-        """Write a page of its own, which needs nothing else. Returns the file's absolute path.
+        """Write a self-contained page. Returns the absolute path of the file.
 
-        Raises ValueError for another ending than .html, OSError where it can't be written.
+        Raises ValueError for an ending other than .html, OSError if the file cannot be written.
         """
         if Path(path).suffix != ".html":
             raise ValueError(f"{path}: the name of a page ends in .html")

@@ -33,13 +33,14 @@ def mask(
     """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
 
     rule    one of `minimha.masks`
-    shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits. Where sequences
-            or heads differ, each is a panel, the first four of them
+    shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits. If sequences or
+            heads differ, each gets a panel, up to four of them
     block   (queries, keys): draws the grid of blocks, and marks which are empty, full or partial
     offset  the key position of the first query, for masks without an offset of their own
-    title   the mask's own expression by default
+    title   by default the expression of the mask
 
-    Returns the figure; `save` writes it to a file. Raises ValueError where the mask does not fit.
+    Returns the figure; `save` writes it to a file. Raises ValueError if the mask does not fit the
+    shape.
     """
     from matplotlib.figure import Figure
 
@@ -71,7 +72,7 @@ def mask(
 
 
 def mask_svg(rule: Mask) -> str | None:
-    """What a notebook shows of a mask; None where its parts fit no small shape."""
+    """The picture of a mask in a notebook; None if the mask fits no small shape."""
     try:
         *_, t, s = shape = small_shape(rule)
         return svg(mask(rule, shape)) if t * s <= LARGEST else None

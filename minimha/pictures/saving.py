@@ -23,9 +23,9 @@ def svg(figure: Figure) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure to a file: whole, or not at all. Returns the file's absolute path.
+    """Write a figure to a file, completely or not at all. Returns the absolute path of the file.
 
-    Raises ValueError for an ending other than .png, .svg, .pdf, OSError where it can't be written.
+    Raises ValueError for an ending other than .png, .svg, .pdf, OSError if it cannot be written.
     """
     check_path(path)
     with written_whole(path) as unfinished, warnings.catch_warnings():
@@ -35,7 +35,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def check_path(path: str | Path) -> None:
-    """Raise, before any work is done, what `save` would raise for this path."""
+    """Raise the error that `save` would raise for this path, before any work is done."""
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"{path}: a picture's name ends in one of {', '.join(FORMATS)}")
     check_writable(path)

@@ -1,7 +1,7 @@
-"""A picture of the tape: what was done, in which order, on which shapes, and the gradients.
+"""A picture of the tape: the operations in their order, with shapes and gradients.
 
-Leaves are at the top, what was made from them below. A step stands one layer under the lowest of
-its arguments; arrows that pass layers get a place of their own in each.
+Leaves are at the top, results at the bottom. Each step is one layer below the lowest of its
+arguments; an arrow that crosses a layer gets a place of its own in that layer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for 
 
 
 def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
-    """A picture of how a Tensor was made, an SVG that shows itself in a notebook.
+    """A picture of how a Tensor was computed: an SVG, which a notebook shows.
 
-    names  Tensors by the name to show: graph(y, x=x, w=w). `.save(path)` writes it to a file
+    names  the names to show for Tensors: graph(y, x=x, w=w). `.save(path)` writes it to a file
 
     Raises RuntimeError for a Tensor that does not require a gradient, ValueError for more than 500
-    steps, too many to read.
+    steps, which would be unreadable.
     """
     for name, t in names.items():
         if not isinstance(t, Tensor):
@@ -36,7 +36,7 @@ def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
 
 
 class Graph:
-    """An SVG of how a Tensor was made. A notebook shows it, `save` writes it to a file."""
+    """An SVG of how a Tensor was computed. A notebook shows it; `save` writes it to a file."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -52,7 +52,7 @@ class Graph:
 
 
 class _Box:
-    """A step, or a bend of an arrow that passes a layer: where it stands and what it says."""
+    """A step, or a bend of an arrow that crosses a layer: its place and its text."""
 
     def __init__(self, lines: list[str], layer: int, above: list[_Box]) -> None:
         self.lines, self.layer, self.above = lines, layer, above
@@ -89,10 +89,10 @@ def _drawn(tensor: Tensor, names: dict[Edge | None, str]) -> str:
 
 
 def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) -> list[_Box]:
-    """A box for each step behind root, tied to its neighbours, the oldest first."""
+    """A box for each step that root depends on, linked to its neighbours, the oldest first."""
     nodes = ancestors(root[0])
     if len(nodes) > LARGEST:
-        raise ValueError(f"a graph of more than {LARGEST} steps makes no picture to read")
+        raise ValueError(f"a graph of more than {LARGEST} steps is too large to read as a picture")
     shapes: dict[Edge, tuple[int, ...] | None] = {root: shape}
     for node in nodes:
         shapes |= {e: n for e, n in zip(node.edges, node.shapes, strict=False) if e is not None}
@@ -110,7 +110,7 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
 
 
 def _bends(boxes: list[_Box]) -> list[_Box]:
-    """Places for the arrows that pass layers, which become neighbours of the boxes they tie."""
+    """Places for arrows that cross layers; they become neighbours of the boxes they connect."""
     bends = []
     for box in boxes:
         for k, parent in enumerate(box.above):
@@ -167,7 +167,8 @@ def _arrange(rows: list[list[_Box]]) -> None:
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Each with how far aside its arrow stands: a step that takes a value twice has two."""
+    """Each neighbour with the sideways shift of its arrow: a step that uses a value twice has
+    two."""
     for k, box in enumerate(below):
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 

@@ -1,4 +1,4 @@
-"""The transformer block, and a GPT made of it."""
+"""The transformer block, and a GPT made of such blocks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class GPT(Module):
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
         With return_weights also a list with the attention weights (B, H, T, T) of each block.
-        Raises ValueError for more tokens than the context holds, TypeError for other than integers.
+        Raises ValueError for more tokens than the context, TypeError for tokens that are not
+        integers.
         """
         backend.require(backend.is_integral, tokens, "tokens")
         if tokens.ndim != 2 or tokens.shape[1] > self.context:
