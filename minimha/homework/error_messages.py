@@ -1,4 +1,5 @@
-"""What a student reads about an error: the line of their file, and the values it worked with."""
+"""What a student reads about an error: the line of their file, the values in that line, and for a
+habit from PyTorch what to write in NumPy."""
 
 from __future__ import annotations
 
@@ -12,8 +13,61 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd.gradcheck import aligned
+
 NAMES = 6
-"""At most so many variables of a line are shown with their values."""
+"""The most variables of a line that are shown with their values."""
+
+_KEYWORDS = {
+    "dim": "the keyword is axis: axis=-1",
+    "keepdim": "the keyword is keepdims: keepdims=True",
+    "unbiased": "leave it out: x.std() and x.var() divide by the number of entries",
+    "diagonal": "the keyword is k: np.triu(x, k=1)",
+}
+_ATTRIBUTES = {
+    "bmm": "a @ b",
+    "cat": "np.concatenate([a, b], axis=-1)",
+    "chunk": "np.split(x, 3, axis=-1)",
+    "clone": "x.copy()",
+    "contiguous": "leave it out: a reshape copies where it has to",
+    "detach": "leave it out: arrays record no gradients",
+    "dim": "x.ndim",
+    "expand": "np.broadcast_to(x, shape)",
+    "float": "x.astype(float)",
+    "masked_fill": "np.where(mask, value, x)",
+    "mm": "a @ b",
+    "numpy": "leave it out: x is an array already",
+    "permute": "x.transpose(0, 2, 1), which lists all axes",
+    "repeat_interleave": "np.repeat(x, count, axis=-3)",
+    "softmax": "there is no softmax: write it with np.exp and a sum",
+    "split": "np.split(x, 3, axis=-1)",
+    "t": "x.T, or x.swapaxes(-2, -1) with more than two axes",
+    "tensor": "np.array",
+    "unsqueeze": "np.expand_dims(x, axis), or None in an index: x[:, None]",
+    "values": "x.max(axis=-1) returns the values alone",
+}
+_SWAP = "x.swapaxes({0}, {1}): transpose lists all axes, swapaxes swaps two"
+_HABITS: dict[str, Any] = {
+    r"got an unexpected keyword argument '(\w+)'": _KEYWORDS.get,
+    r"'(\w+)' is an invalid keyword": _KEYWORDS.get,
+    r"(?:ndarray' object|module 'numpy') has no attribute '(\w+)'": lambda name: (
+        _ATTRIBUTES.get(name) or (f"np.{name}(x)" if hasattr(np, name) else None)
+    ),
+    r"sub-type of ndarray|: view\(\)": "x.reshape, with the same numbers",
+    r"transpose\((?:\w+, *)?(-\d), *(-\d)\)": _SWAP,
+    r"(?:axes don't match|transpose\(\) takes).*transpose\((?:\w+, *)?(\d), *(\d)\)": _SWAP,
+    r"'int' object is not callable.*\.size\(": "x.shape[0], or x.shape for all axes",
+    r"'tuple' object is not callable.*\.shape\(": "x.shape[0], in square brackets",
+    r"as a data type.*np\.(\w+)\(": "np.{}((2, 3)): the shape is one tuple",
+    r"'(?:torch|F)' is not defined|module named 'torch'": (
+        "np: only NumPy is needed, and np.zeros, np.exp … have the same names"
+    ),
+    r"'math' is not defined": "np.sqrt, np.exp, np.inf",
+    r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
+        "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
+    ),
+}
+"""What to write in NumPy, by a pattern of the error and the line that led to it."""
 
 
 def file_of(function: Callable[..., Any]) -> str | None:
@@ -45,7 +99,17 @@ def error_with_line(error: BaseException, file: str | None) -> str:
         first_frame, first = places[0]
         if first_frame is not frame:
             lines.append(f"  called in {first.name}, line {first.lineno}: {first.line}")
+    if words := _in_numpy("\n".join(lines)):
+        lines.append(aligned("in NumPy", words))
     return "\n".join(lines)
+
+
+def _in_numpy(message: str) -> str | None:
+    """What to write instead, if the error comes from a habit or from shapes that do not fit."""
+    for pattern, words in _HABITS.items():
+        if found := re.search(pattern, message, re.DOTALL):
+            return words(found[1]) if callable(words) else words.format(*found.groups())
+    return None
 
 
 def line_of(error: BaseException, file: str | None) -> str:

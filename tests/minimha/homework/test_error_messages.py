@@ -1,0 +1,49 @@
+"""An error that comes from a habit of PyTorch says what to write in NumPy."""
+
+import linecache
+
+import numpy as np
+import pytest
+
+from minimha.homework.error_messages import error_with_line
+
+HABITS = {
+    "x.view(2, -1)": "x.reshape",
+    "x.transpose(-3, -2)": "x.swapaxes(-3, -2)",
+    "np.transpose(x, 1, 2)": "x.swapaxes(1, 2)",
+    "x.sum(-1, keepdim=True)": "keepdims=True",
+    "x.max(dim=-1)": "axis=-1",
+    "x.cumsum(dim=-1)": "axis=-1",
+    "x.std(-1, unbiased=False)": "leave it out",
+    "x.max(-1).values": "returns the values alone",
+    "x.masked_fill(x > 0, 1)": "np.where",
+    "x.unsqueeze(1)": "x[:, None]",
+    "x.permute(0, 2, 1)": "x.transpose(0, 2, 1)",
+    "x.size(-1)": "x.shape[0]",
+    "x.shape(0)": "square brackets",
+    "x.exp()": "np.exp(x)",
+    "np.softmax(x)": "there is no softmax",
+    "np.cat([x, x])": "np.concatenate",
+    "np.zeros(2, 3)": "np.zeros((2, 3))",
+    "torch.zeros(2)": "only NumPy is needed",
+    "math.sqrt(2)": "np.sqrt",
+    "x @ x": "k is 4 on the left and 3 on the right",
+}
+
+
+def message(code):
+    linecache.cache["habit.py"] = len(code), None, [code], "habit.py"
+    with pytest.raises(Exception) as failure:  # noqa: PT011  each has its own
+        exec(compile(code, "habit.py", "exec"), {"np": np, "x": np.ones((2, 3, 4))})
+    return error_with_line(failure.value, "habit.py")
+
+
+@pytest.mark.parametrize(("code", "words"), HABITS.items())
+def test_a_habit_of_PyTorch_is_answered_in_NumPy(code, words):
+    text = message(code)
+    assert words in " ".join(text.partition("  in NumPy ")[2].split()), text
+
+
+@pytest.mark.parametrize("code", ["x.relu()", "1 / 0", "x.transpose(2, 1, 0) + x", "x[7]"])
+def test_other_errors_are_left_alone(code):
+    assert "in NumPy" not in message(code)
