@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,7 @@ def _facts(
             f"{name} has the wrong shape",
             aligned("yours", str(yours.shape)),
             aligned("expected", f"{expected.shape}{lettered}"),
+            *_side_by_side(yours, expected, labels),
         ]
     if (yours.dtype == bool) != (expected.dtype == bool):
         return [f"{name} should hold {expected.dtype}, not {yours.dtype}"]
@@ -73,7 +75,27 @@ def _facts(
         facts.append(("dtype", f"{yours.dtype}, where {expected.dtype} is expected"))
     wrong = int((~fine).sum())
     facts.append(("wrong", f"{wrong} of {fine.size} entries"))
-    return [f"{name} is wrong", *(aligned(*fact) for fact in facts)]
+    lines = [aligned(*fact) for fact in facts]
+    return [f"{name} is wrong", *lines, *_side_by_side(yours, expected, labels, worst)]
+
+
+def _side_by_side(
+    yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
+) -> list[str]:
+    """Two small boolean arrays, drawn; with more than two axes the part that holds the entry."""
+    both = yours, expected
+    if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
+        return []
+    if yours.ndim != expected.ndim:
+        return []
+    part = at[:-2] or (0,) * (yours.ndim - 2)
+    drawn = [[" ".join("·■"[int(entry)] for entry in row) for row in x[part]] for x in both]
+    width = max(map(len, ["yours", *drawn[0]])) + 4
+    rows = itertools.zip_longest(["yours", *drawn[0]], ["expected", *drawn[1]], fillvalue="")
+    rest = f", at {place(at[:-2], labels and labels[:-2])}" if at[:-2] else ""
+    along = f"; rows: {labels[-2]}, columns: {labels[-1]}{rest}" if labels else rest
+    title = aligned("drawn", f"■ True, · False{along}")
+    return [title, *(f"{'':15}{left:<{width}}{right}".rstrip() for left, right in rows)]
 
 
 def _entries(*entries: Any) -> list[str]:

@@ -1,11 +1,13 @@
 """Every task can be solved, is to do before it is, and every check finds a wrong answer."""
 
+import re
+
 import pytest
 from wrong_answers import Wrong, all_wrong, answered, first_failure, function
 
 from minimha import homework
 from minimha.course import chapters as course
-from minimha.homework.mistakes import Mistake
+from minimha.homework.mistakes import Mistake, named, recorded
 from minimha.homework.task import FAILED, PASSED, TO_DO
 from minimha.homework.verdicts import lines
 
@@ -52,6 +54,9 @@ def test_a_wrong_answer_is_refused_and_explained(task, wrong):
     assert wrong.check in ("", first.check.name), first.message
     assert "".join(wrong.says.split()) in "".join(first.message.split()), first.message
     assert all(len(line) <= 80 for line in lines([first]))
+    if not wrong.check:  # its own words replace what the check would guess
+        assert first.message.count("  looks like ") == 1, first.message
+        assert not {"  try ", "  read "} & set(re.findall(r"^  \w+ ", first.message, re.M))
 
 
 def test_a_right_answer_that_fails_otherwise_is_not_called_a_mistake():
@@ -73,3 +78,12 @@ def test_two_mistakes_at_once_are_not_called_by_one():
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
     with pytest.raises(ValueError, match="2 times, not once"):
         Mistake("a", "b", "").made_in("a = a")
+
+
+def test_what_tap_put_in_place_of_an_intermediate_is_put_there_again():
+    solution = 'def f(x, tap):\n    y = tap("y", 2 * x)\n    return y + 1\n'
+    ignored = Mistake('y = tap("y", 2 * x)', 'tap("y", 2 * x); y = 2 * x', "tap is ignored")
+    names, calls = {}, []
+    exec(ignored.made_in(solution), names)
+    recorded(names["f"], calls)(3.0, tap=lambda name, x: 10 * x)
+    assert named([ignored], solution, "f", calls) == "tap is ignored"

@@ -1,0 +1,46 @@
+"""What the comparisons of homework show of arrays that differ."""
+
+import numpy as np
+import pytest
+
+from minimha import homework
+
+
+def shown(yours, expected, axes):
+    with pytest.raises(AssertionError) as failure:
+        homework.same(np.array(yours), np.array(expected), "the mask", axes)
+    return str(failure.value)
+
+
+def test_small_masks_are_drawn_side_by_side():
+    causal = np.tri(3, dtype=bool)
+    assert shown(causal.T, causal, "query key").endswith("""\
+  drawn        ■ True, · False; rows: query, columns: key
+               yours    expected
+               ■ ■ ■    ■ · ·
+               · ■ ■    ■ ■ ·
+               · · ■    ■ ■ ■""")
+
+
+def test_so_are_masks_of_which_one_has_the_shape_of_the_other_transposed():
+    mask = np.tri(2, 3, dtype=bool)
+    assert shown(mask.T, mask, "query key").endswith("""\
+               yours    expected
+               ■ ■      ■ · ·
+               · ■      ■ ■ ·
+               · ·""")
+
+
+def test_of_more_axes_the_part_with_the_worst_entry_is_drawn():
+    masks = np.ones((2, 1, 2, 2), dtype=bool)
+    wrong = masks.copy()
+    wrong[1, 0, 0, 1] = False
+    text = shown(wrong, masks, "batch head query key")
+    assert "at [1, 0]  (batch, head)" in " ".join(text.split("\n")).replace("               ", "")
+    assert text.endswith("■ ·      ■ ■\n               ■ ■      ■ ■")
+
+
+@pytest.mark.parametrize("shape", [(5,), (11, 2)])
+def test_one_axis_and_large_masks_are_not_drawn(shape):
+    mask = np.ones(shape, dtype=bool)
+    assert "drawn" not in shown(~mask, mask, None)
