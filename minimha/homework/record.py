@@ -24,13 +24,14 @@ NOT_STARTED, CHANGED = "not started", "changed"
 
 
 def path(place: Path) -> Path:
-    """The record for this folder, or for this file: there, in the parent folder, or in a folder
-    directly inside, so that notebooks and homework in neighbouring folders share one. If there is
-    none yet, it will be made there."""
-    folder = (place.parent if place.is_file() else place).resolve()
-    here = folder / RECORD
-    candidates = [here, folder.parent / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]
-    return next((file for file in candidates if file.exists()), here)
+    """The record for this folder, or this file's: there, in the parent, in a folder directly
+    inside, or in a neighbouring folder with the name that `minimha` gives it, so that chapters and
+    homework share one. If there is none yet, it will be made there."""
+    here = (place.parent if place.is_file() else place).resolve()
+    neighbours = (here.parent / name for name in ("homework", "minimha-notebooks"))
+    inside = sorted(file.parent for file in here.glob(f"*/{RECORD}"))
+    folders = [here, here.parent, *inside, *neighbours]
+    return next((file for x in folders if (file := x / RECORD).exists()), here / RECORD)
 
 
 def read(place: Path) -> dict[str, dict[str, Any]]:

@@ -31,11 +31,11 @@ wrong.__name__ = stub.__name__ = "twice"
 @pytest.fixture
 def notebook(folder, capsys, monkeypatch):
     """Call a function in a notebook in a folder beside the homework: what is printed."""
-    (folder / "chapters").mkdir()
+    (folder / "minimha-notebooks").mkdir()
 
     def runs(function, *arguments):
         with monkeypatch.context() as patch:
-            patch.chdir(folder / "chapters")
+            patch.chdir(folder / "minimha-notebooks")
             function(*arguments)
         return capsys.readouterr().out
 
@@ -75,15 +75,26 @@ def test_a_file_that_passed_is_done_for_a_notebook(notebook, student, folder):
     assert "0 of 2 tasks" in notebook(homework.progress)
 
 
-@pytest.mark.parametrize("first", ["notebook", "command"])
-def test_there_is_one_record_wherever_it_began(first, notebook, student, folder):
+@pytest.mark.parametrize("first", range(3))
+def test_there_is_one_record_wherever_it_began(first, notebook, student, folder, monkeypatch):
+    def in_homework(command):
+        with monkeypatch.context() as patch:
+            patch.chdir(folder / "homework")
+            return student(command)
+
     save(folder, "return x + x")
-    steps = [lambda: notebook(homework.check, thrice), lambda: student("check")]
-    for step in steps if first == "notebook" else reversed(steps):
+    steps = [
+        lambda: notebook(homework.check, thrice),
+        lambda: student("check"),
+        lambda: in_homework("check"),
+    ]
+    for step in [steps[first], *steps]:
         step()
     assert len(list(folder.rglob(RECORD))) == 1
-    assert student("progress")[1].endswith("You have finished the course.\n")
-    assert notebook(homework.progress).endswith("You have finished the course.\n")
+    finished = "You have finished the course.\n"
+    assert student("progress")[1].endswith(finished)
+    assert in_homework("progress")[1].endswith(finished)
+    assert notebook(homework.progress).endswith(finished)
 
 
 def test_an_unfinished_copy_leaves_a_task_done(notebook, student):
