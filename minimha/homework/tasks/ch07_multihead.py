@@ -9,19 +9,19 @@ from ..task import task
 
 
 @task(chapter=7, difficulty=1, minutes=8, hints=(
-    "Two steps: move the heads next to their width, then merge the two axes. Which of the two is "
-    "a reshape?",
-    "x.swapaxes(-3, -2) is (…, T, H, D), and a reshape joins its last two axes. The pullback "
-    "undoes the two steps, the last one first.",
-    "swapped.reshape(*swapped.shape[:-2], -1) is the value; the gradient is "
+    "There are two steps: move the heads next to their width, then merge these two axes. Which of "
+    "them is a reshape?",
+    "x.swapaxes(-3, -2) is (…, T, H, D), and a reshape merges its last two axes. The pullback "
+    "undoes both steps in reverse order.",
+    "The value is swapped.reshape(*swapped.shape[:-2], -1). The gradient is "
     "dy.reshape(swapped.shape).swapaxes(-3, -2), in a tuple.",
 ))  # fmt: skip
 def merge_heads(x):
-    """The heads side by side, as the output projection needs them, and the pullback.
+    """Concatenate the heads, as the output projection needs them, and return the pullback.
 
     x  (…, H, T, D), with any number of axes before H, or none
-    Returns y (…, T, H·D), where columns h·D to (h + 1)·D of a row are head h at that position, and
-    the function that takes dy (…, T, H·D) to a tuple with one gradient, (dx,).
+    Returns y (…, T, H·D), in which columns h·D to (h + 1)·D − 1 hold head h, and a function that
+    takes dy (…, T, H·D) and returns a tuple with one gradient, (dx,).
     """
     # BEGIN SOLUTION: return y, pullback
     swapped = x.swapaxes(-3, -2)  # (…, T, H, D)
@@ -37,40 +37,75 @@ def merge_heads(x):
 def each_row_holds_one_position(yours, rng):
     x = rng.standard_normal((2, 3, 5, 4))
     expected = np.concatenate([x[:, h] for h in range(3)], axis=-1)
-    advice = "a reshape never moves an axis past another: swap H and T first"
-    same(value_of(yours(x), "merge_heads"), expected, axes="B T H·D", advice=advice)
+    same(value_of(yours(x), "merge_heads"), expected, axes="B T H·D")
 
 
 @merge_heads.check
-def any_axes_may_stand_before_the_heads(yours, rng):
+def any_axes_may_come_before_the_heads(yours, rng):
     for lead in ((), (2, 4)):
         x = rng.standard_normal((*lead, 3, 5, 2))
         expected = np.concatenate([x[..., h, :, :] for h in range(3)], axis=-1)
-        same(value_of(yours(x), "merge_heads"), expected, f"the result for x {x.shape}")
+        same(value_of(yours(x), "merge_heads"), expected, f"the result for x of shape {x.shape}")
 
 
 @merge_heads.check(weight=2)
-def the_gradient_goes_the_way_back(yours, rng):
+def the_gradient_undoes_both_steps(yours, rng):
     for axes, lead in (("batch head position width", (2,)), ("head position width", ())):
         x = rng.standard_normal((*lead, 3, 5, 2))
         gradcheck(yours, x, axes=[axes])
         same(value_of(yours(x), "merge_heads"), merge_heads(x)[0], "y")
 
 
+merge_heads.mistake(
+    "return swapped.reshape(",
+    "return x.reshape(",
+    "x is reshaped without a swap, which mixes positions and heads: swap H and T first, then merge "
+    "H and D by a reshape",
+)
+merge_heads.mistake(
+    "return swapped.reshape(*swapped.shape[:-2], -1)",
+    "return swapped.swapaxes(-1, -2).reshape(*swapped.shape[:-2], -1)",
+    "column d·H + h holds head h; each head is a block of D columns, so merge (H, D), not (D, H)",
+)
+merge_heads.mistake(
+    "return swapped.reshape(*swapped.shape[:-2], -1)",
+    "return swapped",
+    "H and D are still two axes: merge them by a reshape to (…, T, H·D)",
+)
+for _new in ("x.swapaxes(1, 2)", "x.swapaxes(0, 1)", "x.transpose(0, 2, 1, 3)"):
+    merge_heads.mistake(
+        "x.swapaxes(-3, -2)",
+        _new,
+        "the axes are counted from the front, which fits only one number of axes before H: count "
+        "from the back, x.swapaxes(-3, -2)",
+    )
+merge_heads.mistake(
+    "dy.reshape(swapped.shape).swapaxes(-3, -2)",
+    "dy.reshape(x.shape)",
+    "dy is reshaped without a swap, which mixes positions and heads: reshape to (…, T, H, D), then "
+    "swap T and H",
+)
+merge_heads.mistake(
+    "dy.reshape(swapped.shape).swapaxes(-3, -2)",
+    "dy.reshape(swapped.shape)",
+    "dx is (…, T, H, D): the pullback has to swap T and H back",
+)
+
+
 @task(chapter=7, difficulty=2, minutes=10, hints=(
-    "np.repeat and np.tile both give G·rep heads. Which one puts the copies of a head next to "
-    "each other? And a value used rep times gets rep gradients.",
-    "np.repeat(x, rep, axis=-3). Backward, an axis of length rep is put back behind G by a "
-    "reshape, and summed away.",
-    "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:]).sum(axis=-3), as a tuple with one gradient.",
+    "np.repeat and np.tile both give G·rep heads. Which of them puts the copies of a head next to "
+    "each other? A value that is used rep times gets the sum of rep gradients.",
+    "The value is np.repeat(x, rep, axis=-3). In the pullback, reshape the heads to (G, rep) and "
+    "sum over rep.",
+    "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:]).sum(axis=-3), in a tuple with one gradient.",
 ))  # fmt: skip
 def repeat_heads(x, rep):
-    """Key or value heads repeated so that each query head has one, and the pullback.
+    """Repeat key or value heads so that each query head has one, and return the pullback.
 
     x    (…, G, S, D)
     rep  H // G, the number of query heads that share a head of x
-    Returns y (…, H, S, D), in which head h is head h // rep of x, and the function that takes
-    dy (…, H, S, D) to a tuple with one gradient, (dx,), of the shape of x.
+    Returns y (…, H, S, D), in which head h is head h // rep of x, and a function that takes
+    dy (…, H, S, D) and returns a tuple with one gradient, (dx,), of the shape of x.
     """
 
     # BEGIN SOLUTION: return y, pullback
@@ -86,15 +121,19 @@ def repeat_heads(x, rep):
 def query_head_h_reads_head_h_over_rep(yours, rng):
     x = rng.standard_normal((2, 3, 5, 4))
     expected = np.stack([x[:, h // 2] for h in range(6)], axis=1)
-    advice = "the copies of a head stand next to each other: 0 0 1 1 2 2"
-    same(value_of(yours(x, 2), "repeat_heads"), expected, axes="B H S D", advice=advice)
+    same(value_of(yours(x, 2), "repeat_heads"), expected, axes="B H S D")
 
 
 @repeat_heads.check
 def one_head_serves_all(yours, rng):
     x = rng.standard_normal((1, 5, 4))
     expected = np.stack([x[0]] * 3)
-    same(value_of(yours(x, 3), "repeat_heads"), expected, "the result for x (1, 5, 4)", "H S D")
+    same(
+        value_of(yours(x, 3), "repeat_heads"),
+        expected,
+        "the result for x of shape (1, 5, 4)",
+        "H S D",
+    )
 
 
 @repeat_heads.check(weight=2)
@@ -108,19 +147,62 @@ def gradients_add_up_over_the_group(yours, rng):
         same(value_of(repeat_heads(x), "repeat_heads"), np.repeat(x, 3, axis=-3), "y")
 
 
+for _new in ("np.tile(x, (rep, 1, 1))", "np.concatenate([x] * rep, axis=-3)"):
+    repeat_heads.mistake(
+        "np.repeat(x, rep, axis=-3)",
+        _new,
+        "the heads are in the order 0 1 2 0 1 2; the copies of a head have to be adjacent, "
+        "0 0 1 1 2 2: np.repeat(x, rep, axis=-3)",
+    )
+for _axis in ("0", "1", "-2"):
+    repeat_heads.mistake(
+        "np.repeat(x, rep, axis=-3)",
+        f"np.repeat(x, rep, axis={_axis})",
+        "the wrong axis is repeated: the heads are axis −3, whatever comes before them",
+    )
+repeat_heads.mistake(
+    "np.repeat(x, rep, axis=-3)",
+    "np.repeat(x, rep)",
+    "without an axis np.repeat flattens the array: axis=-3 repeats the heads",
+)
+repeat_heads.mistake(
+    "groups.sum(axis=-3)",
+    "groups.mean(axis=-3)",
+    "dx is the mean over the query heads of a group; each uses the head of x, so dx is their sum",
+)
+for _member in ("0", "-1"):
+    repeat_heads.mistake(
+        "groups.sum(axis=-3)",
+        f"groups[..., {_member}, :, :]",
+        "dx takes one query head of each group; all of them use the head of x, so dx is their sum",
+    )
+repeat_heads.mistake(
+    "dy.reshape(*x.shape[:-2], rep, *x.shape[-2:])  # (…, G, rep, S, D)\n        "
+    "return (groups.sum(axis=-3),)",
+    "dy.reshape(*x.shape[:-3], rep, *x.shape[-3:])\n        return (groups.sum(axis=-4),)",
+    "the reshape to (rep, G) adds up heads of different groups: the copies of a head are adjacent, "
+    "so reshape to (G, rep) and sum over rep",
+)
+repeat_heads.mistake(
+    "return (groups.sum(axis=-3),)",
+    "return (dy,)",
+    "dy has H heads and x has G: sum dy over the rep query heads that share a head of x",
+)
+
+
 @task(chapter=7, difficulty=1, minutes=10, hints=(
-    "Merged heads times w_o is a product of block matrices: head h meets only rows h·D to "
-    "(h + 1)·D of w_o.",
-    "Cut w_o into H blocks of D rows, an array (H, D, M), and let matmul pair them with the "
-    "heads.",
+    "The merged heads times w_o is a product of block matrices: head h is multiplied by rows h·D "
+    "to (h + 1)·D − 1 of w_o only.",
+    "Reshape w_o into H blocks of D rows, (H, D, M), and let matmul multiply each head by its "
+    "block.",
     "heads @ w_o.reshape(H, D, M), where H and D are axes -3 and -1 of heads.",
 ))  # fmt: skip
 def head_contributions(heads, w_o):
-    """What each head adds to the output: out = merge(heads) w_o is the sum of these over the heads.
+    """The contribution of each head to the output.
 
     heads  (…, H, T, D), the outputs of the heads
     w_o    (H·D, M), the output projection
-    Returns an array (…, H, T, M).
+    Returns an array (…, H, T, M), whose sum over the heads is the output, merge(heads) w_o.
     """
     # BEGIN SOLUTION: return the array
     num_heads, width = heads.shape[-3], heads.shape[-1]
@@ -129,16 +211,52 @@ def head_contributions(heads, w_o):
 
 
 @head_contributions.check
-def one_head_adds_all_of_the_output(yours, rng):
+def a_single_head_contributes_the_whole_output(yours, rng):
     heads, w_o = rng.standard_normal((2, 1, 5, 4)), rng.standard_normal((4, 7))
     same(yours(heads, w_o), heads @ w_o, "the result for one head", "B H T M")
 
 
 @head_contributions.check
-def each_head_meets_its_own_rows_of_w_o(yours, rng):
+def each_head_is_multiplied_by_its_own_rows_of_w_o(yours, rng):
     heads, w_o = rng.standard_normal((3, 5, 4)), rng.standard_normal((12, 7))
     expected = np.stack([heads[h] @ w_o[4 * h : 4 * (h + 1)] for h in range(3)])
-    same(yours(heads, w_o), expected, axes="H T M", advice="head 1 meets rows D to 2 D of w_o")
+    same(yours(heads, w_o), expected, axes="H T M")
+
+
+head_contributions.mistake(
+    "return heads @ w_o.reshape(num_heads, width, -1)",
+    "return heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], heads.shape[-2], -1) @ w_o",
+    "this is the whole output, summed over the heads: keep one contribution for each head, by "
+    "multiplying head h by its own D rows of w_o",
+)
+head_contributions.mistake(
+    "w_o.reshape(num_heads, width, -1)",
+    "w_o",
+    "a head has D columns and w_o has H·D rows: head h is multiplied by rows h·D to (h + 1)·D − 1, "
+    "w_o.reshape(H, D, M)",
+)
+head_contributions.mistake(
+    "w_o.reshape(num_heads, width, -1)",
+    "w_o[:width]",
+    "every head is multiplied by the first D rows of w_o: head h has rows h·D to (h + 1)·D − 1",
+)
+head_contributions.mistake(
+    "w_o.reshape(num_heads, width, -1)",
+    "w_o.reshape(width, num_heads, -1).swapaxes(0, 1)",
+    "head h is multiplied by every H-th row of w_o; its rows are a block, h·D to (h + 1)·D − 1: "
+    "w_o.reshape(H, D, M)",
+)
+head_contributions.mistake(
+    "w_o.reshape(num_heads, width, -1)",
+    "w_o.reshape(-1, num_heads, width).transpose(1, 2, 0)",
+    "w_o is cut along its columns, as if it were (M, H·D): its rows belong to the heads, "
+    "w_o.reshape(H, D, M)",
+)
+head_contributions.mistake(
+    "return heads @ w_o.reshape(num_heads, width, -1)",
+    "return (heads @ w_o.reshape(num_heads, width, -1)).sum(axis=-3)",
+    "this is the whole output, summed over the heads: keep one contribution for each head",
+)
 
 
 def linear(x, weight):
@@ -178,25 +296,26 @@ def attention(query, key, value):
 
 
 @task(chapter=7, difficulty=3, minutes=20, given=(linear, split, merge, attention), hints=(
-    "Write the forward first, a line a step, and keep the pullback of each step. Then go "
-    "through your lines from the last to the first.",
-    "merge is undone by split, and split by merge: each is the other's pullback. x goes into "
+    "Write the forward first, one line for each step, and keep the pullback of each step. Then go "
+    "through the lines in reverse order.",
+    "split undoes merge, and merge undoes split, so each is the other's pullback. x is used in "
     "three products, so its gradient is a sum of three.",
     "dmerged, dw_o = pull_o(dy); dheads = split(dmerged, num_heads); dquery, dkey, dvalue = "
     "pull_attention(dheads); dx_q, dw_q = pull_q(merge(dquery)), and so on for k and v; "
     "dx = dx_q + dx_k + dx_v.",
 ))  # fmt: skip
 def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
-    """Self-attention in H heads, and its backward composed of the pullbacks of its steps.
+    """Self-attention with H heads; its pullback is composed of the pullbacks of its steps.
 
     x              (…, T, M)
     w_q, w_k       (M, H·D)
     w_v            (M, H·Dv)
     w_o            (H·Dv, M)
     num_heads      H
-    tap            query, key, value (…, H, T, D or Dv) after the split, heads (…, H, T, Dv) after
-                   attention and merged (…, T, H·Dv) go through it: query = tap("query", query)
-    Returns the output (…, T, M), and the function that takes its gradient to a tuple: dx, dw_q,
+    tap            call it with query, key, value (…, H, T, D or Dv) after the split, with heads
+                   (…, H, T, Dv) after attention, and with merged (…, T, H·Dv); continue with what
+                   it returns: query = tap("query", query)
+    Returns the output y (…, T, M), and a function that takes dy and returns a tuple: dx, dw_q,
     dw_k, dw_v, dw_o, and a dictionary with the gradients of query, key, value, heads and merged.
     """
     # BEGIN SOLUTION: return y, pullback
@@ -232,8 +351,8 @@ def _layer(rng, lead, t, m, h, d, dv):
 
 
 @multi_head_attention.check
-def every_step_of_the_forward(yours, rng):
-    inputs = _layer(rng, (2,), 5, 7, 3, 4, 6)
+def each_step_of_the_forward(yours, rng):
+    inputs = _layer(rng, (2,), 5, 6, 3, 4, 7)  # M = 6 can be cut into 3 slices
     same_steps(yours, multi_head_attention, *inputs, 3)
     value_of(yours(*inputs, 3), "multi_head_attention")
 
@@ -244,7 +363,7 @@ def what_tap_returns_is_used(yours, rng):
 
 
 @multi_head_attention.check(weight=3)
-def gradients_of_all_five(yours, rng, right=multi_head_attention):
+def gradients_of_x_and_all_weights(yours, rng, right=multi_head_attention):
     def multi_head_attention(x, w_q, w_k, w_v, w_o, *, tap=lambda name, x: x):
         return yours(x, w_q, w_k, w_v, w_o, 2, tap=tap)
 
@@ -256,8 +375,88 @@ def gradients_of_all_five(yours, rng, right=multi_head_attention):
 
 
 @multi_head_attention.check
-def the_steps_are_told_by_name(yours, rng):
+def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
     inputs, dy = _layer(rng, (2,), 5, 7, 3, 4, 6), rng.standard_normal((2, 5, 7))
     *_, expected = multi_head_attention(*inputs, 3)[1](dy)
     *_, steps = yours(*inputs, 3)[1](dy)
     same_gradients(steps, expected)
+
+
+_PROJECTED = """\
+query, pull_q = linear(x, w_q)
+    key, pull_k = linear(x, w_k)
+    value, pull_v = linear(x, w_v)
+"""
+_SLICED = """\
+    def own(w):  # zero outside the block of rows and columns of each head
+        block = np.ones((w.shape[0] // num_heads, w.shape[1] // num_heads))
+        return w * np.kron(np.eye(num_heads), block)
+
+    query, pull_q = linear(x, own(w_q))
+    key, pull_k = linear(x, own(w_k))
+    value, pull_v = linear(x, own(w_v))
+"""
+_A_SLICE = (
+    "each head gets only a slice of the columns of x, as if w_q, w_k and w_v were block-diagonal. "
+    "Every head reads all of x: project first, x @ w_q, then split the result. To see it, change "
+    "one column of x: every head must change"
+)
+multi_head_attention.mistake(_PROJECTED, _SLICED.lstrip(), _A_SLICE)
+multi_head_attention.mistake(
+    _PROJECTED, "query = key = value = x\n    pull_q = pull_k = pull_v = None\n", _A_SLICE
+)
+for _name, _other in (("k", "q"), ("v", "k")):
+    multi_head_attention.mistake(
+        f"linear(x, w_{_name})",
+        f"linear(x, w_{_other})",
+        f"the wrong matrix is used for w_{_name}: query, key and value each have their own",
+    )
+multi_head_attention.mistake(
+    'query = tap("query", split(query, num_heads))\n    key = tap("key", split(key, num_heads))\n'
+    '    value = tap("value", split(value, num_heads))\n',
+    'query = tap("query", query)\n    key = tap("key", key)\n    value = tap("value", value)\n',
+    "query, key and value are not split into heads: split(query, num_heads) after the projection",
+)
+multi_head_attention.mistake(
+    "pull_attention = attention(query, key, value)",
+    "pull_attention = attention(key, query, value)",
+    "query and key have changed places: attention(query, key, value)",
+)
+multi_head_attention.mistake(
+    "merge(heads)",
+    "heads.reshape(*x.shape[:-1], -1)",
+    "the heads are merged by a reshape alone, which mixes heads and positions: use merge, which "
+    "swaps H and T first",
+)
+for _new in ("return merged, pullback", "return y @ w_o.T, pullback"):
+    multi_head_attention.mistake(
+        "return y, pullback",
+        _new,
+        "the output projection is missing: y = merged w_o is (…, T, M)",
+    )
+multi_head_attention.mistake(
+    "linear(merged, w_o)",
+    "linear(merged, w_o.T)",
+    "w_o is transposed: it is (H·Dv, M), so y = merged @ w_o",
+)
+multi_head_attention.mistake(
+    "dheads = split(dmerged, num_heads)",
+    "dheads = dmerged.reshape(heads.shape)",
+    "dheads is reshaped without a swap, which mixes heads and positions: the pullback of merge is "
+    "split",
+)
+for _old, _new in (
+    ("merge(dquery)", "dquery"), ("merge(dkey)", "dkey"), ("merge(dvalue)", "dvalue"),
+):  # fmt: skip
+    multi_head_attention.mistake(
+        _old,
+        _new,
+        "dquery, dkey and dvalue are still split into heads: merge each before the pullback of its "
+        "projection",
+    )
+for _sum in ("dx_q", "dx_v", "dx_q + dx_k", "(dx_q + dx_k + dx_v) / 3"):
+    multi_head_attention.mistake(
+        "return dx_q + dx_k + dx_v",
+        f"return {_sum}",
+        "x is used three times, for query, key and value: dx is the sum of the three gradients",
+    )
