@@ -4,8 +4,8 @@
     def test_softmax(rng):
         return softmax, rng.standard_normal((3, 5))
 
-Active on install. A module of its own beside the packages, because pytest imports it in every
-project: it loads neither of them, nor NumPy, before a test asks for what they hold.
+Active once installed. It is a module of its own because pytest imports it in every project: it
+loads neither the packages nor NumPy until a test needs them.
 
 The checker logs each check to `minimha.gradcheck`, so that the summary also counts direct calls of
 mh.gradcheck.
@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the fixture xp for the libraries named; a project's own xp still overrides it."""
+    """Make the fixture xp for the named libraries; a project's own xp overrides it."""
     names = [name.strip() for name in config.getoption("--array-backend").split(",")]
     for name in names:
         if name not in LIBRARIES:
@@ -79,8 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> Any:
-    """A NumPy generator seeded with the name of the test: the same numbers in every run, others
-    in every test and for every set of its parameters."""
+    """A NumPy generator seeded with the name of the test: the same numbers in every run, different
+    ones in every test and for every set of its parameters."""
     import numpy as np
 
     return np.random.default_rng(list(request.node.name.encode()))
@@ -94,7 +94,7 @@ def gradcheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let -m gradcheck select the tests that use the fixture as well."""
+    """Let -m gradcheck also select the tests that use the fixture."""
     if "gradcheck" in getattr(item, "fixturenames", ()):
         item.add_marker("gradcheck")
 
@@ -134,7 +134,7 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
     """mh.gradcheck with the settings of the node's marks; the closest mark wins."""
-    from minimha import gradcheck  # not the engine's alone: minimha also names the fault
+    from minimha import gradcheck  # unlike the engine's, minimha's also explains the mistake
 
     settings: dict[str, Any] = {}
     for mark in node.iter_markers("gradcheck"):
@@ -145,8 +145,8 @@ def _gradcheck(node: Any) -> Callable[..., Any]:
 
 
 def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None:
-    """Call check from a frame that looks like that of the test at its last return: a failure has
-    to show that line, but the test is over when its result is checked."""
+    """Call check from a frame that looks like the test at its last return: a failure should show
+    that line, but the test has returned before its result is checked."""
     test = inspect.unwrap(test)
     code = getattr(test, "__code__", None)
     if code is None:  # a partial, or an object that can be called
@@ -189,8 +189,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the checks in the report of the test that made them, which xdist hands on, and write
-    GradcheckError for the full name of the class."""
+    """Store the checks in the report of their test, which xdist passes on, and shorten the full
+    name of the class to GradcheckError."""
     report = yield
     checks = item.config.stash[CHECKS]
     if checks:
@@ -203,12 +203,12 @@ def pytest_runtest_makereport(
             ]
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash and call.excinfo is not None and call.excinfo.typename == ERROR:
-        crash.message = str(call.excinfo.value)  # in the short summary, where space is scarce
+        crash.message = str(call.excinfo.value)  # in the short summary, where space is limited
     return report
 
 
 class Summary:
-    """All checks of a run: those that failed a test first, then the others as they came."""
+    """All checks of a run: those that failed a test first, then the others in their order."""
 
     SHOWN = 20  # lines; further checks are counted
 
@@ -216,7 +216,7 @@ class Summary:
         self.checks: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the checks out of a report."""
+        """Read the checks from a report."""
         for check in vars(report).pop("minimha_checks", ()):
             failed = "wrong" if report.failed else "wrong as expected"
             verdict = "ok" if check["passed"] else failed

@@ -376,7 +376,7 @@ RECORDS = [
         Refused(IndexError, "is not among the axes of x, which are from -1 to 0", (T,)),
     ),
     Record(ops.matrix_transpose, lambda x: np.swapaxes(x, -1, -2)).at(
-        Case((B, T, M)), Case((0, 1)), Refused(ValueError, "a matrix has two axes at least", (T,))
+        Case((B, T, M)), Case((0, 1)), Refused(ValueError, "a matrix has at least two axes", (T,))
     ),
     Record(ops.broadcast_to, np.broadcast_to).at(
         Case((T, 1), shape=(B, T, M)),

@@ -1,8 +1,8 @@
 """The array libraries: the only file of the engine that names one.
 
-Everything else asks `namespace(x)` for the functions of the array-API standard that belong to the
-array x, and finds here what the standard lacks: moving between libraries and devices, indexing by
-arrays and its scatter-add, einsum, random numbers.
+All other code calls `namespace(x)` for the array-API functions of the library of x. This file adds
+what the standard lacks: moving arrays between libraries and devices, indexing by arrays and its
+scatter-add, einsum, and random numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIBRARIES = tuple(_MODULES)
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    Rng = Generator | int  # or the seed of one: nothing here touches global state
+    Rng = Generator | int  # or a seed: nothing here uses global state
 else:  # numpy.random takes a fifth of NumPy's own time to load
     Generator = Rng = Any
 
@@ -38,7 +38,7 @@ HostArray = np.ndarray
 """The type of arrays on the host."""
 
 known: dict[type, Any] = {}
-"""The namespaces of the array types met so far: asking array-api-compat each time is slow."""
+"""The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
 
 
 def namespace(*arrays: Any) -> Any:
@@ -65,8 +65,8 @@ def namespace(*arrays: Any) -> Any:
 def library(name: str) -> Any:
     """The namespace of a library by its name, one of `LIBRARIES`.
 
-    Raises ValueError for another name, and RuntimeError, in one line, for a library that is not
-    installed or, with CuPy, has no GPU to run on.
+    Raises ValueError for another name, and RuntimeError for a library that is not installed or, for
+    CuPy, without a GPU.
     """
     if name not in _MODULES:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
@@ -92,9 +92,9 @@ def is_array(x: object) -> bool:
 
 
 def asarray(value: object) -> Array:
-    """value as an array: as it is if it is one, through NumPy if it is a number or a list.
+    """value as an array: unchanged if it is one, by NumPy if it is a number or a list.
 
-    Raises TypeError for what holds anything but numbers, ValueError for ragged lists.
+    Raises TypeError for anything but numbers, ValueError for ragged lists.
     """
     if is_array(value) and not isinstance(value, np.ndarray):
         return value
@@ -150,7 +150,7 @@ def require(test: Callable[[object], bool], x: object, name: str) -> None:
 
 
 def kind(x: Array) -> tuple[Any, ...]:
-    """What an array has in common with its gradient."""
+    """The properties that an array shares with its gradient."""
     return type(x), tuple(x.shape), x.dtype, x.device
 
 
@@ -163,7 +163,7 @@ def described(x: Any) -> str:
 
 
 def number(x: Any) -> Any:
-    """A scalar of NumPy as a number of Python, which imposes no dtype; anything else unchanged."""
+    """A NumPy scalar as a Python number, which imposes no dtype; anything else unchanged."""
     return x.item() if isinstance(x, np.generic) else x
 
 
@@ -180,9 +180,9 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def dtype(xp: Any, name: Any) -> Any:
-    """The dtype of a library by its name, or by NumPy's dtype; its own as it is.
+    """The dtype of a library, from its name, NumPy's dtype, or the library's own dtype.
 
-    Raises TypeError where there is none.
+    Raises TypeError if there is none.
     """
     if not isinstance(name, str | type | np.dtype):
         return name
@@ -198,7 +198,7 @@ def copy(x: Array) -> Array:
 
 
 def on_host(x: Array) -> bool:
-    """Whether the entries can be read without waiting for a device."""
+    """Whether the entries can be read without synchronising a device."""
     return isinstance(x, np.ndarray) or "cpu" in str(x.device).lower()
 
 
@@ -225,9 +225,10 @@ def move(x: Array, xp: Any, device: Any = None) -> Array:
 
 
 def to_device(x: Array, device: Any) -> Array:
-    """x on a device of its library, given as such or by name: "cpu", "cuda", "cuda:1", "device1".
+    """x on a device of its library, given as an object or by name: "cpu", "cuda", "cuda:1",
+    "device1".
 
-    NumPy's arrays go to a GPU as CuPy's, and come back as NumPy's.
+    NumPy arrays become CuPy arrays on a GPU, and NumPy arrays again on the CPU.
     Raises ValueError for a device that the library does not have, or that needs CuPy.
     """
     name, _, number = str(device).partition(":")
@@ -252,19 +253,19 @@ def to_device(x: Array, device: Any) -> Array:
 
 
 def _names(device: Any) -> set[str]:
-    """What a device may be called: torch's cuda:0 also cuda, array-api-strict's CPU_DEVICE cpu."""
+    """The names of a device: torch's cuda:0 is also cuda, array-api-strict's CPU_DEVICE is cpu."""
     name = getattr(device, "_device", str(device))
     return {str(device), name, name.partition(":")[0], name.removesuffix("_DEVICE").lower()}
 
 
 def mover(x: Array) -> Callable[[Array], Array]:
-    """What brings an array to the library and device of x."""
+    """A function that moves an array to the library and device of x."""
     xp, device = namespace(x), x.device
     return lambda y: y if (namespace(y), y.device) == (xp, device) else move(y, xp, device)
 
 
 def pick(x: Array, key: tuple[Any, ...]) -> Array:
-    """x[key] as NumPy means it, whatever the library has of it."""
+    """x[key] with the meaning it has in NumPy, on every library."""
     xp = namespace(x)
     if indexes_as_numpy(xp):
         return x[key]
@@ -274,7 +275,7 @@ def pick(x: Array, key: tuple[Any, ...]) -> Array:
 
 
 def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
-    """Zeros of a shape with updates added at key: where it names an entry again, they add up."""
+    """Zeros of a shape with updates added at key; where key repeats an entry, they add up."""
     xp = namespace(updates)
     if is_half(updates):  # in 16 bits a sum would stop growing
         return xp.astype(add_at(shape, key, xp.astype(updates, xp.float32)), updates.dtype)
@@ -296,7 +297,7 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
 
 
 def indexes_as_numpy(xp: Any) -> bool:
-    """Whether keys mean what they mean to NumPy: so for CuPy, and not for torch or the standard."""
+    """Whether keys mean the same as in NumPy: true of CuPy, but not of torch or the standard."""
     return hasattr(xp, "add") and hasattr(xp.add, "at")
 
 
@@ -339,33 +340,34 @@ def erf(x: Array) -> Array:
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """The library's own, which the standard lacks; over the host where there is none."""
+    """The library's own einsum, which the standard lacks; by NumPy on the host if it has none."""
     xp = namespace(*operands)
     if hasattr(xp, "einsum"):
-        more = {"optimize": True} if indexes_as_numpy(xp) else {}  # products of matrices, by BLAS
+        more = {"optimize": True} if indexes_as_numpy(xp) else {}  # as matrix products, by BLAS
         return xp.einsum(subscripts, *operands, **more)
     return like(np.asarray(np.einsum(subscripts, *map(to_numpy, operands))), operands[0])
 
 
 def generator(rng: Rng) -> np.random.Generator:
-    """The generator itself, or one started from a seed."""
+    """The generator itself, or a new one from a seed."""
     return np.random.default_rng(rng)
 
 
 def is_generator(rng: object) -> bool:
-    """Whether this is a generator, from which each draw is another, and no seed."""
+    """Whether this is a generator, whose draws differ, and not a seed."""
     return isinstance(rng, np.random.Generator)
 
 
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
-    """Normal draws of mean 0, made on the host: a seed gives the same numbers for every library."""
+    """Normal numbers with mean 0, drawn on the host: a seed gives the same ones on every
+    library."""
     return (std * generator(rng).standard_normal(shape)).astype(dtype)
 
 
 def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:
     """A boolean array, True with probability p, in the library and on the device of like.
 
-    Drawn on the host: a seed gives the same for every library.
+    Drawn on the host: a seed gives the same array on every library.
     """
     return move(generator(rng).random(shape) < p, namespace(like), like.device)
 

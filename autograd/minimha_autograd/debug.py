@@ -1,4 +1,4 @@
-"""What only helps to find mistakes: were saved arrays changed, and where did a NaN come from?"""
+"""Aids for finding mistakes: have saved arrays changed, and where did a NaN come from?"""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
 
 
 def checksum(pullback: Any, whole: bool = False) -> int:
-    """A number that changes when an array changes that the pullback saved.
+    """A number that changes when an array saved by the pullback changes.
 
     Covers every byte of arrays up to 1 KiB and 64 entries of larger ones, so a change of a few
-    entries can go unseen. Arrays on a device do not count, since reading them makes the device
-    wait. With whole=True every byte of every array counts.
+    entries can go unseen. Arrays on a device do not count, since reading them would synchronise
+    it. With whole=True every byte of every array counts.
     """
     arrays: list[Any] = []
     find_arrays(pullback, arrays)
@@ -80,7 +80,7 @@ def calling_lines() -> str:
     """The lines outside the engine that led here, the innermost last, at most eight."""
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
     modules = [k for k, frame in enumerate(frames) if frame.name == "<module>"]
-    start = max([len(frames) - 8, *modules])  # a script or a cell: its callers are of no interest
+    start = max([len(frames) - 8, *modules])  # a script or a cell: its callers do not matter
     return "".join(traceback.format_list(frames[max(start, 0) :])).rstrip()
 
 
@@ -105,7 +105,7 @@ def check_gradient(gradient: Any, where: str, lines: str) -> None:
 
 
 def _first_not_finite(x: Any) -> tuple[str, str]:
-    """A NaN, or else an infinity, in x, and where the first one is."""
+    """A NaN or else an infinity in x, and the place of the first one."""
     if isinstance(x, float):
         return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ""
     if backend.is_floating(x) or backend.is_complex(x):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 
 class Modes(NamedTuple):
-    """The open blocks: counts, not old values to restore, since generators may close theirs in any
-    order."""
+    """The number of open blocks of each kind. They are counted, because generators may close theirs
+    in any order."""
 
     no_grad: int = 0
     detect_anomaly: int = 0
@@ -27,7 +27,7 @@ modes: ContextVar[Modes] = ContextVar("modes", default=_NOTHING_OPEN)
 
 
 class _Counted(ContextDecorator):
-    """A block that is counted, in the field of `Modes` that has its name."""
+    """A block that is counted in the field of `Modes` with its name."""
 
     def __enter__(self) -> None:
         self._add(1)
@@ -57,15 +57,15 @@ class detect_anomaly(_Counted):  # noqa: N801
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. An infinity among the inputs, as in a mask of −∞, is no anomaly; a NaN is. Arrays
-    saved inside are compared entry by entry, on devices too. All this costs time and makes a GPU
-    wait: use it for the search, not for training.
+    saved inside are compared entry by entry, on devices too. All this takes time and synchronises
+    a GPU: use it to search for a mistake, not for training.
     """
 
 
 @contextmanager
 def watch(function: Callable[[str, Any], Any]) -> Iterator[None]:
-    """Inside, function(name of the operation, value) sees every Tensor that an operation makes, and
-    its result replaces the Tensor. Gradient checks locate faults with it."""
+    """Inside, function(name of the operation, value) is called with every Tensor that an operation
+    makes, and its result replaces the Tensor. Gradient checks locate mistakes with it."""
     modes.set(modes.get()._replace(watchers=(*modes.get().watchers, function)))
     try:
         yield

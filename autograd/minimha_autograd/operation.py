@@ -10,8 +10,8 @@
 Positional arguments are arrays (or numbers, or None), keywords are settings. The pullback takes one
 cotangent for each value, None where nothing flows back, and returns a tuple with one gradient for
 each positional argument, None for those that have none. It must not change a cotangent in place,
-since others may share it. What it closes over is saved until backward(), so it should name no more
-than it needs.
+since others may share it. The arrays that it closes over are kept until backward(), so it should
+refer to no more than it needs.
 
 An operation with a keyword `wanted` receives a tuple of booleans, which of these gradients are
 wanted, and may skip the work for the others.
@@ -31,8 +31,8 @@ from .tape import Node, Pullback, Variable
 
 
 class Operation(Protocol):
-    """What `operation` makes of a function: arrays give arrays; if any argument is a Tensor, the
-    values are Tensors. `with_pullback` takes arrays and returns the value and the pullback."""
+    """The result of `operation`: for arrays it returns arrays; if any argument is a Tensor, it
+    returns Tensors. `with_pullback` takes arrays and returns the value and the pullback."""
 
     __name__: str
     __signature__: inspect.Signature
@@ -45,7 +45,7 @@ class Operation(Protocol):
 
 
 registry: dict[str, Operation] = {}
-"""Every operation by its module and name. The tests ask for a record of each of ours."""
+"""Every operation by its module and name. The tests require a record of each of ours."""
 
 
 def operation(
@@ -57,15 +57,15 @@ def operation(
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
     function     as described at the top of this file; returns several values as a tuple
-    requirement  called with the arguments after an error: says which requirement they violate and
-                 the likely fix, or None if they violate none
-    converts     the value may be of another dtype or library than the arguments
+    requirement  called with the arguments after an error: returns the requirement that they violate
+                 and the likely fix, or None
+    converts     the value may have another dtype or library than the arguments
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
 
-    The operation raises TypeError for arrays of two libraries or float types and for what is no
-    array. Errors of the library are raised again with the operation's name, what is required, and
+    The operation raises TypeError for arrays of two libraries or float types and for arguments that
+    are not arrays. It raises errors of the library again with its own name, the requirement and
     the arguments. The pullback raises TypeError unless it returns one gradient for each argument.
     """
     if function is None:
@@ -76,7 +76,8 @@ def operation(
     def call(
         arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
     ) -> tuple[Any, list[Any], Pullback, Any]:
-        """The value, the same as a list of arrays, the pullback, and the dtype of its gradients."""
+        """The value, the value as a list of arrays, the pullback, and the dtype of its
+        gradients."""
         if signature.wanted:
             settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (arity - len(wanted))
         dtype = signature.float_dtype(arrays)

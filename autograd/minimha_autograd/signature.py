@@ -18,9 +18,9 @@ _REPORTED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError,
 
 
 class Signature:
-    """What an operation takes: the names of its array arguments, so many as its arity (none if it
-    takes any number of arrays), and of its settings; whether it asks which gradients are wanted;
-    and the inspect.Signature shown to callers."""
+    """The parameters of an operation: the names of its arrays (none if it takes any number of them)
+    and of its settings; whether it has the keyword `wanted`; and the inspect.Signature shown to
+    callers."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = list(inspect.signature(function).parameters.values())
@@ -38,7 +38,7 @@ class Signature:
 
     def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The arrays in order, even if named or in a list, and the settings by name. A number or
-        None for a named array argument is passed on as a setting."""
+        None for a named array argument becomes a setting."""
         positional: tuple[Any, ...] = ()
         if not self._any_number:
             inputs, positional = inputs[: self.arity], inputs[self.arity :]
@@ -61,7 +61,7 @@ class Signature:
         return inputs, settings
 
     def _setting(self, name: str, x: Any) -> Any:
-        """A setting as an array or a number of Python."""
+        """A setting as an array or a Python number."""
         if isinstance(x, Variable):
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
@@ -73,8 +73,8 @@ class Signature:
     def float_dtype(self, arrays: list[Any]) -> Any:
         """The dtype of the floating-point arrays, None if there are none.
 
-        Raises TypeError for arrays of two libraries or two such dtypes, which is a mistake and no
-        promotion, and for what is no array.
+        Raises TypeError for arrays of two libraries or two such dtypes, since nothing is promoted
+        silently, and for arguments that are not arrays.
         """
         key = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
         try:
@@ -103,9 +103,9 @@ class Signature:
     def checked(
         self, result: Any, dtype: Any, recorded: bool, converts: bool
     ) -> tuple[Any, list[Array], Any]:
-        """What the operation's function returned: the value, the same as a list, and the pullback.
+        """The parts of the function's result: the value, the value as a list, and the pullback.
 
-        dtype is what went in, and must come out unless the operation converts.
+        dtype is that of the arguments; the value must have it unless the operation converts.
         """
         if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
             raise TypeError("an operation must return (value, pullback), the latter a function")
@@ -145,7 +145,7 @@ class Signature:
     ) -> Exception:
         """The error with the operation's name first, what is required, and the arguments.
 
-        Of its own class, or of the nearest one above it that can be made of a text.
+        It keeps its class, or gets the nearest base class that takes a text.
         """
         if not isinstance(error, _REPORTED):
             return error
@@ -157,10 +157,10 @@ class Signature:
         present = [x for x in arrays if backend.is_array(x)]
         kinds: Sequence[type] = type(error).__mro__
         if type(error) is RuntimeError and not all(type(x) is backend.HostArray for x in present):
-            kinds = (ValueError,)  # torch's RuntimeError for shapes that do not fit
+            kinds = (ValueError,)  # torch's RuntimeError for shapes that do not match
         if isinstance(error, AttributeError) and len(present) < len(arrays):
             kinds, what = (TypeError,), what or "it needs arrays, not numbers"
-        what = what or getattr(error, "what", str(error))  # of an operation called by this one
+        what = what or getattr(error, "what", str(error))  # from an operation that this one called
         text = f"{self.name}: {what}" + (f" ({_described(self.named(arrays))})" if arrays else "")
         for kind in kinds:
             with contextlib.suppress(Exception):

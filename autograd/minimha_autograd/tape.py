@@ -1,8 +1,8 @@
-"""The tape: a graph of what was done to make a Tensor, and backward() through it.
+"""The tape: the graph of the operations that made a Tensor, and backward() through it.
 
 A Tensor points to a node, and a node to the nodes that made its arguments. Nodes hold no values,
 only gradients and what their pullbacks close over. So an array that no pullback saved is freed at
-once, nothing points in a circle, and reference counting frees a graph with its last Tensor.
+once, there are no reference cycles, and a graph is freed with its last Tensor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Pullback = Callable[..., tuple[Array | None, ...]]
 argument, None for those that have none."""
 
 Edge = tuple["Node", int]
-"""A node, and which of its values is meant."""
+"""A node, and the number of one of its values."""
 
 _order = itertools.count(0, -1)
 _accumulating = threading.Lock()  # threads may share a leaf
 
 
 class Variable:
-    """An array and its place on the tape: the part of a Tensor that the engine works with."""
+    """An array and its place on the tape: the part of a Tensor that the engine uses."""
 
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array
@@ -51,9 +51,9 @@ class Node:
     shapes     of the arguments, None where no gradient is wanted
     dtype      of the gradients
     values     how many values the operation has
-    order      falls with each node, so that arguments come after what was made of them
+    order      decreases from node to node, so that a heap returns the newest node first
     checksum   of the arrays that the pullback saved
-    lines      that called the operation, noted inside detect_anomaly, "" elsewhere
+    lines      the lines that called the operation, recorded inside detect_anomaly, else ""
     grads      of the values of a leaf, and of any node of a retained graph
     hooks      by a key: which value, and a function of its gradient
     """
@@ -84,7 +84,7 @@ class Node:
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
         one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
-        of the function itself say in a note whose pullback it is.
+        of the function itself get a note with the name of the operation.
         """
         signature, function = self.signature, self.function or gone
         if debug.checksum(function, self.lines != "") != self.checksum:
@@ -130,10 +130,10 @@ class Node:
 
 
 def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
-    """Call the pullbacks of everything that value k of root was made from, the newest node first.
+    """Call the pullbacks of all nodes that value k of root depends on, the newest node first.
 
-    That is a topological order: when the turn of a node comes, all its gradients have arrived.
-    The gradient of no leaf changes until every pullback has run.
+    This is a topological order: when a node is visited, all its gradients have arrived. Gradients
+    of leaves change only after every pullback has run.
     """
     results = []
     dys: list[Array | None] = [None] * root.values
@@ -188,7 +188,7 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
 
 
 def gone(*_: Array | None) -> tuple[Array | None, ...]:
-    """The pullback of nodes that backward() freed, and of leaves that were replaced."""
+    """The pullback of nodes that backward() freed and of leaves whose data was replaced."""
     raise RuntimeError(
         "backward() through a graph that is gone: freed by an earlier backward(), even if that "
         "failed (pass it retain_graph=True), or made from a leaf whose data was replaced by data "
@@ -197,7 +197,7 @@ def gone(*_: Array | None) -> tuple[Array | None, ...]:
 
 
 def ancestors(root: Node) -> list[Node]:
-    """The nodes that root was made from, and root itself, the newest first."""
+    """Root and all nodes that it depends on, the newest first."""
     found, unvisited = {root}, [root]
     while unvisited:
         parents = {edge[0] for edge in unvisited.pop().edges if edge is not None} - found

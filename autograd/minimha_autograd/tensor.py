@@ -1,4 +1,4 @@
-"""Tensor: an array that knows how it was made."""
+"""Tensor: an array that knows how it was computed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tensor(Variable):
     """An array with, if requires_grad, a gradient.
 
     data           the array, of any array-API library; lists and numbers become NumPy arrays
-    requires_grad  True makes a leaf, whose .grad backward() fills; needs real floating-point data
+    requires_grad  True makes a leaf, whose .grad backward() sets; needs real floating-point data
 
     Operators and methods are the operations of `ops` and record themselves on the tape; comparisons
     give arrays.
@@ -57,8 +57,8 @@ class Tensor(Variable):
 
     @property
     def data(self) -> Array:
-        """The array. A leaf may be assigned another one; if its shape, dtype, library or device is
-        another, backward() through what was made from the old one is an error."""
+        """The array. A leaf can be assigned a new one; if its shape, dtype, library or device
+        differs, backward() through a graph made from the old one raises an error."""
         return self._data
 
     @data.setter
@@ -81,7 +81,7 @@ class Tensor(Variable):
 
     @property
     def grad(self) -> Array | None:
-        """The gradient that backward() accumulated here: an array of data's library.
+        """The gradient accumulated by backward(): an array of the library of data.
 
         Leaves have one, and after backward(retain_graph=True) every Tensor of the graph.
         """
@@ -112,7 +112,7 @@ class Tensor(Variable):
 
     @property
     def device(self) -> Any:
-        """Where the data lives."""
+        """The device of the data."""
         return self._data.device
 
     def detach(self) -> Tensor:
@@ -124,7 +124,7 @@ class Tensor(Variable):
         return backend.to_numpy(self._data).item()
 
     def backward(self, gradient: Any = None, *, retain_graph: bool = False) -> None:
-        """Add the gradient of this Tensor to the .grad of every leaf that it was made from.
+        """Add the gradients of this Tensor to the .grad of every leaf that it depends on.
 
         gradient      dL/dself, an array or Tensor of this shape; needed unless there is one entry
         retain_graph  keep the graph, for another backward through it, and the .grad of every Tensor
@@ -132,7 +132,7 @@ class Tensor(Variable):
 
         Raises RuntimeError if there is no graph, it was freed, or an array that it saved was
         changed; ValueError for a gradient of another shape, TypeError for one of another library or
-        dtype. After an error the .grad of all leaves is what it was.
+        dtype. After an error, the .grad of all leaves is unchanged.
         """
         node, k = self._required_edge("backward() on")
         if gradient is None:
@@ -147,8 +147,8 @@ class Tensor(Variable):
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
 
-        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient. It
-        must not change it in place: others may share it. The Hook's remove() takes it away.
+        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient. The
+        hook must not change it in place: others may share it. remove() of the Hook removes it.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
@@ -190,7 +190,7 @@ class Tensor(Variable):
         return f"Tensor({self._data!r}{', requires_grad=True' if self.requires_grad else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leaves can be copied and pickled; anything made from them would lose its graph."""
+        """Leaves can be copied and pickled; other Tensors would lose their graph."""
         if self._edge is not None and self._edge[0].function is not None:
             raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
         gradient = None if self.grad is None else (None, {"grad": self.grad})
@@ -339,7 +339,7 @@ class Hook:
         self._hooks[self._key] = k, lambda gradient: array_of(hook(gradient))
 
     def remove(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         self._hooks.pop(self._key, None)
 
 

@@ -206,7 +206,7 @@ def test_empty_lists_and_foreign_byte_orders():
         (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
         (lambda x: x + None, "b must be an array, not None"),
         (lambda x: x.reshape(-1, -1), "^reshape: .*one unknown"),
-        (lambda x: ops.split(x, (2, 1)), "must grow"),
+        (lambda x: ops.split(x, (2, 1)), "must increase"),
         (lambda x: ops.repeat(x, -1), "repeats must be at least 0"),
         (lambda x: x.astype("sum"), "no dtype 'sum'"),
         (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),

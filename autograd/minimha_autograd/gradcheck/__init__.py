@@ -59,16 +59,16 @@ def gradcheck(
     f must be a function: the same inputs give the same value. Where f allows it, gradients in
     float32 are compared with numeric ones in float64.
 
-    If a gradient is wrong, the check looks for the step at fault among the intermediates. On
+    If a gradient is wrong, the check searches the intermediates for the wrong step. On
     Tensors these are all operations. On arrays, f may have a keyword `tap`: it calls tap(name, x)
-    for each intermediate and goes on with what tap returns; its pullback returns, after the
-    gradients of the inputs, a dictionary with those of the intermediates by name.
+    for each intermediate and continues with the array that tap returns; its pullback returns, after
+    the gradients of the inputs, a dictionary with those of the intermediates by name.
 
     Returns a Report, which prints as a table: the error by input and method; `report.plot()` draws
     the error over the size of the step.
     Raises GradcheckError, an AssertionError, if a gradient is wrong: it names the input, the worst
-    entry by axis, both values and their ratio, the step at fault and its likely cause. Also if
-    the check cannot compare: the pullback is not linear, the value is NaN whatever the step, f or
+    entry by axis, both values and their ratio, the wrong step and its likely cause. Also raises it
+    if nothing can be compared: the pullback is not linear, the value is NaN for every step, f or
     its pullback changes arrays in place … TypeError if there is nothing to check, and for floats
     other than float64 and float32; ValueError for an unknown method, or axes that do not match.
     """

@@ -1,7 +1,7 @@
 """The checker: a gradient against numeric derivatives of the same function.
 
-Of several outputs the largest rules: what another adds to a gradient is lost where it is a
-trillionth of it.
+If one of several outputs is a trillion times smaller than another, its share of a gradient is lost
+in rounding.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _compare_all(
     labels: Mapping[str, Sequence[str]],
     rows: list[Row],
 ) -> Report:
-    """The report, its rows put in the list as they come; raises GradcheckError."""
+    """The report; its rows are appended to the list one by one. Raises GradcheckError."""
     targets = {}
     for k in function.checked:
         numbers = gradients.rounding, gradients.noise[k]
@@ -98,7 +98,7 @@ def _compare_all(
 
 
 def _error(failed: FailedCheck) -> GradcheckError:
-    """The error that says what is wrong and, where an explainer knows, where and why."""
+    """The error that says what is wrong and, if an explainer knows, where and why."""
     if not EXPLAINERS:
         return GradcheckError(failed.message(), failed.report)
     with np.errstate(all="ignore"):  # moved values may leave the domain
@@ -125,9 +125,9 @@ def _badness(row: Row) -> float:
 
 
 def _few_enough(targets: Mapping[int, Target]) -> set[int]:
-    """The smallest arrays, of up to Target.MANY entries together; fewer where all have many.
+    """The smallest arrays, with up to Target.MANY entries in total; fewer if all are large.
 
-    An entry takes some evaluations of f, which take the longer the larger its arrays are.
+    Each entry takes several evaluations of f, which take longer for larger arrays.
     """
     total, few = 0, set()
     everything = sum(target.x.size for target in targets.values())

@@ -1,7 +1,7 @@
 """One gradient against the numeric ones of the same array.
 
-The yardstick is the largest entry of the numeric gradient, plus a floor for noise, which is
-measured. There is no absolute tolerance, so the units of input and output do not matter.
+Errors are relative to the largest entry of the numeric gradient, plus the measured noise. There is
+no absolute tolerance, so the units of inputs and outputs do not matter.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
         return self.error <= self.allowed
 
     def noting(self, *notes: str) -> Comparison:
-        """The same with further notes."""
+        """The same comparison with further notes."""
         return self._replace(note="; ".join(filter(None, (self.note, *notes))))
 
 
@@ -104,9 +104,9 @@ class Target:
     gradient  the one under check
     loss      L as a function of it
     rounding  about how far L is rounded
-    noise     how far the gradient moves when everything is rounded anew
+    noise     how much the gradient changes when everything is rounded differently
     scales    those of the entries of x; by default, their sizes
-    confirmed whether the complex step is known to hold, so that differences need not confirm it
+    confirmed whether the complex step is known to be right, so that differences need not confirm it
     """
 
     MANY: ClassVar[int] = 4096
@@ -122,13 +122,13 @@ class Target:
     confirmed: bool = False
 
     def compare(self, method: str = "auto", entrywise: bool | None = None) -> Iterator[Comparison]:
-        """The comparison by each method, the sharpest first.
+        """The comparison by each method, the most precise first.
 
         entrywise  for "auto", whether there is time for each entry
 
-        Central differences are always there. With "auto" the complex step is, where the function
-        takes complex numbers and differences confirm it, and otherwise Richardson's; where there
-        is no time, by default above MANY entries, these along random directions.
+        Central differences are always used. "auto" adds the complex step if the function accepts
+        complex numbers and differences confirm it, and otherwise Richardson's method. If there is
+        no time for each entry, by default above MANY entries, it uses random directions.
         """
         entrywise = self.x.size <= self.MANY if entrywise is None else entrywise
         if method == "adjoint" or (method == "auto" and not entrywise):
@@ -149,7 +149,7 @@ class Target:
         yield self._by_differences("central", note)
 
     def numeric(self) -> np.ndarray:
-        """The gradient by the sharpest method that the function allows, entry by entry."""
+        """The gradient by the most precise method that the function allows, entry by entry."""
         sharp, _, _ = self._complex_step
         return sharp if sharp is not None else self._differences("richardson")[0]
 

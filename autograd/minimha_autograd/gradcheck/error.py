@@ -11,10 +11,10 @@ fails. It returns a message with the step at fault and its likely cause, and the
 
 
 class GradcheckError(AssertionError):
-    """A gradient is wrong. The message says which, where, by how much, and what it looks like.
+    """A gradient is wrong. The message says which one, where, by how much, and the probable cause.
 
-    report     the Report, wrong rows included; None where nothing could be compared
-    diagnosis  the step at fault and the likely cause; None where nothing explains it
+    report     the Report, including wrong rows; None if nothing could be compared
+    diagnosis  the wrong step and the likely cause; None if nothing explains it
     """
 
     __module__ = "minimha_autograd"  # as it is written in a traceback

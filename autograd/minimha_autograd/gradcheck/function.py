@@ -25,8 +25,8 @@ Pullback = Callable[..., Any]
 class CheckedFunction:
     """The function under check as one of host arrays.
 
-    It is only ever called with copies, so that the caller's arrays stay as they are. Parameters
-    follow the inputs, as if they were inputs.
+    It is only called with copies, so that the caller's arrays do not change. Parameters come after
+    the inputs and are treated like inputs.
 
     inputs, names  all inputs, then the parameters
     arity          the number of inputs without parameters
@@ -68,7 +68,7 @@ class CheckedFunction:
         self._require_floats()
 
     def _require_floats(self) -> None:
-        """Raise TypeError unless there is something to check, and all of it can be."""
+        """Raise TypeError unless there is something to check and all of it can be checked."""
         for k in self.checked:
             if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
                 raise TypeError(
@@ -88,7 +88,7 @@ class CheckedFunction:
         return self.takes_tap or self.on_tensors
 
     def error(self, message: str) -> GradcheckError:
-        """The error that says this of the function."""
+        """An error with the name of the function."""
         return GradcheckError(f"{self.name}: {message}")
 
     @cached_property
@@ -193,7 +193,7 @@ class CheckedFunction:
 
 
 class Tap:
-    """What a function hands its intermediates to: it sees them, and may put others in their place.
+    """The function that receives the intermediates; it may replace them.
 
     replaced  host arrays by name. The second intermediate of a name is "name 2"
     arrived   the intermediates as they came
@@ -246,14 +246,14 @@ def _signature(f: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list[str]:
-    """The names of the first parameters of a function, as far as it has names for them."""
+    """The names of the first parameters of a function, as far as it has any."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in signature.values() if p.kind in positional]
     return [names[k] if k < len(names) else f"input {k}" for k in range(count)]
 
 
 def kind_of(x: Any) -> str:
-    """What was returned in place of what should have been."""
+    """A description of a wrong return value."""
     if x is None:
         return "None: is a return missing?"
     kind = f"a {type(x).__name__}"

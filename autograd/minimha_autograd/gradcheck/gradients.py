@@ -1,4 +1,4 @@
-"""The gradients under check: what the function's own pullback returns, and how far it is rounded.
+"""The gradients under check, from the function's own pullback, and their rounding errors.
 
 For a random cotangent c the function becomes a number, L = Σ c · f(inputs), whose gradient the
 pullback and numeric derivatives must agree on. Random, because a cotangent of ones makes the true
@@ -26,14 +26,14 @@ __tracebackhide__ = True
 class Gradients:
     """The gradients of a function by its own pullback, for random cotangents.
 
-    Raises GradcheckError where the numbers need no comparison: values that are not finite floats,
-    that differ from call to call, arrays changed in place, gradients of the wrong kind, or that
-    differ when the pullback is called again.
+    Raises GradcheckError before any comparison for values that are not finite floats or differ from
+    call to call, arrays changed in place, and gradients that are of the wrong kind or differ when
+    the pullback is called again.
 
     gradients    by the number of the input, on the host
-    noise        how far each moves when everything is rounded anew
+    noise        how much each changes when everything is rounded differently
     wrong_shape  the numbers of the inputs whose gradient has another shape
-    not_linear   the names of those whose gradient is not linear in the cotangent, and how it shows
+    not_linear   the inputs whose gradient is not linear in the cotangent, and the evidence
     """
 
     def __init__(self, function: CheckedFunction, rng: np.random.Generator) -> None:
@@ -125,8 +125,8 @@ class Gradients:
         }, inner  # a later call may change them
 
     def _require_the_same_again(self, expected: list[np.ndarray]) -> None:
-        """Look for what is right on the first call only: the values are the ones expected, whatever
-        is called in between, and so are the gradients."""
+        """Look for results that are right only on the first call: repeated calls must give the same
+        values and the same gradients."""
         function, hosts = self.function, self.function.originals
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         if not _equal(values, expected):
@@ -163,7 +163,7 @@ class Gradients:
             )
 
     def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
-        """−4 times the cotangent gives −4 times the gradient, to the bit; note it where not."""
+        """Check that −4 times the cotangent gives −4 times the gradient, bit for bit."""
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
@@ -224,7 +224,7 @@ class Gradients:
         return backend.to_numpy(backend.asarray(dx))
 
     def _measure_noise(self, rng: np.random.Generator) -> None:
-        """How far each gradient moves when inputs and cotangents move in their last places.
+        """How much each gradient changes when inputs and cotangents change in their last digits.
 
         Where terms cancel, as in the gradient of a saturated softmax, what is left is rounded like
         these terms: so the gradient is also taken at inputs nearer to zero, and rounded there. In

@@ -54,10 +54,10 @@ def differences(
     relative  the doubt at which an entry is settled, relative to the largest entry
 
     No step suits every function: a large one misses the curvature of L, crosses a kink or leaves
-    the domain, a small one drowns in rounding. So h falls by tens, and each entry keeps the
-    estimate that agrees best with the one before; how far they disagree, plus the rounding, is its
-    doubt. Most entries settle at once. Those that have not settled on the scale of the largest
-    entry are tried again on their own. Where no two steps lead to numbers, the doubt is infinite.
+    the domain; a small one is lost in rounding. So h decreases by factors of ten, and each entry
+    keeps the estimate that agrees best with the previous one; their difference, plus the rounding,
+    is its doubt. Most entries settle at once. Those that do not settle on the scale of the largest
+    entry are tried again on their own scale. If no two steps give numbers, the doubt is infinite.
     """
     nodes, factors = NODES[method], weights(method)
     first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
@@ -94,7 +94,7 @@ def differences(
 
 
 def _at(loss: Loss, x: np.ndarray) -> Any:
-    """L(x), NaN where f objects to the numbers: a step may leave its domain."""
+    """L(x), or NaN if f raises an error: a step may leave its domain."""
     try:
         return loss(x)
     except (ArithmeticError, ValueError):
@@ -102,7 +102,7 @@ def _at(loss: Loss, x: np.ndarray) -> Any:
 
 
 def _central(loss: Loss, x: np.ndarray, h: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Central differences of the entries asked for, NaN elsewhere."""
+    """Central differences of the requested entries, NaN elsewhere."""
     result = np.full(x.shape, np.nan)
     for k in map(tuple, np.argwhere(where)):
         up, down = x.copy(), x.copy()
@@ -115,7 +115,7 @@ def _central(loss: Loss, x: np.ndarray, h: np.ndarray, where: np.ndarray) -> np.
 
 
 def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """Im L(x + i h eₖ) / h, with h some 1e-20 of the scale of an entry.
+    """Im L(x + i h eₖ) / h, with h about 1e-20 times the scale of an entry.
 
     Nothing is subtracted, so nothing cancels: the error is that of L itself. It needs an analytic
     L, and is silently wrong where L drops an imaginary part, as abs or a cast does.
@@ -138,8 +138,8 @@ def along(loss: Loss, x: np.ndarray, direction: np.ndarray) -> Loss:
 def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tuple[float, float]:
     """The slopes of L at the entry k from the left and from the right, where L has a kink there.
 
-    A kink's gap between the two is the same for every step; that of a smooth function falls with
-    the step. Without a kink both are NaN.
+    At a kink the difference of the slopes is the same for every step; for a smooth function it
+    decreases with the step. Without a kink both are NaN.
     """
     scale = max(1.0, abs(float(x[k])))
     level = loss(x)
@@ -171,9 +171,9 @@ def scales(x: np.ndarray) -> np.ndarray:
 
 
 def perturbed(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Arrays with each entry moved by two units in the last place, as another rounding would.
+    """Arrays with each entry changed by two units in the last place, as by different rounding.
 
-    Entries of equal size stay equal, so that arrays stay at the kinks at which they are.
+    Entries of equal size stay equal, so that arrays at a kink stay there.
     """
     flat = np.concatenate([abs(x).ravel() for x in arrays])
     _, where = np.unique(flat, return_inverse=True)

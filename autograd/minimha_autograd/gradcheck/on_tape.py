@@ -21,7 +21,7 @@ def call(
     parameters: Sequence[Tensor],
     replaced_by: Sequence[Tensor],
 ) -> Any:
-    """f(), with these Tensors in place of its parameters; tap sees all Tensors on the way."""
+    """f(), with these Tensors in place of its parameters; tap receives all Tensors on the way."""
     before = [(p._data, p._edge) for p in parameters]
     for p, x in zip(parameters, replaced_by, strict=True):
         p._data, p._edge = x._data, x._edge
@@ -36,9 +36,9 @@ def call(
 def backward(
     name: str, outputs: Sequence[Tensor], cotangents: Sequence[Any], before: Tensor
 ) -> None:
-    """Run the backward pass of each output of the function of that name. What the tape objects to
-    in a pullback is an error of the check. Tensors older than `before`, such as parameters that f
-    closes over, keep their gradients.
+    """Run the backward pass of each output of the function of that name. An error that the tape
+    raises about a pullback becomes an error of the check. Tensors older than `before`, such as
+    parameters that f closes over, keep their gradients.
     """
     with _gradients_kept(outputs, before):
         for y, dy in zip(outputs, cotangents, strict=True):

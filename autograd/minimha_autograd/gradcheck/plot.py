@@ -1,4 +1,4 @@
-"""The V-curve: the error of each numeric method over the size of its step."""
+"""The V-curve: the error of each numeric method as a function of its step."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def curves(name: str, targets: Sequence[Target]) -> Figure:
 
 
 def _errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, list[float]]]:
-    """By method, steps and the error of the gradient against it, along one random direction.
+    """For each method, its steps and the errors of the gradient, along one random direction.
 
-    The error is relative to the derivative. What is exact to the last bit is drawn at eps.
+    The error is relative to the derivative. An error of 0 is drawn at eps.
     """
     dtype, steps = target.x.dtype, np.logspace(0, -13, 40)
     v = np.random.default_rng(0).standard_normal(target.x.shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""What a gradient check found. Prints as a table."""
+"""The result of a gradient check. Prints as a table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Row:
 
     error    the largest deviation, in units of the largest entry of the numeric gradient
     allowed  the largest error that passes, in the same units
-    note     "structural zero": the numeric gradient is nothing but its own noise; "lost in
-             rounding": it is smaller than the noise of the gradient under check (the units are then
-             the noise); how much noise leaves open; at how many entries there is a kink; why the
-             sharper method was not used
+    note     "structural zero": the numeric gradient is only noise; "lost in rounding": it is
+             smaller than the noise of the gradient under check (errors are then in units of this
+             noise); how large an error the noise could hide; the number of entries with a kink;
+             why a more precise method was not used
     passed   whether the error is allowed
     """
 
@@ -62,10 +62,10 @@ class Report:
     def plot(self) -> Figure:
         """The V-curve: for each input the error over the step, by every method.
 
-        Along one random direction, relative to the numeric derivative of that step. Too large a
-        step misses the curvature of the function, too small a one drowns in rounding; the complex
-        step does not cancel. A wrong gradient is the line at which all methods stop.
-        Returns a matplotlib figure. Raises ValueError where no gradient has the shape of its input.
+        Along one random direction, relative to the numeric derivative of that step. A large step
+        misses the curvature of the function, a small one is lost in rounding; the complex step has
+        no cancellation. For a wrong gradient, all methods end at the same error.
+        Returns a matplotlib figure. Raises ValueError if no gradient has the shape of its input.
         """
         from .plot import curves
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in plain text, one line a row."""
+    """A table in plain text, one line per row."""
     from rich.console import Console  # not at import: most programs print no table
     from rich.table import Table
 
@@ -28,7 +28,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def aligned(label: str, fact: str) -> str:
-    """A fact beside its label, in lines of at most 80 characters; its own line breaks are kept."""
+    """A label and a fact, wrapped at 80 characters; line breaks in the fact are kept."""
     indents = [f"  {label:<13}", *(" " * 15 for _ in fact.splitlines()[1:])]
     lines = zip(fact.splitlines(), indents, strict=True)
     return "\n".join(
@@ -45,8 +45,8 @@ def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
 
 
 def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
-    """Yours over what is right at the worst entry, and whether it is the same in every entry:
-    no other fact says as much about wrong numbers."""
+    """The ratio of your worst entry to the right one, and whether it is the same in every entry:
+    the most informative fact about wrong numbers."""
     large = abs(right) > 1e-3 * abs(right).max()
     ratios = yours[large] / right[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)

@@ -1,4 +1,4 @@
-"""Operations entry by entry. Two arguments broadcast; the wrapper sums the gradients back.
+"""Elementwise operations. Two arguments broadcast; the wrapper sums their gradients back.
 
 Complex numbers come only from the complex-step check, which reads a derivative off their imaginary
 part: where an operation has to choose, the real part decides.
@@ -43,14 +43,14 @@ _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and i
         lambda x: 2 / math.sqrt(math.pi) * namespace(x).exp(-x * x),
     ),
 }
-_OTHERWISE: dict[str, Callable[[Array], Array]] = {  # what the standard lacks or says differently
+_OTHERWISE: dict[str, Callable[[Array], Array]] = {  # missing or different in the standard
     "abs": lambda x: _sign(x) * x if is_complex(x) else namespace(x).abs(x),
     "erf": backend.erf,
 }
 
 
 def _unary(name: str) -> Operation:
-    """An operation from the table, which saves what its derivative names: x, y, or nothing."""
+    """An operation from the table, which saves what its derivative needs: x, y, or nothing."""
     formula, derivative, slope = _FUNCTIONS[name]
     otherwise, (argument,) = _OTHERWISE.get(name), inspect.signature(slope).parameters
 
@@ -130,13 +130,13 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
 
 @operation(requirement=broadcasting)
 def maximum(a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the larger of a and b.   It gets dy; where a = b, each gets dy / 2."""
+    """y = max(a, b).   The larger one gets dy; where a = b, each gets dy / 2."""
     return _choice(a, b, larger=True)
 
 
 @operation(requirement=broadcasting)
 def minimum(a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b.   It gets dy; where a = b, each gets dy / 2."""
+    """y = min(a, b).   The smaller one gets dy; where a = b, each gets dy / 2."""
     return _choice(a, b, larger=False)
 
 
@@ -165,7 +165,7 @@ def _array_like(x: Any, other: Array) -> Array:
 
 @operation(requirement=broadcasting)
 def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = a where the boolean condition holds, b elsewhere.   Each gets dy where it was chosen.
+    """y = a where the boolean condition is True, else b.   Each gets dy where it was chosen.
 
     Raises TypeError for a condition that is not boolean.
     """
@@ -183,7 +183,8 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 @operation
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
-    """y = x between two bounds, or on one side of one.   dx = dy where min ≤ x ≤ max, or else 0."""
+    """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
+    0."""
     xp, real = namespace(x), _real(x)
     y = xp.clip(real, min, max)
     inside = y == real
@@ -193,9 +194,9 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
 
 @operation(converts=True)
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
-    """y = x in another dtype, given as such, by name or as NumPy's.   dx = dy in the dtype of x.
+    """y = x in another dtype of its library, also by name or NumPy's.   dx = dy in the dtype of x.
 
-    Nothing flows back from integers and booleans. Raises TypeError for a name that is no dtype.
+    Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """
     xp, before = namespace(x), x.dtype
     dtype = backend.dtype(xp, dtype)

@@ -1,4 +1,4 @@
-"""Floats of 16 bits: computed with in 32, so that sums neither overflow nor stop growing."""
+"""16-bit floats: operations compute in 32 bits, so that sums neither overflow nor stop growing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that pick entries, and those that add to the entries picked."""
+"""Operations that select entries, and operations that add to selected entries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BASIC = frozenset({int, type(None), type(...)})
 def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
-    dx = dy at key, 0 elsewhere; where an array of integers names an entry again, its gradients add
-    up. The meaning is NumPy's on every library.
-    Raises TypeError for what cannot be an index, IndexError for one out of range.
+    dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
+    Indexing means the same as in NumPy on every library.
+    Raises TypeError for an invalid index, IndexError for one out of range.
     """
     xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
     arrays = False
@@ -68,8 +68,8 @@ def _part(k: Any, x: Array) -> Any:
 def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
-    dx = the slices of dy added at indices. Indices from −n to n − 1, of any shape, which takes the
-    place of the axis. This is "take" to NumPy and "Gather" to ONNX.
+    dx = the slices of dy added at indices. Indices from −n to n − 1, of any shape, which
+    replaces the axis. NumPy calls this "take", ONNX "Gather".
     Raises TypeError for indices that are not integers, IndexError for one out of range.
     """
     y, pull = getitem.with_pullback(x, key=_slices(x, indices, axis))
@@ -99,8 +99,8 @@ def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
 def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 
-    dx = dy added at those places. indices has as many axes as x; lengths but for that of axis are
-    equal or 1. This is "gather" to PyTorch and "GatherElements" to ONNX.
+    dx = dy added at those places. indices has as many axes as x; all lengths except that of axis
+    are equal or 1. PyTorch calls this "gather", ONNX "GatherElements".
     Raises TypeError for indices that are not integers, IndexError for one out of range.
     """
     backend.require(backend.is_integral, indices, "indices")

@@ -54,15 +54,15 @@ def _as_rows(a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullb
 def einsum(
     subscripts: str, a: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
-    """y = the sum of products that subscripts names: "bhtd,bhsd->bhts" for Q Kᵀ, "ij->" a sum.
+    """y = the sum of products given by subscripts: "bhtd,bhsd->bhts" is Q Kᵀ, "ij->" is a sum.
 
     subscripts  a letter for each axis, an arrow, and the letters of the result, no letter twice in
                 a term; letters that the result lacks are summed over. A "..." in front of a term
                 stands for axes that broadcast
     da          the sum in which y and a change places: for "ij,jk->ik" it is "ik,jk->ij" of dy and
-                b. A letter that only a has stands for an axis of ones there
+                b. A letter that only a has becomes an axis of ones
 
-    Raises ValueError for subscripts that do not fit the arrays.
+    Raises ValueError for subscripts that do not match the arrays.
     """
     if is_half(a):
         return in_float32(einsum, subscripts, a, b, wanted=wanted)

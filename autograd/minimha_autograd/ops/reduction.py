@@ -72,7 +72,7 @@ def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 
 
 def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
-    """For complex x the entry whose real part is extreme: the derivative must follow the entry."""
+    """For complex x, the entry with the extreme real part, so that the derivative follows it."""
     if is_half(x):
         return in_float32(operation, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
@@ -94,8 +94,8 @@ def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Arra
 def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = log Σ eˣ over axis.   dx = dy · eˣ⁻ʸ, the softmax of x.
 
-    The largest entry is taken out first, so nothing overflows. Where all entries are −∞, or there
-    are none, y is −∞ and dx is 0.
+    The largest entry is subtracted first, so nothing overflows. If all entries are −∞, or there are
+    none, y is −∞ and dx is 0.
     """
     if is_half(x):
         return in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
@@ -142,5 +142,5 @@ def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _count(shape: tuple[int, ...], kept: tuple[int, ...]) -> int:
-    """How many entries are reduced to one."""
+    """The number of entries reduced to one."""
     return math.prod(n for n, m in zip(shape, kept, strict=True) if m == 1)

@@ -1,6 +1,6 @@
-"""What operations require of their arguments: asked after an error, to name the violation.
+"""What operations require of their arguments, checked after an error to explain it.
 
-Each function returns what is wrong and the likely fix, or None if its requirement is met.
+Each function returns the violation and the likely fix, or None if its requirement is met.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..backend import Array, is_array
 
 
 def broadcasting(*arrays: Array, **_: Any) -> str | None:
-    """Aligned at the right, lengths are equal or 1."""
+    """Aligned on the right, lengths are equal or 1."""
     shapes = [tuple(x.shape) for x in arrays if is_array(x)]
     if _broadcast(shapes):
         return None
@@ -51,7 +51,7 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
 
 
 def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
-    """Each axis is there, and named once."""
+    """Each axis exists and occurs once."""
     named = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     if any(not isinstance(k, int) for k in named):
         return f"axis must be an integer or a tuple of them, not {axis!r}"
@@ -64,5 +64,5 @@ def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
 
 
 def one_axis(x: Array, *_: Array, axis: Any = 0, **__: Any) -> str | None:
-    """One axis, which is there."""
+    """One axis, which exists."""
     return axes(x, axis=axis) if isinstance(axis, int) else f"axis must be an integer, not {axis!r}"

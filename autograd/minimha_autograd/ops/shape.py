@@ -1,4 +1,4 @@
-"""Operations that move entries, repeat them or leave them out, without changing them."""
+"""Operations that move, repeat or drop entries without changing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .requirements import axes, one_axis
 def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
 
-    One length may be −1: it is found from the others.
+    One length may be −1; it is computed from the others.
     """
     xp, before = namespace(x), x.shape
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -48,7 +48,7 @@ def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pul
 def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     """y = xᵀ, the last two axes swapped.   dx = dyᵀ."""
     if x.ndim < 2:
-        raise ValueError("a matrix has two axes at least")
+        raise ValueError("a matrix has at least two axes")
     return x.mT, lambda dy: (dy.mT,)
 
 
@@ -63,14 +63,14 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 
 @operation
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
-    """y = x with an axis of length 1, which becomes the axis given.   dx = dy without it."""
+    """y = x with a new axis of length 1 at this place.   dx = dy without it."""
     xp, before = namespace(x), x.shape
     return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
 def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
-    """y = x without these axes of length 1, without any such by default.   dx = dy with them.
+    """y = x without these axes of length 1, by default all of them.   dx = dy with them.
 
     Raises ValueError for an axis of another length.
     """
@@ -107,10 +107,10 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 def split(
     x: Array, *, sections: int | tuple[int, ...], axis: int = 0
 ) -> tuple[tuple[Array, ...], Pullback]:
-    """The parts of x along axis: that many equal ones, or cut at the indices given.
+    """The parts of x along axis: this many equal ones, or cut at the given indices.
 
     dx = the gradients of the parts one after another, 0 for parts that have none.
-    Raises ValueError where x cannot be cut into equal parts.
+    Raises ValueError if x cannot be cut into equal parts.
     """
     xp, n = namespace(x), x.shape[axis]
     if isinstance(sections, int):
@@ -119,7 +119,7 @@ def split(
         sections = tuple(k * (n // sections) for k in range(1, sections))
     sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):
-        raise ValueError(f"the indices {sections} must grow")
+        raise ValueError(f"the indices {sections} must increase")
     parts = _cut(x, (0, *sections, n), axis)
     shapes = [part.shape for part in parts]
 
@@ -139,7 +139,7 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     """y = x with a margin of a constant value.   dx = dy without the margin.
 
     pad_width  for each axis (before, after); or one such pair, or one number, for all axes
-    Raises ValueError for widths that are negative or do not fit.
+    Raises ValueError for widths that are negative or do not match the axes.
     """
     pair: Any = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
     pairs: Any = [pair] * x.ndim if isinstance(pair[0], Integral) else pair
@@ -160,7 +160,7 @@ def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array,
 
 @operation(requirement=axes)
 def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, Pullback]:
-    """y = each entry of x several times in a row, along axis, or of x as one row by default.
+    """y = each entry of x, repeated along axis; by default along x as one row.
 
     dx = dy summed over the copies. For grouped heads: (B, G, S, D) to (B, H, S, D) with axis 1 and
     repeats H // G.
