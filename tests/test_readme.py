@@ -1,6 +1,10 @@
 """What the README shows is what happens."""
 
+import ast
+import json
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,26 +12,25 @@ import pytest
 import minimha as mh
 from minimha.course import chapters as course
 
-README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
-FIRST, SECOND = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = ROOT.joinpath("README.md").read_text(encoding="utf-8")
+SOFTMAX, TENSORS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (TRANSCRIPT,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
 
 
 def test_its_code_runs(capsys):
     names = {}
-    exec(FIRST, names)
+    exec(SOFTMAX, names)
+    exec(TENSORS, names)
     assert names["query"].grad.shape == (2, 3, 5, 4)
     assert "complex step" in capsys.readouterr().out
-    exec(SECOND, names)
 
 
 def test_its_error_is_the_one_that_a_forgotten_sum_gives():
     row_sum = "dy - (dy * y).sum(-1, keepdims=True)"
-    assert row_sum in SECOND
-    names = {}
-    exec(FIRST, names)
+    assert row_sum in SOFTMAX
     with pytest.raises(mh.GradcheckError) as failure:
-        exec(SECOND.replace(row_sum, "dy"), names)
+        exec(SOFTMAX.replace(row_sum, "dy"), {})
     assert TRANSCRIPT.strip() == f"GradcheckError: {failure.value}"
 
 
@@ -35,3 +38,26 @@ def test_its_chapters_are_those_of_the_course():
     rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
     chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
     assert rows == chapters
+
+
+@pytest.mark.parametrize("path", course.notebooks(), ids=lambda path: path.stem)
+def test_its_first_block_installs_what_a_chapter_imports(path):
+    project = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = project["dependencies"] + project["optional-dependencies"]["notebooks"]
+    installed = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in declared}
+    own = {"minimha", "minimha_autograd"}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            code = re.sub(r"^(\s*)[%!].*", r"\1pass", "".join(cell["source"]), flags=re.MULTILINE)
+            assert _imported(code) <= installed | own | sys.stdlib_module_names
+
+
+def _imported(code):
+    """The top-level modules that some code imports."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split(".")[0])
+    return names

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 
 class Chapter(NamedTuple):
@@ -74,10 +75,18 @@ def _hand_out(options: Any) -> int:
 
 
 def _opened(folder: Path) -> int:
-    """Open a folder in JupyterLab, or else in Jupyter Notebook, until the reader leaves it."""
-    for module in ("jupyterlab", "notebook"):
-        if importlib.util.find_spec(module):
-            return subprocess.call([sys.executable, "-m", module, str(folder)])
-    print("To open them, install Jupyter: python -m pip install jupyterlab")
-    print(f"then: jupyter lab {folder}")
-    return 1
+    """Open the first chapter in JupyterLab, and wait until the reader stops the server.
+
+    The server's root is the folder around the chapters: in a clone, their links to docs/ work then.
+    """
+    if not importlib.util.find_spec("jupyterlab"):
+        print("To open them, install JupyterLab: pip install jupyterlab")
+        print(f"then: jupyter lab {folder}")
+        return 1
+    folder = folder.resolve()
+    page = f"/lab/tree/{quote(folder.name)}/{notebooks()[0].name}"
+    options = [f"--ServerApp.root_dir={folder.parent}", f"--LabApp.default_url={page}"]
+    sys.stdout.flush()  # before the server writes its own lines
+    return subprocess.call(  # a container's user is root
+        [sys.executable, "-m", "jupyterlab", *options, "--allow-root"]
+    )

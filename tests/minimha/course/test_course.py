@@ -32,14 +32,17 @@ def test_a_place_that_cannot_be_written_to_is_reported(here, capsys):
     assert "minimha: cannot write to file: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("installed", "opened"),
-    [(["jupyterlab", "notebook"], "jupyterlab"), (["notebook"], "notebook"), ([], None)],
-)
-def test_jupyter_opens_on_them(installed, opened, monkeypatch, capsys):
+@pytest.mark.parametrize("installed", [True, False])
+def test_jupyter_opens_the_first_chapter_and_serves_the_folder_around_it(
+    installed, here, monkeypatch, capsys
+):
     calls = []
     monkeypatch.setattr(subprocess, "call", lambda command: calls.append(command) or 0)
-    monkeypatch.setattr(course.importlib.util, "find_spec", lambda name: name in installed)
-    assert main(["notebooks", "x"]) == (0 if opened else 1)
-    assert calls == ([[sys.executable, "-m", opened, "x"]] if opened else [])
-    assert ("pip install jupyterlab" in capsys.readouterr().out) == (not opened)
+    monkeypatch.setattr(course.importlib.util, "find_spec", lambda name: installed or None)
+    assert main(["notebooks", "x"]) == (0 if installed else 1)
+    assert ("pip install jupyterlab" in capsys.readouterr().out) == (not installed)
+    if installed:
+        (command,) = calls
+        assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+        page = "/lab/tree/x/01_arrays.ipynb"
+        assert {f"--ServerApp.root_dir={here}", f"--LabApp.default_url={page}"} < {*command}

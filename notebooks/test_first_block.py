@@ -1,0 +1,87 @@
+"""The README's first block, typed in an empty home folder, leads into every chapter.
+
+Slow, and needs the network: pip makes the environment for a copy of this clone.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+from make import FOLDER, SOURCES
+
+CLONE = FOLDER.parent
+BLOCK = re.search(r"```sh\n(.*?)```", (CLONE / "README.md").read_text(encoding="utf-8"), re.S)[1]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the block is for Linux's shell")
+
+
+@pytest.fixture
+def usual(tmp_path):
+    """The folder of a Python as its makers ship it."""
+    return Path(sys.base_prefix, "bin")
+
+
+@pytest.fixture
+def without_ensurepip(tmp_path):
+    """The folder of a Python without ensurepip, as on a Debian without the package python3-venv."""
+    library = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+    for folder, left_out in (("lib", Path(library).name), (library, "ensurepip")):
+        (tmp_path / "python" / folder).mkdir(parents=True)
+        for entry in Path(sys.base_prefix, folder).iterdir():
+            if entry.name != left_out:
+                (tmp_path / "python" / folder / entry.name).symlink_to(entry)
+    python = tmp_path / "python" / "bin" / "python3"
+    python.parent.mkdir()
+    shutil.copy(sys._base_executable, python)
+    assert subprocess.run([python, "-m", "venv", tmp_path / "x"], check=False).returncode == 1
+    return python.parent
+
+
+@pytest.mark.parametrize("python", ["usual", "without_ensurepip"])
+def test_the_first_block_leads_into_every_chapter(python, tmp_path, request):
+    home = tmp_path / "home"
+    ignored = (CLONE / ".gitignore").read_text(encoding="utf-8").split()
+    leave = shutil.ignore_patterns(".git", *(name.strip("/") for name in ignored))
+    clone = shutil.copytree(CLONE, home / "minimha", ignore=leave)
+    path = f"{request.getfixturevalue(python)}:/usr/bin:/bin"
+
+    def typed(text):
+        env = {"HOME": str(home), "LANG": "C.UTF-8", "PATH": path}
+        command = ["bash", "-euo", "pipefail", "-c", text]
+        return subprocess.Popen(command, cwd=clone, env=env, start_new_session=True)
+
+    jupyter = typed(BLOCK)
+    try:
+        assert "minimha-notebooks/01_arrays.ipynb" in _opened(jupyter, home)
+    finally:
+        os.killpg(jupyter.pid, signal.SIGTERM)
+        jupyter.wait()
+
+    folder = clone / "minimha-notebooks"
+    chapters = sorted(folder.glob("*.ipynb"))
+    assert [chapter.stem for chapter in chapters] == [source.stem for source in SOURCES]
+    cell = nbformat.v4.new_code_cell("!minimha homework hint softmax")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "hint.ipynb")
+    execute = "jupyter execute --inplace minimha-notebooks/*.ipynb"  # stops where a cell fails
+    assert typed(f"source .venv/bin/activate && {execute}").wait(timeout=900) == 0
+    assert "to do  " in chapters[0].read_text(encoding="utf-8")
+    assert "softmax, hint 1 of 3" in (folder / "hint.ipynb").read_text(encoding="utf-8")
+
+
+def _opened(jupyter, home):
+    """The address that Jupyter tells the browser to open, once its server answers there."""
+    while not (pages := list(home.glob(".local/share/jupyter/runtime/*-open.html"))):
+        assert jupyter.poll() is None
+        time.sleep(0.1)
+    address = re.search(r'href="(http[^"]*)"', pages[0].read_text(encoding="utf-8"))[1]
+    with urllib.request.urlopen(address) as answer:
+        assert answer.status == 200
+    return address
