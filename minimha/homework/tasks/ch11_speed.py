@@ -1,4 +1,4 @@
-"""Tasks of chapter 11: attention that never holds all scores at once."""
+"""Tasks of chapter 11: attention that never stores all scores at once."""
 
 import tracemalloc
 
@@ -10,25 +10,25 @@ from ..task import task
 
 
 @task(chapter=11, difficulty=2, minutes=10, hints=(
-    "The sums so far are relative to the old maximum. Which factor does each term e^(x − old) "
-    "need, so that it reads e^(x − new)?",
-    "new = the larger of m and the block's own largest score. The factor e^(m − new) goes to l "
-    "and to acc; then add the block's e^(scores − new), summed and times value. Where new is "
-    "still −∞, measure against 0 instead: −∞ − (−∞) is not a number.",
+    "The sums so far are relative to the old maximum. Which factor turns each term e^(x − old) "
+    "into e^(x − new)?",
+    "new is the larger of m and the largest score of the block. Multiply l and acc by e^(m − new). "
+    "Then add the block's e^(scores − new): to l their sum, to acc their product with value. Where "
+    "new is still −∞, subtract 0 instead, because −∞ − (−∞) is NaN.",
     "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); factor = "
     "np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + e.sum(axis=-1), "
     "and acc * factor[:, None] + e @ value.",
 ))  # fmt: skip
 def online_softmax(m, l, acc, scores, value):
-    """Take in one more block of keys: the state of each row, before and after.
+    """Update the softmax sums of each row with one more block of keys.
 
-    m       (T,), the largest score so far; −∞ where none was visible
-    l       (T,), the sum of e^(score − m) over the scores so far; 0 where none was visible
-    acc     (T, Dv), the sum of e^(score − m) times the value of the key; 0 where none was visible
-    scores  (T, N), those of the next N keys; −∞ where a key is hidden
-    value   (N, Dv), their values
-    Returns m, l, acc with the block taken in. Rows that have seen nothing yet stay −∞, 0, 0. Scores
-    as large as 1000 must not overflow. After the last block, acc / l is the output.
+    m       (T,), the largest score so far; −∞ if no key was visible
+    l       (T,), the sum of e^(score − m) over the scores so far; 0 if no key was visible
+    acc     (T, Dv), the sum of e^(score − m) times the value of the key; 0 if no key was visible
+    scores  (T, N), the scores of the next N keys; −∞ where a key is hidden
+    value   (N, Dv), the values of these keys
+    Returns the updated m, l, acc. Rows without a visible key so far stay −∞, 0, 0. Scores as large
+    as 1000 must not overflow. After the last block, acc / l is the output.
     """
     # BEGIN SOLUTION: return m, l, acc
     new = np.maximum(m, scores.max(axis=-1))
@@ -40,41 +40,41 @@ def online_softmax(m, l, acc, scores, value):
 
 
 @online_softmax.check
-def two_tokens_as_by_hand(yours, rng):
+def two_tokens_worked_by_hand(yours, rng):
     state = np.array([0.0]), np.array([1.0]), np.array([[4.0]])
     state = yours(*state, np.array([[np.log(3)]]), np.array([[8.0]]))
-    advice = "4 was counted against the maximum 0; against ln 3 it counts a third"
+    advice = "value 4 had the weight e^(0 − 0) = 1; relative to the new maximum ln 3 it has ⅓"
     expected = [np.log(3)], [4 / 3], [[28 / 3]]
     _same_parts(state, expected, _STATE, " after value 4, then value 8", advice)
 
 
 @online_softmax.check(weight=2)
-def in_blocks_as_all_at_once(yours, rng):
+def blocks_give_the_same_as_all_keys_at_once(yours, rng):
     scores, value = rng.standard_normal((4, 9)), rng.standard_normal((9, 3))
     scores[:, 5:] += [[3.0], [-3.0], [0.0], [0.0]]  # the maximum grows late, or never
-    _feed(yours, scores, value, [2, 3, 4], "is each row measured against its own new maximum?")
+    _feed(yours, scores, value, [2, 3, 4], "each row is relative to its own new maximum")
 
 
 @online_softmax.check
-def what_is_hidden_adds_nothing(yours, rng):
+def hidden_keys_add_nothing(yours, rng):
     scores, value = rng.standard_normal((3, 6)), rng.standard_normal((6, 2))
     scores[0] = -np.inf  # sees nothing
     scores[1, :2] = scores[1, 4:] = -np.inf  # nothing in the first block, nor in the last
     with np.errstate(all="ignore"):
-        advice = "e^(−∞) is 0, but −∞ − (−∞) is not a number: measure against 0 there"
+        advice = "e^(−∞) is 0, but −∞ − (−∞) is NaN: subtract 0 where the new maximum is −∞"
         _feed(yours, scores, value, [2, 2, 2], advice)
 
 
 @online_softmax.check
 def large_scores_do_not_overflow(yours, rng):
     scores = np.array([[-1000.0, 1000.0, 999.0], [1000.0, -1000.0, -1000.0]])
-    advice = "take the new maximum from both sides before exp"
+    advice = "subtract the new maximum from m and from the scores before exp"
     with np.errstate(all="ignore"):
         _feed(yours, scores, rng.standard_normal((3, 2)), [1, 1, 1], advice)
 
 
 def _feed(yours, scores, value, sizes, advice):
-    """Give it blocks of so many keys, and compare what it knows after each."""
+    """Pass in blocks of these sizes, and compare the state after each."""
     t, dv = len(scores), value.shape[-1]
     state = expected = np.full(t, -np.inf), np.zeros(t), np.zeros((t, dv))
     for k, end in enumerate(np.cumsum(sizes)):
@@ -92,11 +92,75 @@ def _same_parts(yours, expected, names, when="", advice=""):
 
 
 def _are(names, yours):
-    """Raise unless these are as many things."""
+    """Raise unless as many arrays are returned as there are names."""
     several = isinstance(yours, tuple | list)
     if not several or len(yours) != len(names):
-        count = f"{len(yours)} things" if several else type(yours).__name__
+        count = f"{len(yours)} values" if several else type(yours).__name__
         raise AssertionError(f"it should return {', '.join(names)}, not {count}")
+
+
+_EXP = "e = np.exp(scores - safe[:, None])"
+_UPDATE = "return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e @ value"
+for _new in (
+    "return new, l + e.sum(axis=-1), acc + e @ value",
+    "return new, l * factor + e.sum(axis=-1), acc + e @ value",
+    "return new, l + e.sum(axis=-1), acc * factor[:, None] + e @ value",
+):
+    online_softmax.mistake(
+        _UPDATE,
+        _new,
+        "the old sums are not rescaled: l and acc are relative to the old maximum m, so multiply both "
+        "by e^(m − new)",
+    )
+online_softmax.mistake(
+    "np.exp(m - safe)",
+    "np.exp(safe - m)",
+    "the factor is e^(new − m); to turn e^(x − m) into e^(x − new), multiply by e^(m − new)",
+)
+online_softmax.mistake(
+    "np.maximum(m, scores.max(axis=-1))",
+    "scores.max(axis=-1)",
+    "the new maximum is that of the block alone: take the larger of m and the largest score of the "
+    "block",
+)
+online_softmax.mistake(
+    _EXP,
+    "e = np.exp(scores - m[:, None])",
+    "the block is relative to the old maximum m: subtract the new one from its scores",
+)
+online_softmax.mistake(
+    _EXP,
+    "e = np.exp(scores - scores.max(axis=-1, keepdims=True))",
+    "the block is relative to its own largest score: subtract the new maximum, which all blocks share",
+)
+online_softmax.mistake(
+    "safe[:, None])",
+    "safe.max())",
+    "the maximum of all rows is subtracted: each row has its own, safe[:, None]",
+)
+online_softmax.mistake(
+    "return new,",
+    "return m,",
+    "the old maximum m is returned; l and acc are relative to the new one",
+)
+online_softmax.mistake(
+    "acc * factor[:, None] + e @ value",
+    "(acc * factor[:, None] + e @ value) / (l * factor + e.sum(axis=-1))[:, None]",
+    "acc is divided by l in each block: keep the plain sum, and divide once after the last block",
+)
+online_softmax.mistake(
+    "np.where(new == -np.inf, 0, new)",
+    "new",
+    "where no key was visible yet, m − new is −∞ − (−∞), which is NaN: subtract 0 there",
+)
+online_softmax.mistake(
+    f"""factor = np.exp(m - safe)
+    {_EXP}
+    {_UPDATE}""",
+    """e = np.exp(scores)
+    return new, l + e.sum(axis=-1), acc + e @ value""",
+    "no maximum is subtracted before exp, so large scores overflow: subtract the new one",
+)
 
 
 _STATE, _GRADIENTS = ("m", "l", "acc"), ("dquery", "dkey", "dvalue")
@@ -108,17 +172,17 @@ _AXES = {
 
 
 @task(chapter=11, difficulty=3, minutes=20, given=(online_softmax.solution,), hints=(
-    "Two loops, over the first query of a tile and over its first key. What is known of the "
-    "rows starts anew for each tile of queries, and grows with each tile of keys.",
-    "keys = np.arange(j, min(j + block, S)) are the places of a tile's keys, and (first[rows, "
-    "None] <= keys) & (keys <= last[rows, None]) says who sees whom; continue where nobody "
-    "does. Hide scores with np.where(…, scores, -np.inf), then online_softmax.",
+    "Write two loops, over the first query of a tile and over its first key. m, l and acc start "
+    "anew for each tile of queries, and each tile of keys updates them.",
+    "keys = np.arange(j, min(j + block, S)) are the positions of a tile's keys, and (first[rows, "
+    "None] <= keys) & (keys <= last[rows, None]) is the mask of the tile; continue if no entry is "
+    "True. Hide scores with np.where(…, scores, -np.inf), then call online_softmax.",
     "After the inner loop: total = np.where(l > 0, l, 1); out[rows] = acc / total[:, None]; "
     "lse[rows] = m + np.log(total). Before it: m = np.full(n, -np.inf), l = np.zeros(n), "
     "acc = np.zeros((n, Dv)), with n = len(query[rows]).",
 ))  # fmt: skip
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
-    """Attention of one head, tile by tile: no array has all T · S pairs.
+    """Attention of one head, tile by tile: no array holds all T · S pairs.
 
     query  (T, D)
     key    (S, D)
@@ -126,10 +190,10 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     scale  a number
     first  (T,), integers: query i sees the keys j with first[i] ≤ j ≤ last[i]
     last   (T,), integers; causal attention has first 0 and last[i] = i + offset
-    block  a tile has at most this many queries and keys; T and S need not be multiples of it
-    tap    called as tap("scores", scores) with the scaled scores of each tile, and of no tile in
-           which nobody sees anything; go on with what it returns
-    Returns out (T, Dv), softmax(scale · Q Kᵀ) V over what is visible, and lse (T,), the logarithm
+    block  the largest number of queries and of keys in a tile; T and S need not be multiples of it
+    tap    call it with the scaled scores of each tile, scores = tap("scores", scores), except for
+           tiles without a visible pair
+    Returns out (T, Dv), softmax(scale · Q Kᵀ) V over the visible keys, and lse (T,), the logarithm
     of each row's sum of e^score. A query that sees nothing has out 0 and lse −∞.
     """
     # BEGIN SOLUTION: return out, lse
@@ -155,11 +219,10 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
 @tiled_forward.check
 def tiles_of_any_size(yours, rng):
     inputs, everything = _inputs(rng, 5, 7), (np.zeros(5, int), np.full(5, 6))
-    begin = "a first and only tile, smaller than block: m, l, acc from −∞, 0, 0; at the end acc / l"
     advice = {
-        8: f"{begin} and m + ln l",
-        3: "right in one tile. Do m, l, acc go on to the next? The last tile may be smaller",
-        1: "right in tiles of 3 × 3",
+        8: "one tile, smaller than block: start with −∞, 0, 0, and return acc / l and m + ln l",
+        3: "one tile is right: are m, l and acc kept for the next? The last tile may be smaller",
+        1: "tiles of 3 × 3 are right",
     }
     for block, tip in advice.items():
         when = f" in tiles of {block} × {block}, for T = 5 and S = 7,"
@@ -170,13 +233,13 @@ def tiles_of_any_size(yours, rng):
 @tiled_forward.check(weight=2)
 def each_query_sees_its_own_keys(yours, rng):
     inputs, at = _inputs(rng, 5, 7), np.arange(5)
-    places = "j counts from the first key of all, and a score that is hidden becomes −∞"
+    places = "j is the position among all keys, and a hidden score becomes −∞"
     rules = {
         " where last[i] = i + 2": (0 * at, at + 2, places),
         " where first[i] = i − 1 and last[i] = i + 1": (at - 1, at + 1, places),
         " where first = (0, 9, 2, 4, 1), last = (0, 9, 1, 8, 6)": (
             np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]),
-            "queries 1 and 2 see nothing, l = 0: no division by it, and lse is −∞",
+            "queries 1 and 2 see nothing, so l = 0: do not divide by it; lse is −∞",
         ),
     }  # fmt: skip
     with np.errstate(all="ignore"):
@@ -186,26 +249,88 @@ def each_query_sees_its_own_keys(yours, rng):
 
 
 @tiled_forward.check
-def tiles_that_nobody_sees_are_skipped(yours, rng):
+def tiles_without_a_visible_pair_are_skipped(yours, rng):
     inputs, (first, last) = _inputs(rng, 11, 10), _window(11)
     _, found = _tiles(yours, *inputs, 0.7, first, last, 3)
     _only_seen(found.get("scores", []), first, last, 10, 3)
 
 
 @tiled_forward.check
-def never_all_pairs_at_once(yours, rng):
+def no_array_holds_all_pairs(yours, rng):
     inputs = _inputs(rng, 1024, 1024), _inputs(rng, 8192, 8192)
     found = _in_little_memory(yours, *((*x, 0.7, *_window(len(x[0]))) for x in inputs))
     _same_out(found, inputs[0], 0.7, *_window(1024), "", "")
 
 
+_TILE = "scores = np.where(visible, scores, -np.inf)"
+_RETURNED = "out[rows], lse[rows] = acc / total[:, None], m + np.log(total)"
+tiled_forward.mistake(
+    "acc / total[:, None]",
+    "acc",
+    "out is not divided by l: after the last tile of keys, out = acc / l",
+)
+for _new in ("m", "np.log(total)", "total", "m + total"):
+    tiled_forward.mistake(
+        "m + np.log(total)",
+        _new,
+        "lse = m + ln l: the logarithm of Σ e^score, where l is Σ e^(score − m)",
+    )
+tiled_forward.mistake(
+    "scale * query[rows] @ key[keys].T",
+    "query[rows] @ key[keys].T",
+    "the scores are not multiplied by scale",
+)
+tiled_forward.mistake(
+    "scale * query[rows] @ key[keys].T",
+    "query[rows] @ key[keys].T / query.shape[-1] ** 0.5",
+    "the scores are divided by √D; here scale is an argument: multiply by it",
+)
+tiled_forward.mistake(
+    "        m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n"
+    "        for j in range(0, len(key), block):\n",
+    "        for j in range(0, len(key), block):\n"
+    "            m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n",
+    "m, l and acc start anew for each tile of keys: start them once for each tile of queries, before "
+    "the inner loop",
+)
+tiled_forward.mistake(
+    _TILE, "pass", "nothing is hidden: put −∞ into the scores where first[i] ≤ j ≤ last[i] is False"
+)
+tiled_forward.mistake(
+    _TILE,
+    _TILE.replace("-np.inf", "0.0"),
+    "hidden scores become 0, and e⁰ = 1 is a weight like any other: put −∞ there",
+)
+tiled_forward.mistake(
+    "keys <= last[rows, None]",
+    "keys < last[rows, None]",
+    "the key at last[i] is hidden: query i sees first[i] ≤ j ≤ last[i], with both ends",
+)
+tiled_forward.mistake(
+    "(first[rows, None] <= keys)",
+    "(first[rows, None] < keys)",
+    "the key at first[i] is hidden: query i sees first[i] ≤ j ≤ last[i], with both ends",
+)
+tiled_forward.mistake(
+    "(first[rows, None] <= keys) & (keys <= last[rows, None])",
+    "(first[rows, None] <= keys - j) & (keys - j <= last[rows, None])",
+    "the keys are counted from the start of the tile: first and last are positions among all keys, so "
+    "add j",
+)
+tiled_forward.mistake(
+    "np.where(l > 0, l, 1)",
+    "l",
+    "a query that sees nothing has l = 0, and 0 / 0 is NaN: divide by 1 there",
+)
+
+
 @task(chapter=11, difficulty=3, minutes=20, hints=(
-    "The two loops are those of the forward. In a tile, begin with the weights: what does "
-    "lse have to do with them?",
-    "weights = e^(scores − lse), 0 where a key is hidden, and they are already divided by the "
-    "row's sum. The mean that softmax takes off each row is delta = Σ dout · out over Dv, "
-    "which needs no tile: take it before the loops. A query meets many tiles of keys, a key "
-    "many tiles of queries, so all three gradients are added to.",
+    "The two loops are the same as in the forward. In a tile, compute the weights first: how do "
+    "they follow from lse?",
+    "weights = e^(scores − lse), 0 where a key is hidden; this includes the division by the row's "
+    "sum. The sum that softmax subtracts in each row is delta = Σ dout · out over Dv, which needs "
+    "no tile: compute it before the loops. A query is in many tiles of keys, and a key in many "
+    "tiles of queries, so all three gradients are sums: use +=.",
     "weights = np.exp(np.where(visible, scores - lse[rows, None], -np.inf)); dscores = weights "
     "* (dout[rows] @ value[keys].T - delta[rows, None]); then dquery[rows] += scale * dscores "
     "@ key[keys], dkey[keys] += scale * dscores.T @ query[rows], dvalue[keys] += weights.T @ "
@@ -214,15 +339,16 @@ def never_all_pairs_at_once(yours, rng):
 def tiled_backward(
     query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
 ):
-    """The gradients of attention of one head, tile by tile, from what the forward returned.
+    """The gradients of attention of one head, tile by tile, from the results of the forward.
 
     query, key, value, scale, first, last, block
            as in tiled_forward
-    out    (T, Dv), and lse (T,), what it returned: 0 and −∞ for a query that sees nothing
+    out    (T, Dv), and lse (T,), as tiled_forward returns them: 0 and −∞ for a query that sees
+           nothing
     dout   (T, Dv), the gradient of out
-    tap    called as tap("weights", weights) and tap("dscores", dscores) in each tile, except where
-           nobody sees anything; dscores is the gradient of the scaled scores
-    Returns dquery (T, D), dkey (S, D) and dvalue (S, Dv). No array has all T · S pairs.
+    tap    call it with the weights and with dscores, the gradient of the scaled scores, of each
+           tile: weights = tap("weights", weights); not for tiles without a visible pair
+    Returns dquery (T, D), dkey (S, D) and dvalue (S, Dv). No array holds all T · S pairs.
     """
     # BEGIN SOLUTION: return dquery, dkey, dvalue
     dquery, dkey, dvalue = np.zeros(query.shape), np.zeros(key.shape), np.zeros(value.shape)
@@ -247,7 +373,7 @@ def tiled_backward(
 
 
 @tiled_backward.check
-def two_tokens_backward_as_by_hand(yours, rng):
+def two_tokens_backward_worked_by_hand(yours, rng):
     inputs = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0], [7.0, 6.0]])[..., None]
     lse, dout = np.log([4.0, 2.0]), np.array([[1.0], [0.0]])
     settings = 1.0, np.array([0, 0]), np.array([1, 1]), 2
@@ -274,11 +400,11 @@ def the_gradients_of_attention(yours, rng):
     forward = _attended(query, key, value, 0.6, first, last)
     found = yours(query, key, value, *forward, dout, 0.6, first, last, 2)
     advice = {
-        "dvalue": "weights are e^(scores − lse), 0 where hidden, and need no division; a key's "
-        "gradient is a sum over all tiles of its column",
-        "dquery": "delta is that of the whole row; a query's gradient is a sum over all tiles of "
-        "its row, and the scores were scaled",
-        "dkey": "a key's gradient is a sum over all tiles of its column, and scores were scaled",
+        "dvalue": "weights are e^(scores − lse), 0 where hidden, without a division; dvalue is a "
+        "sum over all tiles of queries",
+        "dquery": "delta belongs to the whole row; dquery is a sum over all tiles of keys, and the "
+        "scores are scaled",
+        "dkey": "dkey is a sum over all tiles of queries, and the scores are scaled",
     }
     _are(_GRADIENTS, found)
     for name, tip in advice.items():
@@ -294,17 +420,17 @@ def the_gradients_of_attention(yours, rng):
 
 
 @tiled_backward.check
-def what_sees_nothing_or_is_unseen_gets_zero(yours, rng):
+def queries_and_keys_without_a_visible_pair_get_zero(yours, rng):
     inputs, first, last = _inputs(rng, 5, 7), np.array([1, 3, 9, 2, 1]), np.array([2, 1, 9, 4, 1])
     with np.errstate(all="ignore"):
         forward = _attended(*inputs, 0.6, first, last)
         dout = rng.standard_normal(forward[0].shape)
-        advice = "hide before exp: where lse is −∞, scores − lse is ∞, and ∞ · 0 not a number"
+        advice = "hide before exp: where lse is −∞, scores − lse is ∞, and ∞ · 0 is NaN"
         _same_gradients(yours, *inputs, *forward, dout, 0.6, first, last, 3, advice=advice)
 
 
 @tiled_backward.check
-def no_tile_too_many_and_never_all_pairs(yours, rng):
+def no_needless_tile_and_no_array_of_all_pairs(yours, rng):
     inputs, (first, last) = _inputs(rng, 11, 10), _window(11)
     forward, dout = _attended(*inputs, 0.7, first, last), rng.standard_normal((11, 2))
     _, found = _tiles(yours, *inputs, *forward, dout, 0.7, first, last, 3)
@@ -317,13 +443,80 @@ def no_tile_too_many_and_never_all_pairs(yours, rng):
     _in_little_memory(yours, small, large)
 
 
+_DSCORES = "weights * (dweights - delta[rows, None])"
+tiled_backward.mistake(
+    _DSCORES,
+    "weights * dweights",
+    "delta is missing: dscores = weights · (dweights − delta), with delta = Σ dout · out in each row",
+)
+tiled_backward.mistake(
+    _DSCORES,
+    "dweights - delta[rows, None]",
+    "the factor weights is missing: dscores = weights · (dweights − delta)",
+)
+tiled_backward.mistake(
+    _DSCORES,
+    "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))",
+    "the sum Σ weights · dweights runs over the keys of one tile; it belongs to the whole row, where "
+    "it equals delta = Σ dout · out",
+)
+tiled_backward.mistake(
+    "(dout * out).sum(axis=-1)",
+    "(dout * out).mean(axis=-1)",
+    "delta is a mean over the columns; it is the sum Σ dout · out in each row",
+)
+tiled_backward.mistake(
+    "scores - lse[rows, None]",
+    "scores",
+    "the weights are not normalised: they are e^(scores − lse)",
+)
+tiled_backward.mistake(
+    "scores = scale * query[rows] @ key[keys].T",
+    "scores = query[rows] @ key[keys].T",
+    "the scores are not multiplied by scale, as in the forward",
+)
+_ADDED = """dquery[rows] += scale * dscores @ key[keys]
+            dkey[keys] += scale * dscores.T @ query[rows]
+            dvalue[keys] += weights.T @ dout[rows]"""
+for _old in ("dquery[rows] +=", "dkey[keys] +=", "dvalue[keys] +=", _ADDED):
+    tiled_backward.mistake(
+        _old,
+        _old.replace("+=", "="),
+        "a gradient is overwritten in each tile (=): a query is in many tiles of keys and a key in "
+        "many tiles of queries, so add them up (+=)",
+    )
+for _old in ("scale * dscores @", "scale * dscores.T @", _ADDED):
+    tiled_backward.mistake(
+        _old,
+        _old.replace("scale * ", ""),
+        "the factor scale is missing: the scores are scale · Q Kᵀ, so dquery = scale · dscores K and "
+        "dkey = scale · dscoresᵀ Q",
+    )
+tiled_backward.mistake(
+    "weights.T @ dout[rows]",
+    "dscores.T @ dout[rows]",
+    "dvalue is made of the weights: dvalue = weightsᵀ dout",
+)
+tiled_backward.mistake(
+    "np.exp(np.where(visible, scores - lse[rows, None], -np.inf))",
+    "np.exp(scores - lse[rows, None])",
+    "hidden keys have a weight: put −∞ where first[i] ≤ j ≤ last[i] is False, before exp",
+)
+tiled_backward.mistake(
+    "np.exp(np.where(visible, scores - lse[rows, None], -np.inf))",
+    "np.exp(scores - lse[rows, None]) * visible",
+    "hidden weights are removed after exp: where lse is −∞, that is ∞ · 0 = NaN. Put −∞ there before "
+    "exp",
+)
+
+
 def _inputs(rng, t, s):
     """Query, key and value of one head, D = 3, Dv = 2."""
     return [rng.standard_normal(shape) for shape in [(t, 3), (s, 3), (s, 2)]]
 
 
 def _window(t):
-    """Each query sees the three keys before its own position; from the 600th on nothing."""
+    """Each query sees the three keys before its position; from query 600 on, none."""
     at = np.arange(t)
     return at - 3, np.where(at < 600, at - 1, -1)
 
@@ -353,7 +546,7 @@ def _same_gradients(yours, *arguments, advice=""):
 
 
 def _tiles(f, *arguments):
-    """What f returns, and what it passed through tap, in order, by name."""
+    """The result of f, and the arrays that it passes through tap, by name."""
     found = {}
 
     def tap(name, x):
@@ -364,7 +557,7 @@ def _tiles(f, *arguments):
 
 
 def _only_seen(found, first, last, s, block, name="scores"):
-    """Raise unless these are the tiles in which somebody sees something, and no others."""
+    """Raise unless these are exactly the tiles with a visible pair."""
     if not found:
         raise AssertionError(f'tap is not called: {name} = tap("{name}", …) in each tile')
     large = next((x.shape for x in found if max(x.shape, default=0) > block or x.ndim != 2), None)
@@ -375,15 +568,16 @@ def _only_seen(found, first, last, s, block, name="scores"):
     tiles = [visible[block * i :, block * j :][:block, :block].any() for i, j in corners]
     if len(found) != sum(tiles):
         raise AssertionError(
-            f'tap("{name}", …) was called for {len(found)} tiles. There are {len(tiles)} of them, '
-            f"and in\n{sum(tiles)} somebody sees something: compute these, skip the others"
+            f'tap("{name}", …) was called for {len(found)} tiles. Of all {len(tiles)} tiles, '
+            f"{sum(tiles)} have a\nvisible pair: compute these, and skip the others"
         )
 
 
 def _in_little_memory(yours, small, large):
-    """What it returns for the small arguments. Raises if it makes an array of all pairs.
+    """The result for the small arguments. Raises if an array of all pairs is made.
 
-    The memory of a submission is not seen from here, but it has a limit, which the large ones meet.
+    The memory of a submission cannot be measured here, but it is limited: the large arguments
+    exceed the limit.
     """
     t, block = len(small[0]), 32
     tracemalloc.start()
@@ -395,8 +589,8 @@ def _in_little_memory(yours, small, large):
     if most > t * t:
         raise AssertionError(
             f"{most / 1e6:.1f} MB at once, for T = S = {t} and tiles of {block} × {block}, which "
-            f"need {8 * block**2 / 1e3:.0f} kB each.\nIs there an array of all pairs (T, S), of "
-            "scores or of who sees whom?"
+            f"need {8 * block**2 / 1e3:.0f} kB each.\nIs there an array of all pairs (T, S), such as "
+            "the scores or the mask?"
         )
-    yours(*large, 512)  # half a gigabyte of pairs
+    yours(*large, 512)  # all pairs would need half a gigabyte
     return found
