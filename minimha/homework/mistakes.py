@@ -91,8 +91,14 @@ def _heard(tap: Callable[..., Any], answers: dict[str, list[Any]]) -> Callable[.
     return call
 
 
-def named(mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call]) -> str:
+def named(
+    mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
+    comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
+) -> str:  # fmt: skip
     """The text of the first mistake with which the solution repeats all calls, or "".
+
+    comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
+                one check, up to its first failure, and only one of them passes the checks before it
 
     Silent if the solution repeats them without a mistake: what is wrong is not in the values.
     """
@@ -100,7 +106,8 @@ def named(mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Cal
     if not calls or _repeats(right, calls):
         return ""
     for mistake in mistakes:
-        if _repeats(_defined(mistake.made_in(solution), name), calls):
+        made = _defined(mistake.made_in(solution), name)
+        if _repeats(made, calls) and comes_here(made):
             return mistake.text
     return ""
 

@@ -100,7 +100,7 @@ class Task:
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
         """The outcome of one check. A function that modifies its arguments fails; an error becomes
         the message."""
-        rng = np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
+        rng = self._rng(check, seed)
         file, changed = file_of(yours), set[str]()
         outcome, message, calls = PASSED, "", list[Call]()
         try:
@@ -108,7 +108,8 @@ class Task:
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
-            outcome, message = FAILED, self._named(error, error_message(error, file), calls)
+            outcome, message = FAILED, error_message(error, file)
+            message = self._named(error, message, calls, check, seed)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
         if changed and "in place" not in message:
@@ -117,9 +118,25 @@ class Task:
             outcome = FAILED
         return Verdict(self.name, check, outcome, message)
 
-    def _named(self, error: BaseException, message: str, calls: list[Call]) -> str:
+    def _rng(self, check: Check, seed: int) -> np.random.Generator:
+        return np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
+
+    def _named(
+        self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
+    ) -> str:
         """The message, and the mistake if it is a known one, in place of other guesses."""
-        text = named(self.mistakes, self.code(solved=True), self.name, calls)
+
+        def comes_here(function: Callable[..., Any]) -> bool:
+            """Whether it passes the earlier checks, as a student who comes here did."""
+            with np.errstate(all="ignore"):
+                try:
+                    for earlier in self.checks[: self.checks.index(check)]:
+                        earlier.holds(function, self._rng(earlier, seed))
+                except Exception:  # a mistake fails in any way
+                    return False
+            return True
+
+        text = named(self.mistakes, self.code(solved=True), self.name, calls, comes_here)
         facts = getattr(getattr(error, "diagnosis", error), "facts", message)
         return f"{facts}\n{aligned('looks like', text)}" if text else message
 

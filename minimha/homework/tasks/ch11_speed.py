@@ -109,8 +109,8 @@ for _new in (
     online_softmax.mistake(
         _UPDATE,
         _new,
-        "the old sums are not rescaled: l and acc are relative to the old maximum m, so multiply both "
-        "by e^(m − new)",
+        "the old sums are not rescaled: l and acc are relative to the old maximum m, so multiply "
+        "both by e^(m − new)",
     )
 online_softmax.mistake(
     "np.exp(m - safe)",
@@ -131,7 +131,7 @@ online_softmax.mistake(
 online_softmax.mistake(
     _EXP,
     "e = np.exp(scores - scores.max(axis=-1, keepdims=True))",
-    "the block is relative to its own largest score: subtract the new maximum, which all blocks share",
+    "the block is relative to its own largest score: subtract the new maximum of the row",
 )
 online_softmax.mistake(
     "safe[:, None])",
@@ -290,8 +290,8 @@ tiled_forward.mistake(
     "        for j in range(0, len(key), block):\n",
     "        for j in range(0, len(key), block):\n"
     "            m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n",
-    "m, l and acc start anew for each tile of keys: start them once for each tile of queries, before "
-    "the inner loop",
+    "m, l and acc start anew for each tile of keys: start them once for each tile of queries, "
+    "before the inner loop",
 )
 tiled_forward.mistake(
     _TILE, "pass", "nothing is hidden: put −∞ into the scores where first[i] ≤ j ≤ last[i] is False"
@@ -314,8 +314,8 @@ tiled_forward.mistake(
 tiled_forward.mistake(
     "(first[rows, None] <= keys) & (keys <= last[rows, None])",
     "(first[rows, None] <= keys - j) & (keys - j <= last[rows, None])",
-    "the keys are counted from the start of the tile: first and last are positions among all keys, so "
-    "add j",
+    "the keys are counted from the start of the tile: first and last are positions among all keys, "
+    "so add j",
 )
 tiled_forward.mistake(
     "np.where(l > 0, l, 1)",
@@ -447,7 +447,8 @@ _DSCORES = "weights * (dweights - delta[rows, None])"
 tiled_backward.mistake(
     _DSCORES,
     "weights * dweights",
-    "delta is missing: dscores = weights · (dweights − delta), with delta = Σ dout · out in each row",
+    "delta is missing: dscores = weights · (dweights − delta), with delta = Σ dout · out for each "
+    "row",
 )
 tiled_backward.mistake(
     _DSCORES,
@@ -457,8 +458,8 @@ tiled_backward.mistake(
 tiled_backward.mistake(
     _DSCORES,
     "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))",
-    "the sum Σ weights · dweights runs over the keys of one tile; it belongs to the whole row, where "
-    "it equals delta = Σ dout · out",
+    "the sum Σ weights · dweights runs over the keys of one tile; it belongs to the whole row, "
+    "where it equals delta = Σ dout · out",
 )
 tiled_backward.mistake(
     "(dout * out).sum(axis=-1)",
@@ -489,8 +490,8 @@ for _old in ("scale * dscores @", "scale * dscores.T @", _ADDED):
     tiled_backward.mistake(
         _old,
         _old.replace("scale * ", ""),
-        "the factor scale is missing: the scores are scale · Q Kᵀ, so dquery = scale · dscores K and "
-        "dkey = scale · dscoresᵀ Q",
+        "the factor scale is missing: the scores are scale · Q Kᵀ, so dquery = scale · dscores K "
+        "and dkey = scale · dscoresᵀ Q",
     )
 tiled_backward.mistake(
     "weights.T @ dout[rows]",
@@ -505,8 +506,8 @@ tiled_backward.mistake(
 tiled_backward.mistake(
     "np.exp(np.where(visible, scores - lse[rows, None], -np.inf))",
     "np.exp(scores - lse[rows, None]) * visible",
-    "hidden weights are removed after exp: where lse is −∞, that is ∞ · 0 = NaN. Put −∞ there before "
-    "exp",
+    "hidden weights are removed after exp: where lse is −∞, that is ∞ · 0 = NaN. Put −∞ there "
+    "before exp",
 )
 
 
@@ -589,8 +590,8 @@ def _in_little_memory(yours, small, large):
     if most > t * t:
         raise AssertionError(
             f"{most / 1e6:.1f} MB at once, for T = S = {t} and tiles of {block} × {block}, which "
-            f"need {8 * block**2 / 1e3:.0f} kB each.\nIs there an array of all pairs (T, S), such as "
-            "the scores or the mask?"
+            f"need {8 * block**2 / 1e3:.0f} kB each.\nIs there an array of all pairs (T, S), such "
+            "as the scores or the mask?"
         )
     yours(*large, 512)  # all pairs would need half a gigabyte
     return found
