@@ -30,17 +30,17 @@ def run(tmp_path):
     return run
 
 
-def test_the_engine_is_measured(run):
+def test_the_engine_benchmark_runs(run):
     _, rows = run("engine.py", "add", "softmax")
     assert [row[0] for row in rows] == ["step", "---", "add", "softmax", "**median**"]
 
 
-def test_importing_is_compared_with_numpy(run):
+def test_the_import_benchmark_runs(run):
     _, rows = run("importing.py")
     assert [row[0] for row in rows[2:]] == ["numpy", "minimha", "minimha / numpy", "bound"]
 
 
-def test_the_forms_are_compared(run):
+def test_the_benchmark_of_the_forms_runs(run):
     text, rows = run("forms.py")
     names = [row[0] for row in rows]
     assert names[:2] == ["projections", "---"]
@@ -49,13 +49,13 @@ def test_the_forms_are_compared(run):
     assert "Predicted right:" in text  # how often is for a quiet machine and all cells to say
 
 
-def test_gradient_checks_are_compared(run):
+def test_the_benchmark_of_gradient_checks_runs(run):
     _, rows = run("gradcheck.py")
     ours = next(row for row in rows if row[0] == "mh.gradcheck")
     assert max(float(cell) for cell in ours[1:3]) <= 1e-9
 
 
-def test_a_training_step_is_compared(run):
+def test_the_benchmark_of_a_training_step_runs(run):
     text, rows = run("training_step.py")
     assert rows[2][0] == "minimha"
     assert {"linear", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
@@ -63,7 +63,7 @@ def test_a_training_step_is_compared(run):
     assert "Of PyTorch's time:" in text or "PyTorch" not in rows[3][0]
 
 
-def test_attention_is_compared_with_its_peers(run, tmp_path):
+def test_the_benchmark_of_attention_runs(run, tmp_path):
     _, rows = run("attention.py")
     torch = importlib.util.find_spec("torch") is not None
     header = next(k for k, row in enumerate(rows) if "loop" in row)

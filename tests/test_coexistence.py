@@ -56,7 +56,7 @@ def _pip(python, *arguments):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["wheel", "editable"])
-def test_both_are_used_and_theirs_stays_when_ours_goes(mode, environment):
+def test_both_packages_work_together_and_uninstalling_ours_keeps_theirs(mode, environment):
     theirs = _pip(environment, "install", "--no-deps", "autograd")
     if theirs.returncode:
         message = (

@@ -28,7 +28,7 @@ def answers(script, library, *words):
 
 
 @pytest.mark.parametrize("column", ["minimha", "torch SDPA", "torch MHA", "jax", "keras", "ONNX"])
-def test_the_page_says_what_the_library_does(script, column):
+def test_the_page_agrees_with_each_library(script, column):
     library = next(kind for kind in script.LIBRARIES if kind.name == column)
     if script.version_of(library) != VERSIONS[column]:
         pytest.skip(f"the page is about version {VERSIONS[column]}")
@@ -46,7 +46,7 @@ def test_a_library_that_is_not_installed_says_so(script, monkeypatch):
     assert found == ["may attend", *["not installed"] * 5]
 
 
-def test_the_page_needs_all_libraries_and_questions(tmp_path):
+def test_the_page_is_saved_only_with_all_libraries_and_questions(tmp_path):
     page = tmp_path / "page.md"
     command = [sys.executable, SCRIPT, "--save", page, "True ="]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2

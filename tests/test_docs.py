@@ -72,7 +72,7 @@ def in_a_notebook(cell, folder):
         exec(compile(cell, file, "exec"), {"mh": mh})
 
 
-def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
+def test_the_first_exercise_on_the_page_works_as_described(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chapters, commands, cells = tmp_path / "minimha-notebooks", [], []
     chapters.mkdir()
@@ -94,6 +94,6 @@ def test_a_first_exercise_goes_as_told(capsys, tmp_path, monkeypatch):
     assert len(cells) == 2
 
 
-def test_wrong_answers_are_shown_as_they_are():
+def test_the_page_shows_the_current_messages_for_wrong_answers():
     written = WRONG_ANSWERS.read_text(encoding="utf-8")
     assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m wrong_answers.page"

@@ -106,27 +106,27 @@ HOST = {  # rooms and files that live on the host, and may use NumPy
 }
 
 
-def test_the_engine_does_not_know_what_is_built_on_it():
+def test_the_engine_imports_nothing_built_on_it():
     for module, path in SOURCES.items():
         if room(module).startswith("minimha_autograd"):
             assert not {name for name in imports(module) if name.split(".")[0] == "minimha"}, path
             assert "attention" not in path.read_text(encoding="utf-8").lower(), path
 
 
-def test_no_array_library_is_named_where_arrays_are_computed_on():
+def test_code_that_computes_on_arrays_names_no_array_library():
     for module in SOURCES:
         if not HOST & {module, room(module)}:
             named = LIBRARIES & {name.split(".")[0] for name in imports(module)}
             assert not named, f"{module} names {named}"
 
 
-def test_no_file_imports_one_that_imports_it():
+def test_files_have_no_import_cycles():
     files = {module: imports(module) & SOURCES.keys() - {module} for module in SOURCES}
     cycle = a_cycle(files)
     assert cycle is None, " -> ".join(cycle)
 
 
-def test_no_room_imports_one_that_imports_it():
+def test_rooms_have_no_import_cycles():
     rooms, by = {}, {}
     for importing, imported in across_rooms():
         rooms.setdefault(room(importing), set()).add(room(imported))
@@ -160,7 +160,7 @@ def test_the_top_level_holds_rooms_and_no_loose_files():
         ({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}}, None),
     ],
 )
-def test_a_cycle_would_be_seen(graph, cycle):
+def test_an_import_cycle_is_detected(graph, cycle):
     assert a_cycle(graph) == cycle
 
 
@@ -181,7 +181,7 @@ def unpickling(code):
                 yield ast.unparse(node)
 
 
-def test_nothing_unpickles():
+def test_no_code_unpickles():
     for path in SOURCES.values():
         assert not list(unpickling(path.read_text(encoding="utf-8"))), path
 
@@ -198,7 +198,7 @@ def test_nothing_unpickles():
         "pandas.read_pickle(path)",
     ],
 )
-def test_what_unpickles_would_be_seen(code):
+def test_code_that_unpickles_is_detected(code):
     assert list(unpickling(code))
 
 
@@ -233,6 +233,6 @@ def test_importing_loads_nothing_heavy():
         mh.projections,
     ],
 )
-def test_what_is_public_is_there_and_documented(module):
+def test_every_public_name_exists_and_is_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, name

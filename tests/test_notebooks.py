@@ -64,13 +64,13 @@ def test_every_chapter_has_the_same_parts(source, chapter):
     assert 2 <= text.count("mh.homework.check(") <= 4
 
 
-def test_the_first_cell_imports_what_it_installs():
+def test_the_first_cell_imports_the_packages_that_it_installs():
     before, after = make._code("# setup: array-api-strict", solved=False).split("except")
     assert "%pip install --quiet minimha array-api-strict\n" in after
     for part in (before, after):
         assert "import minimha as mh\n    import array_api_strict\n" in part + "\n"
 
 
-def test_a_chapter_asks_for_tasks_of_its_own_only(source):
+def test_a_chapter_contains_only_its_own_tasks(source):
     for name in make.re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8")):
         assert f"{homework.course()[name].chapter:02}" == source.stem[:2]

@@ -258,18 +258,18 @@ def summary(output):
     return [re.sub(r" \d+\.\d\d s ", " ", line).split() for line in part.splitlines()[1:]]
 
 
-def test_numpy_is_the_default_and_every_library_named_gets_its_turn_once(outputs):
+def test_numpy_is_the_default_and_each_named_library_runs_once(outputs):
     assert "1 passed" in outputs["numpy"]
     text = outputs["each library once"]
     assert "= 1 passed, 1 skipped in" in text or "= 2 passed in" in text
     assert "skipped" not in text or "the array library cupy is" in text
 
 
-def test_a_projects_own_xp_is_left_alone(outputs):
+def test_a_project_may_define_its_own_xp_fixture(outputs):
     assert "2 passed" in outputs["own xp"]
 
 
-def test_an_unknown_library_is_one_line(folder):
+def test_an_unknown_library_is_reported_in_one_line(folder):
     done = call_pytest(folder, "--array-backend numpi")
     assert done.returncode == 4
     assert done.stderr.strip() == (
@@ -277,7 +277,7 @@ def test_an_unknown_library_is_one_line(folder):
     )
 
 
-def test_a_project_that_does_not_use_it_loads_nothing(folder, monkeypatch):
+def test_a_project_that_does_not_use_the_plugin_loads_nothing(folder, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others may load NumPy
     done = call_pytest(folder, "-p minimha test_nothing_loaded.py")
     assert "1 passed" in done.stdout, done.stdout
@@ -310,7 +310,9 @@ def test_a_failure_shows_the_users_line_and_the_message(homework, title, where, 
     assert f"\ntest_homework.py:{line}: {message.partition(':')[0]}\n" in text
 
 
-def test_a_failure_shows_how_the_user_got_there_the_whole_diagnosis_and_no_line_of_ours(homework):
+def test_a_failure_shows_the_users_calls_and_the_whole_diagnosis_but_no_line_of_the_plugin(
+    homework,
+):
     assert found(r"^> .*# in test_todo$", failure(homework, "test_todo"))
     facts = (
         r"worst entry  \[\d, \d\]  \(B, T\)",
@@ -324,7 +326,7 @@ def test_a_failure_shows_how_the_user_got_there_the_whole_diagnosis_and_no_line_
     assert "FAILED test_homework.py::test_wrong[2.0] - triple: the gradient of row is" in homework
 
 
-def test_a_doctest_and_a_file_that_fails_on_import_show_it_too(homework):
+def test_a_doctest_and_a_file_that_fails_on_import_show_the_message_too(homework):
     assert f".{WRONG}\n  worst entry" in failure(homework, "[doctest] test_homework.double")
     text = failure(homework, "ERROR collecting test_imported.py")
     assert found(
@@ -333,7 +335,7 @@ def test_a_doctest_and_a_file_that_fails_on_import_show_it_too(homework):
 
 
 @pytest.mark.parametrize("style", ["short", "line"])
-def test_every_style_of_traceback_has_the_message_and_none_of_our_lines(outputs, style):
+def test_every_traceback_style_shows_the_message_and_no_line_of_the_plugin(outputs, style):
     text = outputs[style]
     assert " triple: the gradient of row is wrong\n" in text
     assert "worst entry" in text or style == "line"  # where pytest 8 has room for one line
@@ -341,18 +343,18 @@ def test_every_style_of_traceback_has_the_message_and_none_of_our_lines(outputs,
     assert re.search(r"minimha_autograd.gradcheck.check\.py:\d+: ", outputs["full"])
 
 
-def test_nobody_elses_logs_hear_of_it(homework):
+def test_no_log_records_appear_in_other_tests(homework):
     assert "test_logs _" not in homework
     assert "minimha.gradcheck" not in homework
 
 
-def test_the_mark_selects(outputs):
+def test_the_mark_selects_gradient_checks(outputs):
     assert "test_fixture" in outputs["marked"]
     assert "test_wrong[1.0]" in outputs["marked"]
     assert "test_chained" not in outputs["marked"]
 
 
-def test_the_summary_has_every_check_the_failures_first(homework):
+def test_the_summary_lists_every_check_with_failures_first(homework):
     assert "= 13 failed, 4 passed, 3 errors in" in homework
     lines = summary(homework)
     assert [line[0] for line in lines] == ["wrong"] * 7 + ["ok"] * 4 + ["wrong", "ok"]
@@ -379,7 +381,7 @@ def drawn(output):
     return re.findall(r"^E +assert (0\.\d+) == 2$", output, flags=re.MULTILINE)
 
 
-def test_every_test_and_every_set_of_its_parameters_draws_other_numbers(homework):
+def test_each_test_and_parameter_set_draws_different_numbers(homework):
     assert len(set(drawn(homework))) == len(drawn(homework)) == 3
 
 

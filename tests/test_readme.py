@@ -18,7 +18,7 @@ SOFTMAX, TENSORS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (TRANSCRIPT,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
 
 
-def test_its_code_runs(capsys):
+def test_the_code_of_the_readme_runs(capsys):
     names = {}
     exec(SOFTMAX, names)
     exec(TENSORS, names)
@@ -26,7 +26,7 @@ def test_its_code_runs(capsys):
     assert "complex step" in capsys.readouterr().out
 
 
-def test_its_error_is_the_one_that_a_forgotten_sum_gives():
+def test_the_error_message_in_the_readme_is_that_of_a_forgotten_sum():
     row_sum = "dy - (dy * y).sum(-1, keepdims=True)"
     assert row_sum in SOFTMAX
     with pytest.raises(mh.GradcheckError) as failure:
@@ -34,7 +34,7 @@ def test_its_error_is_the_one_that_a_forgotten_sum_gives():
     assert TRANSCRIPT.strip() == f"GradcheckError: {failure.value}"
 
 
-def test_its_chapters_are_those_of_the_course():
+def test_the_readme_lists_every_chapter():
     rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
     chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
     assert rows == chapters

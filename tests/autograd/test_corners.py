@@ -29,7 +29,7 @@ def gradient(f, x, seed=None):
         (-2.0, 3.0, 12.0, np.nan),  # a negative base has no real power nearby
     ],
 )
-def test_powers_at_the_edge(base, power, to_base, to_power):
+def test_powers_of_zero_and_infinity_have_the_right_gradients(base, power, to_base, to_power):
     a, b = leaf([base]), leaf([power])
     with np.errstate(all="ignore"):
         (a**b).sum().backward()
@@ -38,13 +38,13 @@ def test_powers_at_the_edge(base, power, to_base, to_power):
 
 
 @pytest.mark.parametrize("power", [np.array([-128], dtype="int8"), np.array([True])])
-def test_powers_that_are_no_floats(power):
+def test_powers_may_be_integer_or_boolean_arrays(power):
     base = leaf([1.01])
     number = float(power[0])
     np.testing.assert_allclose(gradient(lambda x: x**power, base), number * 1.01 ** (number - 1))
 
 
-def test_integers_beside_numbers_are_not_cut_short():
+def test_integers_combined_with_floats_are_not_truncated():
     integers = np.array([0, 1, 2])
     np.testing.assert_array_equal(ops.maximum(integers, 0.5), [0.5, 1, 2])
     np.testing.assert_array_equal(ops.minimum(integers, 1.5), [0, 1, 1.5])
@@ -56,7 +56,7 @@ def test_integers_beside_numbers_are_not_cut_short():
     np.testing.assert_allclose(ops.logsumexp(small), 255)
 
 
-def test_float16_is_summed_up_in_float32():
+def test_float16_is_summed_in_float32():
     assert ops.mean(np.full(1000, 100, dtype="float16")) == 100
     many = leaf(np.zeros(70_000), "float16")
     share = np.float16(1 / 70_000)  # as near as float16 comes, and not 0
@@ -85,7 +85,7 @@ def test_sums_of_float16_do_not_stop_growing(total):
     np.testing.assert_array_equal(y.data, 5000)
 
 
-def test_gradients_of_float16_are_summed_up_in_float32():
+def test_gradients_of_float16_are_summed_in_float32():
     b, rows = leaf(np.zeros(2), "float16"), np.zeros((5000, 2), dtype="float16")
     np.testing.assert_array_equal(gradient(lambda b: rows + b, b), 5000)
     table = leaf(np.zeros((3, 2)), "float16")
@@ -111,7 +111,7 @@ def test_logsumexp_of_infinities():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
-def test_indices_of_a_narrow_type_reach_everything(dtype, place):
+def test_indices_of_a_narrow_dtype_reach_every_entry(dtype, place):
     x = np.arange(600.0).reshape(300, 2)
     indices = np.zeros((300, 1), dtype=dtype)
     taken = ops.take_along_axis(place(x), place(indices), axis=1)
@@ -125,7 +125,7 @@ def test_an_infinite_gradient_stays_where_it_is(place):
     np.testing.assert_array_equal(backend.to_numpy(x.grad), [np.inf, 0.25, 0])
 
 
-def test_einsum_of_numbers_and_of_nothing():
+def test_einsum_of_scalars_and_empty_arrays():
     assert ops.einsum("...,...->...", np.array(3.0), np.array(2.0)) == 6
     np.testing.assert_array_equal(ops.einsum("i,->i", np.array([1.0, 2.0]), np.array(2.0)), [2, 4])
     assert ops.einsum("j,j->", np.ones(1), np.ones(0)) == 0
@@ -135,13 +135,13 @@ def test_einsum_of_numbers_and_of_nothing():
 
 
 @pytest.mark.parametrize("operation", [ops.matmul, ops.concat, ops.stack])
-def test_what_is_right_is_not_blamed_for_an_error(operation):
+def test_the_error_of_a_dtype_mismatch_is_the_librarys_own(operation):
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(TypeError, match="cannot be type promoted together"):
         operation(strict.ones((2, 2)), strict.ones((2, 2), dtype=strict.int64))
 
 
-def test_settings_may_be_arrays_without_axes(place):
+def test_settings_may_be_zero_dimensional_arrays(place):
     x, two = leaf(np.arange(6.0)), place(np.asarray(2))
     assert x.reshape(two, 3).shape == (2, 3)
     assert ops.expand_dims(x, two - 2).shape == (1, 6)
@@ -150,7 +150,7 @@ def test_settings_may_be_arrays_without_axes(place):
     np.testing.assert_array_equal(x.grad, 2)
 
 
-def test_bounds_may_be_arrays():
+def test_bounds_of_clip_may_be_arrays():
     x = leaf([1.0, 2.0, 3.0])
     y = ops.clip(x, np.array([0.0, 2.5, 0.0]), np.array([1.0, 3.0, 2.0]))
     np.testing.assert_array_equal(y.data, [1, 2.5, 2])
@@ -165,7 +165,7 @@ def test_the_ends_of_a_slice_may_be_arrays_that_change_later():
     np.testing.assert_array_equal(gradient(lambda _: y, x), [1, 1, 0, 0])
 
 
-def test_of_several_values_integers_have_no_gradient():
+def test_integer_outputs_of_an_operation_have_no_gradient():
     @mh.operation
     def largest(x):
         place = np.asarray(x.argmax())

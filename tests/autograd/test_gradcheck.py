@@ -33,7 +33,7 @@ def test_zeros_and_factors_fail_at_every_scale(scale, absolute, dtype, damage, r
         mh.gradcheck(scaled_softmax(scale, damage, absolute), x)
 
 
-def test_one_wrong_entry_is_found_and_named(rng):
+def test_a_single_wrong_entry_is_found_and_named(rng):
     def f(query):
         def pullback(dy):
             dx = 2 * dy * query
@@ -76,7 +76,7 @@ REAL_SINE = lambda x: (np.sin(x.real), lambda dy: (dy * np.cos(x),))  # noqa: E7
         (FLAT, "structural zero; no complex step: TypeError"),
     ],
 )
-def test_differences_stand_in_where_there_is_no_complex_step(f, note):
+def test_differences_replace_the_complex_step_where_it_fails(f, note):
     rows = mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows
     assert [(row.method, row.note) for row in rows] == [("richardson", note), ("central", note)]
 
@@ -107,7 +107,7 @@ def test_names_come_from_the_function_or_the_caller(rng):
         mh.gradcheck(f, x, x, names=["a", "a"])
 
 
-def test_arrays_beside_tensors_are_constants(rng):
+def test_arrays_passed_with_tensors_are_constants(rng):
     mask = rng.random((3, 4)) < 0.5
 
     def f(x, mask, weights):
@@ -218,7 +218,7 @@ def tapped(dy):
         (hands_out_values, "changed the value that the first had returned"),
     ],
 )
-def test_a_function_that_cannot_be_right_is_told_why(f, message, rng):
+def test_an_invalid_pullback_raises_an_error_with_the_reason(f, message, rng):
     x = rng.standard_normal(3)
     before = x.copy()
     with pytest.raises(mh.GradcheckError, match=message):
@@ -232,11 +232,11 @@ def test_a_function_of_tensors_must_return_tensors(rng):
         mh.gradcheck(lambda x: (x, lambda dy: dy), x)
 
 
-def test_numbers_are_values_and_gradients_too():
+def test_plain_numbers_may_be_values_and_gradients():
     mh.gradcheck(lambda x: (float(x) ** 2, lambda dy: (2.0 * float(x) * float(dy),)), np.array(3.0))
 
 
-def test_axes_are_looked_at_before_anything_else(rng):
+def test_axis_names_are_validated(rng):
     x = rng.standard_normal((2, 3))
     mh.gradcheck(mh.ops.tanh, x, axes="row column")
     with pytest.raises(ValueError, match=r"3 names for x, which has shape \(2, 3\)"):
@@ -246,7 +246,7 @@ def test_axes_are_looked_at_before_anything_else(rng):
 @pytest.mark.parametrize(
     "seeds", [range(20), pytest.param(range(20, 100), marks=pytest.mark.thorough)]
 )
-def test_no_seed_raises_a_false_alarm(seeds):
+def test_no_seed_gives_a_false_alarm(seeds):
     for seed in seeds:
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(s) for s in [(2, 3, 4), (2, 5, 4), (2, 5, 3)]]
@@ -312,7 +312,7 @@ def test_a_large_module_is_checked_along_random_directions(rng):
     assert methods["b_q"] == "central"
 
 
-def test_a_nan_that_does_not_matter_raises_no_alarm():
+def test_a_nan_input_without_effect_raises_no_alarm():
     def f(x):
         known = ~np.isnan(x)
         return np.where(known, x, 0), lambda dy: (np.where(known, dy, 0.0),)
@@ -320,7 +320,7 @@ def test_a_nan_that_does_not_matter_raises_no_alarm():
     mh.gradcheck(f, np.array([np.nan, 1.0, 2.0]))
 
 
-def test_any_method_that_fails_explains_itself(rng):
+def test_every_failing_method_explains_the_failure(rng):
     """Also where "auto" would have let it pass."""
     x, wrong = rng.standard_normal(3), lambda x: (x**2, lambda dy: (2.002 * x * dy,))
     for method in ("central", "fourth-order", "richardson", "complex step", "adjoint"):
@@ -354,7 +354,7 @@ def test_the_curve_of_a_wrong_gradient_stops_at_its_error(rng):
 
 
 @pytest.mark.parametrize("factor", [0.0, 2.0, 1.01])
-def test_a_mistake_in_float32_alone_is_found(factor, rng):
+def test_a_mistake_only_in_float32_is_found(factor, rng):
     def f(x):
         y = np.tanh(x)
 
@@ -369,7 +369,7 @@ def test_a_mistake_in_float32_alone_is_found(factor, rng):
         mh.gradcheck(f, rng.standard_normal(5).astype("float32"))
 
 
-def test_cotangents_are_not_the_numbers_of_the_caller():
+def test_cotangents_do_not_repeat_the_numbers_of_the_caller():
     """Where they equal the input of a norm, its gradient is zero."""
     rms = lambda x: np.sqrt((x * x).mean(axis=-1, keepdims=True))  # noqa: E731
     for seed in range(3):
@@ -392,7 +392,7 @@ PARAMETERS = "parameters must be Tensors by name, or a module, not"
         (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": {"w": np.ones(3)}}, PARAMETERS),
     ],
 )
-def test_what_cannot_be_checked_is_refused(f, x, settings, message):
+def test_functions_that_cannot_be_checked_are_refused(f, x, settings, message):
     with pytest.raises(TypeError, match=message):
         mh.gradcheck(f, x, names=["x"], **settings)
 
@@ -404,7 +404,7 @@ def test_what_cannot_be_checked_is_refused(f, x, settings, message):
         (lambda dy: dy, "must return a tuple of 1"),
     ],
 )
-def test_what_the_tape_refuses_is_an_error_of_the_check(returned, message, rng):
+def test_gradients_that_the_tape_refuses_fail_the_check(returned, message, rng):
     @mh.operation
     def wrong(x):
         return 2 * x, returned
@@ -413,7 +413,7 @@ def test_what_the_tape_refuses_is_an_error_of_the_check(returned, message, rng):
         mh.gradcheck(lambda x: wrong(x) * 1.0, mh.Tensor(rng.standard_normal(3)))
 
 
-def test_the_engine_alone_states_the_facts(rng, monkeypatch):
+def test_the_engine_without_minimha_states_only_the_facts(rng, monkeypatch):
     monkeypatch.setattr(
         importlib.import_module("minimha_autograd.gradcheck.check"), "EXPLAINERS", []
     )

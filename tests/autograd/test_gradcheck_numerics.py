@@ -66,7 +66,7 @@ def sampled(cases, step=3):
 
 
 @pytest.mark.parametrize(("name", "dtype"), sampled(itertools.product(AWKWARD, DTYPES), 5))
-def test_correct_passes_and_damaged_fails(name, dtype):
+def test_a_correct_gradient_passes_and_a_damaged_one_fails(name, dtype):
     f, *inputs = AWKWARD[name]
     inputs = [x.astype(dtype) for x in inputs]
     call = getattr(f, "with_pullback", f)
@@ -99,7 +99,7 @@ def test_correct_passes_and_damaged_fails(name, dtype):
         lambda x: (0.0 * x) ** 2,
     ],
 )
-def test_rounding_against_rounding_raises_no_alarm(f, dtype):
+def test_gradients_lost_in_rounding_raise_no_alarm(f, dtype):
     """What is left of a saturated softmax's gradient is rounded like the large terms that cancel."""
     for seed in (1, 5, 8, 23, 51):
         x = np.random.default_rng(seed).standard_normal((3, 5)).astype(dtype)
@@ -112,7 +112,7 @@ def test_a_bias_of_minus_infinity_can_be_checked(rng):
     mh.gradcheck(attention.attention, *(rng.standard_normal(s) for s in shapes), bias)
 
 
-def test_what_noise_leaves_open_is_said():
+def test_a_gradient_lost_in_rounding_is_reported_as_such():
     """In float32, a million away from zero, layer norm has hardly a digit left."""
     x = (1e6 + np.random.default_rng(0).standard_normal((3, 6))).astype("float32")
     weight, bias = np.ones((2, 6), dtype="float32")
@@ -144,7 +144,7 @@ SIDES = [(log, 0, 1), (sqrt, 0, 1), (arccos, 1, -1), (reciprocal, 0, 1), (recipr
         (sine, 0, 1, 1e-3),  # whose values are too large to square
     ],
 )
-def test_near_the_edge_of_a_domain_or_a_pole_no_alarm_is_raised(f, edge, side, distance):
+def test_a_correct_gradient_near_a_domain_edge_or_a_pole_passes(f, edge, side, distance):
     mh.gradcheck(f, np.array([edge + side * distance, 0.3, 0.5]))
 
 
@@ -154,7 +154,7 @@ def test_near_the_edge_of_a_domain_or_a_pole_no_alarm_is_raised(f, edge, side, d
         itertools.product([1e-100, 1e-30, 1e-12, 1e6, 1e30], [1e-200, 1e-30, 1.0, 1e30, 1e100])
     ),
 )
-def test_neither_the_unit_of_the_input_nor_that_of_the_output_matters(unit, scale):
+def test_the_scale_of_inputs_and_outputs_does_not_matter(unit, scale):
     x = unit * np.array([0.3, -1.1, 0.7, 0.2])
 
     def tanh(x, damage=0.0):
@@ -166,7 +166,7 @@ def test_neither_the_unit_of_the_input_nor_that_of_the_output_matters(unit, scal
         mh.gradcheck(lambda x: tanh(x, 1e-9), x)
 
 
-def test_a_function_that_objects_outside_its_domain_can_be_checked():
+def test_a_function_that_raises_outside_its_domain_can_be_checked():
     def strict(x):
         if (x.real <= 0).any():
             raise ValueError("not positive")
@@ -176,7 +176,7 @@ def test_a_function_that_objects_outside_its_domain_can_be_checked():
     mh.gradcheck(lambda x: strict(np.abs(x)), np.array([1e-3, 0.5]))
 
 
-def test_where_no_step_leads_to_numbers_that_is_said():
+def test_a_value_that_is_nan_for_every_step_is_reported():
     def alone(x):
         y, pullback = size(x)
         y[0] = y[0] if x[0] == 1 else np.nan
@@ -227,7 +227,7 @@ SHARPNESS = {"central": 1e-5, "fourth-order": 1e-8, "richardson": 1e-9, "complex
 
 
 @pytest.mark.parametrize("method", SHARPNESS)
-def test_each_method_is_as_sharp_as_it_says(method):
+def test_each_method_is_as_accurate_as_documented(method):
     x, damaged = n(2, 3), elementwise(np.exp, lambda x: np.exp(x) * (1 + SHARPNESS[method]))
     assert method in {row.method for row in mh.gradcheck(ops.exp, x, method=method).rows}
     with pytest.raises(mh.GradcheckError):
@@ -235,7 +235,7 @@ def test_each_method_is_as_sharp_as_it_says(method):
 
 
 @pytest.mark.parametrize("shape", [(80, 80), (0, 3), (), (4,)])
-def test_random_directions_find_what_is_wrong_in_one_entry(shape):
+def test_random_directions_find_a_single_wrong_entry(shape):
     def f(x, damage=0.0):
         def pullback(dy):
             dx = np.array(2 * x * dy)

@@ -133,7 +133,7 @@ def test_an_anomaly_of_the_backward_names_the_line_of_the_forward(careful):
         (lambda: leaf().clip(np.nan, 1.0), "clip received a NaN: min"),
     ],
 )
-def test_a_nan_that_was_passed_is_told_from_one_that_was_made(use, message):
+def test_a_nan_in_the_inputs_is_distinguished_from_a_new_one(use, message):
     with pytest.raises(FloatingPointError, match=message), mh.detect_anomaly():
         use()
 
@@ -155,7 +155,7 @@ def test_an_infinity_among_the_inputs_is_no_anomaly():
 
 
 @pytest.mark.parametrize("careful", [True, False])
-def test_whole_checksums_see_one_entry_of_a_large_array(careful):
+def test_detect_anomaly_detects_one_changed_entry_of_a_large_array(careful):
     x = leaf(np.ones((100, 100)))
     with mh.detect_anomaly() if careful else contextlib.nullcontext():
         (x * x).sum().backward()  # no change, no alarm

@@ -44,7 +44,7 @@ def test_with_pullback_undoes_broadcasting_and_returns_one_gradient_for_each_arr
     assert pullback(y) == (None, None)
 
 
-def test_it_learns_which_gradients_are_wanted():
+def test_an_operation_learns_which_gradients_are_needed():
     scaled_sum, asked = make()
     a, b = mh.Tensor(np.ones((5, 3))), mh.Tensor(np.ones((5, 1)), requires_grad=True)
     scaled_sum(a, b)
@@ -55,7 +55,7 @@ def test_it_learns_which_gradients_are_wanted():
     assert asked == [(False, True), (False, False), (True, True), (False, False)]
 
 
-def test_help_shows_what_a_caller_passes():
+def test_help_shows_the_arguments_of_the_caller():
     scaled_sum, _ = make()
     assert scaled_sum.__doc__ == "y = factor · Σ (a + b)."
     assert scaled_sum.__name__ == "scaled_sum"
@@ -63,12 +63,12 @@ def test_help_shows_what_a_caller_passes():
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], "x", np.sin])
-def test_what_is_no_array_is_named(wrong):
+def test_arguments_that_are_no_arrays_are_named(wrong):
     with pytest.raises(TypeError, match="add: b must be an array, not"):
         mh.Tensor([1.0, 2.0]) + wrong
 
 
-def test_no_float32_becomes_a_float64_on_the_way():
+def test_float32_is_never_promoted_to_float64():
     x = mh.Tensor(np.ones(3, dtype="float32"), requires_grad=True)
     with pytest.raises(TypeError, match="float32 went in and float64 came out"):
         x * np.array([1, 2, 3])
@@ -93,7 +93,7 @@ def test_no_float32_becomes_a_float64_on_the_way():
         (lambda x: (2 * x, lambda dy: (dy, dy)), "a tuple of 1, .* of x, not a tuple of 2"),
     ],
 )
-def test_results_of_the_wrong_kind_are_named(result, message):
+def test_results_of_the_wrong_type_are_named(result, message):
     @mh.operation
     def wrong(x):
         return result(x)
@@ -144,7 +144,7 @@ def raises(error):
         (lambda x: [0 for _, _ in x.reshape(1, 3)], ValueError, r"odd: too many values to unpack"),
     ],
 )
-def test_errors_within_keep_their_class(function, error, message):
+def test_errors_inside_an_operation_keep_their_class(function, error, message):
     @mh.operation
     def odd(x):
         return function(x), lambda dy: (dy,)
@@ -155,7 +155,7 @@ def test_errors_within_keep_their_class(function, error, message):
         assert type(caught.value) is error
 
 
-def test_an_operation_may_take_any_settings():
+def test_an_operation_may_accept_any_keyword_arguments():
     @mh.operation
     def scaled(x, **settings):
         return x * settings["factor"], lambda dy: (dy * settings["factor"],)

@@ -110,7 +110,7 @@ def test_every_operation_has_a_record():
 
 
 @every_case
-def test_every_library_gives_the_value_of_the_reference_and_the_gradients_of_numpy(sample, place):
+def test_every_library_agrees_with_the_reference_value_and_numpy_gradients(sample, place):
     here, there = Call(sample), Call(sample, place)
     expected = there.record.reference(*there.case.inputs, **there.case.settings)
     (on_numpy, pull), (result, pull_there) = here.with_pullback(), there.with_pullback()
@@ -155,7 +155,7 @@ def test_a_wrong_gradient_is_found(sample, damage):
 
 
 @every_case
-def test_strided_inputs_are_as_good(sample):
+def test_strided_inputs_give_the_same_results(sample):
     plain, strided = Call(sample), Call(sample, strided=True)
     (y, pull), (z, pull_strided) = plain.with_pullback(), strided.with_pullback()
     dys = plain.cotangents(y)
@@ -181,7 +181,7 @@ def test_float32_stays_float32(sample, place):
 
 
 @every_case
-def test_the_tape_gives_what_the_pullback_gives(sample, place):
+def test_the_tape_gives_the_gradients_of_the_pullback(sample, place):
     call = Call(sample, place)
     result, pullback = call.with_pullback()
     cotangents = call.cotangents(result)
@@ -203,7 +203,7 @@ def test_the_tape_gives_what_the_pullback_gives(sample, place):
 
 
 @every_case
-def test_a_pullback_changes_nothing_and_gives_what_is_wanted(sample, place):
+def test_a_pullback_changes_no_array_and_returns_the_required_gradients(sample, place):
     call = Call(sample, place)
     result, pullback = call.with_pullback()
     cotangents = call.cotangents(result)
@@ -221,7 +221,7 @@ def test_a_pullback_changes_nothing_and_gives_what_is_wanted(sample, place):
 
 
 @pytest.mark.parametrize("sample", REFUSED, ids=named)
-def test_what_cannot_be_is_refused_with_the_reason(sample, place):
+def test_invalid_arguments_raise_an_error_with_the_reason(sample, place):
     record, case = sample
     arrays = [place(x) for x in case.inputs]
     settings = {k: place(v) for k, v in case.settings.items()}

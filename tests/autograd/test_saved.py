@@ -20,7 +20,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("size", [4, 1000, 100_000])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_of_a_saved_array_is_seen(change, size):
+def test_a_change_of_a_saved_array_is_detected(change, size):
     base = np.linspace(1, 2, size + 2)
     array = base[:size]
     x, w = mh.Tensor(array, requires_grad=True), mh.Tensor(np.ones(size), requires_grad=True)
@@ -31,7 +31,7 @@ def test_a_change_of_a_saved_array_is_seen(change, size):
     assert x.grad is w.grad is None
 
 
-def test_a_change_of_what_nobody_saved_is_harmless():
+def test_a_change_of_an_unsaved_array_is_harmless():
     x = mh.Tensor(np.ones(3), requires_grad=True)
     y = (x + 1.0) * 2.0
     x.data[:] = 7
@@ -40,7 +40,7 @@ def test_a_change_of_what_nobody_saved_is_harmless():
     np.testing.assert_array_equal(x.grad, 2)
 
 
-def test_an_update_between_two_backwards_of_one_graph_is_seen():
+def test_an_update_between_two_backward_calls_of_one_graph_is_detected():
     w = mh.Tensor(np.ones((3, 3)), requires_grad=True)
     y = (w @ w).sum()
     y.backward(retain_graph=True)
@@ -83,7 +83,7 @@ PULLBACKS = {
 
 
 @pytest.mark.parametrize("pullback", PULLBACKS.values(), ids=PULLBACKS)
-def test_what_a_pullback_saved_is_found_wherever_it_is(pullback):
+def test_saved_arrays_are_found_in_every_kind_of_pullback(pullback):
     @mh.operation
     def double(x):
         return 2 * x, pullback(x)
@@ -97,7 +97,7 @@ def test_what_a_pullback_saved_is_found_wherever_it_is(pullback):
         y.backward()
 
 
-def test_it_works_on_every_library(place):
+def test_changes_of_saved_arrays_are_detected_on_every_library(place):
     x = mh.Tensor(place(np.ones((3, 4))), requires_grad=True)
     y = x.exp()
     z = y.sum()
@@ -113,7 +113,7 @@ def test_it_works_on_every_library(place):
             z.backward()
 
 
-def test_reading_a_device_is_avoided_unless_asked_for(place):
+def test_arrays_on_a_device_are_not_read_unless_requested(place):
     x = place(np.ones(3))
     assert bool(debug.checksum(lambda: x)) == (place.device is None)
     assert debug.checksum(lambda: x, whole=True) == debug.checksum([np.ones(3)])
@@ -126,7 +126,7 @@ def test_every_entry_of_a_small_array_counts():
 
 
 @pytest.mark.parametrize("shape", [(64, 785), (64, 3, 5), (192, 7), (100, 10), (32, 10)])
-def test_a_change_of_most_columns_is_seen(shape):
+def test_a_change_of_most_columns_is_detected(shape):
     """A regular step could read one column only."""
     x = mh.Tensor(np.ones(shape), requires_grad=True)
     y = (x * x).sum()
@@ -136,7 +136,7 @@ def test_a_change_of_most_columns_is_seen(shape):
 
 
 @pytest.mark.parametrize("careful", [True, False])
-def test_a_change_of_indices_is_seen(careful):
+def test_a_change_of_indices_is_detected(careful):
     x, indices = mh.Tensor(np.ones((2, 3)), requires_grad=True), np.array([0, 2])
     with mh.detect_anomaly() if careful else contextlib.nullcontext():
         y = x[:, indices].sum()
@@ -145,7 +145,7 @@ def test_a_change_of_indices_is_seen(careful):
         y.backward()
 
 
-def test_what_a_gradient_does_not_depend_on_may_change():
+def test_arrays_that_the_gradient_does_not_depend_on_may_change():
     targets = np.array([0, 1])
     for f, *arrays in [
         (lambda table: mh.functional.embedding(table, targets), np.ones((4, 3))),

@@ -38,7 +38,7 @@ def test_operators_on_either_side():
 
 
 @pytest.mark.parametrize("number", [2, 2.0, np.float64(2), np.int64(2), True])
-def test_numbers_are_weak(number):
+def test_numbers_do_not_change_the_dtype(number):
     x = leaf(dtype="float32")
     for y in (x * number, number * x, x + number, number / x, x**number, number - x):
         assert y.dtype == np.float32
@@ -46,7 +46,7 @@ def test_numbers_are_weak(number):
         assert x.grad.dtype == np.float32
 
 
-def test_gradients_add_up_over_uses_and_over_backwards():
+def test_gradients_accumulate_over_uses_and_backward_calls():
     a = leaf([2.0])
     b = a + a
     c = b * b  # why a topological order: b must have both its gradients before it passes them on
@@ -106,7 +106,7 @@ def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
         gc.enable()
 
 
-def test_what_nobody_needs_is_freed():
+def test_unneeded_intermediates_are_freed():
     middle = leaf() + 1.0
     data, node = weakref.ref(middle.data), weakref.ref(middle._edge[0])
     y = middle.sum()
@@ -162,12 +162,12 @@ def test_only_real_floating_point_numbers_have_gradients(data, error, message):
           for key in ([0.0, 1.0], np.array([0.5]), True, 1.0, "a")),
     ],
 )  # fmt: skip
-def test_a_wrong_use_is_refused(use, error, message):
+def test_invalid_uses_are_refused(use, error, message):
     with pytest.raises(error, match=message):
         use(leaf())
 
 
-def test_libraries_and_devices_are_not_mixed():
+def test_mixing_libraries_or_devices_is_refused():
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     a = mh.Tensor(strict.ones(3, dtype=strict.float64), requires_grad=True)
     with pytest.raises(TypeError, match=r"multiply: a is numpy.* b is array_api_strict.Array"):
@@ -179,7 +179,7 @@ def test_libraries_and_devices_are_not_mixed():
     assert a.to("cpu").device == a.device
 
 
-def test_indices():
+def test_indexing_works_as_in_numpy():
     x = leaf()
     assert x[np.argmax(x.data)].item() == x[np.array(2)].item() == float(x[2]) == 3
     assert [y.item() for y in x] == [1, 2, 3]
@@ -239,7 +239,7 @@ def test_unknown_and_absent_libraries_are_named(monkeypatch):
 @pytest.mark.parametrize(
     "again", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x))]
 )
-def test_a_copied_leaf_gathers_its_own_gradient(again):
+def test_a_copied_leaf_accumulates_its_own_gradient(again):
     x = leaf()
     x.grad = np.ones(3)
     twin = again(x)
@@ -255,14 +255,14 @@ def test_a_pickled_module_trains():
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-def test_integers_and_complex_numbers_pass_where_no_gradient_is_asked():
+def test_integers_and_complex_numbers_work_without_gradients():
     assert (mh.Tensor([1, 2]) + 1).dtype == np.int64
     assert mh.Tensor([2**62 + 1, 3]).max().item() == 2**62 + 1
     with mh.no_grad():
         assert (leaf() * 1j).dtype == complex
 
 
-def test_the_maximum_is_exact_and_shared_between_ties():
+def test_the_maximum_is_exact_and_ties_share_its_gradient():
     x = leaf([0.1] * 10)
     y = x.max()
     y.backward()
@@ -270,7 +270,7 @@ def test_the_maximum_is_exact_and_shared_between_ties():
     np.testing.assert_allclose(x.grad, 0.1)
 
 
-def test_a_hook_sees_the_whole_gradient_and_may_replace_it():
+def test_a_hook_receives_the_whole_gradient_and_may_replace_it():
     x, seen = leaf(), []
     y = x * 2.0
     y.register_hook(seen.append)
@@ -310,7 +310,7 @@ def test_a_retained_graph_keeps_the_gradients_of_all_its_tensors():
     np.testing.assert_array_equal(x.grad, 12 * y.data)
 
 
-def test_an_error_in_the_middle_leaves_every_gradient_as_it_was():
+def test_an_error_during_backward_leaves_every_gradient_unchanged():
     @mh.operation
     def fails(x):
         def pullback(dy):
@@ -327,7 +327,7 @@ def test_an_error_in_the_middle_leaves_every_gradient_as_it_was():
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (2, 3), ()])
-def test_data_of_another_shape_ends_the_graphs_of_a_leaf(shape):
+def test_replacing_the_data_of_a_leaf_by_another_shape_invalidates_its_graphs(shape):
     x, w, seen = leaf(np.ones((4, 3))), leaf(2.0), []
     hook = x.register_hook(lambda gradient: seen.append(gradient.shape))
     y = (x * w).sum()
@@ -345,7 +345,7 @@ def test_data_of_another_shape_ends_the_graphs_of_a_leaf(shape):
     assert x.grad is None
 
 
-def test_data_of_the_same_kind_may_take_the_place_of_what_nobody_saved():
+def test_data_that_no_pullback_saved_may_be_replaced_by_the_same_kind():
     x = leaf()
     y = (x + 1.0).sum()
     y.backward(retain_graph=True)
@@ -354,7 +354,7 @@ def test_data_of_the_same_kind_may_take_the_place_of_what_nobody_saved():
     np.testing.assert_array_equal(x.grad, 2)
 
 
-def test_a_gradient_lives_where_the_data_does():
+def test_a_gradient_is_on_the_device_of_the_data():
     strict = pytest.importorskip("array_api_strict")
     there = strict.Device("device1")
     x = mh.Tensor(strict.ones(3), requires_grad=True)
@@ -367,7 +367,7 @@ def test_a_gradient_lives_where_the_data_does():
         x.grad = strict.ones(3)
 
 
-def test_a_class_may_derive_from_tensor():
+def test_tensor_may_be_subclassed():
     class Named(mh.Tensor):
         __slots__ = ()
 
@@ -430,7 +430,7 @@ def test_a_gradient_of_a_scalar_is_an_array():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_gradient_is_whole_when_its_turn_comes(seed):
+def test_each_gradient_is_complete_before_it_is_passed_on(seed):
     """On graphs drawn at random: every step is visited once, the newest first."""
     rng, visited = np.random.default_rng(seed), []
     leaf = mh.Tensor(rng.standard_normal(3), requires_grad=True)

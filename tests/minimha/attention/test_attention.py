@@ -66,13 +66,13 @@ def test_a_mask_that_is_not_boolean_is_refused_by_operations(qkv):
         mh.functional.softmax(qkv[0], mask=np.zeros(4))
 
 
-def test_a_bias_may_be_a_tensor_by_name(qkv, rng):
+def test_a_bias_passed_by_keyword_may_be_a_tensor(qkv, rng):
     bias = mh.Tensor(rng.standard_normal((T, S)), requires_grad=True)
     mh.attention.attention(*qkv, bias=bias)[0].sum().backward()
     assert bias.grad.shape == (T, S)
 
 
-def test_numbers_are_weak_and_arrays_are_not(qkv):
+def test_numbers_do_not_change_the_dtype_and_arrays_of_another_dtype_are_refused(qkv):
     single = [x.astype("float32") for x in qkv]
     for number in (0.5, np.float64(0.5), np.float32(0.5)):
         for x, dtype in ((qkv, "float64"), (single, "float32")):
@@ -82,7 +82,7 @@ def test_numbers_are_weak_and_arrays_are_not(qkv):
         mh.scaled_dot_product_attention(*single, scale=np.asarray(0.5))
 
 
-def test_complex_values_pass_forward_only(qkv):
+def test_complex_inputs_work_in_the_forward_pass_only(qkv):
     q, k, v = qkv
     step = mh.scaled_dot_product_attention(q + 1e-20j, k, v).imag / 1e-20
     assert np.isfinite(step).all()
@@ -92,7 +92,7 @@ def test_complex_values_pass_forward_only(qkv):
         mh.scaled_dot_product_attention(q + 0j, mh.Tensor(k, requires_grad=True), v)
 
 
-def test_a_host_mask_serves_every_library(qkv, place):
+def test_a_mask_on_the_host_works_with_every_library(qkv, place):
     visible = np.broadcast_to(np.arange(S) < 4, (H, T, S))  # read-only, of which torch warns
     q, k, v = map(place, qkv)
     fewer = (place(x[:, :, :4]) for x in qkv[1:])
@@ -106,7 +106,7 @@ def test_a_host_mask_serves_every_library(qkv, place):
 @pytest.mark.parametrize(
     "implementation", [pytest.param("loop", marks=pytest.mark.thorough), "reference"]
 )
-def test_gradients_with_everything_at_once(implementation, answer):
+def test_gradients_are_right_with_all_options_at_once(implementation, answer):
     rng = np.random.default_rng(31)
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
     shapes = (B, h, t, d), (B, g, s, d), (B, g, s, dv), (h, t, s), h, (h, 1, 1)
@@ -133,7 +133,7 @@ def test_gradients_with_everything_at_once(implementation, answer):
 @pytest.mark.parametrize(
     "implementation", [pytest.param("loop", marks=pytest.mark.thorough), "reference"]
 )
-def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
+def test_gradients_of_the_operation_on_arrays_are_right(implementation, qkv, rng):
     q, k, v = qkv
     mask, keep = rng.random((T, S)) < 0.6, rng.random((B, H, T, S)) < 0.7
     mask[3] = False
@@ -199,7 +199,7 @@ def test_gradients_of_the_operation_on_arrays(implementation, qkv, rng):
         ({"mask": mh.masks.causal()}, ValueError, 'T = 5 .* S = 7 .*offset=….*align="top-left".*"bottom-right"'),
     ],
 )  # fmt: skip
-def test_bad_input_is_named_with_what_is_required(change, error, message, qkv):
+def test_invalid_inputs_raise_an_error_with_the_requirement(change, error, message, qkv):
     arguments = dict(zip(("query", "key", "value"), qkv, strict=True)) | change
     draws = "needs rng" in message or "rng must" in message  # explaining draws nothing
     explain = () if draws else (mh.explain_dispatch,)
@@ -208,7 +208,7 @@ def test_bad_input_is_named_with_what_is_required(change, error, message, qkv):
             path(**arguments)
 
 
-def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
+def test_unknown_return_weights_and_implementations_are_refused(qkv):
     with pytest.raises(ValueError, match="return_weights is False, True or \"dropped\", not 'all'"):
         mh.scaled_dot_product_attention(*qkv, return_weights="all")
     with pytest.raises(ValueError, match="called 'fast': there are 'auto', 'loop'"):
@@ -217,6 +217,6 @@ def test_answers_and_implementations_that_there_are_not_are_refused(qkv):
         pass
 
 
-def test_a_square_mask_that_could_be_of_sequences_is_refused_as_well(qkv):
+def test_a_square_mask_that_could_be_a_padding_mask_is_refused(qkv):
     with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) could be \(B, S\)"):
         mh.scaled_dot_product_attention(*(x[:, :, :B] for x in qkv), np.ones((B, B), dtype=bool))

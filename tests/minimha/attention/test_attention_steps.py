@@ -39,7 +39,7 @@ def leaves(inputs, place=lambda x: x):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_of_a_step_is_what_differences_say(name, inputs, rng):
+def test_the_gradient_of_each_step_agrees_with_finite_differences(name, inputs, rng):
     dout = rng.standard_normal((H, T, DV))
 
     def through(step):
@@ -58,7 +58,7 @@ def test_the_gradient_of_a_step_is_what_differences_say(name, inputs, rng):
     np.testing.assert_allclose(steps.gradients[name], step.grad, rtol=0, atol=1e-15)
 
 
-def test_every_step_has_its_name_its_shape_and_its_gradient(inputs, rng, place):
+def test_every_step_has_a_name_a_shape_and_a_gradient(inputs, rng, place):
     made = leaves(inputs, place)
     steps = attention_steps(**made, **SETTINGS)
     assert tuple(steps) == (*NAMES[:-2], "keep", *NAMES[-2:])
@@ -73,7 +73,7 @@ def test_every_step_has_its_name_its_shape_and_its_gradient(inputs, rng, place):
     assert all(x.grad is not None for k, x in made.items() if k != "keep")
 
 
-def test_the_steps_are_what_they_are_called(inputs):
+def test_each_step_has_the_value_that_its_name_says(inputs):
     steps = attention_steps(**inputs, **SETTINGS)
     query, key, value, bias, sink, scale, softcap, keep = inputs.values()
     key, value = np.repeat(key, 2, axis=0), np.repeat(value, 2, axis=0)
@@ -95,7 +95,7 @@ def test_the_steps_are_what_they_are_called(inputs):
         np.testing.assert_allclose(x, expected[name], atol=1e-15)
 
 
-def test_steps_that_are_not_asked_for_are_not_there(inputs):
+def test_steps_of_unused_options_are_absent(inputs):
     steps = attention_steps(inputs["query"], inputs["key"], inputs["value"])
     assert tuple(steps) == ("raw", "scaled", "scores", "weights", "out")
     with pytest.raises(AttributeError, match="no step 'capped': there are raw, scaled, scores"):
@@ -105,7 +105,7 @@ def test_steps_that_are_not_asked_for_are_not_there(inputs):
     assert not hasattr(steps, "_other")
 
 
-def test_a_tap_is_called_in_order_and_its_answer_takes_the_place(inputs):
+def test_tap_is_called_in_order_and_its_result_replaces_the_intermediate(inputs):
     seen = []
 
     def tap(name, x):
@@ -121,7 +121,7 @@ def test_a_tap_is_called_in_order_and_its_answer_takes_the_place(inputs):
     )
 
 
-def test_a_drawn_keep_is_among_the_steps_and_replays(inputs, place):
+def test_a_drawn_dropout_mask_is_among_the_steps_and_can_be_reused(inputs, place):
     x = {k: place(v) for k, v in inputs.items() if k != "keep"}
     steps = attention_steps(**x, **SETTINGS, rng=np.random.default_rng(8))
     assert backend.is_boolean(steps.keep)
@@ -138,7 +138,7 @@ def test_a_drawn_keep_is_among_the_steps_and_replays(inputs, place):
         assert off <= 1e-12 * abs(backend.to_numpy(steps.out)).max()
 
 
-def test_half_precision_is_computed_in_single(inputs, rng):
+def test_half_precision_is_computed_in_single_precision(inputs, rng):
     half = {k: x if k == "keep" else x.astype("float16") for k, x in inputs.items()}
     made = leaves(half)
     steps = attention_steps(**made, **SETTINGS)
@@ -151,7 +151,7 @@ def test_half_precision_is_computed_in_single(inputs, rng):
     assert steps.gradients["scores"].dtype == "float32"
 
 
-def test_what_a_hidden_pair_holds_is_finite_until_it_is_hidden(inputs):
+def test_scores_of_hidden_pairs_are_finite_before_masking(inputs):
     inputs["key"][:, 4] = math.nan  # no query sees the last key
     steps = attention_steps(**inputs, **SETTINGS)
     for name in NAMES[:4]:
@@ -169,7 +169,7 @@ def no_garbage_collection():
 
 @pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("backward", [False, True])
-def test_the_graph_is_freed_with_its_last_name(backward, inputs, rng):
+def test_the_graph_of_the_steps_is_freed_with_its_last_reference(backward, inputs, rng):
     steps = attention_steps(**leaves(inputs), **SETTINGS)
     watched = [weakref.ref(x) for x in steps.values() if isinstance(x, mh.Tensor)]
     if backward:
@@ -183,7 +183,7 @@ def test_the_graph_is_freed_with_its_last_name(backward, inputs, rng):
 
 @pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
-def test_so_is_that_of_the_function(implementation, inputs, rng):
+def test_the_graph_of_the_function_is_freed_with_its_last_reference(implementation, inputs, rng):
     x = leaves(inputs)
     out, weights = mh.scaled_dot_product_attention(
         **x, **SETTINGS, return_weights="dropped", implementation=implementation
@@ -201,7 +201,7 @@ def test_steps_can_be_copied(inputs):
 
 
 @pytest.mark.parametrize("cut", ["raw", "scores", "weights", "dropped"])
-def test_a_gradient_check_locates_the_step_at_fault(cut, inputs):
+def test_a_gradient_check_locates_the_wrong_step(cut, inputs):
     def attend(query, key, value, *, tap=lambda _, x: x):
         def broken(name, x):
             x = tap(name, x)

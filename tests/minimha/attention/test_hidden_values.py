@@ -111,7 +111,7 @@ def check(path, place, case, name, number, rng, unseen):
     [(name, x) for name in POISONED for x in (math.nan, math.inf)]
     + [(name, -math.inf) for name in POISONED if name != "bias"],  # there it is a mask
 )
-def test_what_is_not_finite_reaches_whom_it_may(name, number, place):
+def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(name, number, place):
     rng, touched = np.random.default_rng(5), set()
     for path in PATHS:
         if place.name != "numpy" and path.form != "Tensors":
@@ -125,7 +125,7 @@ def test_what_is_not_finite_reaches_whom_it_may(name, number, place):
 
 @pytest.mark.parametrize("name", POISONED)
 @pytest.mark.parametrize("path", WITH_GRADIENTS, ids=str)
-def test_what_nobody_sees_changes_nothing_and_warns_of_nothing(path, name):
+def test_hidden_nan_and_infinity_change_nothing_and_raise_no_warning(path, name):
     """Warnings of NumPy are errors here: none may come from padding."""
     for options, number in itertools.product((False, True), (math.nan, math.inf, -math.inf)):
         case, _ = case_of(11, options=options, masked=True)
@@ -140,7 +140,7 @@ def test_what_nobody_sees_changes_nothing_and_warns_of_nothing(path, name):
 
 
 @pytest.mark.parametrize("path", WITH_GRADIENTS, ids=str)
-def test_hidden_scores_that_overflow_leave_no_trace(path):
+def test_hidden_scores_that_overflow_have_no_effect(path):
     """As where padding is memory that nobody wrote to: scale and softcap have gradients all the same."""
     case, _ = case_of(13, options=True, masked=True)
     case = case.but(scale=np.asarray(0.7), softcap=np.asarray(2.0))
@@ -152,7 +152,7 @@ def test_hidden_scores_that_overflow_leave_no_trace(path):
         assert np.array_equal(bad.gradients[name], gradient), name
 
 
-def test_a_scale_that_is_nan_leaves_padding_alone():
+def test_a_nan_scale_does_not_reach_padding():
     case, _ = case_of(14, options=False, masked=True)
     case = case.but(scale=np.asarray(math.nan))
     for path in PATHS:
@@ -164,7 +164,7 @@ def test_a_scale_that_is_nan_leaves_padding_alone():
 
 
 @pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
-def test_padding_of_a_causal_batch_may_hold_anything(implementation, place):
+def test_padding_in_a_causal_batch_may_contain_anything(implementation, place):
     rng = np.random.default_rng(3)
     q, k, v, dout = (
         rng.standard_normal(n) for n in [(B, H, S, D), (B, G, S, D), (B, G, S, DV), (B, H, S, DV)]

@@ -105,7 +105,7 @@ def rows(x, shape):
 
 
 @invariant()
-def it_is_the_formula(attend, case):
+def the_result_equals_the_formula(attend, case):
     cotangent = next((k for k in ("weights", "dropped") if k in attend.gives), None)
     result = attend(case)
     assert result.out.dtype == case.dtype
@@ -188,7 +188,7 @@ def permuting_keys_with_their_values_changes_nothing(attend, case):
 
 
 @invariant(without=("dropout",), keys=(1, 3))
-def the_mean_over_dropout_draws_is_the_undropped(attend, case):
+def the_mean_over_dropout_masks_equals_no_dropout(attend, case):
     p, s = 0.25, case.shape[-1]
     total = None
     for keep in itertools.product((False, True), repeat=s):  # every draw, with its probability
@@ -264,7 +264,7 @@ def heads_are_independent(attend, case):
 
 
 @invariant(leads=((), (2,), (3, 2), (0,)), groups=((2, 3), (3, 2), (1, 2)))
-def query_head_h_reads_key_head_h_over_its_group(attend, case):
+def query_head_h_reads_key_head_h_div_group_size(attend, case):
     h, g = case.query.shape[-3], case.key.shape[-3]
     reads = np.array([head // (h // g) for head in range(h)])
     whole = attend(case.but(key=case.key[..., reads, :, :], value=case.value[..., reads, :, :]))
@@ -300,7 +300,7 @@ def an_empty_row_gives_zeros_and_zero_gradients(attend, case):
 
 
 @invariant()
-def a_bias_of_minus_infinity_counts_as_masked(attend, case):
+def a_bias_of_minus_infinity_equals_a_mask(attend, case):
     visible = case.visible
     bias = np.where(visible, case.every_bias, 0).astype(case.dtype)
     by_mask = attend(case.masked(visible).but(bias=bias))
@@ -313,7 +313,7 @@ def a_bias_of_minus_infinity_counts_as_masked(attend, case):
 
 
 @invariant(without=("dropout",), require=("sink",))
-def the_sink_takes_its_share(attend, case):
+def the_sink_takes_its_share_of_the_weights(attend, case):
     exact = formula(ones_for_values(case))
     expected = 1 - np.exp(-np.logaddexp(0, lse(exact.scores) - case.sink[..., None]))
     result = attend(ones_for_values(case))
@@ -324,7 +324,7 @@ def the_sink_takes_its_share(attend, case):
 
 
 @invariant(needs=("gradients",), require=("sink",))
-def what_the_scores_gain_the_sink_loses(attend, case):
+def gradients_of_scores_and_sink_sum_to_zero(attend, case):
     gradients = attend(case.but(bias=case.every_bias)).gradients
     total = gradients["bias"].astype(float).sum() + gradients["sink"].astype(float).sum()
     t, s = case.shape[-2:]
@@ -334,7 +334,7 @@ def what_the_scores_gain_the_sink_loses(attend, case):
 
 
 @invariant(without=("sink",))
-def a_sink_of_minus_infinity_is_no_sink(attend, case):
+def a_sink_of_minus_infinity_equals_no_sink(attend, case):
     plain, heads = attend(case), case.query.shape[:-2]
     for sink in (-np.inf, -60000.0):
         sunk = attend(case.but(sink=np.full(heads, sink, case.dtype)))
@@ -343,7 +343,7 @@ def a_sink_of_minus_infinity_is_no_sink(attend, case):
 
 
 @invariant(without=("softcap",))
-def a_large_softcap_is_none(attend, case):
+def a_large_softcap_has_no_effect(attend, case):
     # tanh bends u by u³/3, a share of u²/3: with u of 1e-8 that is in no digit of a double
     cap = 1e8 * max(1.0, float(formula(case).magnitude))
     close(attend(case.but(softcap=cap)), attend(case), case)
@@ -366,12 +366,12 @@ def the_softcap_bounds_the_scores(attend, case):
 
 
 @invariant()
-def again_is_the_same_to_the_bit(attend, case):
+def repeated_calls_are_bitwise_identical(attend, case):
     equal(attend(case), attend(case))
 
 
 @invariant()
-def asking_for_more_does_not_change_the_output(attend, case):
+def requesting_more_does_not_change_the_output(attend, case):
     out = attend(case).out
     for other in (*PATHS, *getattr(attend, "siblings", ())):
         if other.family == attend.family:
@@ -379,7 +379,7 @@ def asking_for_more_does_not_change_the_output(attend, case):
 
 
 @invariant(without=("softcap",), sharpness=(1e3, 1e4), keys=(1, 3, 7))
-def large_scores_stay_finite_and_right(attend, case):
+def large_scores_stay_finite_and_accurate(attend, case):
     exact, (s, d) = formula(case), (case.shape[-1], case.query.shape[-1])
     result = attend(case)
     # A score is a sum of D products, scaled, biased, less the largest: each rounds to eps of the
@@ -417,16 +417,16 @@ def rarely(path):
     ],
     ids=str,
 )
-def test_on_every_path(name, path):
+def test_every_invariant_holds_for_every_implementation(name, path):
     if path.family in COMPILED:  # which have more tests of their own, with sizes beyond a tile
         hold(name, path, FEWER)
     else:
         many = settings(FEW, max_examples=2 * FEW.max_examples)
-        hold(name, path, many if name == "it_is_the_formula" else FEW)
+        hold(name, path, many if name == "the_result_equals_the_formula" else FEW)
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
-def test_on_every_library(name, place):
+def test_every_invariant_holds_on_every_array_library(name, place):
     if place.name == "numpy":  # as above
         return
     for path in PATHS:
@@ -449,14 +449,14 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
     if case.key.ndim > 2:
         group = np.arange(case.shape[-3]), case.shape[-3] // case.key.shape[-3]
         reads = np.floor_divide(*group)
-        if fault == "heads read keys in turn":
+        if fault == "query head h reads key head h mod G":
             reads = group[0] % case.key.shape[-3]
-        if fault == "heads mixed":
+        if fault == "heads swapped":
             reads = np.roll(reads, group[1])
         k, v = k[..., reads, :, :], v[..., reads, :, :]
     if fault == "causal off by one" and s:
         visible = visible | np.concatenate((visible[..., :1], visible[..., :-1]), axis=-1)
-    if fault == "the mask upside down":
+    if fault == "mask inverted":
         visible = ~visible
     if fault == "padding hides queries":
         visible = visible & (np.arange(t)[:, None] < visible.sum(axis=-1, keepdims=True))
@@ -470,45 +470,48 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
         t = ops.tanh(x / softcap)
         return t if fault == "softcap without its factor" else softcap * t
 
-    scores = scores if fault == "softcap last" else capped(scores)
+    scores = scores if fault == "softcap after the bias" else capped(scores)
     if bias is not None:
         clipped = fault == "bias of minus infinity clipped"
         scores = scores + ops.where(bias.data > -math.inf, bias, -2.0 if clipped else 0.0)
         visible = rows(case.allowed, case.shape) if clipped else visible
-    scores = capped(scores) if fault == "softcap last" else scores
-    if fault == "positions count":
+    scores = capped(scores) if fault == "softcap after the bias" else scores
+    if fault == "scores depend on positions":
         scores = scores - 0.1 * abs(np.arange(t)[:, None] - np.arange(s))
     axis = -2 if fault == "softmax over queries" else -1
     shown = np.ones_like(visible) if fault == "masked after the softmax" else visible
     peak = np.where(shown, scores.data, -math.inf).max(axis=axis, keepdims=True, initial=-math.inf)
     if sink is not None:
         peak = np.maximum(peak, sink.data[..., None, None])
-    peak = np.where((peak == -math.inf) | (fault == "no largest score taken off"), 0, peak)
+    peak = np.where((peak == -math.inf) | (fault == "maximum not subtracted"), 0, peak)
     e = ops.where(shown, ops.exp(ops.where(shown, scores - peak, 0.0)), 0.0)
     total = e.sum(axis=axis, keepdims=True)
     if sink is not None and fault != "no sink":
         total = total + ops.exp(sink[..., None, None] - peak)
-    if sink is not None and fault == "one more in the sum where there is a sink":
+    if sink is not None and fault == "1 added to the sum when there is a sink":
         total = total + np.exp(-peak)
-    if fault == "the sum taken for constant":
+    if fault == "sum treated as constant":
         total = total.detach()
     if fault != "empty rows divided by zero":
         total = total + (total.data == 0).astype(float)
     weights = e if fault == "not divided by the sum" else e / total
     if fault == "masked after the softmax":
         weights = ops.where(visible, weights, 0.0)
-    if fault == "empty rows look everywhere":
+    if fault == "empty rows attend to all keys":
         weights = weights + ~visible.any(axis=-1, keepdims=True) / max(s, 1)
-    if fault == "the mean of what is visible":
+    if fault == "mean of the visible values":
         weights = 0 * weights + visible / np.maximum(visible.sum(axis=-1, keepdims=True), 1)
-    if fault == "single precision":
+    if fault == "weights rounded to single precision":
         weights = ops.astype(ops.astype(weights, dtype=np.float32), dtype=np.float64)
     dropped = weights
     if case.keep is not None:
-        factor = 0.0 if p == 1 else 1.0 if fault == "dropout not made up for" else 1 / (1 - p)
+        factor = 0.0 if p == 1 else 1.0 if fault == "dropout not rescaled" else 1 / (1 - p)
         dropped = ops.where(case.keep, weights * factor, 0.0)
     out = dropped @ v
-    changes = {"another way when asked": ask, "never twice the same": fault and next(NOISE)}
+    changes = {
+        "output depends on what is requested": ask,
+        "results vary between calls": fault and next(NOISE),
+    }
     out = out * (1 + 2**-52 * changes.get(fault, 0))
     gradients = pulled(case, np.asarray, leaves, out, weights)
     for name, x in gradients.items():
@@ -534,43 +537,43 @@ def broken(fault):
 
 
 FAULTS = {
-    "no scale": "it_is_the_formula",
-    "single precision": "it_is_the_formula",
-    "the mean of what is visible": "it_is_the_formula",
+    "no scale": "the_result_equals_the_formula",
+    "weights rounded to single precision": "the_result_equals_the_formula",
+    "mean of the visible values": "the_result_equals_the_formula",
     "softmax over queries": "weights_sum_to_one",
     "masked after the softmax": "weights_sum_to_one",
     "not divided by the sum": "a_query_of_zeros_gets_the_mean_of_the_visible_values",
-    "the mask upside down": "weights_are_positive_exactly_where_visible",
-    "softcap last": "shifting_the_scores_of_a_query_changes_nothing",
-    "the sum taken for constant": "rows_of_dscores_sum_to_zero",
-    "positions count": "permuting_keys_with_their_values_changes_nothing",
-    "dropout not made up for": "the_mean_over_dropout_draws_is_the_undropped",
+    "mask inverted": "weights_are_positive_exactly_where_visible",
+    "softcap after the bias": "shifting_the_scores_of_a_query_changes_nothing",
+    "sum treated as constant": "rows_of_dscores_sum_to_zero",
+    "scores depend on positions": "permuting_keys_with_their_values_changes_nothing",
+    "dropout not rescaled": "the_mean_over_dropout_masks_equals_no_dropout",
     "causal off by one": "nothing_leaks_from_the_future",
     "padding hides queries": "padding_is_invisible_and_hides_no_query",
-    "heads mixed": "heads_are_independent",
-    "heads read keys in turn": "query_head_h_reads_key_head_h_over_its_group",
-    "empty rows look everywhere": "an_empty_row_gives_zeros_and_zero_gradients",
+    "heads swapped": "heads_are_independent",
+    "query head h reads key head h mod G": "query_head_h_reads_key_head_h_div_group_size",
+    "empty rows attend to all keys": "an_empty_row_gives_zeros_and_zero_gradients",
     "empty rows divided by zero": "an_empty_row_gives_zeros_and_zero_gradients",
-    "bias of minus infinity clipped": "a_bias_of_minus_infinity_counts_as_masked",
-    "no sink": "the_sink_takes_its_share",
-    "one more in the sum where there is a sink": "a_sink_of_minus_infinity_is_no_sink",
-    "the sum taken for constant, sink": "what_the_scores_gain_the_sink_loses",
-    "softcap without its factor": "a_large_softcap_is_none",
+    "bias of minus infinity clipped": "a_bias_of_minus_infinity_equals_a_mask",
+    "no sink": "the_sink_takes_its_share_of_the_weights",
+    "1 added to the sum when there is a sink": "a_sink_of_minus_infinity_equals_no_sink",
+    "sum treated as constant, sink": "gradients_of_scores_and_sink_sum_to_zero",
+    "softcap without its factor": "a_large_softcap_has_no_effect",
     "no softcap": "the_softcap_bounds_the_scores",
-    "never twice the same": "again_is_the_same_to_the_bit",
-    "another way when asked": "asking_for_more_does_not_change_the_output",
-    "no largest score taken off": "large_scores_stay_finite_and_right",
+    "results vary between calls": "repeated_calls_are_bitwise_identical",
+    "output depends on what is requested": "requesting_more_does_not_change_the_output",
+    "maximum not subtracted": "large_scores_stay_finite_and_accurate",
 }
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
-def test_composed_by_the_tape_all_hold(name):
+def test_every_invariant_holds_for_attention_built_from_small_operations(name):
     hold(name, broken(""), dtypes=("float64",))
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what fails, as it shall
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
-def test_each_fault_is_found(fault, name, tables):
+def test_each_wrong_implementation_violates_its_invariant(fault, name, tables):
     row = [fault, name, "not found"]
     tables["wrong forward passes and the invariants that find them"].append(row)
     many = settings(FEW, max_examples=60, phases=[Phase.generate])
@@ -579,5 +582,5 @@ def test_each_fault_is_found(fault, name, tables):
     row[-1] = "found"
 
 
-def test_every_invariant_finds_a_fault():
+def test_every_invariant_catches_a_wrong_implementation():
     assert set(FAULTS.values()) == set(INVARIANTS)

@@ -211,7 +211,7 @@ def products_of(cost):
 
 
 @everything(SETTINGS)
-def test_parameters_and_products_of_matrices_are_those_that_there_are(
+def test_predicted_parameters_and_matrix_products_equal_the_counted_ones(
     kind, how, letters, rng, count
 ):
     f, _, parameters = prepared(kind, letters, how, rng)
@@ -224,7 +224,7 @@ def test_parameters_and_products_of_matrices_are_those_that_there_are(
 
 
 @everything(LARGE)
-def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count):
+def test_predicted_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count):
     f, inputs, _ = prepared(kind, letters, how, rng)
     landed = 2 * sum(x.data.nbytes for x in inputs)  # their gradients, which are leaves here
     error = {
@@ -239,7 +239,7 @@ def test_bytes_are_those_of_operands_and_results(kind, how, letters, rng, count)
 
 
 @everything(SETTINGS)
-def test_saved_is_what_the_pullbacks_keep(kind, how, letters, rng, count):
+def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, rng, count):
     f, inputs, parameters = prepared(kind, letters, how, rng)
     last = end(*f())
     kept = {id(x): x.nbytes for x in map(owner, saved_by(last))}
@@ -271,7 +271,7 @@ def owner(x):
     return x if x.base is None else owner(x.base)
 
 
-def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
+def test_per_head_stacked_and_fused_differ_only_in_calls_and_bytes():
     forms = "per-head", "stacked", "fused"
     per_head, stacked, fused = (mh.cost.projections(f, M=48, H=4, T=7, B=2) for f in forms)
     assert per_head.parameters == stacked.parameters == fused.parameters
@@ -280,7 +280,7 @@ def test_per_head_stacked_and_fused_differ_in_calls_and_bytes_alone():
     assert per_head.bytes > stacked.bytes > fused.bytes
 
 
-def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
+def test_time_is_overhead_plus_the_slower_of_flops_and_bytes():
     steps = (
         mh.cost.Step(flops=5000, bytes=1000, times=3),
         mh.cost.Step(flops=500, bytes=1000, backward=True),
@@ -289,14 +289,14 @@ def test_time_is_overhead_and_the_slower_of_flops_and_bytes():
     assert EVEN.seconds(mh.cost.Cost(steps=steps)) == pytest.approx(3 * 6e-6 + 2e-6 + 2e-6)
 
 
-def test_a_batch_of_small_matrices_takes_as_long_as_each_of_them():
+def test_a_batch_of_small_matrices_runs_at_the_speed_of_small_matrices():
     slow_when_small = mh.cost.Machine(((10.0, 1e-6), (1000.0, 1e-5)), ((1.0, 1e-12),), 0.0)
     for matrices, each in ((1, 1e-5), (10, 10**-5.5), (100, 1e-6), (1000, 1e-7)):
         cost = mh.cost.Cost(steps=(mh.cost.Step(flops=1000, bytes=8, matrices=matrices),))
         assert slow_when_small.seconds(cost) == pytest.approx(matrices * each)
 
 
-def test_a_comparison_shows_every_form_that_there_can_be():
+def test_a_comparison_shows_every_possible_form():
     text = repr(mh.cost.compare(M=64, H=4, G=2, T=16, machine=EVEN))
     assert "B=1 T=16 M=64 H=4 G=2 D=16" in text
     rows = [line.split()[:2] for line in text.splitlines() if line.split(" ")[0] in FORMS]
@@ -334,6 +334,6 @@ def test_this_machine_is_measured_once():
         (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
     ],
 )
-def test_what_does_not_go_together_is_refused(call, message):
+def test_invalid_combinations_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

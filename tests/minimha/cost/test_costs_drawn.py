@@ -24,7 +24,7 @@ def lines(axes):
 
 
 @pytest.mark.parametrize("over", "MHDT")
-def test_lines_are_the_costs_of_the_forms(compared, over):
+def test_lines_show_the_costs_of_the_forms(compared, over):
     values = (lambda c: c.parameters), (lambda c: c.flops), EVEN.seconds
     costs = compared.costs(**{over: 32})
     for axes, value in zip(pictures.costs(compared, over).axes, values, strict=True):
@@ -42,7 +42,7 @@ def test_axes_have_names_and_units(compared):
     assert figure.get_suptitle() == compared.title()
 
 
-def test_lines_are_apart_without_colour(compared):
+def test_lines_are_distinguishable_without_colour(compared):
     for axes in pictures.costs(compared).axes:
         *forms, _ = axes.get_lines()  # the last is dotted: where this setting stands
         assert len({str(line._dash_pattern) for line in forms}) == len(forms) >= 3
@@ -60,6 +60,6 @@ def test_cross_attention_has_no_fused_form():
     assert set(found) == set(mh.projections.FORMS) - {"fused"}
 
 
-def test_only_sizes_of_the_axes_are_varied(compared):
+def test_only_sizes_of_the_axes_can_be_varied(compared):
     with pytest.raises(ValueError, match="over is one of M, H, D, T, not 'S'"):
         pictures.costs(compared, "S")

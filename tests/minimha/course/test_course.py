@@ -15,7 +15,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_chapters_are_handed_out_as_they_are_and_never_overwritten(here, capsys):
+def test_chapters_are_copied_unchanged_and_never_overwritten(here, capsys):
     mine = here / "a" / "b" / "05_attention.ipynb"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -26,7 +26,7 @@ def test_chapters_are_handed_out_as_they_are_and_never_overwritten(here, capsys)
         assert copy.read_bytes() == (b"mine" if copy == mine else path.read_bytes())
 
 
-def test_a_place_that_cannot_be_written_to_is_reported(here, capsys):
+def test_an_unwritable_folder_is_reported(here, capsys):
     (here / "file").write_text("")
     assert main(["notebooks", "file"]) == 2
     assert "minimha: cannot write to file: " in capsys.readouterr().err

@@ -32,7 +32,7 @@ def toured(*options):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.thorough  # CI takes the README's tour as well
-def test_a_short_tour(library, text, tmp_path, capsys):
+def test_a_short_tour_shows_every_part(library, text, tmp_path, capsys):
     pytest.importorskip(library.replace("-", "_"), reason=f"{library} is not installed")
     picture = tmp_path / "heads.png"
     options = ["--text", text, "--steps", 4, "--seed", 3, "--picture", picture]
@@ -78,7 +78,7 @@ def test_the_default_tour_fails_unless_it_beats_the_bigram_table(tmp_path, monke
         (["--backend", "cupy"], None, ""),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_code_2(
+def test_errors_are_one_line_with_exit_code_2(
     options, content, message, tmp_path, monkeypatch, capsys
 ):
     if options[1] == "cupy" and importlib.util.find_spec("cupy"):
@@ -105,7 +105,7 @@ def test_bad_options_are_refused(options, capsys):
     assert options.split()[0] in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_ends_the_tour_quietly(text, tmp_path):
+def test_a_closed_pipe_ends_the_tour_quietly(text, tmp_path):
     call = [sys.executable, "-u", "-m", "minimha", "--text", text, "--steps", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(call, cwd=tmp_path, **pipes) as process:
@@ -116,7 +116,7 @@ def test_a_reader_that_leaves_ends_the_tour_quietly(text, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_disk_that_fills_up_is_one_line(text, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_reported_in_one_line(text, tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError("no space left on device")
 
@@ -125,7 +125,7 @@ def test_a_disk_that_fills_up_is_one_line(text, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "minimha: no space left on device\n"
 
 
-def test_a_sentence_is_found_or_the_beginning_taken():
+def test_a_sentence_is_found_or_the_beginning_of_the_text_is_used():
     assert tour.real_sentence("x. This sentence is plain, of some length. y") == (
         "This sentence is plain, of some length."
     )

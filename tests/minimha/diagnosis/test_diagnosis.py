@@ -27,7 +27,7 @@ def each(bugs, step=3):
 
 
 @pytest.mark.parametrize("base", HEALTHY, ids=lambda base: base.name)
-def test_a_right_gradient_raises_no_alarm(base):
+def test_a_correct_gradient_passes(base):
     f, inputs = base.make(np.random.default_rng(3))
     mh.gradcheck(f, *inputs, rng=3)
 
@@ -42,20 +42,20 @@ def diagnosis(bug):
 
 
 @each(WRONG)
-def test_a_fault_is_located(bug):
+def test_a_wrong_step_is_located(bug):
     assert set(diagnosis(bug).nodes) == set(bug.node)
 
 
 @pytest.mark.parametrize("bug", UNSEEN, ids=lambda bug: bug.name)
-def test_a_bug_that_no_signature_was_written_for_is_located_and_never_misnamed(bug, tables):
+def test_a_mistake_without_a_signature_is_located_and_never_misnamed(bug, tables):
     found = diagnosis(bug)
     row = [bug.name, ", ".join(found.nodes), found.cause]
-    tables["ten bugs that the signatures were not written for: node and cause"].append(row)
+    tables["ten mistakes without a signature of their own: step and cause"].append(row)
     assert (found.nodes, found.cause) in {(bug.node, UNEXPLAINED), (bug.node, bug.cause)}
 
 
 @each(RESTLESS, 1)
-def test_what_does_not_hold_still_is_reported(bug):
+def test_a_function_that_changes_between_calls_is_reported(bug):
     f, inputs = bug.make(np.random.default_rng(0))
     with pytest.raises(mh.GradcheckError, match=bug.match):
         mh.gradcheck(f, *inputs)
@@ -81,7 +81,7 @@ def test_causes_are_named(bugs, tables):
         f"{b.name}: {b.cause}, named {cause}" for b, cause in named.items() if b.cause != cause
     ]
     right = len(bugs) - len(misses)
-    tables[f"causes of wrong gradients: {right} of {len(bugs)} named right"] += confusion(
+    tables[f"causes of wrong gradients: {right} of {len(bugs)} named correctly"] += confusion(
         (bug.cause, cause) for bug, cause in named.items()
     )
     assert right >= NAMED * len(bugs), "\n".join(misses)
@@ -164,12 +164,12 @@ def test_causes_are_named_in_float32(bug):
     assert cause_of(f, *(x.astype(np.float32) for x in inputs)) == bug.cause
 
 
-def test_no_scale_is_missing_where_there_is_none(rng):
+def test_a_missing_scale_is_named_only_where_a_scale_belongs(rng):
     f = attention_without_taps(dv=lambda n: np.sqrt(7) * n.p.mT @ n.dout)
     assert cause_of(f, *queries_keys_values(rng)) == "factor"
 
 
-def test_a_whole_root_of_the_width_is_called_ambiguous(rng):
+def test_a_factor_that_is_an_integer_square_root_of_the_width_is_called_ambiguous(rng):
     q, k, v = (rng.standard_normal((2, 5, 4)) for _ in range(3))
     f = attention_without_taps(dq=lambda n: 2 * n.c * n.ds @ n.k)
     with pytest.raises(mh.GradcheckError, match=r"Any\s+other\s+factor\s+of\s+2\s+would\s+look"):
@@ -199,7 +199,7 @@ def test_messages_use_the_letters_of_the_function_under_check(rng):
 
 
 @pytest.mark.parametrize("name", ["matmul", "linear", "attention"])
-def test_a_wrong_product_refers_to_the_chapter_that_derives_it(name, rng):
+def test_a_wrong_matrix_product_refers_to_the_chapter_that_derives_it(name, rng):
     x, w = rng.standard_normal((4, 4)), rng.standard_normal((4, 4))
     wrong = lambda a, b: (a @ b, lambda dy: (dy @ b, a.T @ dy))  # noqa: E731
     chapters = {"matmul": "02 autograd", "linear": "04 projections", "attention": "05 attention"}
@@ -228,7 +228,7 @@ def test_softmax_is_recognised_along_any_axis(axis, rng):
         assert cause_of(elementwise(softmax, gradient), x) == name
 
 
-def test_a_scaled_embedding_is_a_table(rng):
+def test_a_scaled_embedding_is_recognised_as_a_table(rng):
     tokens = np.array([1, 2, 1, 4])
 
     def embedding(table):
@@ -242,7 +242,7 @@ def test_a_scaled_embedding_is_a_table(rng):
     assert cause_of(embedding, rng.standard_normal((6, 5))) == "repeats-overwritten"
 
 
-def test_a_target_is_missing_from_a_softmax_alone(rng):
+def test_a_missing_target_is_named_only_after_a_softmax(rng):
     def softmax(x):
         e = np.exp(x)
         return e / e.sum(axis=-1, keepdims=True)
@@ -258,13 +258,13 @@ def test_a_target_is_missing_from_a_softmax_alone(rng):
     assert cause_of(wrong_sign, x) == "unexplained"
 
 
-def test_no_gradient_is_no_draw_of_dropout(rng):
+def test_a_gradient_of_zeros_is_not_taken_for_dropout(rng):
     keep = rng.permuted(np.tile([2.0, 0.0], 12)).reshape(4, 6)
     dropout = elementwise(lambda x: x * keep, lambda x, _: np.zeros_like(x))
     assert cause_of(dropout, rng.random((4, 6))) == "zero"
 
 
-def test_what_one_use_hides_another_may_see(rng):
+def test_a_mistake_hidden_from_one_consumer_is_seen_by_another(rng):
     def f(x, *, tap=lambda _, x: x):
         left, all_ = tap("left", 2 * x[:, 0]), tap("all", np.sin(x))
 
@@ -278,7 +278,7 @@ def test_what_one_use_hides_another_may_see(rng):
     assert cause_of(f, rng.standard_normal((4, 3))) == "unexplained"
 
 
-def test_an_array_without_a_gradient_is_no_node(rng):
+def test_an_array_without_a_gradient_is_not_a_step(rng):
     bent = mh.operation(lambda x: (x * x, lambda dy: (x * dy,)))
     key = mh.Tensor(rng.standard_normal((3, 4)), requires_grad=True)
     assert cause_of(lambda key, bias: bent(key) + bias, key, rng.standard_normal(4)) == "factor"

@@ -88,13 +88,13 @@ def test_a_cause_is_named(case, rng):
     assert cause(f, *map(rng.standard_normal, shapes)) == re.match(r"[\w-]+", name)[0]
 
 
-def test_the_wrong_factor_of_an_elementwise_product(rng):
+def test_the_wrong_factor_of_an_elementwise_product_is_named(rng):
     error = found(lambda a, b: (a * b, lambda dy: (dy * a, dy * a)), *rng.random((2, 4, 4)))
     assert error.diagnosis.cause == "operand-wrong"
     assert "dy · a; correct: dy · b" in str(error)
 
 
-def test_no_path_is_named_where_a_factor_would_look_the_same(rng):
+def test_a_missing_path_is_not_named_if_a_wrong_factor_would_look_the_same(rng):
     @mh.operation
     def halved(x):
         """x², with half of its gradient."""
@@ -123,7 +123,7 @@ def test_arrays_may_be_changed_after_they_were_tapped(rng):
         lambda _: {"inner": None},
     ],
 )
-def test_gradients_of_intermediates_in_other_forms(told, rng):
+def test_gradients_of_intermediates_may_have_other_types(told, rng):
     assert blames_w(
         found(tanh_layer(told), rng.standard_normal((3, 4)), rng.standard_normal((4, 5)))
     )
@@ -139,7 +139,7 @@ def test_a_gradient_of_an_unknown_name_is_reported(rng):
     assert "no gradient is returned for inner, in between" in message
 
 
-def test_an_unknown_gradient_is_not_called_right(rng):
+def test_a_missing_gradient_is_not_called_right(rng):
     def f(x, *, tap=lambda _, x: x):
         y = tap("sine", np.sin(tap("double", 2 * x)))
         dsine = lambda dy: dy * 3 * y**2  # noqa: E731
@@ -154,7 +154,7 @@ def test_an_unknown_gradient_is_not_called_right(rng):
     assert found(untold, x).diagnosis.findings[0].after == ("the result",)
 
 
-def test_a_consumer_of_many_entries_is_no_crash(rng):
+def test_a_consumer_of_many_entries_does_not_crash(rng):
     wide = rng.standard_normal((4, 80))
 
     def f(x, *, tap=lambda _, x: x):
@@ -165,14 +165,14 @@ def test_a_consumer_of_many_entries_is_no_crash(rng):
     assert (diagnosis.nodes, diagnosis.cause) == (("x",), "factor")
 
 
-def test_of_many_entries_the_place_is_stated_and_no_cause(rng):
+def test_for_large_arrays_the_place_is_stated_without_a_cause(rng):
     twice = plain(lambda x: 2 * x, lambda x, dy: 3 * dy)
     diagnosis = found(twice, rng.standard_normal((100, 100))).diagnosis
     assert (diagnosis.nodes, diagnosis.cause) == (("x",), "unexplained")
     assert "use smaller arrays" in diagnosis.text
 
 
-def test_what_tap_returns_has_to_be_used(rng):
+def test_an_unused_result_of_tap_is_reported(rng):
     def f(x, w, *, tap=lambda _, x: x):
         h = x @ w
         tap("h", h)
@@ -204,14 +204,14 @@ def test_tap_is_suggested_only_to_a_function_that_accepts_one(rng):
     assert "tap" not in text(found(f, x))
 
 
-def test_a_gradient_of_what_has_no_effect(rng):
+def test_a_gradient_of_an_input_without_effect_is_reported(rng):
     f = lambda x, y: (x * 2, lambda dy: (2 * dy, dy))  # noqa: E731
     diagnosis = found(f, rng.standard_normal((3, 4)), rng.standard_normal((3, 4))).diagnosis
     assert diagnosis.cause == "unexplained"
     assert "the result does not depend on y" in diagnosis.text
 
 
-def test_a_guess_that_fails_leaves_the_facts(rng, monkeypatch):
+def test_a_failing_signature_leaves_the_facts_in_the_message(rng, monkeypatch):
     def broken(_):
         raise ZeroDivisionError
 
@@ -223,7 +223,7 @@ def test_a_guess_that_fails_leaves_the_facts(rng, monkeypatch):
     assert error.diagnosis.cause == "factor"
 
 
-def test_heads_of_a_group_that_are_not_summed(rng):
+def test_heads_of_a_group_that_are_not_summed_are_named(rng):
     def f(q, k):
         shared = np.repeat(k, 2, axis=-3)
         return q * shared, lambda dy: (dy * shared, dy * q)
@@ -233,7 +233,7 @@ def test_heads_of_a_group_that_are_not_summed(rng):
     assert "each head of k serves 2 query heads" in diagnosis.text
 
 
-def test_a_use_out_of_many_that_is_forgotten(rng):
+def test_one_forgotten_use_out_of_many_is_named(rng):
     def f(x, *, tap=lambda _, x: x):
         y = tuple(tap(name, step(x)) for name, step in STEPS.items())
         slopes = np.cos(x), np.exp(x), 2 * x, 3 * x * x, 0 * x  # that of tanh is forgotten
@@ -258,6 +258,6 @@ STEPS = {
 }
 
 
-def test_an_entry_without_a_ratio_has_none(rng):
+def test_an_entry_without_a_ratio_shows_none(rng):
     relu = plain(lambda x: np.where(x.real > 0, x, 0), lambda _, dy: dy / 2)
     assert "ratio        —\n" in str(found(relu, np.array([1e-3, -1.0, 2.0]), rng=1))

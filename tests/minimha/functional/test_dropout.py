@@ -15,7 +15,7 @@ def x(rng):
     return rng.standard_normal((B, T, M))
 
 
-def test_the_mean_over_draws_is_the_undropped():
+def test_the_mean_over_draws_equals_the_input():
     p, n = 0.3, 40_000
     x = np.array([-2.0, 0.5, 1.0, 3.0])
     y = drop(np.broadcast_to(x, (n, 4)), p, rng=np.random.default_rng(1))
@@ -24,13 +24,13 @@ def test_the_mean_over_draws_is_the_undropped():
     assert set(np.unique(y[:, 3])) == {0, 3 / (1 - p)}
 
 
-def test_entries_are_dropped_each_by_itself():
+def test_entries_are_dropped_independently():
     kept = drop(np.ones((300, 400)), 0.5, rng=np.random.default_rng(2)) != 0
     for other in (kept[1:] == kept[:-1], kept[:, 1:] == kept[:, :-1]):
         assert abs(other.mean() - 0.5) < 0.01  # 120,000 draws: 7 standard deviations
 
 
-def test_a_draw_can_be_replayed(x, place):
+def test_a_dropout_mask_can_be_reused(x, place):
     keep = backend.bernoulli(np.random.default_rng(7), x.shape, 1 - 0.4, like=place(x))
     drawn = drop(place(x), 0.4, rng=np.random.default_rng(7))
     replayed = drop(place(x), 0.4, keep=keep)
@@ -41,7 +41,7 @@ def test_a_draw_can_be_replayed(x, place):
     assert generator.random() == np.random.default_rng(8).random()  # left alone
 
 
-def test_a_seed_draws_the_same_in_every_library(x, place):
+def test_a_seed_draws_the_same_mask_in_every_library(x, place):
     like = place(x.astype("float32"))
     keep = backend.bernoulli(np.random.default_rng(3), x.shape, 0.7, like=like)
     assert (backend.namespace(keep), keep.device) == (place.xp, like.device)
@@ -51,13 +51,13 @@ def test_a_seed_draws_the_same_in_every_library(x, place):
     np.testing.assert_array_equal(y != 0, host)
 
 
-def test_each_call_draws_anew_and_nothing_touches_global_state(x):
+def test_each_call_draws_a_new_mask_without_global_state(x):
     before, generator = np.random.get_state()[1].copy(), np.random.default_rng(0)
     assert (drop(x, 0.5, rng=generator) != drop(x, 0.5, rng=generator)).any()
     np.testing.assert_array_equal(np.random.get_state()[1], before)
 
 
-def test_the_gradient_is_dropped_alike(x, rng):
+def test_the_gradient_is_dropped_with_the_same_mask(x, rng):
     q, dy = mh.Tensor(x, requires_grad=True), rng.standard_normal(x.shape)
     y = drop(q, 0.25, rng=rng)
     y.backward(dy)
@@ -66,7 +66,7 @@ def test_the_gradient_is_dropped_alike(x, rng):
     np.testing.assert_allclose(q.grad, np.where(kept, dy / 0.75, 0), rtol=1e-15, atol=0)
 
 
-def test_p_0_is_the_input_itself_and_draws_nothing(x):
+def test_p_0_returns_the_input_and_draws_nothing(x):
     q, generator = mh.Tensor(x, requires_grad=True), np.random.default_rng(4)
     assert drop(q, 0.0, rng=generator) is q
     assert drop(x, 0) is x
@@ -85,7 +85,7 @@ def test_p_1_gives_zeros_and_zero_gradients(x, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_the_dtype_stays(x, rng, dtype):
+def test_the_dtype_is_preserved(x, rng, dtype):
     assert drop(x.astype(dtype), np.float64(0.1), rng=rng).dtype == dtype
 
 
@@ -101,7 +101,7 @@ def test_the_dtype_stays(x, rng, dtype):
         ((0.5,), {"keep": np.ones(T, dtype=bool)}, ValueError, r"keep \(5,\) must broadcast to x \(2, 5, 8\)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_reason(x, arguments, settings, error, message):
+def test_invalid_arguments_raise_an_error_with_the_reason(x, arguments, settings, error, message):
     with pytest.raises(error, match=message):
         drop(x, *arguments, **settings)
     with pytest.raises(TypeError, match="x must be an array or a Tensor, not list"):

@@ -34,7 +34,7 @@ def test_rms_norm_of_a_row_of_zeros_has_a_finite_gradient():
     np.testing.assert_array_equal(dweight, 0)
 
 
-def test_the_module_holds_its_weight_and_eps(rng):
+def test_the_module_uses_its_weight_and_eps(rng):
     norm = mh.RMSNorm(M, eps=0.5, dtype="float64")
     norm.weight.data[:] = rng.standard_normal(M)
     x = rng.standard_normal((B, M))
@@ -65,7 +65,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(f, settings, dty
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gelu_far_from_zero(dtype):
+def test_gelu_is_accurate_far_from_zero(dtype):
     """1 + tanh u loses its digits where tanh u is close to −1."""
     x = np.array([-5.0, -1e30, 1e30, 0.0], dtype=dtype)
     y, pull = mh.functional.gelu.with_pullback(x)
@@ -84,12 +84,12 @@ def test_gelu_far_from_zero(dtype):
         (np.array([0.0, 1.0]), TypeError, "targets must be an array"),
     ],
 )
-def test_targets_that_do_not_fit_are_refused(targets, error, message):
+def test_invalid_targets_are_refused(targets, error, message):
     with pytest.raises(error, match=message):
         mh.functional.cross_entropy(np.zeros((2, 3)), targets)
 
 
-def test_more_classes_than_a_narrow_type_holds(rng):
+def test_targets_of_a_narrow_dtype_work_with_more_classes_than_it_can_count(rng):
     logits, targets = rng.standard_normal((4, 300)), np.array([1, 255, 7, 250])
     wide = mh.functional.cross_entropy(logits, targets)
     assert mh.functional.cross_entropy(logits, targets.astype("uint8")) == wide

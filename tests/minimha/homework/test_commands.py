@@ -57,13 +57,13 @@ def test_a_course_from_the_first_task_to_the_last(student, folder):
     assert student("check")[1].endswith("You have finished the course.\n")
 
 
-def test_a_task_asked_about_is_the_next_one(student):
+def test_a_task_that_was_checked_is_the_next_one(student):
     student("start twice")
     student("start thrice")
     assert f"next      fill in {Path('homework/thrice.py')}" in student("check thrice")[1]
 
 
-def test_check_stops_at_the_first_wrong_task_and_leads_to_a_hint(student, folder):
+def test_check_stops_at_the_first_wrong_task_and_points_to_a_hint(student, folder):
     write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
     write(folder / "thrice.py", WRONG.replace("twice", "thrice"), "thrice")
     code, shown = student("check")
@@ -83,7 +83,7 @@ def test_check_stops_at_the_first_wrong_task_and_leads_to_a_hint(student, folder
     assert to_do in student("check twice")[1]
 
 
-def test_a_file_may_stand_for_its_task(student, folder):
+def test_a_file_name_may_replace_the_task_name(student, folder):
     write(folder / "twice.py", WRONG)
     (folder / "a").mkdir()
     write(folder / "a" / "b" / "mine.py", RIGHT)
@@ -111,7 +111,7 @@ def test_start_shows_a_command_that_finds_the_file(student):
 
 
 @pytest.mark.parametrize("command", ["start", "check", "hint", "key"])
-def test_an_unknown_name_is_answered_with_the_nearest(command, student, folder):
+def test_an_unknown_name_suggests_the_closest_one(command, student, folder):
     for name in ("../twice", "homework/twice.py", "TWICE", "twic", "twice.py", "thwice"):
         code, shown = student(f"{command} {name}")
         assert code == 2
@@ -153,7 +153,7 @@ def test_a_command_that_cannot_run_says_why(command, says, student, folder):
     assert "Traceback" not in shown
 
 
-def test_only_homework_is_taken_for_homework(folder):
+def test_only_homework_files_are_found(folder):
     text = f"# minimha homework: twice\n{RIGHT}\n"
     for place in (".hidden", "venv", "lib/site-packages", "a/b"):
         (folder / place).mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_only_homework_is_taken_for_homework(folder):
     assert workbook.find(Path()) == {"twice": Path("marked.py")}
 
 
-def test_a_clone_holds_no_homework(monkeypatch):
+def test_a_clone_of_the_repository_contains_no_homework(monkeypatch):
     for below in (".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"):
         monkeypatch.chdir(ROOT / below)
         assert workbook.find(Path()) == {}
@@ -222,7 +222,9 @@ BAD_FILES = [  # each takes a run of pytest: every third by default
 
 @pytest.mark.usefixtures("in_background")
 @pytest.mark.parametrize(("body", "says"), BAD_FILES)
-def test_a_bad_file_is_wrong_and_says_why(body, says, student, folder, monkeypatch):
+def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
+    body, says, student, folder, monkeypatch
+):
     monkeypatch.setattr(workbook, "SECONDS", 0.3)
     write(folder / "twice.py", body)
     code, shown = student("check")
@@ -244,7 +246,7 @@ def test_an_open_debugger_is_not_interrupted(monkeypatch):
         time.sleep(0.3)
 
 
-def test_nested_changes_are_seen():
+def test_changes_in_nested_arguments_are_detected():
     def changing(parents, x):
         parents["b"].remove("a")
         x += 0
@@ -268,14 +270,14 @@ FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
     ],
     ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, unsaid", "utf-16"],
 )
-def test_a_file_may_be_saved_in_many_ways(data, code, says, student, folder):
+def test_files_of_any_common_encoding_are_read(data, code, says, student, folder):
     (folder / "twice.py").write_bytes(data)
     found, shown = student("check twice")
     assert says in shown
     assert found == code
 
 
-def test_a_file_may_use_what_lies_beside_it(student, folder):
+def test_a_file_may_import_its_neighbours(student, folder):
     write(
         folder / "mine" / "twice.py",
         "from dataclasses import dataclass\nfrom factors_of_mine import factor\n@dataclass\nclass C:\n    x: 'int' = 3\ndef twice(x):\n    return factor * x",
@@ -297,7 +299,7 @@ def test_progress_shows_what_changed_since_the_last_check(student, folder):
 
 
 @pytest.mark.parametrize("text", ["[", "\0", '{"twice": {}}'])
-def test_a_damaged_record_counts_for_nothing(text, student, folder):
+def test_a_damaged_record_is_ignored(text, student, folder):
     write(folder / "twice.py", RIGHT)
     (folder / record.RECORD).write_text(text)
     assert "changed" in student("progress")[1]
@@ -334,7 +336,7 @@ def test_hints_are_counted_before_there_is_a_file(student):
     assert "hint 2 of 3" in student("hint twice")[1]
 
 
-def test_the_key_is_a_file_that_passes(student, folder):
+def test_the_answer_key_passes(student, folder):
     for name in ("twice", "thrice"):
         (folder / f"{name}.py").write_text(student(f"key {name}")[1], encoding="utf-8")
     assert student("check")[0] == 0
@@ -342,7 +344,7 @@ def test_the_key_is_a_file_that_passes(student, folder):
     assert student("key")[1].count("# minimha homework: ") == 2
 
 
-def test_the_settings_of_pytest_do_not_matter(student, folder, monkeypatch):
+def test_pytest_settings_of_the_project_are_ignored(student, folder, monkeypatch):
     settings = "[pytest]\naddopts = --nonsense --strict-markers\npython_files = no.py\n"
     (folder / "pytest.ini").write_text(settings)
     (folder / "conftest.py").write_text("raise RuntimeError")
@@ -365,7 +367,7 @@ def in_pytest(tmp_path, capsys):
     return runs
 
 
-def test_pytest_runs_it_by_itself(tmp_path):
+def test_plain_pytest_runs_the_homework(tmp_path):
     workbook.start(homework.course()["softmax"], tmp_path / "homework", tmp_path)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     command = [sys.executable, "-m", "pytest", "--pyargs", "minimha.homework", "-rs"]
@@ -377,7 +379,7 @@ def test_pytest_runs_it_by_itself(tmp_path):
     assert "to do: softmax" in run.stdout
 
 
-def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
+def test_plain_pytest_says_what_is_wrong(tmp_path, in_pytest):
     file = tmp_path / "softmax.py"
     solved = workbook.stub(homework.course()["softmax"], solved=True)
     file.write_text(solved.replace("(dy - ", "(dy + "), encoding="utf-8")
@@ -390,7 +392,7 @@ def test_pytest_says_what_is_wrong(tmp_path, in_pytest):
     assert "def test_homework" not in shown
 
 
-def test_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
+def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     for options, code, says in (
         (
             ["--homework", str(tmp_path / "absent")],

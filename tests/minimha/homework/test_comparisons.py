@@ -22,7 +22,7 @@ def test_small_masks_are_drawn_side_by_side():
                · · ■    ■ ■ ■""")
 
 
-def test_so_are_masks_of_which_one_has_the_shape_of_the_other_transposed():
+def test_masks_of_transposed_shapes_are_drawn_side_by_side_too():
     mask = np.tri(2, 3, dtype=bool)
     assert shown(mask.T, mask, "query key").endswith("""\
                yours    expected
@@ -31,7 +31,7 @@ def test_so_are_masks_of_which_one_has_the_shape_of_the_other_transposed():
                · ·""")
 
 
-def test_of_more_axes_the_part_with_the_worst_entry_is_drawn():
+def test_of_a_mask_with_more_axes_the_part_with_the_worst_entry_is_drawn():
     masks = np.ones((2, 1, 2, 2), dtype=bool)
     wrong = masks.copy()
     wrong[1, 0, 0, 1] = False

@@ -39,11 +39,11 @@ def message(code):
 
 
 @pytest.mark.parametrize(("code", "words"), HABITS.items())
-def test_a_habit_of_PyTorch_is_answered_in_NumPy(code, words):
+def test_a_PyTorch_habit_is_answered_with_the_NumPy_equivalent(code, words):
     text = message(code)
     assert words in " ".join(text.partition("  in NumPy ")[2].split()), text
 
 
 @pytest.mark.parametrize("code", ["x.relu()", "1 / 0", "x.transpose(2, 1, 0) + x", "x[7]"])
-def test_other_errors_are_left_alone(code):
+def test_other_errors_get_no_explanation(code):
     assert "in NumPy" not in message(code)

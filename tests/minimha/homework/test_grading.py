@@ -162,7 +162,7 @@ def acting():
 
 
 @pytest.mark.parametrize("code", ATTACKS, ids=lambda code: code[:60])
-def test_a_submission_is_refused_what_it_does_not_need(code, acting, tmp_path):
+def test_a_submission_cannot_do_what_it_does_not_need(code, acting, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("of another")
     with pytest.raises(Exception) as error:  # noqa: PT011  whatever refuses it
@@ -214,14 +214,14 @@ def tried(victim):
 
 
 @pytest.mark.skipif(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6, reason="needs Landlock 6")
-def test_linux_refuses_who_unlocks_the_process_by_writing_into_its_memory(tmp_path):
+def test_linux_refuses_system_calls_after_the_process_overwrites_its_own_checks(tmp_path):
     (tmp_path / "victim").touch()
     tried = called(UNLOCKED, "tried", str(tmp_path / "victim"))
     assert tried == [*["Permission denied"] * 4, "Operation not permitted"]
     assert (tmp_path / "victim").exists()
 
 
-def test_a_submission_has_limits_and_learns_nothing_of_ours(monkeypatch):
+def test_a_submission_has_limits_and_cannot_read_our_environment(monkeypatch):
     monkeypatch.setenv("SECRET", "1")
     source = """
 import os, resource
@@ -273,7 +273,7 @@ FATAL_CASES = [
 
 
 @pytest.mark.parametrize(("end", "says"), FATAL_CASES)
-def test_what_ends_one_check_leaves_the_others(end, says):
+def test_a_crash_in_one_check_does_not_affect_the_others(end, says):
     source = RIGHT.replace("        return (factor", f"        {end}\n        return (factor")
     first, second = judged(source, SHORT if "not done" in says else LIMITS)
     assert outcomes([first, second]) == [PASSED, FAILED]
@@ -331,7 +331,7 @@ WORTHLESS = {
 
 
 @pytest.mark.parametrize("source", WORTHLESS.values(), ids=WORTHLESS)
-def test_what_is_worth_nothing_gets_nothing(source):
+def test_worthless_submissions_get_no_points(source):
     verdicts = judged(source)
     assert outcomes(verdicts) == [FAILED, FAILED]
     assert all(verdict.message for verdict in verdicts)
@@ -352,7 +352,7 @@ except RuntimeError: pass  # only root may, as none of the limits on processes h
 
 
 @pytest.mark.parametrize("line", HARMLESS.values(), ids=HARMLESS)
-def test_what_does_no_harm_costs_nothing(line):
+def test_harmless_extra_lines_cost_no_points(line):
     source = f"{line}\n{RIGHT}".encode("latin-1" if "latin" in line else "utf-8")
     verdicts = grading.judged(TASK, source, 0, Limits(10, 250))
     assert outcomes(verdicts) == [PASSED, PASSED], verdicts
@@ -402,12 +402,12 @@ def own_task():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("answer", LAZY.values(), ids=LAZY)
 @pytest.mark.usefixtures("own_task")
-def test_a_right_gradient_of_another_function_earns_nothing(answer):
+def test_a_right_gradient_of_the_wrong_function_earns_nothing(answer):
     for task in homework.course().values():
         assert grading.score(task.verdicts(answer), grading.passed_by_stub(task)) == 0, task.name
 
 
-def test_the_task_in_the_guide_tells_right_from_wrong(own_task):
+def test_the_task_in_the_guide_accepts_right_answers_and_refuses_wrong_ones(own_task):
     solved = f"import numpy as np\n{own_task.code(solved=True)}"
     for text, expected in (
         (solved, [PASSED, PASSED]),
@@ -418,7 +418,7 @@ def test_the_task_in_the_guide_tells_right_from_wrong(own_task):
         assert outcomes(judged(text, task=own_task)) == expected
 
 
-def test_infinity_and_float32_equal_nothing_else():
+def test_infinity_and_float32_are_not_equal_to_other_values():
     expected = np.array([1.0, -np.inf, np.nan, 2.0])
     homework.same(expected + 1e-13, expected)
     for k in range(4):
@@ -443,20 +443,20 @@ def test_infinity_and_float32_equal_nothing_else():
     ],
     ids=["stub", "file to do", "list", "import"],
 )  # fmt: skip
-def test_an_unfinished_submission_is_told_why(source, expected, says):
+def test_an_unfinished_submission_gets_a_message_with_the_reason(source, expected, says):
     verdicts = judged(source)
     assert outcomes(verdicts) == expected
     assert says in " ".join(verdicts[0].message.split())
 
 
-def test_what_a_stub_passes_earns_nothing():
+def test_checks_that_the_stub_passes_earn_no_points():
     free = grading.passed_by_stub(TASK)
     assert free == {"values"}
     assert grading.score(judged(STUB), free) == 0
     assert grading.score(judged(RIGHT), free) == 1
 
 
-def test_what_one_check_lends_is_gone_in_the_next():
+def test_functions_passed_by_one_check_are_gone_in_the_next():
     source = b"kept = []\ndef f(g):\n    kept.append(g)\n    return kept[0]()\n"
     with Submission(source, "f", LIMITS) as submission:
         assert submission.function()(lambda: 1) == 1
@@ -464,7 +464,7 @@ def test_what_one_check_lends_is_gone_in_the_next():
             submission.function()(lambda: 2)
 
 
-def test_an_argument_changed_in_place_is_told_as_it_is_here():
+def test_an_argument_changed_in_place_gets_the_same_message_as_without_grading():
     softmax = homework.course()["softmax"]
     source = "import numpy as np\n" + softmax.code(solved=True).replace(
         "    e = np.exp(x - x", "    x -= x"
@@ -474,7 +474,7 @@ def test_an_argument_changed_in_place_is_told_as_it_is_here():
     assert "x was changed in place" in gradients.message
 
 
-def test_an_array_of_another_function_changed_in_place_is_seen():
+def test_an_array_that_another_function_returned_and_is_changed_in_place_is_detected():
     kept = np.ones(3)
     source = b"def f(g, x):\n    y = g()\n    y += x\n    x *= 2\n    return y\n"
     for restores, seen in ((True, 2), (False, 1)):
@@ -487,7 +487,7 @@ def test_an_array_of_another_function_changed_in_place_is_seen():
         assert (x.tolist(), kept.tolist()) == ([seen] * 3, [2, 2, 2])
 
 
-def test_an_array_that_comes_back_is_itself():
+def test_an_array_that_comes_back_is_the_same_object():
     source = """
         def f(g, x):
             y = x + 1
@@ -504,13 +504,13 @@ def test_an_array_that_comes_back_is_itself():
     assert [id(array) for array in back] == [id(w), id(x), id(w)]
 
 
-def test_too_much_from_many_calls_is_too_much(monkeypatch):
+def test_the_data_limit_counts_all_calls_together(monkeypatch):
     monkeypatch.setattr(process, "_MOST", 1 << 22)
     source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
     assert judged(source)[1].message == "it sent back too much"
 
 
-def test_a_file_that_never_loads_is_waited_for_once(monkeypatch):
+def test_a_file_that_never_loads_costs_one_time_limit(monkeypatch):
     starts, start = [], Submission._start
     monkeypatch.setattr(Submission, "_start", lambda self: starts.append(start(self)))
     first, second = judged("import time; time.sleep(99)", Limits(1, 250))
@@ -519,7 +519,7 @@ def test_a_file_that_never_loads_is_waited_for_once(monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_task_takes_no_more_than_twice_the_time_of_a_check():
+def test_a_task_takes_at_most_twice_the_time_limit_of_a_check():
     task = Task(scaled, 1, 3, 5, HINTS, ())
     task.checks = [*TASK.checks, *TASK.checks]
     source = "import time\ndef scaled(*_, **__):\n    time.sleep(99)\n"
@@ -545,7 +545,7 @@ def with_mistake(task, wrong):
 
 
 @pytest.mark.parametrize(("task", "wrong"), ANSWERS)
-def test_a_wrong_answer_is_told_as_it_is_here(task, wrong):
+def test_a_wrong_answer_gets_the_same_message_as_without_grading(task, wrong):
     there = judged(with_mistake(task, wrong), Limits(), task)
     here = list(task.verdicts(answered(task, wrong)))
     assert outcomes(there) == outcomes(here)
@@ -555,7 +555,7 @@ def test_a_wrong_answer_is_told_as_it_is_here(task, wrong):
 
 
 @pytest.mark.parametrize("name", ["tiled_forward", "tiled_backward"])
-def test_all_pairs_at_once_are_more_than_a_submission_may_have(name):
+def test_an_array_of_all_query_key_pairs_exceeds_the_memory_limit(name):
     task = homework.course()[name]
     (wrong,) = (w for t, w in all_wrong() if t is task and w.what == "all scores, cut into tiles")
     *others, last = judged(with_mistake(task, wrong), Limits(60), task)
@@ -564,7 +564,7 @@ def test_all_pairs_at_once_are_more_than_a_submission_may_have(name):
     assert "MemoryError" in last.message
 
 
-def test_values_arrive_as_they_were():
+def test_values_keep_their_type_and_content():
     values = [
         None, True, 3, -1.5, float("nan"), 1 + 2j, "ä\n", (), [1, (2, [])], {"a": {"b": ()}},
         np.float32(2.5), np.int8(-3), np.True_, np.zeros((0, 3)), np.zeros(()), np.arange(6).reshape(2, 3).T,
@@ -582,7 +582,7 @@ def test_values_arrive_as_they_were():
             assert repr(x) == repr(y)
 
 
-def test_functions_are_called_across_and_keep_their_errors():
+def test_functions_can_be_called_across_processes_and_keep_their_errors():
     source = b"""
 def outer(f, x, *, tap):
     try:
@@ -627,14 +627,14 @@ def message(text, body=bytes(8)):
         message(b'["list", "return", ["array", "<f8", [100000000000, 0], false], ["list"]]', b""),  # its sum over axis 1 would have 800 GB
     ],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(data):
+def test_malformed_messages_are_refused(data):
     received, asked = io.BytesIO(data), []
     with pytest.raises(ConnectionLost):
         Connection(lambda n: asked.append(n) or received.read(n), lambda data: None).call(0, (), {})
     assert max(asked) <= MOST
 
 
-def test_a_byte_of_2_is_no_bool():
+def test_booleans_are_normalised_to_0_and_1():
     received = io.BytesIO(
         message(b'["list", "return", ["array", "|b1", [2], false], ["list"]]', b"\2\0")
     )
@@ -673,7 +673,7 @@ for path in {!r}:
 
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.thorough
-def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkeypatch):
+def test_honest_students_get_full_marks_beside_attackers(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
     names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "stub", "none", "a\nb")
@@ -704,7 +704,7 @@ def test_an_honest_student_among_others_gets_full_marks(tmp_path, capsys, monkey
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_run_can_be_repeated_and_is_otherwise_new(tmp_path, capsys):
+def test_a_seed_repeats_a_run_and_other_runs_differ(tmp_path, capsys):
     (tmp_path / "anna_scaled.py").write_text(RIGHT.replace("factor * x", "2 * x"))
 
     def printed(*more):
@@ -716,7 +716,7 @@ def test_a_run_can_be_repeated_and_is_otherwise_new(tmp_path, capsys):
     assert printed() != first
 
 
-def test_whose_file_is_homework_of_what(tmp_path):
+def test_files_are_assigned_to_students_and_tasks(tmp_path):
     marked = "# minimha homework: scores · chapter 05\n"
     for name, text in {
         "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
@@ -749,7 +749,7 @@ def test_whose_file_is_homework_of_what(tmp_path):
 
 
 @pytest.mark.usefixtures("tasks")
-def test_strange_files_are_survived(tmp_path, capsys):
+def test_unusual_files_do_not_stop_grading(tmp_path, capsys):
     with (tmp_path / "big_scaled.py").open("wb") as file:
         file.truncate(100 << 20)
     (tmp_path / "binary_scaled.py").write_bytes(bytes(range(256)))
@@ -766,7 +766,7 @@ def test_strange_files_are_survived(tmp_path, capsys):
         submissions.source(tmp_path / "big_scaled.py")
 
 
-def test_folders_may_be_deep_and_their_names_long(tmp_path):
+def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
     (tmp_path / "anna_scores.py").touch()
     for student, name, depth in (("ben", "b", 1020), ("carl", "c" * 250, 18)):
         inside = os.open(tmp_path, os.O_RDONLY)
@@ -785,7 +785,7 @@ def test_folders_may_be_deep_and_their_names_long(tmp_path):
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_table_can_be_read_whatever_was_handed_in(tmp_path, capsys):
+def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
     for k in range(50):
         (tmp_path / f"{k}.py").touch()
     (tmp_path / "zoë_scaled.py").write_text(f"import minimha\n{RIGHT}")
@@ -814,12 +814,12 @@ def test_a_table_can_be_read_whatever_was_handed_in(tmp_path, capsys):
         (["--memory", "0"], "must be positive"),
     ],
 )
-def test_what_cannot_be_graded_is_said(tmp_path, arguments, says):
+def test_invalid_grading_arguments_raise_an_error_with_the_reason(tmp_path, arguments, says):
     with pytest.raises(ValueError, match=says):
         grading.run(options(tmp_path, *arguments))
 
 
-def test_a_task_or_a_chapter_is_chosen():
+def test_a_single_task_or_chapter_can_be_graded():
     assert "softmax" in [task.name for task in grading.chosen(["05"])]
     assert [task.name for task in grading.chosen(["softmax"])] == ["softmax"]
     assert len(grading.chosen(None)) == len(homework.course())

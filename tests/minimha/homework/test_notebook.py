@@ -48,7 +48,7 @@ def save(folder, body):
     file.write_text(f"def twice(x):\n    {body}\n")
 
 
-def test_what_a_notebook_accepts_is_done(notebook, student):
+def test_an_answer_accepted_in_a_notebook_counts_as_done(notebook, student):
     assert notebook(homework.check, twice) == "ok     twice: of ones\nok     twice: of any\n"
     assert "ok                twice\n" in student("progress")[1]
     assert "5 min  ok\n" in student("list")[1]
@@ -61,7 +61,7 @@ def test_what_a_notebook_accepts_is_done(notebook, student):
     assert student("progress")[1].endswith("You have finished the course.\n")
 
 
-def test_a_file_that_passed_is_done_for_a_notebook(notebook, student, folder):
+def test_an_answer_accepted_in_a_file_counts_as_done_in_a_notebook(notebook, student, folder):
     save(folder, "return x + x")
     student("check")
     done = f"you have already done this task, in {Path('../homework/twice.py')}\n"
@@ -76,7 +76,7 @@ def test_a_file_that_passed_is_done_for_a_notebook(notebook, student, folder):
 
 
 @pytest.mark.parametrize("first", range(3))
-def test_there_is_one_record_wherever_it_began(first, notebook, student, folder, monkeypatch):
+def test_there_is_one_record_wherever_it_was_created(first, notebook, student, folder, monkeypatch):
     def in_homework(command):
         with monkeypatch.context() as patch:
             patch.chdir(folder / "homework")
@@ -105,7 +105,7 @@ def test_an_unfinished_copy_leaves_a_task_done(notebook, student):
     assert "1 of 2 tasks\nnext      minimha homework start thrice\n" in student("check twice")[1]
 
 
-def test_a_notebook_that_is_wrong_leads_to_a_hint(notebook, student):
+def test_a_wrong_answer_in_a_notebook_points_to_a_hint(notebook, student):
     shown = notebook(homework.check, wrong)
     assert shown.startswith("ok     twice: of ones\nwrong  twice: of any\n")
     assert shown.endswith('\nfor a hint: mh.homework.hint("twice")\n')
@@ -134,7 +134,7 @@ def test_an_interrupted_check_leaves_the_record_as_it_was(notebook, student):
     assert "1 of 2 tasks" in student("progress")[1]
 
 
-def test_a_function_of_another_name_is_no_task(notebook):
+def test_a_function_with_an_unknown_name_is_refused(notebook):
     for function in (np.exp, lambda x: x):
         with pytest.raises(ValueError, match=r"no task is called '(exp|<lambda>)'"):
             notebook(homework.check, function)

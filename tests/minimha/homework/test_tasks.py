@@ -26,13 +26,13 @@ def test_the_solution_passes(task):
             assert verdict.outcome == PASSED, f"{verdict.check.name}\n{verdict.message}"
 
 
-def test_a_stub_is_to_do_and_not_wrong(task):
+def test_a_stub_counts_as_to_do_and_not_wrong(task):
     outcomes = {v.outcome for v in task.verdicts(function(task, task.code()))}
     assert TO_DO in outcomes
     assert FAILED not in outcomes
 
 
-def test_a_task_says_what_is_wanted(task):
+def test_every_task_describes_the_required_function(task):
     assert task.chapter in course.CHAPTERS
     assert task.difficulty in (1, 2, 3)
     assert len(set(task.hints)) == 3
@@ -59,14 +59,14 @@ def test_a_wrong_answer_is_refused_and_explained(task, wrong):
         assert not {"  try ", "  read "} & set(re.findall(r"^  \w+ ", first.message, re.M))
 
 
-def test_a_right_answer_that_fails_otherwise_is_not_called_a_mistake():
+def test_a_failure_unlike_every_usual_mistake_is_not_given_a_name():
     task = TASKS["broadcast_shape"]
     a_list = answered(task, Wrong("", "return tuple(shape)", "return shape", "", ""))
     first = next(v for v in task.verdicts(a_list) if v.outcome == FAILED)
     assert "looks like" not in first.message
 
 
-def test_two_mistakes_at_once_are_not_called_by_one():
+def test_two_mistakes_at_once_are_not_named_as_one_of_them():
     task = TASKS["matmul"]
     both = (
         task.code(solved=True).replace("a @ b\n", "2 * a @ b\n").replace("dy @ b.mT", "-dy @ b.mT")
@@ -80,7 +80,7 @@ def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
         Mistake("a", "b", "").made_in("a = a")
 
 
-def test_what_tap_put_in_place_of_an_intermediate_is_put_there_again():
+def test_replayed_calls_use_the_recorded_results_of_tap():
     solution = 'def f(x, tap):\n    y = tap("y", 2 * x)\n    return y + 1\n'
     ignored = Mistake('y = tap("y", 2 * x)', 'tap("y", 2 * x); y = 2 * x', "tap is ignored")
     names, calls = {}, []

@@ -47,7 +47,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("form", mh.projections.FORMS)
-def test_a_layer_in_every_form_goes_through_a_file_by_name(form, tmp_path):
+def test_a_layer_in_every_form_can_be_saved_and_loaded(form, tmp_path):
     one, other = (
         mh.MultiHeadAttention(M, H, num_kv_heads=1, form=form, rng=seed, bias=False)
         for seed in (1, 2)
@@ -75,7 +75,7 @@ BITS = {
 }
 
 
-def test_a_file_keeps_every_bit_however_the_numbers_lie_in_memory(tmp_path):
+def test_a_file_keeps_every_bit_for_any_memory_layout(tmp_path):
     x = np.arange(24.0).reshape(2, 3, 4)
     views = {"transposed": x.T, "strided": x[:, ::2, ::-1], "big-endian": x.astype(">f8")}
     interchange.write(BITS | views, tmp_path / "bits")
@@ -93,7 +93,7 @@ def safetensors(header, numbers=b""):
     return struct.pack("<Q", len(header)) + header + numbers
 
 
-def test_bfloat16_is_read_as_float32_exactly_and_metadata_are_ignored(tmp_path):
+def test_bfloat16_is_read_exactly_as_float32_and_metadata_is_ignored(tmp_path):
     patterns = np.arange(1 << 16, dtype="<u2")  # all numbers that there are
     header = {
         "__metadata__": {"format": "pt"},
@@ -115,7 +115,9 @@ def test_bfloat16_is_read_as_float32_exactly_and_metadata_are_ignored(tmp_path):
         ({"kdim": MK, "vdim": MV}, "per-head", "float16"),
     ],
 )
-def test_a_layer_goes_through_torch_s_layout_and_a_file(widths, form, bias, dtype, tmp_path, rng):
+def test_a_layer_survives_a_round_trip_through_torch_s_layout_and_a_file(
+    widths, form, bias, dtype, tmp_path, rng
+):
     mha = layer(rng, dtype, form=form, bias=bias, **widths)
     mha.parameters()[0].data.flat[:3] = [-0.0, np.nan, np.inf]
     theirs = interchange.to_torch(mha)
@@ -128,7 +130,7 @@ def test_a_layer_goes_through_torch_s_layout_and_a_file(widths, form, bias, dtyp
     same_bits(interchange.to_torch(back), theirs)
 
 
-def test_each_weight_has_its_place_in_torch_s_layout(rng):
+def test_each_weight_is_in_its_place_in_torch_s_layout(rng):
     theirs = torch_weights(rng, FUSED)
     ours = interchange.from_torch(theirs, H)
     rows = theirs["in_proj_weight"], theirs["in_proj_bias"]
@@ -143,7 +145,7 @@ def test_each_weight_has_its_place_in_torch_s_layout(rng):
         np.testing.assert_array_equal(w.data, theirs[f"{role}_proj_weight"].T)
 
 
-def test_the_double_form_is_multiplied_out_for_torch(rng):
+def test_the_double_form_is_multiplied_together_for_torch(rng):
     double = layer(rng, form="double")
     theirs = interchange.to_torch(double)
     product = np.concatenate([(double.first_q.data @ double.w_q.data).T,
@@ -152,7 +154,7 @@ def test_the_double_form_is_multiplied_out_for_torch(rng):
     np.testing.assert_array_equal(theirs["in_proj_weight"], product)
 
 
-def test_neither_side_holds_the_memory_of_the_other(rng):
+def test_weights_are_copied_in_both_directions(rng):
     theirs = torch_weights(rng, SEPARATE)
     before = {name: x.copy() for name, x in theirs.items()}
     ours = interchange.from_torch(theirs, H)
@@ -180,7 +182,7 @@ def test_a_layer_is_found_under_its_prefix(prefix, rng):
         interchange.from_torch(model, H, prefix="layers.2")
 
 
-def test_the_page_about_it_runs(tmp_path, monkeypatch):
+def test_the_code_of_the_page_about_weights_runs(tmp_path, monkeypatch):
     page = Path(__file__).parents[3] / "docs" / "interchange.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -199,7 +201,7 @@ def reasons(call, *arguments, **settings):
     return str(failure.value).partition(": ")[2].split("; ")
 
 
-def test_all_that_does_not_fit_a_module_is_named_and_nothing_changes():
+def test_every_mismatch_with_a_module_is_named_and_nothing_changes():
     module = mh.GPT(7, context=6, d_model=4, num_heads=2, num_layers=1)
     before = interchange.state(module)
     weights = {name: x + 1 for name, x in before.items()}
@@ -232,7 +234,7 @@ STRANGE = {
 }
 
 
-def test_all_that_a_file_cannot_hold_is_named_and_the_old_file_stays(tmp_path):
+def test_everything_a_file_cannot_store_is_named_and_the_old_file_stays(tmp_path):
     path = tmp_path / "weights"
     interchange.write({"x": np.ones(3)}, path)
     arrays = {name: x for name, (x, _) in STRANGE.items()} | {"fine": np.ones(1)}
@@ -241,7 +243,7 @@ def test_all_that_a_file_cannot_hold_is_named_and_the_old_file_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_entries_that_numpy_lacks_are_named_at_once(tmp_path):
+def test_all_entries_of_dtypes_unknown_to_numpy_are_named_together(tmp_path):
     header = {
         "a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]},
         "b": {"dtype": "F8_E5M2", "shape": [1], "data_offsets": [1, 2]},
@@ -292,7 +294,7 @@ def test_pickles_are_refused_unread(kind, tmp_path):
     assert made.exists()  # the bomb was live
 
 
-def test_places_without_a_file_are_refused(tmp_path):
+def test_paths_without_a_file_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         interchange.read(tmp_path / "absent")
     with pytest.raises((IsADirectoryError, PermissionError)):
@@ -302,7 +304,7 @@ def test_places_without_a_file_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("shapes", [FUSED, SEPARATE])
-def test_all_that_is_wrong_with_torch_s_weights_is_named(shapes, rng):
+def test_every_fault_in_torch_s_weights_is_named(shapes, rng):
     first, *_ = shapes
     theirs = torch_weights(rng, shapes)
     theirs[first] = theirs[first].T[:2]
@@ -322,7 +324,7 @@ def test_all_that_is_wrong_with_torch_s_weights_is_named(shapes, rng):
 
 
 @pytest.mark.parametrize("shapes", [FUSED, SEPARATE])
-def test_the_one_entry_that_differs_from_out_proj_is_the_one_named(shapes, rng):
+def test_an_entry_that_disagrees_with_out_proj_is_named(shapes, rng):
     theirs = torch_weights(rng, shapes)
     for name, shape in shapes.items():
         if name != "out_proj.weight":
@@ -352,11 +354,11 @@ LACKING = [
 
 
 @pytest.mark.parametrize(("settings", "reason"), LACKING)
-def test_what_torch_s_layer_lacks_is_refused_with_the_reason(settings, reason, rng):
+def test_options_unknown_to_torch_s_layer_are_refused_with_the_reason(settings, reason, rng):
     assert reasons(interchange.to_torch, layer(rng, **settings)) == [reason]
 
 
-def test_all_that_torch_s_layer_lacks_is_named_at_once(rng):
+def test_all_options_unknown_to_torch_s_layer_are_named_together(rng):
     settings = {name: value for setting, _ in LACKING for name, value in setting.items()}
     mha = layer(rng, **settings)
     mha.b_k = None
@@ -384,6 +386,6 @@ def test_all_that_torch_s_layer_lacks_is_named_at_once(rng):
         (lambda: interchange.to_torch(None), TypeError, "must be a MultiHeadAttention, not a NoneType"),
     ],
 )  # fmt: skip
-def test_what_is_no_layer_and_no_dictionary_is_refused(call, error, message):
+def test_anything_but_a_layer_or_a_dictionary_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -69,7 +69,7 @@ def masked(kind, rng, t, s, num_heads, dtype):
     ("widths", "num_heads", "bias"),
     [(None, H, True), (None, 1, False), ("one", M, False), ("two", H, True), ("three", 2, False)],
 )
-def test_outputs_and_gradients_are_those_of_torch(widths, num_heads, bias, mask, dtype, rng):
+def test_outputs_and_gradients_agree_with_torch(widths, num_heads, bias, mask, dtype, rng):
     kdim, vdim = WIDTHS[widths or "one"]
     theirs = layer(rng, num_heads, dtype, bias=bias, kdim=kdim, vdim=vdim)
     ours = interchange.from_torch(theirs.state_dict(), num_heads)
@@ -104,14 +104,14 @@ def test_outputs_and_gradients_are_those_of_torch(widths, num_heads, bias, mask,
 
 
 @pytest.mark.parametrize("form", mh.projections.FORMS)
-def test_every_form_computes_what_torch_does(form, rng):
+def test_every_form_agrees_with_torch(form, rng):
     theirs = layer(rng)
     ours = interchange.from_torch(theirs.state_dict(), H, form=form)
     x = rng.standard_normal((B, T, M))
     close(ours(x).data, theirs(*[torch.tensor(x)] * 3)[0], "float64")
 
 
-def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
+def test_a_fully_masked_query_gives_nan_in_torch_and_the_bias_here(rng):
     theirs = layer(rng)
     ours = interchange.from_torch(theirs.state_dict(), H)
     x, hidden = rng.standard_normal((B, T, M)), np.zeros((T, T), dtype=bool)
@@ -125,7 +125,7 @@ def test_a_query_that_sees_nothing_is_nan_to_torch_and_the_bias_here(rng):
     close(out.data[:, others], expected[:, others], "float64")
 
 
-def test_what_safetensors_writes_for_torch_is_read(tmp_path, rng):
+def test_files_that_safetensors_writes_for_torch_can_be_read(tmp_path, rng):
     from safetensors.torch import load_file, save_file
 
     theirs = layer(rng).state_dict() | {"small": torch.tensor([1.5, -0.1], dtype=torch.bfloat16)}
@@ -146,7 +146,7 @@ def test_bfloat16_of_torch_becomes_float32_exactly(rng):
     np.testing.assert_array_equal(ours.w_o.data.T, theirs.out_proj.weight.detach().float())
 
 
-def test_a_layer_within_a_larger_module_of_torch(rng):
+def test_a_layer_inside_a_larger_torch_module_is_found(rng):
     encoder = torch.nn.TransformerEncoderLayer(M, H, 20, batch_first=True, dtype=torch.float64)
     ours = interchange.from_torch(encoder.state_dict(), H, prefix="self_attn")
     x = rng.standard_normal((B, T, M))
@@ -155,7 +155,7 @@ def test_a_layer_within_a_larger_module_of_torch(rng):
         interchange.from_torch(encoder.self_attn, H)
 
 
-def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(rng):
+def test_torch_s_learned_key_and_value_are_refused_with_all_other_faults(rng):
     weights = layer(rng, add_bias_kv=True).state_dict()
     del weights["out_proj.bias"]
     weights["in_proj_weight"] = weights["in_proj_weight"].to(torch.float8_e4m3fn)
@@ -173,7 +173,7 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_else_that_is_wrong(r
         assert part in str(failure.value)
 
 
-def test_a_layer_on_torch_s_arrays_gives_and_takes_its_weights():
+def test_a_layer_on_torch_tensors_exports_and_imports_its_weights():
     mha = mh.MultiHeadAttention(M, H, form="per-head", rng=1)
     before, theirs = interchange.state(mha), interchange.to_torch(mha)
     mha.to("torch")

@@ -51,7 +51,7 @@ def as_the_reference(name, *inputs, **settings):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_answer_without_the_reference(name, asked, rng):
+def test_kernels_compute_without_the_reference(name, asked, rng):
     pytest.importorskip("numba")
     computed(name, *(normal(rng, 2, 2, 5, 3) for _ in "qkv"), mask=mh.masks.causal())
     computed(name, *(normal(rng, 2, 2, 5, 3).astype("float16") for _ in "qkv"))
@@ -60,7 +60,7 @@ def test_kernels_answer_without_the_reference(name, asked, rng):
 
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_is_not_finite_is_left_to_the_reference(name, number, asked, rng):
+def test_infinite_and_nan_inputs_fall_back_to_the_reference(name, number, asked, rng):
     for place, dtype in itertools.product(range(4), ("float32", "float64")):
         *inputs, dout = arrays = [normal(rng, 1, 2, 6, 3, dtype=dtype) for _ in "qkvo"]
         arrays[place][0, 1, 2] = number
@@ -73,7 +73,7 @@ def test_what_is_not_finite_is_left_to_the_reference(name, number, asked, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_nan_reaches_who_sees_nothing_else(name, sign, rng):
+def test_a_query_that_sees_only_a_nan_key_gets_nan(name, sign, rng):
     """A NaN with a sign is less than −∞ in the order of bits; the other keys are at −∞."""
     pytest.importorskip("numba")
     for dtype in ("float32", "float64"):
@@ -89,7 +89,7 @@ def test_nan_reaches_who_sees_nothing_else(name, sign, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_hidden_nan_is_met_by_whichever_thread(name, rng, monkeypatch):
+def test_hidden_nan_stays_hidden_in_every_thread(name, rng, monkeypatch):
     monkeypatch.setattr(layout, "_THREADS_PAY", 1)
     monkeypatch.setattr(layout, "_PIECE", 1)
     q, k, v, dout = (normal(rng, 1, 4, 9, 3) for _ in "qkvo")
@@ -105,7 +105,7 @@ def test_hidden_nan_is_met_by_whichever_thread(name, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tiled", "microkernel"])
-def test_a_cotangent_of_who_sees_nothing_does_not_reach_the_sink(name, rng):
+def test_a_nan_cotangent_of_a_fully_masked_query_does_not_reach_the_sink(name, rng):
     t = 2 * tiled.BACKWARD[0]
     q, k, v, dout = (normal(rng, 1, 2, t, 3) for _ in "qkvo")
     sink, visible = normal(rng, 2), np.ones((t, t), bool)
@@ -129,7 +129,7 @@ def test_a_cotangent_of_who_sees_nothing_does_not_reach_the_sink(name, rng):
         lambda q, k, v: (q[:, :, :0], k, v),
     ],
 )
-def test_what_kernels_do_not_know_is_left_to_the_reference(change, name, asked, rng):
+def test_unsupported_arguments_fall_back_to_the_reference(change, name, asked, rng):
     inputs = change(*(normal(rng, 1, 2, 6, 3, dtype="float64") for _ in "qkv"))
     if any(np.iscomplexobj(x) for x in inputs):  # which has no gradients
         outs = (IMPLEMENTATIONS[n](*inputs, return_weights=False) for n in (name, "reference"))
@@ -140,7 +140,7 @@ def test_what_kernels_do_not_know_is_left_to_the_reference(change, name, asked, 
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_arrays_of_another_library_are_left_to_the_reference(name, asked, place, rng):
+def test_arrays_of_another_library_fall_back_to_the_reference(name, asked, place, rng):
     q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
     out = IMPLEMENTATIONS[name](*map(place, (q, k, v)), return_weights=False)
     assert abs(mh.backend.to_numpy(out) - attention(q, k, v)[0]).max() < 1e-6
@@ -148,7 +148,7 @@ def test_arrays_of_another_library_are_left_to_the_reference(name, asked, place,
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_no_operation_takes_shapes_and_dtypes_that_do_not_fit(name, rng):
+def test_every_operation_refuses_mismatched_shapes_and_dtypes(name, rng):
     """Kernels would read what lies behind an array."""
     q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
     for inputs, settings, error in [
@@ -173,7 +173,7 @@ def test_no_operation_takes_shapes_and_dtypes_that_do_not_fit(name, rng):
         pull(normal(rng, 1, 2, 4, 3))
 
 
-def test_auto_takes_what_pays(rng):
+def test_auto_chooses_by_sizes_and_options(rng):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     if why := ways.unavailable():
         assert why in repr(mh.explain_dispatch(*large))
@@ -192,7 +192,7 @@ def test_auto_takes_what_pays(rng):
 
 
 @pytest.mark.parametrize("implementation", ["auto", *IMPLEMENTATIONS])
-def test_what_is_explained_is_what_computes(implementation, rng, monkeypatch):
+def test_explain_dispatch_names_the_implementation_that_runs(implementation, rng, monkeypatch):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     computed_by = []
     for name, operation in IMPLEMENTATIONS.items():
@@ -218,7 +218,7 @@ def test_what_is_explained_is_what_computes(implementation, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [{"sink": np.ones(2, "f4")}, {"softcap": 2.0}, {"dropout": 0.3}])
-def test_what_the_one_pass_does_not_know_is_said(more, rng):
+def test_explain_dispatch_says_what_fused_does_not_support(more, rng):
     pytest.importorskip("numba")
     large = [normal(rng, *LARGE) for _ in "qkv"]
     explained = mh.explain_dispatch(*large, **more, implementation="fused")
@@ -227,7 +227,7 @@ def test_what_the_one_pass_does_not_know_is_said(more, rng):
     assert mh.explain_dispatch(*large, implementation="fused").implementation == "fused"
 
 
-def test_what_surrounds_a_call_is_overruled_by_it(rng):
+def test_an_implementation_argument_overrides_the_context(rng):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     with mh.implementation("loop"):
         assert mh.explain_dispatch(*large).implementation == "loop"
@@ -244,7 +244,7 @@ def process(code, **environment):
     return done.stdout.split()
 
 
-def test_few_numbers_load_no_compiler():
+def test_small_inputs_do_not_load_the_compiler():
     code = (
         "y = [mh.Tensor(x[..., :8, :8], requires_grad=True) for _ in 'qkv']\n"
         "mh.scaled_dot_product_attention(*y, mh.masks.causal()).sum().backward()\n"
@@ -261,7 +261,7 @@ def test_the_environment_names_an_implementation():
     assert process(wrong, MINIMHA_IMPLEMENTATION="quick") == ["True"]
 
 
-def test_without_a_compiler_the_reference_answers():
+def test_without_a_compiler_the_reference_computes():
     code = (
         "print(mh.explain_dispatch(x, x, x, implementation='tiled'))\n"
         "y = [mh.scaled_dot_product_attention(x, x, x, implementation=n)"

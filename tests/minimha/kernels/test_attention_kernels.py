@@ -121,7 +121,7 @@ FEW = settings(report_multiple_bugs=False, suppress_health_check=list(HealthChec
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_beyond_the_borders_of_tiles(name, dtype):
+def test_kernels_agree_with_the_formula_for_sizes_beyond_a_tile(name, dtype):
     @FEW
     @given(kernel_cases(name, dtype))
     def check(case):
@@ -132,7 +132,7 @@ def test_beyond_the_borders_of_tiles(name, dtype):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_in_small_tiles_for_several_threads_and_slabs(name, dtype):
+def test_kernels_agree_with_the_formula_in_small_tiles_and_several_threads(name, dtype):
     """The same answer for each number of threads, to the bit where that is the same."""
 
     @FEW
@@ -156,7 +156,7 @@ def large(rng, t=200, s=300, *, dtype="float32", heads=(2, 2), d=5, **more):
 
 @pytest.mark.parametrize("kind", MORE_MASKS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_mask(name, kind, rng):
+def test_kernels_agree_with_the_formula_for_every_mask(name, kind, rng):
     case = large(rng, mask=MORE_MASKS[kind](rng, (2,), (2, 2, 200, 300))[0])
     with small_tiles(), threads.limit(3):
         same(name, case)
@@ -204,7 +204,7 @@ def test_queries_that_see_nothing_get_zeros(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e15])
-def test_large_scores_are_finite_and_right(name, size, rng):
+def test_large_scores_give_finite_and_correct_results(name, size, rng):
     for dtype in ("float64", "float32"):
         case = large(rng, dtype=dtype, d=1, mask=masks.causal(align="bottom-right"))
         q, k = (np.sign(x) * np.asarray(size, dtype) for x in (case.query, case.key))
@@ -215,7 +215,7 @@ def test_large_scores_are_finite_and_right(name, size, rng):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
-def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
+def test_uninitialised_memory_is_never_read(name, rng):
     """With NaN in what malloc hands out; the answer is the same to the bit."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if not mallopt:
@@ -240,7 +240,7 @@ def test_memory_that_nobody_wrote_to_is_not_read(name, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_its_gradients_are_those_of_its_own_forward(name, rng):
+def test_gradients_agree_with_differences_of_the_forward_pass(name, rng):
     """By differences of real numbers, through the kernel, beyond a tile."""
     t, s = 30, 131
     mask = masks.causal(align="bottom-right")
@@ -259,7 +259,7 @@ def test_its_gradients_are_those_of_its_own_forward(name, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_layout_of_memory_is_refused(name, rng):
+def test_every_memory_layout_is_accepted(name, rng):
     case = large(rng, 9, 11, dtype="float64", d=4)
     plain = computed(name, case)
     buffer = np.empty(case.key.nbytes + 1, "uint8")
@@ -278,7 +278,7 @@ def test_no_layout_of_memory_is_refused(name, rng):
 
 
 @pytest.mark.parametrize("name", TILED)
-def test_no_layout_nor_option_is_compiled_anew(name, rng):
+def test_layouts_and_options_need_no_new_compilation(name, rng):
     """One variant a type and a way, forward and backward: each takes seconds."""
     from minimha.kernels.cpu import attention_tiles as compiled
 
@@ -299,7 +299,7 @@ def test_no_layout_nor_option_is_compiled_anew(name, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_half_precision_is_computed_in_single(name, rng):
+def test_half_precision_is_computed_in_single_precision(name, rng):
     case = large(rng, dtype="float16", mask=masks.causal(offset=100))
     out, *gradients = computed(name, case)
     assert {x.dtype for x in (out, *gradients[:3])} == {np.dtype("float16")}

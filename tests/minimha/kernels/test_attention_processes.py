@@ -57,7 +57,7 @@ def process(code, *arguments, timeout=500, **environment):
 
 
 @pytest.mark.thorough
-def test_nothing_is_read_or_written_behind_an_array():
+def test_no_kernel_reads_or_writes_past_the_end_of_an_array():
     """Products in the registers take arrays as plain memory: there the compiler checks the rest."""
     code = CASES + PRODUCTS
     code += (
@@ -84,7 +84,7 @@ llvm.get_host_cpu_features = features
     ("cpu", "expected"),
     [("avx2 fma", ["32", "6", "True"]), ("neon", ["16", "12", "True"]), ("", ["16", "6", "False"])],
 )
-def test_blocks_of_other_cpus_tell_the_same(cpu, expected, tmp_path):
+def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
     """LLVM makes of their vectors what this one has: the blocks are theirs, the instructions not."""
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
@@ -119,7 +119,7 @@ for name in ("tiled", "microkernel", "fused"):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other ways elsewhere")
-def test_no_array_of_all_pairs_is_made():
+def test_no_array_of_all_query_key_pairs_is_allocated():
     """Beside the arrays of inputs, results and gradients, of T · D entries, a sixteenth of the scores
     of a head is much."""
     tiled, microkernel, fused = map(float, process(MEMORY, MINIMHA_NUM_THREADS="2"))

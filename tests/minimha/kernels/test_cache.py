@@ -56,7 +56,7 @@ def compiled(toy):
     return sum(sum(kernel.stats.cache_misses.values()) for kernel in (toy.doubled, toy.last))
 
 
-def test_a_kernel_and_those_it_calls_are_compiled_once_for_each_type(toy, caplog):
+def test_a_kernel_and_the_kernels_it_calls_are_compiled_once_for_each_type(toy, caplog):
     assert (toy.last((2, 3)), compiled(toy)) == (6, 2)
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
     assert (load(toy).last((2.0, 3.5)), compiled(toy)) == (7.0, 2)
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_replaced(toy, damage):
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
 
 
-def test_where_nothing_can_be_kept_kernels_work_and_one_line_says_so(toy, monkeypatch, caplog):
+def test_without_a_writable_cache_kernels_work_and_one_line_says_so(toy, monkeypatch, caplog):
     monkeypatch.setenv("MINIMHA_CACHE_DIR", "/dev/null/here")
     assert toy.last((2, 3)) == 6
     (line,) = caplog.messages
@@ -92,7 +92,7 @@ def test_a_full_disk_is_reported(toy, monkeypatch, caplog):
     assert "(No space left on device)" in caplog.text
 
 
-def test_folders_without_new_files_for_a_month_go_and_nothing_else(toy):
+def test_only_cache_folders_unused_for_a_month_are_removed(toy):
     caches, old = cache.folder().parent, time.time() - 31 * 24 * 3600
     for name in ("kernels-0123456789abcdef", "kernels-fedcba9876543210", "others"):
         (caches / name).mkdir(parents=True)
@@ -103,14 +103,14 @@ def test_folders_without_new_files_for_a_month_go_and_nothing_else(toy):
     assert {path.name for path in caches.iterdir()} == kept
 
 
-def test_a_kernel_that_our_sources_do_not_determine_is_not_kept(toy):
+def test_functions_outside_the_package_are_not_cached(toy):
     assert (toy.adder(1)(2), toy.adder(3)(2)) == (3, 5)
     toy.__dict__["__name__"] = "homework"
     assert load(toy).doubled(2) == 4
     assert not cache.folder().exists()
 
 
-def test_each_state_of_sources_and_settings_has_a_folder_of_its_own(tmp_path, monkeypatch):
+def test_each_version_of_sources_and_settings_has_its_own_folder(tmp_path, monkeypatch):
     source = tmp_path / "cpu" / "jit.py"
     source.parent.mkdir()
     source.write_text("x = 1")
@@ -125,7 +125,7 @@ def test_each_state_of_sources_and_settings_has_a_folder_of_its_own(tmp_path, mo
     assert cache._fingerprint() == states[-1]
 
 
-def test_where_kernels_are_kept(monkeypatch, tmp_path):
+def test_the_environment_determines_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("MINIMHA_CACHE_DIR", raising=False)
     for name in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "users"))
@@ -154,7 +154,7 @@ print(exp32(float32(0)), sum(exp32.stats.cache_misses.values()))
 
 
 @pytest.mark.thorough
-def test_the_next_process_finds_a_kernel_on_this_cpu_and_no_other_does(tmp_path):
+def test_a_cached_kernel_is_reused_on_the_same_cpu_only(tmp_path):
     folder = {"MINIMHA_CACHE_DIR": str(tmp_path)}
     assert process(CODE, **folder) == "1.0 1\n"
     assert process(CODE, **folder) == "1.0 0\n"
@@ -163,7 +163,7 @@ def test_the_next_process_finds_a_kernel_on_this_cpu_and_no_other_does(tmp_path)
 
 
 @pytest.mark.thorough
-def test_a_numba_that_keeps_kernels_in_another_way_still_compiles(tmp_path):
+def test_a_numba_with_another_cache_interface_still_compiles(tmp_path):
     another = "import numba.core.caching as c; del c.IndexDataCacheFile"
     assert process(another + CODE, MINIMHA_CACHE_DIR=str(tmp_path)) == "1.0 1\n"
     assert not list(tmp_path.iterdir())
@@ -184,7 +184,7 @@ def test_a_missing_package_is_named(why, monkeypatch, name):
     assert why("scipy", "threadpoolctl").startswith(f"{name} cannot be imported: ")
 
 
-def test_a_numba_that_is_too_old_or_switched_off_is_named(why, monkeypatch):
+def test_a_numba_that_is_too_old_or_disabled_is_named(why, monkeypatch):
     monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 59)))
     assert why().endswith(", but kernels need 0.60 or later")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")

@@ -27,7 +27,7 @@ def matrix(rng, rows, columns, layout, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_are_those_of_numpy(dtype):
+def test_products_agree_with_numpy(dtype):
     layouts = st.sampled_from(["contiguous", "transposed", "strided"])
 
     @hypothesis.settings(max_examples=4 * hypothesis.settings().max_examples)
@@ -50,7 +50,7 @@ def test_products_are_those_of_numpy(dtype):
     check()
 
 
-def test_rounding_grows_slowly_with_the_depth(rng):
+def test_rounding_errors_grow_slowly_with_the_depth(rng):
     """Blocks of the depth are summed separately: a single running sum is ten times as inexact."""
     x = np.abs(rng.standard_normal((24, 60_000))).astype("float32")
     ones = np.ones((60_000, 1), "float32")
@@ -58,7 +58,7 @@ def test_rounding_grows_slowly_with_the_depth(rng):
     assert np.max(np.abs(linear.product(x, ones)[:, 0] / exact - 1)) < 2e-6
 
 
-def test_the_wanted_gradients_are_computed_and_no_others(rng):
+def test_only_the_required_gradients_are_computed(rng):
     x, w, b = rng.standard_normal((3, 9, 5)), rng.standard_normal((5, 4)), rng.standard_normal(4)
     dy = rng.standard_normal((3, 9, 4))
     every = linear.linear(x, w, b, wanted=(True,) * 3)[1](dy)

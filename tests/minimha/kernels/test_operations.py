@@ -160,7 +160,7 @@ def answered(monkeypatch):
 
 @pytest.mark.parametrize("dtype", BAR)
 @pytest.mark.parametrize("name", DRAWS)
-def test_kernels_give_what_their_references_give(name, dtype, answered):
+def test_kernels_agree_with_their_references(name, dtype, answered):
     @hypothesis.given(st.data())
     def check(data):
         inputs, settings = DRAWS[name](data.draw, dtype)
@@ -174,7 +174,7 @@ def test_kernels_give_what_their_references_give(name, dtype, answered):
 
 @pytest.mark.parametrize("dtype", BAR)
 @pytest.mark.parametrize("name", DRAWS)
-def test_nan_and_infinity_go_where_the_reference_lets_them_go(name, dtype):
+def test_nan_and_infinity_spread_as_in_the_reference(name, dtype):
     odd = st.sampled_from([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0])
 
     @hypothesis.given(st.data())
@@ -197,7 +197,7 @@ def test_nan_and_infinity_go_where_the_reference_lets_them_go(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", BAR)
-def test_large_logits_are_as_exact(dtype, rng):
+def test_large_logits_are_equally_accurate(dtype, rng):
     x = (rng.standard_normal((4, 33)) * 1e4).astype(dtype)
     agree(both(functional.softmax, (x,), {}), BAR[dtype])
     agree(both(functional.softmax, (np.full((2, 5), -np.inf, dtype),), {}), BAR[dtype])
@@ -215,7 +215,7 @@ def test_empty_arrays_stay_empty(shape, name):
         assert y.shape == pull(y)[0].shape == shape
 
 
-def test_strided_and_read_only_arrays_give_the_same(rng):
+def test_strided_and_read_only_arrays_give_the_same_results(rng):
     wide = rng.standard_normal((6, 5, 8)).astype("float32")
     row = rng.standard_normal(8).astype("float32")[::2]
     read_only = wide[:3, :, :4].copy()
@@ -230,7 +230,7 @@ def test_strided_and_read_only_arrays_give_the_same(rng):
         np.testing.assert_array_equal(x, before)
 
 
-def test_rounding_does_not_grow_with_the_rows(rng):
+def test_rounding_errors_do_not_grow_with_the_number_of_rows(rng):
     x, dy = rng.standard_normal((2, 20_000, 3)).astype("float32")
     ones = np.ones(3, "float32")
     with mh.implementation("fused"):
@@ -242,7 +242,7 @@ def test_rounding_does_not_grow_with_the_rows(rng):
     np.testing.assert_allclose(dweight, exact, rtol=2e-6, atol=2e-6 * np.abs(total).max())
 
 
-def test_threads_share_large_arrays_and_change_no_bit(rng):
+def test_results_are_bitwise_identical_for_any_number_of_threads(rng):
     x, dy = rng.standard_normal((2, 4096, 128)).astype("float32")
     row, w = rng.standard_normal(128).astype("float32"), x[:128] / 10
     for name, others in {
@@ -282,7 +282,7 @@ def test_small_arrays_and_arguments_without_a_kernel_go_to_the_reference(answere
 
 
 @pytest.mark.parametrize("dtype", BAR)
-def test_adamw_moves_as_its_formulas_say(dtype, rng):
+def test_adamw_follows_its_formulas(dtype, rng):
     start, moved = rng.standard_normal((3, 50)).astype(dtype), []
     for implementation in ("reference", "fused"):
         p = mh.Tensor(start.copy(), requires_grad=True)
@@ -298,9 +298,9 @@ def test_adamw_moves_as_its_formulas_say(dtype, rng):
 
 
 @pytest.mark.thorough
-def test_no_kernel_reaches_beyond_its_arrays(tmp_path):
+def test_no_kernel_reads_or_writes_outside_its_arrays(tmp_path):
     settings = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "MINIMHA_CACHE_DIR": str(tmp_path)}
-    same = f"{__file__}::{test_kernels_give_what_their_references_give.__name__}"
+    same = f"{__file__}::{test_kernels_agree_with_their_references.__name__}"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", same],
         env=settings, capture_output=True, text=True, check=False,

@@ -57,7 +57,7 @@ def met(parties):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 7])
-def test_each_number_of_a_range_comes_once(number):
+def test_each_index_of_a_range_is_computed_once(number):
     for count in (0, 1, 2, 100, 2**12):
         for chunks in {1, 2, 3, 7, count + 1}:
             x = np.zeros(count, np.int64)
@@ -66,7 +66,7 @@ def test_each_number_of_a_range_comes_once(number):
             assert (x == 1).all()
 
 
-def test_chunks_are_computed_at_the_same_time_by_helpers_awake_and_asleep():
+def test_chunks_are_computed_in_parallel_by_helpers_awake_or_asleep():
     for number in (2, 3, 4, 2, 3):
         assert met(number)
     while parallel._pool.board[parallel.AWAKE]:  # they go to sleep when nothing is left to do
@@ -74,7 +74,7 @@ def test_chunks_are_computed_at_the_same_time_by_helpers_awake_and_asleep():
     assert met(3)
 
 
-def test_what_several_callers_share_is_done_once():
+def test_several_callers_at_once_compute_each_index_once():
     wrong = []
 
     def call():
@@ -95,7 +95,7 @@ def test_what_several_callers_share_is_done_once():
 
 @pytest.mark.parametrize("bad", [0, 57, 99])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_chunk_that_fails_is_an_error_and_the_others_are_done(bad, number):
+def test_a_failing_chunk_raises_an_error_after_the_others_finish(bad, number):
     x = np.zeros(100)
     with threads.limit(number), pytest.raises((MemoryError, IndexError)):
         fill(parallel.whole(100, 100), x, bad)
@@ -110,7 +110,7 @@ def test_a_chunk_that_fails_is_an_error_and_the_others_are_done(bad, number):
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_helpers_of_its_own():
+def test_a_forked_process_starts_its_own_helpers():
     assert met(3)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(pool.map(met, [3] * 4))
@@ -133,7 +133,7 @@ threading.Thread(target=lambda: [work() for _ in range(10**9)], daemon=True).sta
 
 
 @pytest.mark.thorough
-def test_threads_start_when_needed_and_end_quietly_with_the_interpreter():
+def test_threads_start_when_needed_and_end_with_the_interpreter():
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         capture_output=True, check=False, text=True, env={**os.environ, "MINIMHA_NUM_THREADS": "4"},

@@ -24,7 +24,7 @@ def with_one(number, dtype, *others):
 
 
 @both_types
-def test_a_number_that_is_not_finite_is_found_in_any_place(dtype, rng):
+def test_nan_and_infinity_are_found_at_any_position(dtype, rng):
     assert all(steps.is_finite(rng.standard_normal(n).astype(dtype)) for n in (0, *LENGTHS))
     ends = np.finfo(dtype)
     assert steps.is_finite(np.asarray([ends.max, ends.min, ends.smallest_subnormal, -0.0], dtype))
@@ -33,7 +33,7 @@ def test_a_number_that_is_not_finite_is_found_in_any_place(dtype, rng):
 
 
 @both_types
-def test_the_largest_entry_of_any_sign(dtype):
+def test_the_maximum_is_found_for_entries_of_any_sign(dtype):
     rows = [[-math.inf] * 9, [-0.0, -1]]
     for largest in (math.inf, 3, -1e-30):
         rows += with_one(largest, dtype, -1, -math.inf, -2)
@@ -53,7 +53,7 @@ def test_nan_survives_the_maximum_and_the_exponential(dtype, sign, others):
 
 
 @both_types
-def test_the_exponentials_of_a_row_and_their_sum(dtype, rng):
+def test_the_exponentials_of_a_row_and_their_sum_are_accurate(dtype, rng):
     eps = np.finfo(dtype).eps
     for length in LENGTHS:
         row = (30 * rng.standard_normal(length)).astype(dtype)
@@ -70,7 +70,7 @@ def test_the_exponentials_of_a_row_and_their_sum(dtype, rng):
     assert steps.exp_minus(row, row.dtype.type(math.inf)) == 0  # lse of a query without keys
 
 
-def test_e_to_a_power():
+def test_exp_is_accurate():
     exp, kind = exponential.exp32, np.float32
     x = np.linspace(-87.6, 88, 4_001, dtype=kind)
     y = np.asarray([exp(v) for v in x], float)

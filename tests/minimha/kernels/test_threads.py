@@ -52,7 +52,7 @@ def test_only_cpus_available_to_this_process_count(monkeypatch, quota, cpus):
     assert threads.number() == cpus
 
 
-def test_a_limit_holds_inside_its_block_and_in_its_own_thread():
+def test_a_limit_applies_to_its_block_and_thread_only():
     default, others = threads.number(), []
     with threads.limit(default + 2):
         with threads.limit(1):
@@ -80,7 +80,7 @@ def numbers():
         blas._set_threads(library, n)
 
 
-def test_blas_has_one_thread_inside_and_its_own_number_afterwards(numbers):
+def test_blas_uses_one_thread_inside_and_its_previous_number_afterwards(numbers):
     with contextlib.suppress(KeyError), blas.single_threaded():
         with blas.single_threaded():
             assert numbers() == {1}
@@ -89,7 +89,7 @@ def test_blas_has_one_thread_inside_and_its_own_number_afterwards(numbers):
     assert numbers() == {3}
 
 
-def test_the_last_thread_to_leave_restores_blas_though_another_came_first(numbers):
+def test_the_last_thread_to_leave_restores_blas(numbers):
     first, second = blas.single_threaded(), blas.single_threaded()
     thread = threading.Thread(target=first.__enter__)
     thread.start()

@@ -34,7 +34,7 @@ def same(one, other):
 # What is read
 
 
-def test_true_attends_or_hides_as_each_argument_says(rng):
+def test_true_attends_or_hides_as_each_library_defines_it(rng):
     c, x, valid = conventions, one_visible(rng, T, S), one_visible(rng, B, S)
     query, causal = one_visible(rng, B, T), np.tri(T, S, dtype=bool)
     together = {"attention_mask": x, "value_mask": valid, "query_mask": query}
@@ -72,7 +72,7 @@ def test_one_sequence_needs_no_batch(rng):
     np.testing.assert_array_equal(seen(mask, five.shape), five)
 
 
-def test_floats_are_a_bias_and_a_mask_where_they_hide(rng):
+def test_float_masks_become_a_bias_and_a_mask_of_hidden_pairs(rng):
     visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((B, 1, T, S)).astype("f")
     for hidden, read in [
         (INFINITE, lambda x: conventions.from_torch_sdpa(attn_mask=x)),
@@ -87,7 +87,7 @@ def test_floats_are_a_bias_and_a_mask_where_they_hide(rng):
     assert (bias == np.float32(LOWEST)).all()
 
 
-def test_both_floats_of_torch_mha_add_up(rng):
+def test_both_float_masks_of_torch_mha_are_added(rng):
     slope, of_keys = rng.standard_normal((B * H, T, S)), rng.standard_normal((B, S))
     slope[3, 1, 2] = of_keys[0, 4] = INFINITE
     mask, bias = conventions.from_torch_mha(attn_mask=slope, key_padding_mask=of_keys, num_heads=H)
@@ -96,7 +96,7 @@ def test_both_floats_of_torch_mha_add_up(rng):
     np.testing.assert_array_equal(np.where(seen(mask), bias, INFINITE), expected)
 
 
-def test_nothing_said_is_nothing_read():
+def test_no_arguments_give_no_mask_and_no_bias():
     for read in (conventions.from_torch_sdpa, conventions.from_torch_mha, conventions.from_keras):
         assert read() == (None, None)
     for write in (conventions.to_torch_sdpa, conventions.to_torch_mha, conventions.to_keras, conventions.to_hugging_face):  # fmt: skip
@@ -128,7 +128,7 @@ HUGGING_FACE = conventions.to_hugging_face, conventions.from_hugging_face
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_a_mask_and_its_bias_come_back_from_every_convention(name, rng):
+def test_a_mask_and_its_bias_survive_a_round_trip_through_every_convention(name, rng):
     for write, read in [*TORCH, KERAS]:
         mask, bias = read(**write(MASKS[name], SCORES))
         assert bias is None
@@ -143,7 +143,7 @@ def test_a_mask_and_its_bias_come_back_from_every_convention(name, rng):
             np.testing.assert_array_equal(np.broadcast_to(back, SCORES), visible)
 
 
-def test_what_is_read_is_written_as_it_was(rng):
+def test_arguments_that_are_read_are_written_back_unchanged(rng):
     x, slope = one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
     hidden = np.where(x, slope, INFINITE)
     number = np.where(x, slope, LOWEST).astype("float32").reshape(SCORES)
@@ -166,7 +166,7 @@ def test_what_is_read_is_written_as_it_was(rng):
         same(write(mask, SCORES, **({} if bias is None else {"bias": bias})), arguments)
 
 
-def test_hugging_face_gets_integers_or_floats_of_the_dtype_asked_for():
+def test_hugging_face_masks_have_the_requested_dtype():
     same(
         conventions.to_hugging_face(masks.padding([2, 6]), SCORES),
         {"attention_mask": np.array([[1, 1, 0, 0, 0, 0], [1] * 6])},
@@ -179,7 +179,7 @@ def test_hugging_face_gets_integers_or_floats_of_the_dtype_asked_for():
     )
 
 
-def test_what_is_written_lives_where_it_is_asked_for(place):
+def test_written_masks_use_the_requested_library_and_device(place):
     both, per_key, like = MASKS["both"], MASKS["padding"], place(np.zeros(1))
     for write, mask, more in [
         (conventions.to_torch_sdpa, both, {"like": like}),
@@ -195,7 +195,7 @@ def test_what_is_written_lives_where_it_is_asked_for(place):
         assert x.device == like.device
 
 
-def test_arrays_of_every_library_are_read(place, rng):
+def test_arrays_of_every_library_can_be_read(place, rng):
     x = one_visible(rng, B * H, T, S)
     slope = np.where(x, rng.standard_normal(x.shape), INFINITE)
     for read, arguments in [
@@ -213,7 +213,7 @@ def test_arrays_of_every_library_are_read(place, rng):
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 4, 0), (0, 3, 4, 5)])
-def test_empty_scores_are_written_too(shape):
+def test_masks_with_empty_axes_can_be_written(shape):
     rule = masks.causal(offset=0) & masks.prefix(1)
     b, *_, s = shape
     for write, read in [*TORCH, KERAS]:
@@ -248,7 +248,7 @@ ONES = np.ones((B, S), dtype=np.int64)
         (lambda: conventions.to_torch_sdpa(None, SCORES, bias=np.ones(5)), ValueError, r"bias has shape \(5,\)"),
     ],
 )  # fmt: skip
-def test_what_could_mean_two_things_is_refused(call, error, message):
+def test_ambiguous_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -261,7 +261,7 @@ def close(ours, theirs):
     assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()  # float64, one order of sums
 
 
-def test_torch_sdpa_gives_what_its_arguments_read_here_give(rng):
+def test_torch_sdpa_agrees_with_its_arguments_read_here(rng):
     torch = pytest.importorskip("torch")
     q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
     visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((H, T, S))
@@ -302,7 +302,7 @@ def torch_mha(torch, rng):
 
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans beside floats
-def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
+def test_torch_mha_agrees_with_its_arguments_read_here(rng):
     torch = pytest.importorskip("torch")
     theirs, ours = torch_mha(torch, rng)
     hidden, slope = ~one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
@@ -319,7 +319,7 @@ def test_torch_mha_gives_what_its_arguments_read_here_give(rng):
         close(ours(mask, bias), theirs(**{name: torch.tensor(x) for name, x in arguments.items()}))
 
 
-def test_torch_rows_with_nothing_visible_are_what_the_docstring_says(rng):
+def test_fully_masked_rows_of_torch_follow_the_docstring(rng):
     torch = pytest.importorskip("torch")
     q, k = (torch.tensor(rng.standard_normal((1, 1, n, D))) for n in (T, S))
     attend = torch.nn.functional.scaled_dot_product_attention

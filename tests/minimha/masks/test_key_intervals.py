@@ -32,7 +32,7 @@ def seen_by(intervals, shape, offset=None):
 
 @settings(max_examples=4 * settings().max_examples)
 @given(drawn())
-def test_intervals_and_what_is_inside_are_the_mask(case):
+def test_intervals_and_their_inner_mask_reproduce_the_mask(case):
     shape, offset, mask, rule = case
     expected = by_hand(shape, rule)
     found = seen_by(key_intervals(mask, shape, offset), shape, offset)
@@ -44,7 +44,7 @@ def test_intervals_and_what_is_inside_are_the_mask(case):
 
 @pytest.mark.parametrize("kind", KINDS_DRAWN)
 @given(data=st.data())
-def test_intervals_of_each_kind_are_as_short_as_can_be_and_whole_if_keys_are_in_one_run(kind, data):
+def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_of_keys(kind, data):
     shape, offset = data.draw(
         shapes([(), (2, 3)]).filter(lambda x: possible(kind, *x) and x[0][-2] > 0)
     )
@@ -84,7 +84,7 @@ SEVERAL_RUNS = {
 
 
 @pytest.mark.parametrize("name", [*ONE_RUN, *SEVERAL_RUNS])
-def test_no_more_than_a_few_rows_of_a_long_mask_are_made(name):
+def test_only_a_few_rows_of_a_long_mask_are_computed(name):
     one_run = name in ONE_RUN
     mask = (ONE_RUN if one_run else SEVERAL_RUNS)[name]
     queries = slice(N - 64, N)
@@ -101,7 +101,7 @@ def test_no_more_than_a_few_rows_of_a_long_mask_are_made(name):
     np.testing.assert_array_equal(seen, np.broadcast_to(expected, seen.shape))
 
 
-def test_only_masks_with_gaps_are_asked_inside():
+def test_the_inner_mask_contains_only_masks_with_gaps():
     valid = m.keys(np.array([True, False, True, True, True, True]))
     odd = m.dense(np.arange(S) % 2 == 0)
     intervals = key_intervals(m.causal(offset=0) & valid & m.prefix(5), (T, S))
@@ -111,7 +111,7 @@ def test_only_masks_with_gaps_are_asked_inside():
     assert repr(both) == repr(valid & odd)
 
 
-def test_what_heads_and_queries_share_is_one_interval():
+def test_heads_and_queries_with_equal_keys_share_one_interval():
     for mask in (m.padding([3, 6]), m.prefix([1, 2]), m.keys(np.ones((B, S), dtype=bool))):
         assert key_intervals(mask, (B, H, T, S)).start.shape == (B, 1, 1)
     documents = m.documents(np.zeros((B, S), dtype=int))
@@ -119,7 +119,7 @@ def test_what_heads_and_queries_share_is_one_interval():
     assert key_intervals(m.causal(offset=0), (B, H, T, S)).stop.shape == (T,)
 
 
-def test_bare_arrays_and_no_mask_are_taken_as_by_resolve(rng):
+def test_bare_arrays_and_no_mask_are_interpreted_as_by_resolve(rng):
     query, key = np.zeros((B, H, T, D)), np.zeros((B, 1, S, D))
     assert m.key_intervals(None, query, key) is None
     bare = rng.random((T, S)) < 0.5
@@ -143,7 +143,7 @@ def test_bare_arrays_and_no_mask_are_taken_as_by_resolve(rng):
         m.keys(np.ones((B, T), dtype=bool)).at(1),
     ],
 )
-def test_what_resolve_refuses_is_refused_here_in_the_same_words(mask):
+def test_masks_that_resolve_refuses_raise_the_same_error_here(mask):
     query, key = np.zeros((B, H, T, D)), np.zeros((B, H, S, D))
     with pytest.raises((TypeError, ValueError)) as one:
         m.resolve(mask, query, key)
@@ -153,7 +153,7 @@ def test_what_resolve_refuses_is_refused_here_in_the_same_words(mask):
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_intervals_are_made_where_the_query_lives(name, place):
+def test_intervals_are_created_on_the_device_of_the_query(name, place):
     shape, mask = (B, H, T, S), kinds(place)[name]
     query, key = (place(np.zeros((B, H, n, D))) for n in (T, S))
     for combined in (mask, ~mask, mask & m.causal(offset=1), mask | m.prefix(2)):

@@ -35,7 +35,7 @@ def blocks_by_hand(seen, height, width):
 
 @settings(max_examples=4 * settings().max_examples)
 @given(drawn(), st.data())
-def test_every_mask_and_combination_is_what_its_rule_says(case, data):
+def test_every_mask_and_combination_follows_its_rule(case, data):
     shape, offset, mask, rule = case
     expected = by_hand(shape, rule)
     made = mask.array(shape, offset=offset)
@@ -53,7 +53,7 @@ def test_every_mask_and_combination_is_what_its_rule_says(case, data):
         np.testing.assert_array_equal(np.broadcast_to(one, true.shape), true)
 
 
-def test_what_all_queries_share_is_one_row():
+def test_a_mask_shared_by_all_queries_is_one_row():
     for name in ("padding", "keys", "prefixes"):
         made = KINDS[name].array((B, H, T, S), queries=slice(1, 3))
         np.testing.assert_array_equal(made, KINDS[name].array((B, H, T, S)))
@@ -62,7 +62,7 @@ def test_what_all_queries_share_is_one_row():
     ).shape == (1, S)
 
 
-def test_rows_and_blocks_of_long_masks_take_little_memory(rng):
+def test_rows_and_blocks_of_long_masks_need_little_memory(rng):
     n, m = 20_000, mh.masks
     every = [
         m.causal() & m.sliding_window(500, 500) & m.documents(np.repeat(np.arange(400), 50)),
@@ -88,7 +88,9 @@ def test_rows_and_blocks_of_long_masks_take_little_memory(rng):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_takes_arrays_of_any_library_and_is_made_where_the_query_lives(name, place):
+def test_every_mask_accepts_arrays_of_any_library_and_is_created_on_the_device_of_the_query(
+    name, place
+):
     shape, like, there = (B, H, T, S), place(QUERY), kinds(place)[name]
     assert repr(there) == repr(KINDS[name])
 
@@ -107,7 +109,7 @@ def test_every_kind_takes_arrays_of_any_library_and_is_made_where_the_query_live
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 0, 0), (2, 3, 5, 0), (0, 3, 4, 4)])
-def test_masks_of_nothing_are_made_in_every_library(shape, place):
+def test_masks_with_empty_axes_work_in_every_library(shape, place):
     b, _, t, s = shape
     zeros, like = (lambda *n: place(np.zeros(n, dtype=np.int64))), place(QUERY)
     query, key = (place(np.zeros((*shape[:2], n, D))) for n in (t, s))
@@ -131,14 +133,14 @@ def test_masks_of_nothing_are_made_in_every_library(shape, place):
             assert np.broadcast_to(backend.to_numpy(known), grid).shape == grid
 
 
-def test_a_query_beyond_all_keys_and_offsets_beyond_all_integers():
+def test_offsets_beyond_64_bit_integers_work():
     far = 10**30
     assert mh.masks.causal(offset=far).array((T, S)).all()
     assert not mh.masks.causal(offset=-far).array((T, S)).any()
     assert mh.masks.causal(offset=far).blocks((T, S), (far, far))[1].all()
 
 
-def test_empty_rows_are_the_queries_that_get_nothing(place, rng):
+def test_empty_rows_marks_the_queries_whose_output_is_zero(place, rng):
     mask = mh.masks.padding([3, 0]) & mh.masks.causal(offset=-1)
     empty = mh.masks.empty_rows(mask, (B, H, T, S))
     out = mh.scaled_dot_product_attention(*(1 + rng.random((3, B, H, T, D))), mask)
@@ -170,7 +172,7 @@ def test_with_no_keys_every_row_is_empty():
         (mh.masks.causal() & mh.masks.prefix(1) & mh.masks.padding(2), "causal() & prefix(1) & padding(2)"),
     ],
 )  # fmt: skip
-def test_a_mask_reads_as_it_is_written(mask, expected):
+def test_the_repr_of_a_mask_is_its_code(mask, expected):
     assert repr(mask) == expected
 
 
@@ -208,12 +210,12 @@ def test_a_mask_reads_as_it_is_written(mask, expected):
         (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
     ],
 )  # fmt: skip
-def test_what_a_mask_cannot_be_is_refused(make, error, message):
+def test_invalid_masks_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
-def test_a_bare_mask_of_three_axes_is_refused_where_it_could_be_two_things():
+def test_an_ambiguous_mask_of_three_axes_is_refused():
     query, key = np.zeros((3, 3, T, D)), np.zeros((3, 3, S, D))
     seen = np.ones((3, T, S), dtype=bool)
     with pytest.raises(ValueError, match=r"\(3, 4, 6\) could be \(B, T, S\) or \(H, T, S\)"):
@@ -223,14 +225,14 @@ def test_a_bare_mask_of_three_axes_is_refused_where_it_could_be_two_things():
     assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: no doubt
 
 
-def test_a_mask_can_be_placed_where_its_queries_stand():
+def test_a_mask_can_be_placed_at_the_positions_of_its_queries():
     causal, ids = mh.masks.causal, mh.masks.documents([0, 0, 1, 1, 1, 2])
     np.testing.assert_array_equal((causal() & ids).at(2).array((3, 6)), (causal() & ids).array((6, 6))[2:5])  # fmt: skip
     own = causal(offset=1)
     np.testing.assert_array_equal(own.at(2).array((3, 6)), own.array((3, 6)))
 
 
-def test_bare_arrays_that_could_be_meant_for_several_batch_axes_are_refused(rng):
+def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
     """Of scores (4, 5, H = 4, T = 5, 6) one row a sequence would broadcast over heads and queries."""
     x, keys = rng.standard_normal((4, 5, 4, 5, 3)), rng.standard_normal((4, 5, 4, 6, 3))
     with pytest.raises(ValueError, match=r"\(4, 5, 6\) could be \(B, S\): write masks.keys"):
@@ -243,7 +245,7 @@ def test_bare_arrays_that_could_be_meant_for_several_batch_axes_are_refused(rng)
     assert mh.masks.empty_rows(seen[0], (2, 3, 4, 5, 6)).shape == (2, 3, 4, 5)  # no batch: of heads
 
 
-def test_a_mask_that_is_placed_may_know_of_keys_to_come():
+def test_a_placed_mask_may_describe_later_keys():
     seen = np.arange(6) != 3
     for mask in (mh.masks.keys(seen), mh.masks.padding(5), mh.masks.documents([0, 0, 0, 1, 1, 1])):
         whole = np.broadcast_to(mask.array((6, 6)), (6, 6))
@@ -259,7 +261,7 @@ def test_a_mask_that_is_placed_may_know_of_keys_to_come():
         mh.masks.documents([0, 0, 1], [0, 0, 1, 1]).at(2).array((2, 4))
 
 
-def test_masks_of_a_few_integers_are_equal_if_those_are():
+def test_masks_made_from_equal_integers_are_equal():
     causal, window = mh.masks.causal, mh.masks.sliding_window
     makes = [causal, lambda: causal(offset=0), lambda: causal(offset=1), lambda: causal(align="top-left")]  # fmt: skip
     makes += [lambda: window(0, 1), lambda: window(1, 0), lambda: window(1, 0, offset=1)]

@@ -15,7 +15,7 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("mask", ["none", "dense", "bias", "causal"])
-def test_scaled_dot_product_attention(mask, rng):
+def test_scaled_dot_product_attention_agrees_with_torch(mask, rng):
     shapes = [(B, H, T, D), (B, H, S, D), (B, H, S, DV)]
     arrays = [rng.standard_normal(shape) for shape in shapes]
     cotangent = rng.standard_normal((B, H, T, DV))
@@ -37,7 +37,7 @@ def test_scaled_dot_product_attention(mask, rng):
         close(one.grad, other.grad)
 
 
-def test_adamw_takes_the_same_steps(rng):
+def test_adamw_takes_the_same_steps_as_torch(rng):
     start, gradients = rng.standard_normal((4, 3)), rng.standard_normal((20, 4, 3))
     ours, theirs = mh.Tensor(start, requires_grad=True), torch.tensor(start, requires_grad=True)
     optimisers = [

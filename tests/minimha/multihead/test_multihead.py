@@ -10,7 +10,7 @@ from minimha_autograd import backend
 B, T, S, M = 2, 5, 4, 12
 
 
-def test_gradients_of_every_parameter_and_input(rng):
+def test_gradients_of_every_parameter_and_input_are_right(rng):
     mha = mh.MultiHeadAttention(6, 2, rng=rng, dtype="float64")
     inputs = [mh.Tensor(rng.standard_normal((B, n, 6))) for n in (3, 2, 2)]
     report = mh.gradcheck(
@@ -51,13 +51,13 @@ EVERY_OPTION = pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS
 FOUR = 4  # heads that two key heads can serve
 
 
-def test_self_attention_is_attention_of_x_to_itself(rng):
+def test_self_attention_equals_attention_with_x_in_all_three_roles(rng):
     mha, x, memory = drawn(rng), rng.standard_normal((B, T, M)), rng.standard_normal((B, S, M))
     np.testing.assert_array_equal(mha(x).data, mha(x, x, x).data)
     np.testing.assert_array_equal(mha(x, memory).data, mha(x, memory, memory).data)
 
 
-def test_it_moves_to_every_library_and_device(rng, place):
+def test_the_layer_moves_to_every_library_and_device(rng, place):
     mha, x = drawn(rng), rng.standard_normal((B, T, M))
     expected = mha(x).data
     moved = mha.to(place.name, place.device)(place(x))
@@ -74,7 +74,7 @@ def test_every_option_has_right_gradients(settings, rng):
     assert_gradients(lambda x: mha(x, mask=mh.masks.causal(), keep=keep), [x], mha, rng)
 
 
-def test_the_layer_is_its_parts_in_this_order(rng):
+def test_the_layer_equals_its_parts_applied_in_order(rng):
     """Project, normalise, turn, attend with scale, softcap, bias and sink, project."""
     mha, x, f = drawn(rng, ALL), rng.standard_normal((B, T, M)), mh.functional
     q, k, v = (
@@ -118,7 +118,7 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
             assert not weights.data[:, :, step, at:].any()
 
 
-def test_a_call_that_was_refused_leaves_the_cache_as_it_was(rng):
+def test_a_refused_call_leaves_the_cache_unchanged(rng):
     mha, cache = drawn(rng), mh.KeyValueCache()
     x, causal = rng.standard_normal((B, T, M)), mh.masks.causal()
     mha(x[:, :2], mask=causal, cache=cache)
@@ -151,7 +151,7 @@ def test_gradients_flow_through_a_cache(rng):
 
 
 @EVERY_OPTION
-def test_documents_packed_into_one_row_are_as_by_themselves(settings, rng):
+def test_packed_documents_give_the_same_output_as_separate_ones(settings, rng):
     mha = drawn(rng, settings, d_model=16)
     parts = [rng.standard_normal((1, n, 16)) for n in (3, 1, 4)]
     ids = np.repeat([[0, 1, 2]], [3, 1, 4], axis=1)
@@ -162,7 +162,7 @@ def test_documents_packed_into_one_row_are_as_by_themselves(settings, rng):
 
 
 @pytest.mark.parametrize("name", mh.attention.IMPLEMENTATIONS)
-def test_every_implementation_gives_the_same_layer(name, rng):
+def test_every_implementation_gives_the_same_output(name, rng):
     mha, x = drawn(rng, ALL), rng.standard_normal((B, T, M))
     keep = rng.random((B, FOUR, T, T)) < 0.6
     settings = {"mask": mh.masks.causal(), "keep": keep}
@@ -177,7 +177,7 @@ def test_every_implementation_gives_the_same_layer(name, rng):
     np.testing.assert_array_equal(*outs)
 
 
-def test_the_operation_on_arrays_is_the_module(rng):
+def test_the_operation_on_arrays_equals_the_module(rng):
     """Composed by hand and composed by the tape, with grouped heads."""
     mha, x = drawn(rng, {"num_kv_heads": 2, "v_head_dim": 5}), rng.standard_normal((B, T, M))
     memory = rng.standard_normal((B, S, M))
@@ -201,7 +201,7 @@ def test_the_operation_on_arrays_is_the_module(rng):
             assert abs(one - other).max() <= 1e-12 * largest
 
 
-def test_dropout_needs_a_generator_and_is_replayed_by_its_draw(rng):
+def test_dropout_needs_a_generator_and_can_be_replayed(rng):
     mha, x = drawn(rng, {"dropout": 0.4}), rng.standard_normal((B, T, M))
     plain = drawn(np.random.default_rng(20170612), {})
     np.testing.assert_array_equal(mha(x).data, plain(x).data)
@@ -215,7 +215,7 @@ def test_dropout_needs_a_generator_and_is_replayed_by_its_draw(rng):
     np.testing.assert_allclose(after.data, np.where(keep, before.data / 0.6, 0), atol=1e-15)
 
 
-def test_rotary_positions_tell_the_order_and_nothing_else_does(rng):
+def test_only_positions_make_the_output_depend_on_the_order(rng):
     x = rng.standard_normal((B, T, M))
     order = rng.permutation(T)
     plain = drawn(rng)
@@ -225,7 +225,7 @@ def test_rotary_positions_tell_the_order_and_nothing_else_does(rng):
         assert abs(placed(x[:, order]).data - placed(x).data[:, order]).max() > 1e-3
 
 
-def test_alibi_is_its_bias(rng):
+def test_the_alibi_option_equals_passing_its_bias(rng):
     x = rng.standard_normal((B, T, M))
     placed = drawn(np.random.default_rng(1), {"alibi": True})
     plain = drawn(np.random.default_rng(1), {})
@@ -235,7 +235,7 @@ def test_alibi_is_its_bias(rng):
     np.testing.assert_array_equal(placed(x, bias=more).data, plain(x, bias=more + bias).data)
 
 
-def test_float16_in_float16_out(rng):
+def test_a_float16_input_gives_a_float16_output(rng):
     mha = drawn(rng, ALL)
     half = mh.MultiHeadAttention(M, FOUR, dtype="float16", **ALL)
     for p, q in zip(half.parameters(), mha.parameters(), strict=True):
@@ -290,6 +290,6 @@ def operation(query=X, num_heads=FOUR):
         (lambda: mh.projections.split_heads(X, 5), ValueError, r"H = 5 heads .* not \(2, 5, 12\)"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_by_name(call, error, message):
+def test_mismatched_arguments_raise_an_error_that_names_them(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -21,7 +21,7 @@ def x(rng):
     return rng.standard_normal((B, H, T, D))
 
 
-def test_interleaved_is_the_matrix_of_roformer(x):
+def test_interleaved_equals_the_rotation_matrix_of_roformer(x):
     """Equation 15: a block-diagonal matrix of 2 × 2 rotations by m · 10000^(−2(i − 1)/d)."""
     m = 3
     matrix = np.zeros((D, D))
@@ -33,7 +33,7 @@ def test_interleaved_is_the_matrix_of_roformer(x):
     np.testing.assert_allclose(y[..., 0, :], x[..., 0, :] @ matrix.T, rtol=0, atol=1e-14)
 
 
-def test_halves_are_the_rotate_half_of_llama(x):
+def test_halves_equal_rotate_half_of_llama(x):
     """x · cos + rotate_half(x) · sin, with cos and sin of each angle twice over."""
     frequencies = 1 / (500000.0 ** (np.arange(0, D, 2) / D))
     angles = np.outer(np.arange(T), np.concatenate([frequencies, frequencies]))
@@ -43,7 +43,7 @@ def test_halves_are_the_rotate_half_of_llama(x):
 
 
 @both_orders
-def test_scores_depend_on_the_distance_alone(rng, interleaved):
+def test_scores_depend_only_on_the_distance(rng, interleaved):
     q, k = rng.standard_normal((2, D))
     turn = mh.positions.Rope(interleaved=interleaved)
 
@@ -57,7 +57,7 @@ def test_scores_depend_on_the_distance_alone(rng, interleaved):
 
 @both_orders
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_slice_with_its_offset_is_the_slice_of_the_whole_bit_for_bit(
+def test_rotating_a_slice_with_its_offset_equals_slicing_the_rotated_whole(
     rng, place, dtype, interleaved
 ):
     for width, n, end in [(2, 1, 37), (6, 3, 4), (10, 13, 14), (64, 8, 37)]:
@@ -68,7 +68,7 @@ def test_a_slice_with_its_offset_is_the_slice_of_the_whole_bit_for_bit(
 
 
 @both_orders
-def test_a_partial_width_turns_as_if_alone_and_leaves_the_rest(x, interleaved):
+def test_a_partial_width_rotates_the_first_columns_and_keeps_the_rest(x, interleaved):
     y = rope(x, offset=2, width=4, interleaved=interleaved)
     np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
     alone = rope(x[..., :4].copy(), offset=2, interleaved=interleaved)
@@ -85,7 +85,7 @@ def exact_angle(t, exponent, base=10000):
 
 @pytest.mark.parametrize("t", [100_000, 2**24])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_far_positions_are_right(place, dtype, t):
+def test_large_positions_are_accurate(place, dtype, t):
     """float32 angles would be off by t · 6e-8, and 2²⁴ + 1 is no float32."""
     bound = 1e-15 * t + (2e-7 if dtype == "float32" else 0)
     for column in (0, 3):  # whose θ is 10000^(−2·column/16)
@@ -107,7 +107,7 @@ def test_each_sequence_has_its_own_positions(x, place):
         np.testing.assert_array_equal(backend.to_numpy(rope(place(x), positions=same)), y)
 
 
-def test_rope_is_settings_that_cannot_change(x):
+def test_rope_settings_are_immutable(x):
     turn = mh.positions.Rope(base=50.0, width=4, interleaved=True)
     expected = rope(x, offset=3, base=50.0, width=4, interleaved=True)
     np.testing.assert_array_equal(turn(x, 3), expected)
@@ -115,7 +115,7 @@ def test_rope_is_settings_that_cannot_change(x):
         turn.base = 1.0
 
 
-def test_nothing_of_the_input_is_saved(x, rng):
+def test_rope_saves_nothing_of_its_input(x, rng):
     dy, q = rng.standard_normal(x.shape), mh.Tensor(x, requires_grad=True)
     y = rope(q)
     q.data[:] = 7.0
@@ -126,7 +126,7 @@ def test_nothing_of_the_input_is_saved(x, rng):
 # Added to the input
 
 
-def test_sinusoidal_as_in_the_paper():
+def test_sinusoidal_positions_follow_the_paper():
     """PE(pos, 2i) = sin(pos / 10000^(2i/M)), PE(pos, 2i + 1) = cos of the same."""
     table = mh.positions.sinusoidal(T, M, offset=2, dtype="float64")
     expected = [
@@ -162,7 +162,7 @@ def test_learned_positions_are_rows_of_a_table(library, xp):
         (8, [1, 2, 3, 4, 5, 6, 7, 8]),
     ],
 )
-def test_slopes_of_the_paper(num_heads, exponents):
+def test_alibi_slopes_follow_the_paper(num_heads, exponents):
     np.testing.assert_array_equal(mh.positions.alibi_slopes(num_heads), [2**-e for e in exponents])
 
 
@@ -175,7 +175,7 @@ def test_slopes_of_the_paper(num_heads, exponents):
         ({"align": "bottom-right"}, S - T),
     ],
 )
-def test_alibi_falls_with_the_distance(settings, offset):
+def test_alibi_decreases_with_the_distance(settings, offset):
     bias = mh.positions.alibi(H, T, S, **settings)
     assert bias.dtype == np.float32
     distance = abs(np.arange(T)[:, None] + offset - np.arange(S))
@@ -185,7 +185,7 @@ def test_alibi_falls_with_the_distance(settings, offset):
     assert mh.positions.alibi(H, 0, S, **settings).shape == (H, 0, S)
 
 
-def test_alibi_under_a_causal_mask_is_the_paper_s(rng):
+def test_alibi_under_a_causal_mask_equals_that_of_the_paper(rng):
     """The paper adds slope · (0, 1, …, j, …): a shift of each row, which softmax does not see."""
     q, k, v = rng.standard_normal((3, B, 8, T, D))
     ours = mh.positions.alibi(8, T, T, like=q)
@@ -197,7 +197,7 @@ def test_alibi_under_a_causal_mask_is_the_paper_s(rng):
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
 
 
-def test_alibi_is_made_where_the_queries_are(place, rng):
+def test_alibi_is_created_on_the_device_of_the_queries(place, rng):
     q = place(rng.standard_normal((B, H, T, D)).astype("float32"))
     for like in (q, mh.Tensor(q)):
         bias = mh.positions.alibi(H, T, T, like=like)
@@ -230,6 +230,6 @@ def test_alibi_is_made_where_the_queries_are(place, rng):
         (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not list"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_reason(make, error, message):
+def test_invalid_arguments_raise_an_error_with_the_reason(make, error, message):
     with pytest.raises(error, match=message):
         make()

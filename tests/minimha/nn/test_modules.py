@@ -15,7 +15,7 @@ def gpt():
     return mh.GPT(7, context=6, d_model=4, num_heads=2, num_layers=2, rng=3, dtype="float64")
 
 
-def test_parameters_are_found_where_they_stand(gpt):
+def test_parameters_are_named_by_their_attributes(gpt):
     names = [name for name, _ in gpt.named_parameters()]
     assert len(names) == len(set(names)) == 2 + 2 * 16 + 2 + 1
     assert {"tokens.table", "blocks.0.attention.w_q", "blocks.1.narrow.bias", "head.weight"} <= set(
@@ -23,7 +23,7 @@ def test_parameters_are_found_where_they_stand(gpt):
     )
 
 
-def test_parameters_are_found_in_lists_tuples_and_dictionaries_and_behind_what_is_unnamed():
+def test_parameters_are_found_in_lists_tuples_dictionaries_and_unnamed_attributes():
     class Many(mh.Module):
         unnamed = ("hidden",)
 
@@ -39,7 +39,7 @@ def test_parameters_are_found_in_lists_tuples_and_dictionaries_and_behind_what_i
     ]  # fmt: skip
 
 
-def test_tied_weights_are_one_parameter_and_move_once():
+def test_tied_weights_are_one_parameter_and_are_updated_once():
     class Tied(mh.Module):
         def __init__(self):
             self.weight = mh.Tensor([1.0], requires_grad=True)
@@ -53,7 +53,7 @@ def test_tied_weights_are_one_parameter_and_move_once():
     np.testing.assert_allclose(tied.weight.data, 0.9, rtol=1e-7)
 
 
-def test_a_tensor_without_gradient_is_no_parameter_but_moves_along(xp, library):
+def test_a_tensor_without_gradient_is_no_parameter_but_moves_with_the_module(xp, library):
     class Scaled(mh.Module):
         def __init__(self):
             self.weight = mh.Tensor([1.0], requires_grad=True)
@@ -65,7 +65,7 @@ def test_a_tensor_without_gradient_is_no_parameter_but_moves_along(xp, library):
     assert backend.namespace(scaled.factor.data) is xp
 
 
-def test_seeds_decide_the_weights_and_layers_differ(gpt):
+def test_the_seed_determines_the_weights_and_layers_differ(gpt):
     again = mh.GPT(7, context=6, d_model=4, num_heads=2, num_layers=2, rng=3, dtype="float64")
     for one, other in zip(gpt.parameters(), again.parameters(), strict=True):
         np.testing.assert_array_equal(one.data, other.data)
@@ -105,12 +105,12 @@ def test_a_gpt_shows_its_weights_without_changing_its_logits(gpt):
         (np.array([[1.0]]), TypeError, "tokens must be an array of integers, not of"),
     ],
 )
-def test_tokens_that_do_not_fit_are_refused(gpt, tokens, error, message):
+def test_invalid_tokens_are_refused(gpt, tokens, error, message):
     with pytest.raises(error, match=message):
         gpt(tokens)
 
 
-def test_adamw_wants_a_list():
+def test_adamw_requires_a_list():
     with pytest.raises(TypeError, match="list of Tensors"):
         mh.AdamW(mh.Tensor([1.0], requires_grad=True))
 

@@ -20,7 +20,7 @@ def test_text_becomes_tokens_and_back():
     assert vocabulary.decode(vocabulary.encode("hole")) == "hole"
 
 
-def test_the_default_text_is_on_the_machine():
+def test_the_default_text_needs_no_download():
     text = data.python_reference()
     assert len(text) > 100_000
     assert "lambda" in text
@@ -46,7 +46,7 @@ def test_unusable_files_are_named(content, message, tmp_path):
     assert str(path) in str(failure.value)
 
 
-def test_the_held_out_part_is_the_end_and_holds_a_context():
+def test_the_held_out_part_is_the_end_of_the_text_and_at_least_one_context_long():
     tokens = np.arange(100)
     parts = data.split(tokens, 30)
     np.testing.assert_array_equal(np.concatenate(parts), tokens)
@@ -67,7 +67,7 @@ def test_targets_are_the_next_tokens(rng):
     np.testing.assert_array_equal(targets.ravel(), tokens[1:50])
 
 
-def test_the_bigram_table_by_counting():
+def test_the_bigram_table_equals_counting_by_hand():
     train, validation = "abacab", "abcb"
     pairs, before = ["ab", "ba", "ac", "ca", "ab"], "abaca"
     expected = -np.mean(
@@ -82,7 +82,7 @@ def small_gpt(vocabulary):
     return GPT(vocabulary, context=16, d_model=16, num_heads=2, num_layers=1)
 
 
-def test_a_transformer_beats_the_bigram_table_where_there_is_more_to_learn():
+def test_a_transformer_beats_the_bigram_table_on_text_with_longer_dependencies():
     vocabulary = data.Vocabulary(PATTERN)
     parts = data.split(vocabulary.encode(PATTERN), 16)
     model = small_gpt(len(vocabulary))
@@ -95,7 +95,7 @@ def test_a_transformer_beats_the_bigram_table_where_there_is_more_to_learn():
     assert set(continued) <= set(range(len(vocabulary)))
 
 
-def test_a_seed_gives_the_same_training_and_sample():
+def test_the_same_seed_gives_the_same_training_and_sample():
     tokens = data.Vocabulary(PATTERN).encode(PATTERN)
     runs = []
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_evaluation_is_the_mean_over_all_windows():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory or not")
-def test_what_a_step_frees_serves_the_next():
+def test_memory_freed_by_one_step_is_reused_by_the_next():
     code = """
 import resource
 import numpy as np

@@ -40,7 +40,7 @@ def weights(rng):
     return rng.dirichlet(np.ones(5), (2, 3, 4))  # layers, heads, T; S
 
 
-def test_each_weight_stands_at_its_query_and_key(weights):
+def test_each_weight_is_in_the_cell_of_its_query_and_key(weights):
     page = Read(pictures.attention_html(weights[0], "ab c", ["le", "chat", "\n", "", "."]).html)
     assert len(page.tables) == 3
     for table, head in zip(page.tables, weights[0], strict=True):
@@ -51,7 +51,7 @@ def test_each_weight_stands_at_its_query_and_key(weights):
     np.testing.assert_allclose(page.shades, 100 * weights[0].ravel(), atol=0.5)
 
 
-def test_weights_are_said_shortly_and_zero_is_zero():
+def test_weights_have_two_decimals_and_zero_is_written_0():
     weights = [[[0.75, 0.25], [1.0, 0.0], [0.004, 1.25], [np.nan, np.inf]]]
     page = Read(pictures.attention_html(weights, "abcd", "ab").html)
     found = [row[1:] for row in page.tables[0][1:]]
@@ -59,7 +59,7 @@ def test_weights_are_said_shortly_and_zero_is_zero():
     assert page.shades == [75, 25, 100, 0, 0, 100, 0, 0]
 
 
-def test_heads_are_chosen_and_the_first_is_shown(weights):
+def test_radio_buttons_select_a_head_and_the_first_is_shown(weights):
     page = Read(pictures.attention_html(weights, "abcd", "vwxyz").html)
     inputs = [attrs for tag, attrs in page.tags if tag == "input"]
     assert [a["value"] for a in inputs] == list("012345")
@@ -70,14 +70,14 @@ def test_heads_are_chosen_and_the_first_is_shown(weights):
     assert not [tag for tag, _ in one.tags if tag == "input"]  # one head needs no choice
 
 
-def test_every_row_can_be_reached_by_keyboard(weights):
+def test_every_row_is_reachable_by_keyboard(weights):
     page = Read(pictures.attention_html(weights[0], "abcd", "vwxyz").html)
     assert sum(attrs.get("tabindex") == "0" for tag, attrs in page.tags if tag == "tr") == 3 * 4
     assert all("data-lm-suppress-shortcuts" in a for tag, a in page.tags if tag == "input")
     assert {"tr:focus", "tr:hover"} <= set(re.findall(r"tr:\w+", page.style))
 
 
-def test_pictures_on_one_page_do_not_meet(weights):
+def test_pictures_on_one_page_do_not_interfere(weights):
     """No ids; radio buttons are of one form; a form is not sent; rules say the same of all."""
     few, many = (
         Read(pictures.attention_html(w, "abcd", "vwxyz").html) for w in (weights[0], weights)
@@ -111,7 +111,7 @@ def test_tokens_are_text(token):
     assert len(shown) >= min(len(token), 15)
 
 
-def test_long_tokens_are_cut_and_told_in_full():
+def test_long_tokens_are_cut_with_the_full_text_on_hover():
     page = Read(pictures.attention_html([[[1.0]]], ["internationalisation"]).html)
     assert page.tables[0][1][0] == "internationalis…"
     assert {"title": "internationalisation"} in [a for tag, a in page.tags if tag == "span"]
@@ -119,20 +119,20 @@ def test_long_tokens_are_cut_and_told_in_full():
     assert wide == "漢" * 7 + "…"
 
 
-def test_nothing_is_fetched_and_nothing_runs(weights):
+def test_the_picture_fetches_nothing_and_contains_no_script(weights):
     text = pictures.attention_html(weights, "abcd", "vwxyz", title="t").html.lower()
     for word in ("http", "//", "src", "href", "url(", "@import", "<script", "javascript", "<link"):
         assert word not in text, word
     assert not re.search(r"\son\w+\s*=", text)
 
 
-def test_it_is_light(rng):
+def test_the_picture_of_a_chapter_is_below_60_kB(rng):
     """Four heads of 24 tokens, all of their weights other than zero: 60 kB, as a chapter may be."""
     heads = pictures.attention_html(rng.dirichlet(np.ones(24), (4, 24)), ["token"] * 24)
     assert len(heads.html.encode()) < 60_000
 
 
-def test_numbers_can_be_read_on_every_shade(weights):
+def test_numbers_are_legible_on_every_shade(weights):
     """The cell is blue over white, the number black, and white from a percentage on."""
     style = Read(pictures.attention_html(weights, "abcd", "vwxyz").html).style
     assert "rgb(8 48 107 / calc(var(--w) * 1%))" in style
@@ -142,7 +142,7 @@ def test_numbers_can_be_read_on_every_shade(weights):
         assert contrast(blue, [float(percent > white_from)] * 3) > 4.5, percent
 
 
-def test_a_page_is_written_whole(weights, tmp_path):
+def test_the_picture_is_saved_as_a_complete_page(weights, tmp_path):
     picture = pictures.attention_html(weights[0], "漢bcd", "vwxyz")
     assert "save('….html')" in repr(picture)
     path = picture.save(tmp_path / "heads.html")
@@ -167,11 +167,11 @@ def test_a_page_is_written_whole(weights, tmp_path):
         ((2, 0, 3), "from 1 to .* not 0"),
     ],
 )
-def test_what_nobody_could_read_is_refused(shape, message):
+def test_weights_too_many_to_read_are_refused(shape, message):
     with pytest.raises(ValueError, match=message):
         pictures.attention_html(np.zeros(shape), ["a"] * shape[-2], ["b"] * shape[-1])
 
 
-def test_scores_are_not_taken_for_weights():
+def test_scores_are_refused_with_a_pointer_to_heat_map():
     with pytest.raises(ValueError, match=r"entries down to -1\.5: .* heat_map draws scores"):
         pictures.attention_html([[[0.5, -1.5]]], "a", "bc")

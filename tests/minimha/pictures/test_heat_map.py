@@ -19,7 +19,7 @@ def labels(axis):
     return [label.get_text() for label in axis]
 
 
-def test_rows_and_columns_stand_at_their_tokens():
+def test_row_and_column_labels_are_the_tokens():
     data = np.arange(6.0).reshape(2, 3) / 5
     columns = ["a", " ", "$x^$"]
     figure = pictures.heat_map(data, ["the", "\n"], columns, label="weight", title="$x^$")
@@ -36,7 +36,7 @@ def test_rows_and_columns_stand_at_their_tokens():
     }  # fmt: skip
 
 
-def test_columns_have_the_labels_of_rows_where_they_are_as_many():
+def test_columns_use_the_row_labels_if_the_matrix_is_square():
     panel, _ = drawn(pictures.heat_map(np.eye(2), "ab"))
     assert labels(panel.get_xticklabels()) == ["a", "b"]
     figure = pictures.heat_map(np.ones((2, 3)), "ab", axes=("width", "position"))
@@ -44,7 +44,7 @@ def test_columns_have_the_labels_of_rows_where_they_are_as_many():
     assert (figure.get_supylabel(), figure.get_supxlabel()) == ("width", "position")
 
 
-def test_positions_are_counted_without_crowding():
+def test_position_numbers_do_not_overlap():
     panel, cells = drawn(pictures.heat_map(np.ones((40, 3))))
     assert list(filter(None, labels(panel.get_yticklabels()))) == [str(n) for n in range(0, 40, 4)]
     assert not cells
@@ -67,7 +67,7 @@ def test_white_is_zero(data, limits):
     assert contrast(image.to_rgba(np.zeros(1))[0], (1, 1, 1)) < 1.1
 
 
-def test_more_is_darker_in_grey():
+def test_larger_values_are_darker_in_grey():
     """Every tenth of the scale by 4% at least, of what lies between black and white paper."""
     for signed, first, last in ((False, 0, 1), (True, 0.5, 1), (True, 0.5, 0)):
         colours = _colours(signed)(np.linspace(first, last, 11))
@@ -75,7 +75,7 @@ def test_more_is_darker_in_grey():
         assert (np.diff(grey) < -0.04).all(), grey
 
 
-def test_signs_are_apart_to_the_colour_blind():
+def test_colour_blind_readers_can_tell_the_signs_apart():
     """Orange and blue of one size differ in blueness by a third of the scale, which all can see but
     the very few who lack the cones for blue; those have the minus."""
     sizes = np.linspace(0.4, 0.8, 9)
@@ -84,7 +84,7 @@ def test_signs_are_apart_to_the_colour_blind():
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_every_number_can_be_read_on_its_colour(signed):
+def test_every_number_is_legible_on_its_colour(signed):
     data = np.linspace(-1 if signed else 0, 1, 144).reshape(12, 12)
     panel, cells = drawn(pictures.heat_map(data))
     assert len(cells) == 144
@@ -93,7 +93,7 @@ def test_every_number_can_be_read_on_its_colour(signed):
         assert contrast(panel.images[0].to_rgba(data)[at], ink) > 4.5  # WCAG's AA
 
 
-def test_a_minus_marks_what_is_below_zero_and_has_no_number():
+def test_a_minus_marks_negative_cells_without_a_number():
     data = np.zeros((13, 20))
     data[2, 5], data[3, 1], data[4, 4], data[0, 7] = -1.0, 1.0, -0.01, np.nan
     panel = pictures.heat_map(data).axes[0]
@@ -102,7 +102,7 @@ def test_a_minus_marks_what_is_below_zero_and_has_no_number():
     np.testing.assert_array_equal(cross.get_offsets(), [[7, 0]])
 
 
-def test_masked_scores_say_what_they_are(tmp_path):
+def test_infinite_and_nan_scores_are_labelled(tmp_path):
     figure = pictures.heat_map([[2.0, -np.inf], [np.inf, np.nan]])
     _, cells = drawn(figure)
     assert [t.get_text() for t in cells.values()] == ["2", "−∞", "∞", "NaN"]
@@ -113,12 +113,12 @@ def test_masked_scores_say_what_they_are(tmp_path):
     ("size", "expected"),
     [(0.0012, "−0.0012"), (0.75, "−0.75"), (8.5, "−8.5"), (1234.5, "−1234"), (1.2e-9, "−1e-09")],
 )
-def test_numbers_have_two_digits_of_the_largest(size, expected):
+def test_numbers_are_rounded_to_two_digits_of_the_largest(size, expected):
     _, cells = drawn(pictures.heat_map([[-size, 0.0]]))
     assert cells[0, 0].get_text() == expected.replace("e-", "e−")
 
 
-def test_tensors_and_integers_are_drawn():
+def test_tensors_and_integer_arrays_can_be_drawn():
     pictures.heat_map(mh.Tensor(np.eye(3), requires_grad=True), "abc")
     _, cells = drawn(pictures.heat_map(np.array([[True, False]])))
     assert [t.get_text() for t in cells.values()] == ["1", "0"]
@@ -134,6 +134,6 @@ def test_tensors_and_integers_are_drawn():
         ((np.ones((2, 3)), "ab", "ab"), r"columns has 2 labels: it needs S = 3"),
     ],
 )
-def test_what_is_no_matrix_with_its_tokens_is_refused(arguments, message):
+def test_inputs_that_are_no_matrix_with_matching_tokens_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         pictures.heat_map(*arguments)

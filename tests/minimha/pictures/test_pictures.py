@@ -25,7 +25,7 @@ def test_each_head_has_its_heat_map_with_labels(weights):
     assert bar.get_ylabel() == "attention weight"
 
 
-def test_words_and_any_characters_are_labels(weights, tmp_path):
+def test_words_and_any_characters_can_be_labels(weights, tmp_path):
     figure = pictures.attention_heads(weights[0][:, :2], ["$x^", "漢"], "a_b{", title="$x^$")
     assert [axes.get_title() for axes in figure.axes[:3]] == ["head 0", "head 1", "head 2"]
     pictures.save(figure, tmp_path / "heads.png")
@@ -37,13 +37,13 @@ def test_labels_that_do_not_match_are_refused(weights):
 
 
 @pytest.mark.parametrize("ending", pictures.FORMATS)
-def test_a_picture_is_written(weights, ending, tmp_path):
+def test_a_picture_is_saved(weights, ending, tmp_path):
     path = pictures.save(pictures.attention_heads(weights, "abcd"), tmp_path / f"heads{ending}")
     assert path.stat().st_size > 5000
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_picture_that_fails_leaves_nothing_behind(weights, tmp_path, monkeypatch):
+def test_a_picture_that_fails_leaves_no_file(weights, tmp_path, monkeypatch):
     figure = pictures.attention_heads(weights, "abcd")
 
     def fail(path, **_):
@@ -63,7 +63,7 @@ def test_unusable_paths_are_refused(tmp_path):
         pictures.check_path(tmp_path / "nowhere" / "heads.png")
 
 
-def test_a_mask_is_drawn_as_it_is():
+def test_a_mask_is_drawn_entry_by_entry():
     mask = masks.causal() & masks.padding([3, 5])
     figure = pictures.mask(mask, (2, 4, 5, 5))
     assert [axes.get_title() for axes in figure.axes] == ["sequence 0", "sequence 1"]
@@ -75,7 +75,7 @@ def test_a_mask_is_drawn_as_it_is():
     assert figure.get_suptitle() == "causal() & padding([3, 5])"
 
 
-def test_blocks_are_marked_where_they_are():
+def test_blocks_are_marked_empty_full_or_partial():
     figure = pictures.mask(masks.causal(offset=-1), (5, 7), block=(2, 3))
     (axes,) = figure.axes
     marks = {(*p.get_xy(), p.get_width(), p.get_height()): p.get_hatch() for p in axes.patches}
@@ -88,7 +88,7 @@ def test_blocks_are_marked_where_they_are():
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["empty", "full", "partial"]
 
 
-def test_a_mask_of_many_heads_shows_the_first():
+def test_of_many_heads_the_first_four_masks_are_drawn():
     mask = masks.dense(np.ones((5, 3, 4, 4), dtype=bool))
     figure = pictures.mask(mask, title="all")
     names = [axes.get_title() for axes in figure.axes]
@@ -114,12 +114,12 @@ def test_a_mask_of_any_size_is_drawn(shape, tmp_path):
         (~masks.causal() & masks.padding([3, 5]).at(0), (2, 1, 5, 5)),
     ],
 )
-def test_a_notebook_shows_a_mask_of_a_small_shape_that_fits(mask, shape):
+def test_a_notebook_draws_a_mask_in_the_smallest_shape_that_fits(mask, shape):
     assert pictures.masks.small_shape(mask) == shape
     assert "<svg" in mask._repr_svg_()
 
 
-def test_a_mask_that_cannot_be_drawn_is_left_to_the_repr():
+def test_a_mask_that_cannot_be_drawn_shows_its_repr():
     larger_than_a_picture = masks.padding([100_000])
     unfitting = masks.padding([1, 2]) & masks.padding([1, 2, 3])
     for mask in (larger_than_a_picture, unfitting, masks.documents(3)):

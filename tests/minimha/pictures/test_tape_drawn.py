@@ -28,13 +28,13 @@ def arrows(root):
     return [path for path in paths if "C" in path]
 
 
-def test_any_name_can_be_shown():
+def test_a_name_may_contain_any_characters():
     x, _, y = made()
     names = {"self": y, "a\x00<b>&\ud800": x}
     assert "a�<b>&�: leaf" in texts(graph(y, **names).svg)
 
 
-def test_it_names_operations_and_shapes():
+def test_the_graph_names_operations_and_shapes():
     x, _, y = made()
     shown = texts(graph(y, x=x).svg)
     steps = {"x: leaf", "leaf", "matmul", "tanh", "split", "(2, 2), (2, 2)", "multiply", "(3, 4)"}
@@ -43,7 +43,7 @@ def test_it_names_operations_and_shapes():
     assert not any(text.startswith("grad") for text in shown)
 
 
-def test_it_shows_gradients_once_they_are_computed():
+def test_the_graph_shows_gradients_once_they_are_computed():
     x, w, y = made()
     y.backward(retain_graph=True)
     shown = texts(graph(y, x=x, w=w).svg)
@@ -51,7 +51,7 @@ def test_it_shows_gradients_once_they_are_computed():
     assert f"grad up to {abs(x.grad).max():.4g}" in shown
 
 
-def test_boxes_stand_apart_and_arrows_go_down():
+def test_boxes_do_not_overlap_and_arrows_point_down():
     *_, y = made()
     root = ET.fromstring(graph(y).svg)
     boxes = []
@@ -77,21 +77,21 @@ def test_a_value_that_is_used_twice_has_two_arrows():
         assert len(found) == len(set(found)) == expected
 
 
-def test_a_notebook_shows_it_and_it_is_saved(tmp_path):
+def test_the_graph_is_shown_in_a_notebook_and_can_be_saved(tmp_path):
     *_, y = made()
     picture = graph(y)
     path = picture.save(tmp_path / "graph.svg")
     assert path.read_text(encoding="utf-8") == picture._repr_svg_() == picture.svg
 
 
-def test_a_freed_graph_says_so():
+def test_a_freed_graph_raises_an_error_that_says_so():
     x, *_ = made()
     middle = x * 2.0
     middle.sum().backward()
     assert "freed by backward()" in texts(graph(middle * 3.0).svg)
 
 
-def test_what_makes_no_picture_is_refused():
+def test_values_that_cannot_be_drawn_are_refused():
     with pytest.raises(RuntimeError, match="does not require a gradient"):
         graph(mh.Tensor([1.0]))
     y = mh.Tensor([1.0], requires_grad=True)
@@ -103,7 +103,7 @@ def test_what_makes_no_picture_is_refused():
         graph(y)
 
 
-def test_several_values_of_an_operation_are_one_step():
+def test_an_operation_with_several_values_is_one_step():
     x = mh.Tensor(np.arange(4.0), requires_grad=True)
     first, second = x.split(2)
     y = (first * second).sum()

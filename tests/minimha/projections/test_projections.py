@@ -29,7 +29,7 @@ def assert_equal(ours, theirs, bound=1e-12):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_every_form_is_the_same_function_with_the_same_input_gradients(settings, form, rng):
+def test_every_form_computes_the_same_function_and_input_gradients(settings, form, rng):
     mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
     expected = outcome(mha, x, mask=mh.masks.causal())
     converted, weights = mha.convert(form), mh.interchange.state(mha)
@@ -46,14 +46,14 @@ def test_every_form_is_the_same_function_with_the_same_input_gradients(settings,
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "fused"])
-def test_cross_attention_takes_keys_and_values_of_other_widths(form, rng):
+def test_cross_attention_accepts_keys_and_values_of_other_widths(form, rng):
     mha = drawn(rng, CROSS)
     inputs = [rng.standard_normal(s) for s in [(B, T, M), (B, S, MK), (B, S, MV)]]
     assert_equal(outcome(mha.convert(form), *inputs), outcome(mha, *inputs))
     assert mh.MultiHeadAttention(M, H, kdim=MK).sizes.vdim == MK  # values are the keys by default
 
 
-def test_a_role_that_nothing_flows_back_to_gets_no_gradient_in_the_fused_form(rng):
+def test_in_the_fused_form_an_unused_projection_gets_no_gradient(rng):
     mha, x = drawn(rng, {"form": "fused", "num_kv_heads": G}), rng.standard_normal((B, T, M))
     q, _, _ = mha.project(*[mh.Tensor(x, requires_grad=True)] * 3)
     q.sum().backward()
@@ -70,7 +70,7 @@ def test_the_fused_form_is_for_one_input(rng):
 
 
 @pytest.mark.parametrize("missing", [["b_v"], ["b_q", "b_k"]])
-def test_a_bias_that_is_missing_is_missing_in_every_form_or_refused(missing, rng):
+def test_a_missing_bias_is_missing_in_every_form_or_refused(missing, rng):
     mha, x = drawn(rng, {"num_kv_heads": G}), rng.standard_normal((B, T, M))
     for name in missing:
         setattr(mha, name, None)
@@ -93,7 +93,7 @@ def stacked_gradients(mha):
 
 
 @pytest.mark.parametrize("source", REARRANGED)
-def test_weight_gradients_are_those_of_the_stacked_form_in_another_order(source, rng):
+def test_weight_gradients_equal_those_of_the_stacked_form_rearranged(source, rng):
     mha, x = drawn(rng, {"num_kv_heads": G, "v_head_dim": DV}), rng.standard_normal((B, T, M))
     other = mha.convert(source)
     outcome(mha, x), outcome(other, x)
@@ -107,7 +107,7 @@ def test_weight_gradients_are_those_of_the_stacked_form_in_another_order(source,
     assert all(p.grad is None for p in other.convert("bilinear").projections.parameters())
 
 
-def test_all_forms_start_as_one_function_of_unit_variance(rng):
+def test_all_forms_are_initialised_to_the_same_function_of_unit_variance(rng):
     x = mh.Tensor(rng.standard_normal((200, M)))
     drawn = {
         form: mh.projections.Projections(M, H, rng=7, form=form, dtype="float64") for form in FORMS
@@ -124,7 +124,7 @@ def test_all_forms_start_as_one_function_of_unit_variance(rng):
     assert wide.convert("fused").w_qkv.data.var() == pytest.approx(1 / 400, rel=0.03)
 
 
-def test_factoring_cuts_off_the_smallest_singular_values_and_tells_how_much(rng):
+def test_factoring_drops_the_smallest_singular_values_and_reports_the_error(rng):
     bilinear = drawn(rng, {"form": "bilinear", "num_kv_heads": G})
     stacked = bilinear.convert("stacked", head_dim=D)
     w = np.concatenate([bilinear.w_qk.data, bilinear.b_qk.data[:, None]], axis=1)
@@ -155,7 +155,7 @@ def test_forms_work_on_every_library(place, rng):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_rank_of_the_product_is_the_width_of_a_head_until_it_is_learned(form, rng):
+def test_the_rank_of_the_product_is_the_head_width_unless_it_is_learned_directly(form, rng):
     assert drawn(rng).convert(form).ranks() == [D] * H
     assert drawn(rng, {"form": "bilinear"}).ranks() == [M] * H
     half = mh.MultiHeadAttention(M, H, dtype="float16").convert(form)
@@ -170,7 +170,7 @@ def test_the_rank_of_the_product_is_the_width_of_a_head_until_it_is_learned(form
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e20, 1e-25])
-def test_a_rank_above_the_width_of_a_head_is_refused_without_a_head_dim(scale, rng):
+def test_a_rank_above_the_head_width_needs_a_larger_head_dim(scale, rng):
     mha = mh.MultiHeadAttention(M, H, form="bilinear", bias=False)
     mha.w_qk.data = scale * mha.w_qk.data  # in float32, where squares would overflow
     assert mha.convert("stacked").truncation_error < 1e-6
@@ -180,7 +180,7 @@ def test_a_rank_above_the_width_of_a_head_is_refused_without_a_head_dim(scale, r
     assert 0 < mha.convert("stacked", head_dim=D).truncation_error < 1e-4
 
 
-def test_the_rank_counts_all_that_is_factored_together(rng):
+def test_the_rank_includes_all_matrices_that_are_factored_together(rng):
     mha = drawn(rng, {"num_kv_heads": G}).convert("bilinear")
     other = drawn(rng, {"bias": False}).convert("bilinear")
     mha.b_qk.data = rng.standard_normal((H, M))
@@ -202,7 +202,7 @@ def test_the_rank_counts_all_that_is_factored_together(rng):
         ({"sink": True}, "b_k.*softmax does not see that, and a sink does"),
     ],
 )
-def test_the_bilinear_form_refuses_what_it_cannot_hold(settings, reason, rng):
+def test_the_bilinear_form_refuses_settings_that_it_cannot_represent(settings, reason, rng):
     mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
     with pytest.raises(ValueError, match=reason):
         mha.convert("bilinear")
@@ -222,7 +222,7 @@ def test_weights_too_large_for_the_product_are_refused():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_same_form_is_a_copy_and_frozen_weights_stay_frozen(form, rng):
+def test_converting_to_the_same_form_copies_and_keeps_weights_frozen(form, rng):
     mha = drawn(rng, {"form": form})
     outcome(mha, rng.standard_normal((B, T, M)))
     twins = zip(mha.named_parameters(), mha.convert(form).named_parameters(), strict=True)
