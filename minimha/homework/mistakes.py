@@ -46,13 +46,15 @@ class Call:
     """One call of a function: its arguments, and what it returned or raised.
 
     pulled  the calls of each function that it returned, by place: usually its pullback
-    tapped  what its keyword `tap` put in place of an intermediate, by name: None for no change
+    given   what it passed to its keyword `tap`, by name
+    tapped  what `tap` put in its place: None for no change
     """
 
     arguments: Any
     settings: dict[str, Any]
     result: Any = None
     pulled: dict[int, list[Call]] = field(default_factory=dict)
+    given: dict[str, list[Any]] = field(default_factory=dict)
     tapped: dict[str, list[Any]] = field(default_factory=dict)
 
 
@@ -66,7 +68,7 @@ def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., A
         new = Call(_copy(arguments), _copy(settings))
         calls.append(new)
         if "tap" in settings:
-            settings["tap"] = _heard(settings["tap"], new.tapped)
+            settings["tap"] = _heard(settings["tap"], new)
         try:
             result = function(*arguments, **settings)
         except Exception as error:
@@ -82,10 +84,11 @@ def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., A
     return call
 
 
-def _heard(tap: Callable[..., Any], answers: dict[str, list[Any]]) -> Callable[..., Any]:
+def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
     def call(name: str, x: Any) -> Any:
+        heard.given.setdefault(name, []).append(_copy(x))
         answer = tap(name, x)
-        answers.setdefault(name, []).append(None if answer is x else _copy(answer))
+        heard.tapped.setdefault(name, []).append(None if answer is x else _copy(answer))
         return answer
 
     return call
@@ -126,17 +129,24 @@ def _repeats(function: Callable[..., Any], calls: list[Call]) -> bool:
 
 
 def _repeats_one(function: Callable[..., Any], call: Call) -> bool:
-    result = _answer(function, call)
-    return _same(result, call.result) and all(
-        _repeats(result[k], inner) for k, inner in call.pulled.items()
+    given: dict[str, list[Any]] = {}
+    result = _answer(function, call, given)
+    return (
+        _same(result, call.result)
+        and all(_same(given[name], call.given[name]) for name in given.keys() & call.given.keys())
+        and all(_repeats(result[k], inner) for k, inner in call.pulled.items())
     )
 
 
-def _answer(function: Callable[..., Any], call: Call) -> Any:
-    """What a function returns, or the error that it raises, for the arguments of a call."""
+def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]]) -> Any:
+    """The result of a function, or the error that it raises, for the arguments of a call.
+
+    Adds to `given` what it passes to `tap`.
+    """
     tapped = {name: list(answers) for name, answers in call.tapped.items()}
 
     def tap(name: str, x: Any) -> Any:
+        given.setdefault(name, []).append(_copy(x))
         answer = tapped[name].pop(0) if tapped.get(name) else None
         return x if answer is None else answer
 

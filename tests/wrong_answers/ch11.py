@@ -20,7 +20,6 @@ WRONG = {
         Wrong("keys not tiled to the end", "np.arange(j, min(j + block, len(key)))", "np.arange(j, j + block)", "tiles of any size", "out of bounds"),
         Wrong("all scores, cut into tiles", FORWARD_SCORES, 'scores = tap("scores", (scale * query @ key.T)[rows, j : j + block])', "no array holds all pairs", "Is there an array of all pairs"),
         Wrong("a mask of all pairs", VISIBLE, WHOLE_VISIBLE, "no array holds all pairs", "the mask?"),
-        Wrong("whole tiles alone", "range(0, len(key), block)", "range(0, len(key) // block * block, block)", "tiles of any size", "smaller than block"),
         Wrong("as many keys as queries", "for j in range(0, len(key), block)", "for j in range(0, len(query), block)", "tiles of any size", "out in tiles of 3 × 3"),
         Wrong("the state of the tile before", "        m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n", "        if not i: m, l, acc = np.full(block, -np.inf), np.zeros(block), np.zeros((block, value.shape[1]))\n        m, l, acc = m[:n], l[:n], acc[:n]\n", "tiles of any size", "is wrong"),
         Wrong("the output alone", "return out, lse", "return out", "tiles of any size", "it should return out, lse, not ndarray"),
@@ -28,7 +27,7 @@ WRONG = {
         Wrong("lse is 0 where nothing is seen", "m + np.log(total)", "np.where(l > 0, m + np.log(total), 0)", "each query sees its own keys", "lse is −∞"),
         Wrong("no tile skipped", "            if not visible.any():\n                continue\n", "", "tiles without a visible pair are skipped", "called for 16 tiles"),
         Wrong("no tap", FORWARD_SCORES, "scores = scale * query[rows] @ key[keys].T", "tiles without a visible pair are skipped", "tap is not called"),
-        Wrong("whole rows", "for j in range(0, len(key), block):\n            keys = np.arange(j, min(j + block, len(key)))", "for j in [0]:\n            keys = np.arange(len(key))", "tiles without a visible pair are skipped", "where block is 3"),
+        Wrong("whole rows", "for j in range(0, len(key), block):\n            keys = np.arange(j, min(j + block, len(key)))", "for j in [0]:\n            keys = np.arange(len(key))", "tiles without a visible pair are skipped", "a tile is at most 3 × 3"),
     ],
     "tiled_backward": [
         Wrong("the row's maximum for lse", "scores - lse[rows, None]", "scores - scores.max(axis=-1, keepdims=True)", "two tokens backward worked by hand", "lse = (ln 4, ln 2)"),

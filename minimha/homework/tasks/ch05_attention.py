@@ -269,6 +269,11 @@ for _new, _what in (
         f"Q Kᵀ is divided by {_what}; divide by √D, the root of the width of a query",
     )
 attention_forward.mistake(
+    _SCORES,
+    _SCORES.replace(" / query", ") / query")[:-1],
+    "the right scores are used, but tap gets Q Kᵀ: divide by √D before tap",
+)
+attention_forward.mistake(
     "query @ key.mT / query", "query @ key.mT * query", "Q Kᵀ is multiplied by √D; divide by it"
 )
 attention_forward.mistake(
@@ -395,6 +400,17 @@ def float32_stays_float32_in_each_gradient(yours, rng):
     _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
 
 
+for _new, _what in (("1.0", "1"), ("query.shape[-1]", "D"), ("query.shape[-2] ** 0.5", "√T")):
+    attention.mistake(
+        "root = query.shape[-1] ** 0.5",
+        f"root = {_new}",
+        f"the scores are divided by {_what}, forward and backward; divide by √D",
+    )
+attention.mistake(
+    'tap("scores", query @ key.mT / root)',
+    'tap("scores", query @ key.mT)',
+    "the forward lacks the factor 1/√D: scores = Q Kᵀ / √D",
+)
 attention.mistake(
     "        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))\n"
     "        dquery = dscores @ key / root\n"
@@ -426,7 +442,7 @@ for _old, _new in (
     attention.mistake(
         _old,
         _new,
-        "two matrices do not fit. out = weights V gives dweights = dout Vᵀ and dvalue = weightsᵀ "
+        "a transpose is missing, or is one too many. out = weights V gives dweights = dout Vᵀ and dvalue = weightsᵀ "
         "dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey = dscoresᵀ Q / √D",
     )
 for _transposed in ("value.T", "value.swapaxes(1, 2)", "value.transpose(0, 2, 1)"):

@@ -55,7 +55,9 @@ causal.mistake(
     "what came before, j ≤ i + offset (np.tril, not np.triu)",
 )
 causal.mistake(
-    _RULE, "j > i + offset", "True and False are exchanged: True means that query i may see key j"
+    _RULE,
+    "j > i + offset",
+    "the mask is inverted: True = may attend, so True means that query i sees key j",
 )
 causal.mistake(
     _RULE,
@@ -136,7 +138,9 @@ padding.mistake(
     "one key too many: the first lengths[b] keys are j = 0 to lengths[b] − 1, so use <",
 )
 padding.mistake(
-    _VALID, _VALID.replace("<", ">="), "True and False are exchanged: True marks the real keys"
+    _VALID,
+    _VALID.replace("<", ">="),
+    "the mask is inverted: True = may attend, so True marks the real keys",
 )
 padding.mistake(
     _VALID,
@@ -211,7 +215,9 @@ def a_document_may_return_later(yours, rng):
 
 
 documents.mistake(
-    "query == key", "query != key", "True and False are exchanged: True marks equal documents"
+    "query == key",
+    "query != key",
+    "the mask is inverted: True = may attend, so True marks equal documents",
 )
 for _new in ("query >= key", "query <= key"):
     documents.mistake(
@@ -230,6 +236,11 @@ for _new in ("(query == key)[:, 0]", "(query == key).swapaxes(0, 1)"):
         _new,
         "the axis of the heads is missing or in the wrong place: the mask is (B, 1, S, S)",
     )
+documents.mistake(
+    "query == key",
+    "(query == key)[:1].repeat(len(ids), axis=0)",
+    "the mask of the first sequence is used for all: each sequence has documents of its own",
+)
 documents.mistake(
     "query == key",
     "(query == key).any(axis=0)",
@@ -394,7 +405,7 @@ for _new in ("-1e9", "-1e30", "-1e4", "np.finfo(x.dtype).min"):
     masked_softmax.mistake(
         "np.where(mask, x, -np.inf)",
         f"np.where(mask, x, {_new})",
-        "a large negative number is not −∞: a row without a visible entry becomes uniform, not "
+        "a large negative number is not −∞: a row with no visible entry becomes uniform, not "
         "0. Use −∞, and treat such a row separately",
     )
 _EXP = "np.exp(x - np.where(peak == -np.inf, 0.0, peak))"
@@ -407,9 +418,15 @@ for _old, _new in (
     masked_softmax.mistake(
         _old,
         _new,
-        "in a row without a visible entry, −∞ − (−∞) and 0 / 0 are NaN: subtract 0 instead of the "
+        "in a row with no visible entry, −∞ − (−∞) and 0 / 0 are NaN: subtract 0 instead of the "
         "maximum there, and divide by 1 instead of 0",
     )
+masked_softmax.mistake(
+    "(dy * y).sum(",
+    "dy.mean(",
+    "dx = y · (dy − mean(dy)): this subtracts the plain mean of dy; the right mean is weighted by y, "
+    "Σ dy · y",
+)
 for _new in ("dy * 1.0", "dy * mask"):
     masked_softmax.mistake(
         "np.where(mask, dy, 0.0)",

@@ -72,6 +72,12 @@ merge_heads.mistake(
     "return swapped",
     "H and D are still two axes: merge them by a reshape to (…, T, H·D)",
 )
+for _reduced in ("mean", "sum"):
+    merge_heads.mistake(
+        "return swapped.reshape(*swapped.shape[:-2], -1)",
+        f"return np.concatenate([x.{_reduced}(axis=-3)] * x.shape[-3], axis=-1)",
+        f"each head is replaced by the {_reduced} of all heads; keep the heads, side by side in a row",
+    )
 for _new in ("x.swapaxes(1, 2)", "x.swapaxes(0, 1)", "x.transpose(0, 2, 1, 3)"):
     merge_heads.mistake(
         "x.swapaxes(-3, -2)",
@@ -254,6 +260,13 @@ head_contributions.mistake(
 )
 head_contributions.mistake(
     "return heads @ w_o.reshape(num_heads, width, -1)",
+    "own = heads @ w_o.reshape(num_heads, width, -1)\n"
+    "    return np.stack([own.mean(axis=-3)] * num_heads, axis=-3)",
+    "the output is divided equally among the heads; each head contributes its own product with its "
+    "D rows of w_o",
+)
+head_contributions.mistake(
+    "return heads @ w_o.reshape(num_heads, width, -1)",
     "return (heads @ w_o.reshape(num_heads, width, -1)).sum(axis=-3)",
     "this is the whole output, summed over the heads: keep one contribution for each head",
 )
@@ -417,11 +430,31 @@ multi_head_attention.mistake(
     'query = tap("query", query)\n    key = tap("key", key)\n    value = tap("value", value)\n',
     "query, key and value are not split into heads: split(query, num_heads) after the projection",
 )
+_SPLIT = """\
+query = tap("query", split(query, num_heads))
+    key = tap("key", split(key, num_heads))
+    value = tap("value", split(value, num_heads))
+"""
 multi_head_attention.mistake(
-    "pull_attention = attention(query, key, value)",
-    "pull_attention = attention(key, query, value)",
-    "query and key have changed places: attention(query, key, value)",
+    _SPLIT,
+    _SPLIT.replace("num_heads", "1"),
+    "there is one head over all columns: split into num_heads heads",
 )
+multi_head_attention.mistake(
+    _SPLIT,
+    """\
+cut = lambda y: y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)
+    query, key, value = tap("query", cut(query)), tap("key", cut(key)), tap("value", cut(value))
+""",
+    "the heads are split by a reshape alone, which mixes heads and positions: use split, which swaps "
+    "T and H after the reshape",
+)
+for _parts in ("key, query, value", "query, value, key"):
+    multi_head_attention.mistake(
+        "pull_attention = attention(query, key, value)",
+        f"pull_attention = attention({_parts})",
+        "query, key and value are in the wrong order: attention(query, key, value)",
+    )
 multi_head_attention.mistake(
     "merge(heads)",
     "heads.reshape(*x.shape[:-1], -1)",

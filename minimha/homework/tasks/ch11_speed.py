@@ -235,8 +235,8 @@ def each_query_sees_its_own_keys(yours, rng):
     inputs, at = _inputs(rng, 5, 7), np.arange(5)
     places = "j is the position among all keys, and a hidden score becomes −∞"
     rules = {
-        " where last[i] = i + 2": (0 * at, at + 2, places),
         " where first[i] = i − 1 and last[i] = i + 1": (at - 1, at + 1, places),
+        " where last[i] = i + 2": (0 * at, at + 2, places),
         " where first = (0, 9, 2, 4, 1), last = (0, 9, 1, 8, 6)": (
             np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]),
             "queries 1 and 2 see nothing, so l = 0: do not divide by it; lse is −∞",
@@ -269,16 +269,21 @@ tiled_forward.mistake(
     "acc",
     "out is not divided by l: after the last tile of keys, out = acc / l",
 )
-for _new in ("m", "np.log(total)", "total", "m + total"):
+for _new, _what in (
+    ("m", "ln l is missing"),
+    ("np.log(total)", "m is missing"),
+    ("total", "this is l"),
+    ("m + total", "l stands for ln l"),
+):
     tiled_forward.mistake(
         "m + np.log(total)",
         _new,
-        "lse = m + ln l: the logarithm of Σ e^score, where l is Σ e^(score − m)",
+        f"{_what}: lse = m + ln l, the logarithm of Σ e^score, because l is Σ e^(score − m)",
     )
 tiled_forward.mistake(
     "scale * query[rows] @ key[keys].T",
     "query[rows] @ key[keys].T",
-    "the scores are not multiplied by scale",
+    "the factor scale is missing: scores = scale · Q Kᵀ",
 )
 tiled_forward.mistake(
     "scale * query[rows] @ key[keys].T",
@@ -300,6 +305,19 @@ tiled_forward.mistake(
     _TILE,
     _TILE.replace("-np.inf", "0.0"),
     "hidden scores become 0, and e⁰ = 1 is a weight like any other: put −∞ there",
+)
+for _old, _name in (
+    ("(first[rows, None] <= keys) & ", "first"),
+    (" & (keys <= last[rows, None])", "last"),
+):
+    tiled_forward.mistake(
+        _old, "", f"{_name} is ignored: query i sees only the keys with first[i] ≤ j ≤ last[i]"
+    )
+tiled_forward.mistake(
+    "for j in range(0, len(key), block)",
+    "for j in range(0, len(key) // block * block, block)",
+    "the last tile of keys is left out if S is not a multiple of block: range(0, S, block) includes "
+    "it",
 )
 tiled_forward.mistake(
     "keys <= last[rows, None]",
@@ -474,7 +492,7 @@ tiled_backward.mistake(
 tiled_backward.mistake(
     "scores = scale * query[rows] @ key[keys].T",
     "scores = query[rows] @ key[keys].T",
-    "the scores are not multiplied by scale, as in the forward",
+    "the factor scale is missing in the scores: scale · Q Kᵀ, as in the forward",
 )
 _ADDED = """dquery[rows] += scale * dscores @ key[keys]
             dkey[keys] += scale * dscores.T @ query[rows]
@@ -563,7 +581,10 @@ def _only_seen(found, first, last, s, block, name="scores"):
         raise AssertionError(f'tap is not called: {name} = tap("{name}", …) in each tile')
     large = next((x.shape for x in found if max(x.shape, default=0) > block or x.ndim != 2), None)
     if large is not None:
-        raise AssertionError(f"{name} of shape {large} in tap, where block is {block}")
+        raise AssertionError(
+            f"tap gets {name} of shape {large}, but a tile is at most {block} × {block}:\n"
+            "compute one tile at a time, never all pairs at once"
+        )
     visible = _visible(first, last, s)
     corners = np.ndindex(-(-len(first) // block), -(-s // block))
     tiles = [visible[block * i :, block * j :][:block, :block].any() for i, j in corners]
