@@ -424,8 +424,8 @@ for _old, _new in (
 masked_softmax.mistake(
     "(dy * y).sum(",
     "dy.mean(",
-    "dx = y · (dy − mean(dy)): this subtracts the plain mean of dy; the right mean is weighted by y, "
-    "Σ dy · y",
+    "dx = y · (dy − mean(dy)): this subtracts the plain mean of dy; the right mean is weighted by "
+    "y, Σ dy · y",
 )
 for _new in ("dy * 1.0", "dy * mask"):
     masked_softmax.mistake(

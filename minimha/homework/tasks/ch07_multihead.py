@@ -76,7 +76,7 @@ for _reduced in ("mean", "sum"):
     merge_heads.mistake(
         "return swapped.reshape(*swapped.shape[:-2], -1)",
         f"return np.concatenate([x.{_reduced}(axis=-3)] * x.shape[-3], axis=-1)",
-        f"each head is replaced by the {_reduced} of all heads; keep the heads, side by side in a row",
+        f"each head is replaced by the {_reduced} of all heads; keep them, side by side in a row",
     )
 for _new in ("x.swapaxes(1, 2)", "x.swapaxes(0, 1)", "x.transpose(0, 2, 1, 3)"):
     merge_heads.mistake(
@@ -446,8 +446,8 @@ multi_head_attention.mistake(
 cut = lambda y: y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)
     query, key, value = tap("query", cut(query)), tap("key", cut(key)), tap("value", cut(value))
 """,
-    "the heads are split by a reshape alone, which mixes heads and positions: use split, which swaps "
-    "T and H after the reshape",
+    "the heads are split by a reshape alone, which mixes heads and positions: use split, which "
+    "swaps T and H after the reshape",
 )
 for _parts in ("key, query, value", "query, value, key"):
     multi_head_attention.mistake(

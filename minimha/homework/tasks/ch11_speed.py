@@ -316,8 +316,8 @@ for _old, _name in (
 tiled_forward.mistake(
     "for j in range(0, len(key), block)",
     "for j in range(0, len(key) // block * block, block)",
-    "the last tile of keys is left out if S is not a multiple of block: range(0, S, block) includes "
-    "it",
+    "the last tile of keys is left out if S is not a multiple of block: range(0, S, block) "
+    "includes it",
 )
 tiled_forward.mistake(
     "keys <= last[rows, None]",
