@@ -443,7 +443,8 @@ for _old, _new in (
         _old,
         _new,
         "a transpose is missing, or is one too many. out = weights V gives dweights = dout Vᵀ and "
-        "dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey = dscoresᵀ Q / √D",
+        "dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and "
+        "dkey = dscoresᵀ Q / √D",
     )
 for _transposed in ("value.T", "value.swapaxes(1, 2)", "value.transpose(0, 2, 1)"):
     attention.mistake(
