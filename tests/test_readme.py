@@ -34,6 +34,12 @@ def test_the_error_message_in_the_readme_is_that_of_a_forgotten_sum():
     assert TRANSCRIPT.strip() == f"GradcheckError: {failure.value}"
 
 
+def test_the_homework_page_creates_the_same_environment():
+    page = ROOT.joinpath("docs/homework.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(python3 .*?)```", page, re.DOTALL)
+    assert f"```sh\n{block.rstrip()} && minimha notebooks\n```" in README
+
+
 def test_the_readme_lists_every_chapter():
     rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
     chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
