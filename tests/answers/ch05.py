@@ -57,7 +57,7 @@ wrong("scores", "no √D", ROOT, dots, " / root", "")
 wrong("scores", "√D missing in the backward", ROOT,
       dots, "dy @ key / root, dy.mT @ query / root", "dy @ key, dy.mT @ query")
 wrong("scores", "divided by D", ROOT, dots, " ** 0.5", "")
-wrong("scores", "dkey with dy not transposed", r"transpos|\.mT|swapaxes",
+wrong("scores", "dkey with dy not transposed", r"transpos|\.mT|swapaxes|dyᵀ|dscoresᵀ",
       dots, "dy.mT @ query", "dy @ query")
 wrong("scores", "the gradients exchanged", r"swap|exchang|interchang|order",
       dots, "dy @ key / root, dy.mT @ query / root", "dy.mT @ query / root, dy @ key / root")
@@ -292,11 +292,11 @@ wrong("attention", "nothing subtracted in the backward of softmax", r"subtract|�
 wrong("attention", "sums the queries in the backward of softmax", AXIS, whole, "axis=-1", "axis=-2")
 wrong("attention", "the backward of softmax with dweights alone", r"weights \*|times|factor|multipl|weighted",
       whole, "weights * (dweights - ", "(dweights - ")
-wrong("attention", "dvalue from weights that are not transposed", r"transpos|\.mT|swapaxes",
+wrong("attention", "dvalue from weights that are not transposed", r"transpos|\.mT|swapaxes|weightsᵀ",
       whole, "weights.mT @ dout", "weights @ dout")
 wrong("attention", "dquery and dkey exchanged", r"swap|exchang|interchang|order",
       whole, "return dquery, dkey,", "return dkey, dquery,")
-wrong("attention", "dkey from query weights of the wrong side", r"transpos|\.mT|swapaxes|dscores\.",
+wrong("attention", "dkey from query weights of the wrong side", r"transpos|\.mT|swapaxes|dscoresᵀ",
       whole, "dscores.mT @ query", "dscores @ query")
 wrong("attention", "np.sqrt makes float64", r"float64|float32|dtype",
       whole, "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])")

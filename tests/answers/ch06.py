@@ -42,7 +42,7 @@ wrong("causal", "does not see itself", r"itself|diagonal|own position|≤|<=|off
       compared, "j <= i", "j < i")
 wrong("causal", "the sign of the offset", r"sign|minus|i \+ offset|subtract|−offset|-offset",
       compared, "i + offset", "i - offset")
-wrong("causal", "True = hidden", r"opposite|invert|negat|complement|True = |flipped",
+wrong("causal", "True = hidden", r"opposite|invert|negat|complement|True = |flipped|exchang",
       lower, "return ", "return ~")
 wrong("causal", "the offset is ignored", r"offset (is|must|has|was) |ignor|without (the )?offset|i \+ offset|add(s|ed)? (the )?offset",
       compared, "i + offset", "i")
@@ -83,7 +83,7 @@ wrong("padding", "shape (B, S)", r"\(B, 1, 1, S\)|axes|None",
       flat, "mask[:, None, None, :]", "mask")
 wrong("padding", "hides queries too", r"hides? (the )?quer|padded quer|quer(y|ies).*(hidden|hide|too|never)|never quer",
       flat, "mask[:, None, None, :]", "mask[:, None, None, :] & mask[:, None, :, None]")
-wrong("padding", "True = hidden", r"opposite|invert|negat|complement|True = |flipped",
+wrong("padding", "True = hidden", r"opposite|invert|negat|complement|True = |flipped|exchang",
       lengthwise, "np.arange(s) <", "np.arange(s) >=")
 wrong("padding", "the last keys instead of the first", r"last keys|at the end|on the left|left padding|the first|revers",
       lengthwise, "np.arange(s) <", "np.arange(s)[::-1] <")
@@ -119,7 +119,7 @@ wrong("documents", "causal as well", r"causal|later|future|triang|past",
       equal, "(ids[:, :, None] == ids[:, None, :])", "np.tril(ids[:, :, None] == ids[:, None, :])")
 wrong("documents", "shape (B, S, S)", r"\(B, 1, S, S\)|axis|axes|None",
       equal, "[:, None]\n", "\n")
-wrong("documents", "True = hidden", r"opposite|invert|negat|complement|True = |flipped",
+wrong("documents", "True = hidden", r"opposite|invert|negat|complement|True = |flipped|exchang",
       equal, "==", "!=")
 wrong("documents", "the documents of the first sequence for all", r"first (sequence|row)|each sequence|own|sequence 0",
       equal, "(ids[:, :, None] == ids[:, None, :])[:, None]",
@@ -219,11 +219,11 @@ def masked_softmax(x, mask):
 """)
 wrong("masked_softmax", "the maximum over hidden entries too", r"max.*(hidden|visible)|(hidden|visible).*max",
       filled, "top = z.real.max(", "top = np.nan_to_num(x).real.max(")
-wrong("masked_softmax", "True = hidden", r"opposite|invert|negat|complement|True = |flipped|hides what",
+wrong("masked_softmax", "True = hidden", r"opposite|invert|negat|complement|True = |flipped|exchang|hides what",
       filled, "np.where(mask, x, -np.inf)", "np.where(mask, -np.inf, x)",
       "np.where(mask, np.exp(z - top), 0)", "np.where(mask, 0, np.exp(z - top))",
       "np.where(mask, dy, 0)", "np.where(mask, 0, dy)")
-wrong("masked_softmax", "a row without visible entries is uniform", r"nothing (is )?visible|no visible|empty row|sees nothing|row.*zeros", """
+wrong("masked_softmax", "a row without visible entries is uniform", r"nothing (is )?visible|(no|without a) visible|empty row|sees nothing|row.*zeros", """
 def masked_softmax(x, mask):
     z = np.where(mask, x, -1e9)
     e = np.exp(z - z.real.max(axis=-1, keepdims=True))

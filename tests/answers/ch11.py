@@ -193,13 +193,13 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
             lse.append(m[k] + math.log(l[k]) if l[k] else -np.inf)
     return np.array(out), np.array(lse)
 """)
-wrong("tiled_forward", "scores without the scale", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|unscaled|[·*] scale|scale.*missing",
+wrong("tiled_forward", "scores without the scale", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|unscaled|[·*] scale|scale.*missing|by scale",
       forward, "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
 wrong("tiled_forward", "the last key is not visible", r"≤|<=|last|one key|off by one|itself|diagonal",
       forward, "place <= last", "place < last")
 wrong("tiled_forward", "out is not divided by l", r"divid|normali|not / l|without / l",
       forward, "acc[some] / l[some, None]", "acc[some]")
-wrong("tiled_forward", "lse without the maximum", r"m is missing|without (the )?(m\b|max)|maximum|lacks",
+wrong("tiled_forward", "lse without the maximum", r"m is missing|without (the )?(m\b|max)|maximum|lacks|lse = m \+",
       forward, "m[some] + np.log(l[some])", "np.log(l[some])")
 wrong("tiled_forward", "a row that sees nothing divides by 0", r"nothing|0 ?/ ?0|empty|NaN",
       forward, "some = l > 0", "some = l > -1")
@@ -211,7 +211,7 @@ wrong("tiled_forward", "computes tiles that are hidden", r"hidden|skip|nobody|em
       forward, "if not seen.any():\n                continue", "pass")
 wrong("tiled_forward", "the last tile is forgotten", r"last (tile|block)|multiple|remain|rest|incomplete|left over",
       forward, "range(0, S, block)", "range(0, S - S % block, block)")
-wrong("tiled_forward", "all scores at once", r"tile|T · S|whole|all pairs|at once", """
+wrong("tiled_forward", "all scores at once", r"tile|T · S|whole|all pairs|at once|where block is", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     place = np.arange(len(key))
     seen = (first[:, None] <= place) & (place <= last[:, None])

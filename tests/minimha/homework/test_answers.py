@@ -12,10 +12,10 @@ from answers import RIGHT, WRONG, Answer
 from minimha import homework
 from minimha.homework.verdicts import FAILED, PASSED, Verdict
 
-NAMED = 0.65
-"""At least this share of the wrong answers gets a message that names the mistake; the aim is 0.85."""
+NAMED = 0.85
+"""At least this share of the wrong answers gets a message that names the mistake."""
 
-MISNAMED = 5
+MISNAMED = 4
 """At most this many messages name another mistake; the aim is 0."""
 
 NO_WORDS = re.compile(
