@@ -62,6 +62,7 @@ _HABITS: dict[str, Any] = {
     r"'(?:torch|F)' is not defined|module named 'torch'": (
         "np: only NumPy is needed, and np.zeros, np.exp … have the same names"
     ),
+    r"values to unpack.*\.shape": "*batch, t, m = x.shape works for any number of axes in front",
     r"'math' is not defined": "np.sqrt, np.exp, np.inf",
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"

@@ -105,6 +105,12 @@ standardise.mistake(
     "the rows are divided by the variance; the standard deviation is its square root",
 )
 standardise.mistake(
+    "x.std(axis=-1, keepdims=True)",
+    "np.sqrt(((x - mean) ** 2).sum(axis=-1, keepdims=True))",
+    "the squares are summed, but the sum is not divided by M: the deviation is √(mean of "
+    "(x − mean)²)",
+)
+standardise.mistake(
     "return (x - mean) / deviation",
     "return x - mean / deviation",
     "x - mean / deviation divides only the mean: put x - mean in brackets",
@@ -212,6 +218,11 @@ broadcast_shape.mistake(
     "the lengths are in reverse order: if the loop goes from right to left, reverse the result",
 )
 broadcast_shape.mistake(
+    " and 1 not in (n, m)",
+    "",
+    "a length of 1 is refused; it fits any length, and the result has the other length",
+)
+broadcast_shape.mistake(
     "m if n == 1 else n",
     "max(n, m)",
     "max(n, m) makes 1 of a length 0 beside a length 1: the result has the other length, 0",
@@ -301,10 +312,28 @@ unbroadcast.mistake(
     "dy.mean(axis=axis, keepdims=True)",
     "the mean of dy over the copies; every copy adds its whole gradient: sum, not mean",
 )
+for _new in ("dy.reshape(shape)", "np.broadcast_to(dy, shape)", "dy.sum().reshape(shape)"):
+    unbroadcast.mistake(
+        _FRONT,
+        f"return {_new}\n",
+        "dy cannot be given the shape at once: sum it over the axes along which broadcasting made "
+        "copies, and over no others (chapter 01)",
+    )
 unbroadcast.mistake(
     _FRONT,
-    "return dy.reshape(shape)\n",
-    "a reshape keeps every entry of dy; the gradients of the copies must be summed (chapter 01)",
+    "dy = dy.sum(axis=tuple(range(len(shape), dy.ndim)))\n",
+    "the last axes are summed; the axes that broadcasting adds are at the front",
+)
+unbroadcast.mistake(
+    _FRONT,
+    "dy = dy.sum(axis=front, keepdims=True)\n",
+    "the axes in front are summed but kept, with length 1; the array did not have them: sum them "
+    "without keepdims",
+)
+unbroadcast.mistake(
+    _FRONT,
+    "dy = dy[(0,) * len(front)]\n",
+    "the gradient of one copy is kept and the others are dropped: sum over all copies",
 )
 unbroadcast.mistake(
     "dy.sum(axis=axis, keepdims=True)",

@@ -147,6 +147,11 @@ for _old, _new in (
         "a matrix is not transposed, or is on the wrong side: da (n, k) = dy (n, m) bᵀ (m, k) and "
         "db (k, m) = aᵀ (k, n) dy (n, m)",
     )
+matmul.mistake(
+    "dy @ b.mT",
+    "dy * b",
+    "* multiplies entry by entry; da is a matrix product, dy @ b.mT",
+)
 for _old, _new in (
     (_PAIR, "dy @ b.mT, a.mT @ dy"),
     ("unbroadcast(dy @ b.mT, a.shape)", "dy @ b.mT"),
@@ -298,7 +303,7 @@ topological_order.mistake(
 topological_order.mistake(
     "return ready",
     "return list(parents)",
-    "the names are in the order of the dict, which is no particular order: list a name only after "
+    "a name can come before its parents here, as in the order of the dict: list a name only after "
     "all its parents",
 )
 topological_order.mistake(
@@ -499,6 +504,11 @@ backward.mistake(
     "gradients = [None]",
     "gradients = [0.0]",
     "the list starts with zeros; a node that receives no gradient has None, not 0: start with None",
+)
+backward.mistake(
+    "pullback is None or gradients[k] is None",
+    "gradients[k] is None",
+    "a leaf has no pullback to call: skip a node whose pullback is None",
 )
 backward.mistake(
     "pullback is None or gradients[k] is None",

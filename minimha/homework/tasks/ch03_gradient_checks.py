@@ -102,6 +102,22 @@ central_difference.mistake(
     "the step of one entry is still there when the next one moves: start each index with new zeros",
 )
 central_difference.mistake(
+    "gradient = np.empty(x.shape)\n",
+    "return (f(x + h) - f(x - h)) / (2 * h)\n",
+    "x + h moves all entries together and gives one number; move one entry at a time, in a loop",
+)
+central_difference.mistake(
+    "np.ndindex(x.shape)",
+    "range(len(x))",
+    "range(len(x)) runs over the first axis alone, so that a whole row moves together: loop over "
+    "np.ndindex(x.shape)",
+)
+central_difference.mistake(
+    "step[k] = h\n",
+    "step[k] = 1\n",
+    "the entry moves by 1, not by h",
+)
+central_difference.mistake(
     "step[k] = h\n",
     "step[:] = h\n",
     "all entries move together; each entry of the gradient needs a step in that entry alone",
@@ -186,12 +202,26 @@ complex_step.mistake(
 complex_step.mistake(
     "z[k] += 1e-20j",
     "z[k] += 1e-20",
-    "the step is real, so the imaginary part stays 0: add 1e-20j",
+    "the imaginary part is 0: the step is 1e-20j, not 1e-20, and z must be able to hold it, "
+    "x.astype(complex)",
+)
+for _new in ("f(z) / 1e-20", "f(z).imag / 1e-20j"):
+    complex_step.mistake(
+        "f(z).imag / 1e-20",
+        _new,
+        "a complex number does not fit into an array of floats: divide f(z).imag by 1e-20, not "
+        "f(z), and not by 1e-20j",
+    )
+complex_step.mistake(
+    "z[k] += 1e-20j",
+    "z[k] = 1e-20j",
+    "the step replaces the entry of x; it is added to it: z[k] += 1e-20j",
 )
 complex_step.mistake(
-    "z = x.astype(complex)",
-    "z = x.copy()",
-    "an array of floats cannot hold an imaginary part: start from x.astype(complex)",
+    "gradient = np.empty(x.shape)\n",
+    "return f(x + 1e-20j).imag / 1e-20\n",
+    "x + 1e-20j gives all entries the step and makes one number; take one entry at a time, in a "
+    "loop",
 )
 complex_step.mistake(
     "z[k] += 1e-20j",
@@ -304,7 +334,8 @@ gradient_error.mistake(
 gradient_error.mistake(
     _ERROR,
     "np.max(gradient - numeric) / np.max(abs(numeric))",
-    "a negative deviation is lost: take the absolute value before the maximum",
+    "the sign hides a deviation: take the difference entry by entry, its absolute value, and then "
+    "the maximum, max |analytic − numeric|",
 )
 gradient_error.mistake(
     _ERROR,
@@ -320,6 +351,12 @@ gradient_error.mistake(
     _ERROR,
     "np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)",
     "these are norms over all entries; the task asks for the largest entries: np.max(abs(…))",
+)
+gradient_error.mistake(
+    "lambda z: np.sum(c * f(z)[0])",
+    "f",
+    "f returns (y, pullback), and complex_step needs a function that returns one number: "
+    "lambda z: np.sum(c * f(z)[0])",
 )
 gradient_error.mistake(
     "c * f(z)[0]",

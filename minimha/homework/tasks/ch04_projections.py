@@ -192,6 +192,16 @@ split_heads.mistake(
     "this is (…, H, D, T): the result is (…, H, T, D)",
 )
 split_heads.mistake(
+    _SPLIT,
+    "heads = x.reshape(*x.shape[:-1], -1, num_heads)\n",
+    "this is (…, D, T, H): split the last axis into (H, D), not (D, H)",
+)
+split_heads.mistake(
+    "return heads.swapaxes(-3, -2)",
+    "return np.moveaxis(heads, -2, 0)",
+    "the axis of heads is in front of the batch axes; it comes right before T and D, at −3",
+)
+split_heads.mistake(
     "return heads.swapaxes(-3, -2)",
     "return heads.swapaxes(0, 1)",
     "the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2",
@@ -264,6 +274,16 @@ per_head.mistake(
     _LOOP,
     "return np.stack([x @ weights[0] for w in weights], axis=-3)",
     "all heads use the matrix weights[0]; head h has its own, weights[h]",
+)
+per_head.mistake(
+    _LOOP,
+    "return np.stack([x @ w.T for w in weights], axis=-3)",
+    "the weights are transposed; each is (M, D), and x (…, T, M) times it is x @ w",
+)
+per_head.mistake(
+    _LOOP,
+    "return sum(x @ w for w in weights)",
+    "the heads are added; np.stack makes an axis of heads",
 )
 per_head.mistake(
     _LOOP,
@@ -353,6 +373,16 @@ stack_weights.mistake(
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
+    "weights.reshape(-1, weights.shape[1]).T",
+    "a reshape of (H, M, D) cuts through the matrices: swap H and M before it, to (M, H, D)",
+)
+stack_weights.mistake(
+    _SIDE_BY_SIDE,
+    "np.stack(weights, axis=-1)",
+    "np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns to one matrix",
+)
+stack_weights.mistake(
+    _SIDE_BY_SIDE,
     "weights.swapaxes(0, 1)",
     "this is (M, H, D); a reshape to (M, H·D) is still missing",
 )
@@ -436,6 +466,17 @@ stacked.mistake(
     "y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)\n",
     "the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so "
     "reshape to (T, H, D), not (T, D, H)",
+)
+stacked.mistake(
+    _SWAPPED,
+    "return np.moveaxis(y, -2, 0)",
+    "the axis of heads is in front of the batch axes; it comes right before T and D, at −3",
+)
+stacked.mistake(
+    _PROJECTED,
+    "return x[..., None, :, :] @ weight.reshape(num_heads, weight.shape[0], -1)\n",
+    "a reshape of weight to (H, M, D) cuts through its rows; the matrices are blocks of columns: "
+    "split the columns of x @ weight instead",
 )
 stacked.mistake(
     _SWAPPED,
@@ -583,6 +624,16 @@ double.mistake(
     "return first @ weights",
     "return first @ weights.sum(axis=0)",
     "the heads are summed; each head has a matrix of its own",
+)
+double.mistake(
+    "return first @ weights",
+    "return (first @ weights).mT",
+    "each matrix is transposed: W Wᵢ is (M, D)",
+)
+double.mistake(
+    "return first @ weights",
+    "return np.concatenate([first @ w for w in weights])",
+    "the matrices are below each other in one; return them as a stack (H, M, D)",
 )
 double.mistake(
     "return first @ weights",

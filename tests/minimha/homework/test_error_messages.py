@@ -27,6 +27,7 @@ HABITS = {
     "np.zeros(2, 3)": "np.zeros((2, 3))",
     "torch.zeros(2)": "only NumPy is needed",
     "math.sqrt(2)": "np.sqrt",
+    "t, m = x.shape": "*batch, t, m = x.shape",
     "x @ x": "k is 4 on the left and 3 on the right",
 }
 
