@@ -305,6 +305,12 @@ for _old in ("e.sum(axis=-1, keepdims=True)", "scores.max(axis=-1, keepdims=True
         "or does not fit: keepdims=True keeps that axis",
     )
 attention_forward.mistake(
+    _STEPS,
+    _STEPS.replace(", keepdims=True", ""),
+    "the maximum and the sum have lost their last axis, so they apply to columns instead of rows, "
+    "or do not fit: keepdims=True keeps that axis",
+)
+attention_forward.mistake(
     "scores.max(axis=-1, keepdims=True)",
     "scores.max()",
     "scores.max() is the largest score of all; in a row far below it, every exp is 0. Subtract the "
@@ -434,6 +440,7 @@ attention.mistake(
 )
 for _old, _new in (
     ("dout @ value.mT", "dout @ value"),
+    ("dout @ value.mT", "value @ dout.mT"),
     ("weights.mT @ dout", "weights @ dout"),
     ("dscores @ key", "dscores.mT @ key"),
     ("dscores @ key", "dscores @ key.mT"),

@@ -138,6 +138,16 @@ padding.mistake(
     "one key too many: the first lengths[b] keys are j = 0 to lengths[b] − 1, so use <",
 )
 padding.mistake(
+    "lengths[:, None]",
+    "lengths[:, None] - 1",
+    "one key too few: the first lengths[b] keys are j = 0 to lengths[b] − 1",
+)
+padding.mistake(
+    "lengths[:, None]",
+    "lengths",
+    "positions (S,) and lengths (B,) are both rows: make the lengths a column, lengths[:, None]",
+)
+padding.mistake(
     _VALID,
     _VALID.replace("<", ">="),
     "the mask is inverted: True = may attend, so True marks the real keys",
@@ -379,12 +389,15 @@ masked_softmax.mistake(
     "−∞ is added to the hidden entries, and NaN − ∞ is NaN: replace them instead, with "
     "np.where(mask, x, -np.inf)",
 )
-masked_softmax.mistake(
-    f"{_MASKED}\n    {_PEAK}",
-    f"{_PEAK}\n    {_MASKED}",
-    "the maximum is taken over hidden entries too: if a hidden entry is much larger, every visible "
-    "exp is 0. Hide first, then take the maximum",
-)
+for _total in ("np.where(total == 0, 1.0, total)", "total"):
+    masked_softmax.mistake(
+        _FORWARD,
+        _FORWARD.replace(f"{_MASKED}\n    {_PEAK}", f"{_PEAK}\n    {_MASKED}")
+        .replace("np.where(peak == -np.inf, 0.0, peak)", "peak")
+        .replace("np.where(total == 0, 1.0, total)", _total),
+        "the maximum is taken over hidden entries too: if a hidden entry is much larger, every "
+        "visible exp is 0. Hide first, then take the maximum",
+    )
 masked_softmax.mistake(
     _PEAK,
     "peak = x.real.max()",
@@ -401,12 +414,15 @@ masked_softmax.mistake(
     _FORWARD.replace("axis=-1", "axis=-2"),
     "softmax runs along the queries: run it along the keys, axis=-1",
 )
-for _new in ("-1e9", "-1e30", "-1e4", "np.finfo(x.dtype).min"):
+_FINITE = [
+    f"np.where(mask, x, {low})" for low in ("-1e9", "-1e30", "-1e4", "np.finfo(x.dtype).min")
+]
+for _new in (*_FINITE, "x + np.where(mask, 0.0, -1e9)", "x + np.where(mask, 0.0, -1e4)"):
     masked_softmax.mistake(
         "np.where(mask, x, -np.inf)",
-        f"np.where(mask, x, {_new})",
-        "a large negative number is not −∞: a row with no visible entry becomes uniform, not "
-        "0. Use −∞, and treat such a row separately",
+        _new,
+        "a large negative number is not −∞: a row with no visible entry gets weights, not 0. "
+        "Use −∞, and treat such a row separately",
     )
 _EXP = "np.exp(x - np.where(peak == -np.inf, 0.0, peak))"
 _TOTAL = "total = e.sum(axis=-1, keepdims=True)"

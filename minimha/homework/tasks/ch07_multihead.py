@@ -461,6 +461,12 @@ multi_head_attention.mistake(
     "the heads are merged by a reshape alone, which mixes heads and positions: use merge, which "
     "swaps H and T first",
 )
+for _new in ("heads.sum(axis=-3)", "heads.mean(axis=-3)"):
+    multi_head_attention.mistake(
+        "merge(heads)",
+        _new,
+        "the heads are added up; put them side by side, merge(heads), so that w_o can combine them",
+    )
 for _new in ("return merged, pullback", "return y @ w_o.T, pullback"):
     multi_head_attention.mistake(
         "return y, pullback",
