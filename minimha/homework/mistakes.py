@@ -163,7 +163,7 @@ def _raised(error: Exception, file: str | None) -> Raised:
     """The error; without its text if a `raise` of this file, or of a remote one, chose that."""
     text = str(error)
     chosen = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
-    return Raised(type(error).__name__, "" if chosen else text.partition("\n")[0])
+    return Raised(type(error).__name__, "" if chosen else text.partition("\n")[0].strip())
 
 
 def _same(a: Any, b: Any) -> bool:
