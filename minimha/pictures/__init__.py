@@ -4,6 +4,7 @@
     attention_heads  the weights of every head, in a grid
     attention_html   the same for a notebook: point at a query to see which keys it attends to
     mask             a mask and its blocks; a notebook shows every mask
+    data_flow        how data flows through a layer: arrays with their axes, operations, gradients
     graph            the tape: how a Tensor was computed, with shapes and gradients
     costs            parameters, flop and time of the forms of the projections, and where they cross
     save, svg        a figure as a file, as text
@@ -12,6 +13,7 @@
 """
 
 from .costs import costs
+from .flow import data_flow
 from .heat import attention_heads, heat_map
 from .interactive import Attention, attention_html
 from .masks import mask, mask_svg
@@ -25,6 +27,7 @@ __all__ = [
     "attention_html",
     "check_path",
     "costs",
+    "data_flow",
     "graph",
     "heat_map",
     "mask",

@@ -1,0 +1,104 @@
+"""Data flow: a box for each array, an arrow for each operation, and dashed arrows for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMN, _ROW = 2.4, 1.05  # inches from the centre of one box to the next
+_WIDTH, _HEIGHT = 1.35, 0.5  # of a box
+_GRADIENT = "#B34700"
+
+Place = tuple[float, float, float]  # left and right end without margins, and middle, in inches
+
+
+def data_flow(
+    rows: Sequence[Sequence[str | None]], arrows: Sequence[tuple[str, ...]], *, title: str = ""
+) -> Figure:
+    """Draw how data flows through a layer: arrays are boxes, operations are arrows.
+
+    rows    rows of boxes from top to bottom. A box is "name (axes)", such as "x (B, T, M)". Each
+            row is centred; None leaves a place empty. A box that is alone in its row is made wide
+            enough for straight arrows
+    arrows  (from, to, operation), where from and to are names of boxes in different rows; or
+            (from, to, operation, gradient), which adds a dashed arrow back with its own label
+    title   above the picture
+
+    Text between dollar signs is a formula.
+
+        mh.pictures.data_flow(
+            [["x (T, M)"], ["q (T, H·D)"], ["Q (H, T, D)"]],
+            [("x", "q", "@ $W^Q$", "dx"), ("q", "Q", "reshape, swap T and H", "dq")],
+        )
+
+    Returns the figure; `save` writes it to a file. Raises ValueError if two boxes have the same
+    name or an arrow names a box that does not exist.
+    """
+    from matplotlib.figure import Figure
+
+    places: dict[str, Place] = {}
+    sizes, alone = {}, []
+    for r, row in enumerate(rows):
+        for c, text in enumerate(row):
+            if text is not None:
+                name, _, axes_of = text.partition(" (")
+                if name in places:
+                    raise ValueError(f"two boxes have the name {name!r}")
+                x = (c - (len(row) - 1) / 2) * _COLUMN
+                places[name] = x, x, -(r + 0.5) * _ROW
+                sizes[name] = f"({axes_of}" if axes_of else ""
+        if len(row) - row.count(None) == 1:
+            alone.append(name)
+    for name in (end for arrow in arrows for end in arrow[:2]):
+        if name not in places:
+            raise ValueError(f"no box has the name {name!r}; there are {', '.join(places)}")
+    centres = {name: place[0] for name, place in places.items()}
+    for name in alone:
+        reached = [centres[end] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
+        left, right = min(reached, default=centres[name]), max(reached, default=centres[name])
+        places[name] = left, right, places[name][2]
+
+    half, height = max(2, *map(len, rows), 2) * _COLUMN / 2, len(rows) * _ROW
+    above = 0.3 if title else 0
+    figure = Figure(figsize=(2 * half, height + above))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-half, half), ylim=(-height, above))
+    axes.set_axis_off()
+    axes.text(0, above / 3, title, ha="center", va="center", fontsize=11)
+    for name, place in places.items():
+        _box(axes, place, name, sizes[name])
+    for start, end, *labels in arrows:
+        _arrows(axes, places[start], places[end], *labels)
+    return figure
+
+
+def _box(axes: Axes, place: Place, name: str, sizes: str) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    left, right, y = place
+    corner, width = (left - _WIDTH / 2, y - _HEIGHT / 2), right - left + _WIDTH
+    style = "round,pad=0,rounding_size=0.08"
+    axes.add_patch(FancyBboxPatch(corner, width, _HEIGHT, style, fc="#EAF2FA", ec="#1F3B57"))
+    text = f"{name}\n{sizes}".rstrip()
+    axes.text((left + right) / 2, y, text, ha="center", va="center", fontsize=10, linespacing=1.3)
+
+
+def _arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
+    """An arrow forward, and next to it the one backward: straight down where both boxes reach."""
+    low, high = max(start[0], end[0]), min(start[1], end[1])
+    x0, x1 = ((low + high) / 2,) * 2 if low <= high else (sum(start[:2]) / 2, sum(end[:2]) / 2)
+    down = _HEIGHT / 2 if start[2] > end[2] else -_HEIGHT / 2
+    top, bottom = (x0, start[2] - down), (x1, end[2] + down)
+    apart = 0.08 if gradient else 0.0  # from the middle line
+    lines = [(forward, top, bottom, -apart, "right" if gradient else "left", "black", "-")]
+    if gradient:
+        lines.append((gradient, bottom, top, apart, "left", _GRADIENT, (0, (4, 2))))
+    for label, tail, tip, shift, align, colour, dash in lines:
+        look = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "lw": 1.3, "color": colour}
+        points = [(x + shift, y) for x, y in (tip, tail)]
+        axes.annotate("", *points, arrowprops={**look, "linestyle": dash})
+        x = (x0 + x1) / 2 + shift + (0.09 if align == "left" else -0.09)
+        axes.text(x, (tip[1] + tail[1]) / 2, label, ha=align, va="center", color=colour, size=9)
