@@ -115,7 +115,7 @@ def constant_ratio(step: Step) -> Cause | None:
     if ratio is None:
         return None
     if abs(ratio + 1) < 1e-6:
-        return Cause("sign", f"the sign is flipped in {step.place}: it is −1 times the right one")
+        return Cause("sign", f"the sign is flipped in {step.place}")
     for n, product in _lengths(step):
         if abs(ratio * n - 1) < 1e-6:
             return Cause(
@@ -192,7 +192,9 @@ def passed_through(step: Step) -> Cause | None:
             for factor in (n for n in step.values if n not in step.downstream):
                 x, dx = step.values[factor], step.gradients[name]
                 if x.shape == dx.shape and step.is_right(summed_to(x * dx, step.value.shape)):
-                    text = f"it is {d}; correct: {d} · {step.letter(factor)}"
+                    text = (
+                        f"d{step.name} = {d}.\nCorrect: d{step.name} = {d} · {step.letter(factor)}"
+                    )
                     return Cause("operand-wrong", text)
             times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
             text = f"it equals the gradient of {name}{times}: the derivative of the step from "
@@ -223,9 +225,11 @@ def product(step: Step) -> Cause | None:
         return p.is_matrix != mine.is_matrix, p.operands != mine.operands
 
     right = min(same, key=unlike, default=None)
-    text = f"it is {mine.text}" + (f"; correct: {right.text}" if right else "")
+    text = f"d{step.name} = {mine.text}" + (
+        f".\nCorrect: d{step.name} = {right.text}" if right else ""
+    )
     if mine.is_matrix and right is not None and right.operands == mine.operands:
-        text += ". For y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
+        text += ".\nFor y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
         return Cause("operand-transposed", text)
     name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
     return Cause(name, text)

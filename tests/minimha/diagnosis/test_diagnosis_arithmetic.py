@@ -91,7 +91,7 @@ def test_a_cause_is_named(case, rng):
 def test_the_wrong_factor_of_an_elementwise_product_is_named(rng):
     error = found(lambda a, b: (a * b, lambda dy: (dy * a, dy * a)), *rng.random((2, 4, 4)))
     assert error.diagnosis.cause == "operand-wrong"
-    assert "dy · a; correct: dy · b" in str(error)
+    assert "da = dy · a. Correct: da = dy · b" in text(error)
 
 
 def test_a_missing_path_is_not_named_if_a_wrong_factor_would_look_the_same(rng):
