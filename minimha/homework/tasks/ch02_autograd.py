@@ -248,8 +248,8 @@ def _in_order(yours, parents):
 
 @topological_order.check
 def every_name_appears_once(yours, rng):
-    _ordered(yours, {"a": [], "b": ["a", "a"], "c": ["b", "b"]})
     _ordered(yours, {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"], "alone": []})
+    _ordered(yours, {"a": [], "b": ["a", "a"], "c": ["b", "b"]})
 
 
 @topological_order.check(weight=2)
@@ -310,6 +310,12 @@ topological_order.mistake(
     "return ready",
     "return ready[::-1]",
     "each name comes before its parents, which is the order of the backward: reverse the list",
+)
+topological_order.mistake(
+    "children[parent].append(name)",
+    "children[parent] += [name] * (name not in children[parent])",
+    "for b = a + a the count of b is 2, but b is listed once among the children of a, so that the "
+    "count never reaches 0: list it twice, or count the different parents",
 )
 topological_order.mistake(
     """\

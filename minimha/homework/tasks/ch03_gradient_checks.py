@@ -118,6 +118,13 @@ central_difference.mistake(
     "the entry moves by 1, not by h",
 )
 central_difference.mistake(
+    _LOOP + "        step[k] = h\n",
+    "step = np.zeros(x.shape)\n    z = x.astype(float)\n    for k in np.ndindex(x.shape):\n"
+    "        up = z.copy(); up[k] = x[k] + h; z[k] = x[k] - h\n"
+    "        gradient[k] = (f(up) - f(z)) / (2 * h); continue\n",
+    "an entry is still moved by −h when the next one moves: put it back first",
+)
+central_difference.mistake(
     "step[k] = h\n",
     "step[:] = h\n",
     "all entries move together; each entry of the gradient needs a step in that entry alone",
@@ -202,8 +209,8 @@ complex_step.mistake(
 complex_step.mistake(
     "z[k] += 1e-20j",
     "z[k] += 1e-20",
-    "the imaginary part is 0: the step is 1e-20j, not 1e-20, and z must be able to hold it, "
-    "x.astype(complex)",
+    "the imaginary part is 0: 1e-20 is a real step, 1e-20j an imaginary one, and only an array "
+    "of complex numbers can hold it, x.astype(complex)",
 )
 for _new in ("f(z) / 1e-20", "f(z).imag / 1e-20j"):
     complex_step.mistake(
@@ -342,11 +349,12 @@ gradient_error.mistake(
     "np.max(abs(gradient - numeric)) / np.max(numeric)",
     "max numeric ignores negative entries: divide by max |numeric|",
 )
-gradient_error.mistake(
-    _ERROR,
-    "np.mean(abs(gradient - numeric)) / np.mean(abs(numeric))",
-    "these are means, in which one wrong entry of many is lost: take the maximum",
-)
+for _largest in ("np.mean(abs(numeric))", "np.max(abs(numeric))"):
+    gradient_error.mistake(
+        _ERROR,
+        f"np.mean(abs(gradient - numeric)) / {_largest}",
+        "this is the mean deviation, in which one wrong entry of many is lost: take the maximum",
+    )
 gradient_error.mistake(
     _ERROR,
     "np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)",

@@ -71,6 +71,12 @@ for _gradient in ("x.mT @ dy", "np.einsum('...tm,...tn->...mn', x, dy)"):
     )
 linear.mistake(
     _GRADIENTS,
+    "return dy @ weight.T, (x.mT @ dy).sum(axis=0)",
+    "dweight is summed over one axis, whether or not x has one in front: sum over all axes in "
+    "front, and over none if x is a matrix",
+)
+linear.mistake(
+    _GRADIENTS,
     "dw = x.mT @ dy; return dy @ weight.T, dw.sum(axis=0) if x.ndim > 2 else dw",
     "dweight is summed over one axis in front; there can be several: sum over all of them",
 )
