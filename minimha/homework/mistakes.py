@@ -104,15 +104,19 @@ def named(
     comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
                 one check, up to its first failure, and only one of them passes the checks before it
 
-    Silent if the solution repeats them without a mistake: what is wrong is not in the values.
+    If no mistake repeats all calls and the values are wrong, one that repeats the values is enough,
+    whatever the pullbacks return. Silent if the solution itself repeats all calls: the results are
+    right then.
     """
     right = _defined(solution, name)
     if not calls or _repeats(right, calls):
         return ""
-    for mistake in mistakes:
-        made = _defined(mistake.made_in(solution), name)
-        if _repeats(made, calls) and comes_here(made):
-            return mistake.text
+    made = [(_defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
+    values_are_wrong = not _repeats(right, calls, pulled=False)
+    for pulled in [True, False][: 1 + values_are_wrong]:
+        for function, text in made:
+            if _repeats(function, calls, pulled) and comes_here(function):
+                return text
     return ""
 
 
@@ -123,20 +127,21 @@ def _defined(code: str, name: str) -> Callable[..., Any]:
     return names[name]
 
 
-def _repeats(function: Callable[..., Any], calls: list[Call]) -> bool:
-    """Whether a function returns or raises in each call what was recorded."""
+def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = True) -> bool:
+    """Whether a function returns or raises in each call what was recorded, and its pullbacks too,
+    if they count."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are not the student's
-        return all(_repeats_one(function, call) for call in calls)
+        return all(_repeats_one(function, call, pulled) for call in calls)
 
 
-def _repeats_one(function: Callable[..., Any], call: Call) -> bool:
+def _repeats_one(function: Callable[..., Any], call: Call, pulled: bool) -> bool:
     given: dict[str, list[Any]] = {}
     result = _answer(function, call, given)
     return (
         _same(result, call.result)
         and all(_same(given[name], call.given[name]) for name in given.keys() & call.given.keys())
-        and all(_repeats(result[k], inner) for k, inner in call.pulled.items())
+        and (not pulled or all(_repeats(result[k], inner) for k, inner in call.pulled.items()))
     )
 
 

@@ -75,6 +75,13 @@ def test_two_mistakes_at_once_are_not_named_as_one_of_them():
     assert "looks like" not in first.message
 
 
+def test_a_wrong_value_is_named_whatever_the_pullback_returns():
+    task = TASKS["scores"]
+    wrong = task.code(solved=True).replace("key.mT / root, pullback", "key.mT, lambda dy: (dy, dy)")
+    first = next(v for v in task.verdicts(function(task, wrong)) if v.outcome == FAILED)
+    assert "√D is missing" in first.message
+
+
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
     with pytest.raises(ValueError, match="2 times, not once"):
         Mistake("a", "b", "").made_in("a = a")
