@@ -76,10 +76,12 @@ def test_two_mistakes_at_once_are_not_named_as_one_of_them():
 
 
 def test_a_wrong_value_is_named_whatever_the_pullback_returns():
-    task = TASKS["scores"]
-    wrong = task.code(solved=True).replace("key.mT / root, pullback", "key.mT, lambda dy: (dy, dy)")
-    first = next(v for v in task.verdicts(function(task, wrong)) if v.outcome == FAILED)
-    assert "√D is missing" in first.message
+    solution = "def f(x):\n    return 2 * x, lambda dy: (2 * dy,)\n"
+    once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
+    calls = []
+    _, pullback = recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
+    pullback(1.0)
+    assert named([once], solution, "f", calls) == "the factor 2 is missing"
 
 
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
