@@ -93,12 +93,12 @@ def _arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = 
     down = _HEIGHT / 2 if start[2] > end[2] else -_HEIGHT / 2
     top, bottom = (x0, start[2] - down), (x1, end[2] + down)
     apart = 0.08 if gradient else 0.0  # from the middle line
-    lines = [(forward, top, bottom, -apart, "right" if gradient else "left", "black", "-")]
+    lines = [(forward, top, bottom, -apart, "right" if gradient else "left", "black", "solid")]
     if gradient:
-        lines.append((gradient, bottom, top, apart, "left", _GRADIENT, (0, (4, 2))))
+        lines.append((gradient, bottom, top, apart, "left", _GRADIENT, "dashed"))
     for label, tail, tip, shift, align, colour, dash in lines:
         look = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "lw": 1.3, "color": colour}
-        points = [(x + shift, y) for x, y in (tip, tail)]
-        axes.annotate("", *points, arrowprops={**look, "linestyle": dash})
+        to, start_at = (tip[0] + shift, tip[1]), (tail[0] + shift, tail[1])
+        axes.annotate("", to, start_at, arrowprops={**look, "linestyle": dash})
         x = (x0 + x1) / 2 + shift + (0.09 if align == "left" else -0.09)
         axes.text(x, (tip[1] + tail[1]) / 2, label, ha=align, va="center", color=colour, size=9)
