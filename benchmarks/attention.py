@@ -1,16 +1,16 @@
-"""Attention by minimha beside PyTorch and jax in the same run: time, memory, the first call.
+"""Attention in minimha, PyTorch and jax, compared in one run: time, memory and the first call.
 
 python benchmarks/attention.py [--quick] [--save docs/measured/attention.md] [--minutes 12]
 
---save writes the page after every step, and a picture beside it. Once the minutes are over, no
-further cell of a table starts; the page says which are missing.
+--save writes the page after every step, and a picture next to it. After --minutes, no further
+measurement starts; the page lists the missing ones.
 
-Libraries take turns: a rest, then a call that does not count if it is short, then calls for 20 ms;
-their median is the turn. PyTorch's threads spin for some milliseconds after their work, and where
-libraries alternate call by call on two cores they slow each other down: PyTorch's forward of 128
-positions took 10 ms instead of 0.2. The call that does not count sets the threads spinning again,
-as they do in a user's loop. The other cure, OMP_WAIT_POLICY=passive, makes PyTorch's short calls up
-to twice as slow, so its threads stay as they are.
+Libraries take turns. A turn is a rest, then a warm-up call, then calls for 20 ms, whose median
+counts; a long call is its own turn. PyTorch's threads spin for some milliseconds after their work,
+so libraries that alternate call by call on two cores slow each other down: PyTorch's forward of 128
+positions took 10 ms instead of 0.2. The warm-up call makes the threads spin again, as they do in a
+user's loop. The alternative, OMP_WAIT_POLICY=passive, makes PyTorch's short calls up to twice as
+slow, so we leave the policy unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from minimha.kernels import threads
 
 torch, jax = map(optional, ("torch", "jax"))
 PACKAGES = {k: m.__name__ for k, m in {"PyTorch": torch, "jax": jax}.items() if m}
-OTHER = "PyTorch" if torch else "auto"  # the library that times are compared with
+OTHER = "PyTorch" if torch else "auto"  # times are compared with this library's
 BATCH, HEADS, WINDOW, LONGEST = 2, 4, 256, 8192
 WIDTHS, LENGTHS, THREADS = (64, 32, 128), (128, 512, 2048, 4096, LONGEST), (2, 1)
 FORWARD, BOTH = DIRECTIONS = "forward", "forward + backward"
@@ -52,11 +52,11 @@ MASKS = {
     "full": None,
     "window": mh.masks.sliding_window(WINDOW - 1, 0),
 }
-LEAN = "tiled", "microkernel", "auto", "PyTorch"  # hold no array of all scores
+LEAN = "tiled", "microkernel", "auto", "PyTorch"  # store no array of all scores
 REST, SHORT = 0.02, 0.02  # seconds before a turn, and of its calls
 LONG_REST = 0.1  # after BLAS, whose threads spin for 60 ms
 SLOW, LARGE = 2.0, 2e9  # seconds and bytes above which an implementation is left out
-BOUNDS = {  # the largest ratio to PyTorch's time allowed, at width 64 on 2 threads
+BOUNDS = {  # the largest allowed ratio to PyTorch's time, at width 64 on 2 threads
     (FORWARD, "causal"): {512: 0.60, 2048: 0.80, 4096: 0.85, 8192: 0.95},
     (FORWARD, "full"): {512: 0.90, 2048: 0.90, 4096: 0.90, 8192: 0.95},
     (BOTH, "causal"): {512: 0.45, 2048: 0.65, 4096: 0.75, 8192: 0.85},
@@ -65,12 +65,12 @@ BOUNDS = {  # the largest ratio to PyTorch's time allowed, at width 64 on 2 thre
 WINDOW_BOUND = 0.15
 FIRST_CALL_BOUNDS = {"minimha, no kernel compiled yet": 15.0, "minimha, the next process": 1.0}
 
-Call = Callable[[], list[Any]]  # returns the output, after a backward the three gradients too
+Call = Callable[[], list[Any]]  # returns the output and, after a backward, the three gradients
 Times = dict[str, list[float]]  # of each library, in seconds, turn by turn
 
 
 class Cell(NamedTuple):
-    """What is computed, and on how many threads."""
+    """One measurement: what is computed, and on how many threads."""
 
     threads: int
     width: int
@@ -85,7 +85,7 @@ class Cell(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Of the visible scores: two matrix products forward, and five backward."""
+        """For the visible scores: two matrix products forward, and five backward."""
         n, reach = self.length, WINDOW if self.mask == "window" else self.length
         visible = n * n if self.mask == "full" else sum(min(i, reach) for i in range(1, n + 1))
         return 2.0 * (2 if self.direction == FORWARD else 7) * BATCH * HEADS * visible * self.width
@@ -101,14 +101,14 @@ def head(command: str) -> str:
 {common.machine()}
 {common.versions(**PACKAGES)}
 
-`scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D) as a user calls it: with
-Tensors, all memory newly allocated, the forward alone under `no_grad`. A window shows each query
-its own key and the {WINDOW - 1} before; PyTorch gets it as a boolean mask, having no other way. The
-libraries take turns, and a figure is our time divided by PyTorch's, turn by turn: the median, in
-brackets the quartiles. Below 1 we are faster."""
+`scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D), called as a user would:
+on Tensors, with newly allocated memory, and for the forward pass alone under `no_grad`. With a
+window, each query sees its own key and the {WINDOW - 1} keys before it; PyTorch has no windows and
+gets a boolean mask. The libraries take turns. Each figure is the ratio of our time to PyTorch's in
+the same turn: the median, with the quartiles in brackets. Below 1, minimha is faster."""
 
 
-# The libraries, called as their users call them.
+# The libraries, called as a user would.
 
 
 def inputs(cell: Cell) -> list[np.ndarray]:
@@ -178,7 +178,7 @@ CALLS: dict[str, Callable[[Cell], Call]] = {
 
 
 def check_agreement(calls: dict[str, Call]) -> None:
-    """Raise unless all compute the same."""
+    """Raise an error unless all results agree."""
     results = []
     for name, call in calls.items():
         arrays = [x.data if isinstance(x, mh.Tensor) else x for x in call()]
@@ -186,11 +186,11 @@ def check_agreement(calls: dict[str, Call]) -> None:
         results.append([x.swapaxes(1, 2) for x in arrays] if name == "jax" else arrays)
     for other in results[1:]:
         for x, y in zip(results[0], other, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)  # other orders of summation
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)  # sums are in different orders
 
 
 def turn(call: Call, rest: float) -> float:
-    """The time of a call."""
+    """The median time of a call."""
     time.sleep(rest)
     times = [seconds(call)]
     if times[0] < 5 * SHORT:
@@ -201,7 +201,7 @@ def turn(call: Call, rest: float) -> float:
 
 
 def take_turns(calls: dict[str, Call], quick: bool, rest: float = REST) -> Times:
-    """The times, turn by turn: as many as fit into 2 seconds, at least 7, at most 41."""
+    """The times by turn: as many turns as fit into 2 seconds, at least 7, at most 41."""
     least, most, budget = (2, 5, 0.1) if quick else (7, 41, 2.0)
     for call in calls.values():
         call()
@@ -212,7 +212,7 @@ def take_turns(calls: dict[str, Call], quick: bool, rest: float = REST) -> Times
 
 @contextlib.contextmanager
 def thread_limit(number: int) -> Iterator[None]:
-    """The number of threads for all but jax."""
+    """Set the number of threads for all libraries but jax."""
     if torch:
         torch.set_num_threads(number)
     with threads.limit(number), threadpoolctl.threadpool_limits(number, user_api="blas"):
@@ -220,7 +220,7 @@ def thread_limit(number: int) -> Iterator[None]:
 
 
 def measure_peaks(peaks: dict[int, float], n: int) -> None:
-    """Flop a second of a matrix product, NumPy's or ours, by threads: the best so far."""
+    """Store the best flop/s of a matrix product, NumPy's or ours, for each number of threads."""
     a = np.random.default_rng(0).standard_normal((n, n)).astype("float32")
     for number, product in itertools.product(THREADS, (np.matmul, mh.functional.linear)):
         time.sleep(LONG_REST)
@@ -230,7 +230,7 @@ def measure_peaks(peaks: dict[int, float], n: int) -> None:
 
 
 def times_of(cell: Cell, quick: bool) -> Times:
-    """Of ours and the other library."""
+    """The times of minimha and of the other library."""
     with thread_limit(cell.threads):
         calls = {name: CALLS[name](cell) for name in dict.fromkeys(("auto", OTHER))}
         if cell.length <= 512:
@@ -239,7 +239,7 @@ def times_of(cell: Cell, quick: bool) -> Times:
 
 
 def times_of_all(cell: Cell, quick: bool) -> Times:
-    """Of all implementations and libraries, but for those that are too slow or need too much."""
+    """The times of all implementations and libraries that are not too slow or too large."""
     small = 3 * 4 * BATCH * HEADS * cell.length**2 <= LARGE
     with thread_limit(cell.threads):
         calls = {name: make(cell) for name, make in CALLS.items() if small or name in LEAN}
@@ -248,7 +248,7 @@ def times_of_all(cell: Cell, quick: bool) -> Times:
         return take_turns(fast, quick, LONG_REST)
 
 
-# The sections of the page: each measures what it shows.
+# The sections of the page; each makes its own measurements.
 
 
 def of_implementations(quick: bool) -> str:
@@ -260,8 +260,8 @@ def of_implementations(quick: bool) -> str:
         rows.append([direction, mask, str(length), *cells])
     return f"""## The implementations
 
-Times divided by those of {OTHER}, at D = 64 on 2 threads. A dash: a call takes over 2 s, or three
-arrays of all scores over 2 GB.
+Times divided by those of {OTHER}, at D = 64 on 2 threads. A dash means that a call takes over 2 s,
+or that three arrays of all scores need over 2 GB.
 
 {table(["", "mask", "N", *columns], rows)}"""
 
@@ -275,8 +275,8 @@ def of_windows(quick: bool) -> str:
     bound = verdict(statistics.median(share), None if quick else WINDOW_BOUND)
     return f"""## What a window saves
 
-Forward and backward with a window of {WINDOW}, divided by our own time with a causal mask; D = 64,
-2 threads.
+The time of forward and backward with a window of {WINDOW}, divided by our own time with a causal
+mask; D = 64, 2 threads.
 
 {table(["N", "of causal", "bound"], [[str(length), spread(share), bound]])}"""
 
@@ -291,9 +291,9 @@ def of_memory(quick: bool) -> str:
     rows = [[name, f"{mb:.0f}", verdict(mb, bounds.get(name))] for name, mb in grown.items()]
     return f"""## Memory
 
-By how many MB a process grows at most in forward and backward with N = {length}, causal, D = 64,
-2 threads, after a small call; each in its own process. Implementations that hold all scores are
-left out.
+The largest growth of a process, in MB, during forward and backward with N = {length}, causal,
+D = 64, 2 threads, after a small call. Each implementation has its own process. Implementations that
+store all scores are left out.
 
 {table(["", "MB", "bound"], rows)}"""
 
@@ -346,15 +346,15 @@ def of_first_calls(quick: bool) -> str:
         rows.append([name, f"{forward:.2f}", f"{both:.2f}", bound])
     return f"""## The first call
 
-Seconds in a fresh process that has loaded NumPy: importing the library, and attention of 512
-queries. The median of 3.
+Seconds to import the library and compute attention of 512 queries, in a new process that has
+loaded NumPy: the median of 3.
 
 {table(["", "forward", "and backward", "bound, s"], rows)}"""
 
 
 @dataclass
 class Page:
-    """What was measured so far."""
+    """The results so far."""
 
     head: str
     peaks: dict[int, float] = field(default_factory=dict)
@@ -363,7 +363,7 @@ class Page:
     sections: list[str] = field(default_factory=list)
 
     def measure(self, quick: bool, minutes: float) -> Iterator[str]:
-        """Says after each step what was measured."""
+        """Measure everything, and yield the name of each step after it."""
         end = time.perf_counter() + 60 * minutes
         widths, lengths = (WIDTHS[1:2], LENGTHS[:2]) if quick else (WIDTHS, LENGTHS)
         sizes = itertools.product(THREADS, widths, DIRECTIONS, MASKS, lengths)
@@ -389,15 +389,15 @@ class Page:
             for cell, times in self.cells.items()
             if cell.bound and torch
         ]
-        bounds = f"Of {len(judged)} bounds, at D = 64 on 2 threads, {sum(judged)} hold."
-        missing = f"Not measured in the time: {', '.join(map(str, self.missing))}."
+        bounds = f"At D = 64 on 2 threads, {sum(judged)} of {len(judged)} bounds on the time hold."
+        missing = f"Not measured for lack of time: {', '.join(map(str, self.missing))}."
         settings = dict.fromkeys(cell[:2] for cell in self.cells)
         parts = [self.head, bounds if judged else "", missing if self.missing else ""]
         parts += [*itertools.starmap(self.table, settings), *self.sections]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def table(self, threads: int, width: int) -> str:
-        """The section of a number of threads and a width."""
+        """The section for one number of threads and one width."""
         rows, peak = [], self.peaks[threads]
         for cell in sorted(cell for cell in self.cells if cell[:2] == (threads, width)):
             times = self.cells[cell]
@@ -413,8 +413,8 @@ class Page:
         headers = ["", "mask", "N", "of PyTorch's time", "bound", "PyTorch, ms"]
         return f"""## D = {width}, {threads} thread{"s" * (threads > 1)}
 
-The peak is {peak / 1e9:.0f} Gflop/s, of the product of two matrices in the same run: NumPy's or
-`functional.linear`, whichever was faster.
+The peak is {peak / 1e9:.0f} Gflop/s: the fastest matrix product in the same run, by NumPy or by
+`functional.linear`.
 
 {table([*headers, "our share of peak", "PyTorch's share"], rows)}"""
 

@@ -1,4 +1,4 @@
-"""What benchmarks share: libraries that may be missing, turns, ratios, tables, options, memory."""
+"""Shared by the benchmarks: optional libraries, turns, ratios, tables, options and memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 
 
 def blas_threads(number: int) -> None:
-    """For a BLAS that is loaded later, unless the environment says otherwise."""
+    """Set the threads of a BLAS that is loaded later, unless the environment already does."""
     for name in ("OPENBLAS", "MKL", "OMP"):
         os.environ.setdefault(f"{name}_NUM_THREADS", str(number))
 
 
 def optional(name: str) -> Any:
-    """A module, or None where it is not installed."""
+    """A module, or None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -46,7 +46,7 @@ def printed(*arguments: str, **environment: str) -> list[float]:
 
 
 def take_turns(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, list[Any]]:
-    """What each call returns, turn by turn."""
+    """The results of each call; the calls take turns."""
     results: dict[str, list[Any]] = {name: [] for name in calls}
     for _ in range(turns):
         for name, call in calls.items():
@@ -55,12 +55,12 @@ def take_turns(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, lis
 
 
 def ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Turn by turn."""
+    """The ratio in each turn."""
     return [a / b for a, b in zip(times, others, strict=True)]
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and the quartiles in brackets."""
+    """The median, with the quartiles in brackets."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
 
@@ -77,7 +77,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def versions(**packages: str) -> str:
-    """The versions measured. packages: the names of distributions by what they are called."""
+    """The versions measured. packages: the distribution of each library, by the name to print."""
     named = {"NumPy": "numpy", **packages}
     numbers = ", ".join(f"{name} {version(package)}" for name, package in named.items())
     where = f"{platform.system()} on {platform.machine()}"
@@ -85,7 +85,7 @@ def versions(**packages: str) -> str:
 
 
 def machine() -> str:
-    """The processor, its cores, and how busy they are."""
+    """The processor, its cores and their load."""
     name = "an unnamed processor"
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -95,32 +95,32 @@ def machine() -> str:
 
 
 def arguments(doc: str | None, quick: str) -> argparse.ArgumentParser:
-    """A parser for the options that all have. doc: of the file; quick: the help of --quick."""
+    """A parser of the shared options. doc: the docstring of the file; quick: help for --quick."""
     parser = argparse.ArgumentParser(description=str(doc).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--save", type=pathlib.Path, help="write the page to a file, too")
+    parser.add_argument("--save", type=pathlib.Path, help="also write the page to a file")
     return parser
 
 
 def show(text: str, save: pathlib.Path | None) -> None:
-    """Print a page that ends in a newline, and write it to a file, too."""
+    """Print a page that ends in a newline, and write it to a file if there is one."""
     print(text, end="")
     if save:
         save.write_text(text, encoding="utf-8")
 
 
 def growth(call: Callable[[], Any]) -> float:
-    """By how many MB the memory of this process grows at most during call (Linux).
+    """The largest growth of this process during call, in MB (Linux).
 
-    resource.getrusage would not do: its peak includes that of the process that started this one.
-    Memory freed before goes back to the system first, or call would reuse it unnoticed.
+    Not from resource.getrusage, whose peak includes the process that started this one. Freed memory
+    is returned to the system first; otherwise call could reuse it unnoticed.
     """
 
     def kilobytes(name: str) -> int:
         status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.partition(f"{name}:")[2].split()[0])
 
-    with contextlib.suppress(AttributeError):  # not GNU's C library
+    with contextlib.suppress(AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
     pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     before = kilobytes("VmRSS")

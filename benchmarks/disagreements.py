@@ -3,8 +3,8 @@
 python benchmarks/disagreements.py [--save docs/disagreements.md] [--errors] [WORD …]
 
 `pip install -e ".[peers]"` installs the libraries. A missing one says so in its column; --save
-needs them all. Every verdict is computed from the numbers that came back. Words select the
-questions that contain one of them; --errors prints the message of each error.
+needs them all. Every verdict is computed from the results. A WORD selects the questions that
+contain it; --errors prints the message of each error.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class NotOfferedError(Exception):
 
 
 class Library:
-    """A column of the page. `names` translates settings; others keep their names, so that the
-    library itself rejects those that it does not have."""
+    """A column of the page. `names` translates settings. Other settings keep their names, so that
+    the library itself rejects those that it does not have."""
 
     name = package = call = note = ""
     names: ClassVar[dict[str, str]] = {}
@@ -55,11 +55,11 @@ class Library:
         """Attention of query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), with settings:
 
         visible    boolean, True = may attend, translated to the polarity of the library
-        mask       passed to the library's mask argument as it is
-        bias       numbers that are added to the scores
-        weights    asks for the weights; True or False
+        mask       passed to the library's mask argument unchanged
+        bias       numbers added to the scores
+        weights    whether to return the weights
         inference  neither training nor gradients
-        dout       the gradient of the output: the answer then has gradients
+        dout       the gradient of the output; the answer then includes gradients
         causal, window, dropout, and any other
         """
         raise NotImplementedError
@@ -113,7 +113,7 @@ class Minimha(Library):
 
 
 class Torch(Library):
-    """What the libraries that compute with torch share: `compute` gives the output and weights."""
+    """Code shared by the libraries that use torch: `compute` gives the output and weights."""
 
     package = "torch"
 
@@ -145,7 +145,7 @@ class Torch(Library):
 class TorchSdpa(Torch):
     name = "torch SDPA"
     call = "torch.nn.functional.scaled_dot_product_attention"
-    note = "`enable_gqa=True` where heads are grouped"
+    note = "`enable_gqa=True` if heads are grouped"
     names: ClassVar = dict.fromkeys(("visible", "mask", "bias"), "attn_mask") | {
         "causal": "is_causal",
         "weights": "need_weights",
@@ -165,8 +165,8 @@ class TorchMha(Torch):
     name = "torch MHA"
     call = "torch.nn.MultiheadAttention"
     note = (
-        "its projections set to the identity, `batch_first=True`; in training mode and asked for "
-        "weights, as by default, where a row does not say otherwise"
+        "its projections set to the identity, `batch_first=True`; in training mode and with "
+        "weights requested, the defaults, unless a row says otherwise"
     )
     names: ClassVar = {"mask": "attn_mask", "bias": "attn_mask", "causal": "is_causal"}
 
@@ -205,7 +205,7 @@ class TorchMha(Torch):
 class Jax(Library):
     name = package = "jax"
     call = "jax.nn.dot_product_attention"
-    note = "with `jax_enable_x64`, heads and positions swapped, as it wants them"
+    note = "with `jax_enable_x64`, heads and positions swapped, as it requires"
     names: ClassVar = {
         "visible": "mask",
         "causal": "is_causal",
@@ -238,8 +238,8 @@ class Keras(Torch):
     name = package = "keras"
     call = "keras.layers.MultiHeadAttention"
     note = (
-        "on its torch backend, dtype float32 as by default, its projections set to the identity; "
-        "`GroupQueryAttention` where heads are grouped"
+        "on its torch backend, the default dtype float32, its projections set to the identity; "
+        "`GroupQueryAttention` if heads are grouped"
     )
     names: ClassVar = {
         "visible": "attention_mask",
@@ -326,7 +326,7 @@ class Onnx(Library):
 LIBRARIES = (Minimha, TorchSdpa, TorchMha, Jax, Keras, Onnx)
 
 
-# What the numbers are compared with, and the words for them.
+# The expected values, and the words for the results.
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -370,9 +370,9 @@ def not_finite(gradients: tuple[np.ndarray, ...]) -> str:
     return f"{bad}/{sum(g.size for g in gradients)} NaN" if bad else ""
 
 
-# The experiments. A topic is a function that puts its questions to a library: row(question, answer,
-# *arguments, **settings) writes down what answer(*arguments, **settings) returns, or its error.
-# The questions marked † depend on how this machine rounds sums.
+# The experiments. A topic is a function that tests a library: row(question, answer, *arguments,
+# **settings) records the result of answer(*arguments, **settings), or its error.
+# Questions marked † depend on how this machine rounds sums.
 
 TOPICS: dict[str, Callable[..., None]] = {}
 
@@ -385,7 +385,7 @@ def topic(title: str) -> Callable[..., Any]:
 def masks(row, library):
     x, ask = qkv(), library.ask
     visible = draw(T, S) > 0
-    lengths = np.arange(S) < np.array([[3], [5]])  # (B, S): each sequence its length
+    lengths = np.arange(S) < np.array([[3], [5]])  # (B, S): a length for each sequence
     padding = lengths[:, None, None]  # (B, 1, 1, S)
     three_axes = draw(B, T, S) > -0.5
     heads = {"(B, T, S)": three_axes[:, None], "(H, T, S)": three_axes}
@@ -396,28 +396,28 @@ def masks(row, library):
 
     def numbers(seen, hidden, dtype):
         mask = np.where(visible, seen, hidden).astype(dtype)
-        readings = {"added": {"bias": mask}, "as meant": visible, "inverted": ~visible}
+        readings = {"added": {"bias": mask}, "as intended": visible, "inverted": ~visible}
         return ask(readings, *x, mask=mask)
 
     row("boolean mask: True =", polarity, visible, mask=visible)
     row("0 / −1e9 floats as the mask", numbers, 0, -1e9, "float32")
     row("1 / 0 floats as the mask, 1 = visible", numbers, 1, 0, "float32")
     row("1 / 0 integers as the mask, 1 = visible", numbers, 1, 0, "int32")
-    row("a (B, S) mask where B = T is read as", ask, axes, *qkv(t=B), mask=lengths)
-    row("a (B, T, S) mask where B = H is read as", ask, heads, *qkv(h=B), mask=three_axes)
+    row("a (B, S) mask, if B = T, is read as", ask, axes, *qkv(t=B), mask=lengths)
+    row("a (B, T, S) mask, if B = H, is read as", ask, heads, *qkv(h=B), mask=three_axes)
     row("a (B, 1, 1, S) mask", ask, {"broadcasts": padding}, *x, visible=padding)
     row("`key_padding_mask`: True =", polarity, padding, key_padding_mask=lengths)
     key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
     both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
     settings = {"visible": key_2, "causal": True}
-    row("a boolean mask and causal, together", ask, both, *qkv(t=S), **settings, weights=False)
-    row("the same, weights asked for", ask, both, *qkv(t=S), **settings, weights=True)
+    row("a boolean mask together with causal", ask, both, *qkv(t=S), **settings, weights=False)
+    row("the same, with weights requested", ask, both, *qkv(t=S), **settings, weights=True)
 
 
 @topic("A query with nothing to attend to")
 def empty_rows(row, library):
     x = qkv()
-    itself = [draw(B, 2, T, D)] * 3  # with an even H: the conditions of torch's fast path
+    itself = [draw(B, 2, T, D)] * 3  # an even H: a condition of torch's fast path
     visible = np.repeat(np.arange(T) != 1, S).reshape(T, S)  # query 1 sees nothing
     infinity, billion = (np.where(visible, 0, n).astype("float32") for n in (-np.inf, -1e9))
 
@@ -437,9 +437,9 @@ def empty_rows(row, library):
         return not_finite(gradients) or ("reaches " + ", ".join(reached) if reached else "0")
 
     inference = {"visible": visible[:, :T], "inference": True, "weights": False}
-    row("boolean mask: output, weights not asked for", output, visible=visible, weights=False)
-    row("boolean mask: output, weights asked for", output, visible=visible, weights=True)
-    row("boolean mask: output, for inference", output, itself, **inference)
+    row("boolean mask: output without weights", output, visible=visible, weights=False)
+    row("boolean mask: output with weights requested", output, visible=visible, weights=True)
+    row("boolean mask: output at inference", output, itself, **inference)
     row("boolean mask: weights", weights)
     row("boolean mask: its gradient", gradient, visible=visible)
     row("bias −∞: output", output, bias=infinity)
@@ -447,7 +447,7 @@ def empty_rows(row, library):
     row("bias −1e9: output", output, bias=billion)
 
 
-@topic("NaN and infinity where nobody may look")
+@topic("NaN and infinity in hidden positions")
 def not_numbers(row, library):
     visible = np.tile(np.arange(S) != 2, (T, 1))  # key 2 is hidden from all queries
     dout = draw(B, H, T, D)
@@ -486,7 +486,7 @@ def not_numbers(row, library):
         alone = {"that key alone": np.tile(x[2][:, :, 2:3], (T, 1))}
         return which(library.attend(*x, bias=bias).out, alone)
 
-    row("NaN in the last value, causal: for earlier queries", from_the_future)
+    row("NaN in the last value, causal: earlier queries", from_the_future)
     row("NaN in a query whose output is not used: gradients", unused_query)
     row("a bias of +∞ on one key", plus_infinity)
 
@@ -502,9 +502,9 @@ def order(row, library):
         return which(library.attend(*x, causal=True).out[:, :, both], aligned)
 
     def window(t, s, query):
-        """The keys that a query sees through a window of 2."""
+        """The keys that a query sees with a window of 2."""
         q, k, _ = qkv(t, s)
-        q, k = (np.pad(x, ((0, 0),) * 3 + ((0, s - D),)) for x in (q, k))  # D = Dv, for all
+        q, k = (np.pad(x, ((0, 0),) * 3 + ((0, s - D),)) for x in (q, k))  # all accept D = Dv
         v = np.broadcast_to(np.eye(s, dtype="float32"), (B, H, s, s))
         return np.flatnonzero(library.attend(q, k, v, window=2).out[0, 0, query] > 1e-9)
 
@@ -517,10 +517,10 @@ def order(row, library):
         middle = window(7, 10, query=3).mean()
         return {3: "top-left", 6: "bottom-right"}.get(middle, f"at {middle}")
 
-    row("causal, T < S: aligned", alignment, 5, 7)
-    row("causal, T > S: aligned", alignment, 7, 5)
+    row("causal, T < S: alignment", alignment, 5, 7)
+    row("causal, T > S: alignment", alignment, 7, 5)
     row("a window of 2: query i sees", reach)
-    row("a window, T < S: aligned", window_alignment)
+    row("a window, T < S: alignment", window_alignment)
 
 
 @topic("Heads and shapes")
@@ -560,9 +560,9 @@ def scores(row, library):
     scales = {"1/√D": {"scale": D**-0.5}, "1/D": {"scale": 1 / D}, "1": {"scale": 1}}
 
     def scaled(scale):
-        return library.ask({"as said": {"scale": scale}, "1/√D instead": {}}, *x, scale=scale)
+        return library.ask({"as given": {"scale": scale}, "1/√D instead": {}}, *x, scale=scale)
 
-    row("scale left out", library.ask, scales, *x)
+    row("default scale", library.ask, scales, *x)
     row("scale = 0", scaled, 0.0)
     row("scale = −1", scaled, -1.0)
     dtype = "float32 with scale = np.float64(0.5)"
@@ -588,10 +588,10 @@ def scores(row, library):
         dbias = library.attend(*x, bias=bias, dout=draw(B, H, T, D)).gradients[3]
         return "yes" if abs(dbias).max() > 1e-3 else "zeros"
 
-    row("softcap and bias: which first", softcap)
+    row("softcap and bias: order", softcap)
     row("softcap = 0", no_softcap)
     row("a sink of logit 0", sink, np.zeros(H, "float32"))
-    row("a sink of any logit, a head each", sink, draw(H))
+    row("a sink with a logit for each head", sink, draw(H))
     row("the bias gets a gradient", bias_gradient)
 
     def large():
@@ -624,8 +624,8 @@ def dtypes(row, library):
         out = library.attend(q, q, np.ones_like(q)).out
         return "finite" if np.isfinite(out).all() else "NaN"
 
-    row("float32 in: out comes", dtype, "float32", "float32")
-    row("float64 in: out comes", dtype, "float64", "float64")
+    row("float32 input: output dtype", dtype, "float32", "float32")
+    row("float64 input: output dtype", dtype, "float64", "float64")
     row("float32 query, float64 key and value", dtype, "float32", "float64")
     row("float16 query, float32 key and value", dtype, "float16", "float32")
     row("integers", dtype, "int32", "int32")
@@ -637,7 +637,7 @@ def dtypes(row, library):
 @topic("Weights and dropout")
 def weights_and_dropout(row, library):
     q, k = draw(1, 2, 64, 32), draw(1, 2, 32, 32, seed=1)
-    identity = np.tile(np.eye(32, dtype="float32"), (1, 2, 1, 1))  # so that out is the weights
+    identity = np.tile(np.eye(32, dtype="float32"), (1, 2, 1, 1))  # then out is the weights
     undropped = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(32))
     attend = functools.partial(library.attend, q, k, identity)
 
@@ -646,11 +646,11 @@ def weights_and_dropout(row, library):
         return which(attend(weights=True).weights, readings)
 
     def same_output(inference):
-        x = [draw(B, 2, 64, 32)] * 3  # with an even H: the conditions of torch's fast path
+        x = [draw(B, 2, 64, 32)] * 3  # an even H: a condition of torch's fast path
         a, b = (library.attend(*x, weights=w, inference=inference).out for w in (False, True))
         if np.array_equal(a, b):
-            return "bit for bit"
-        return "but for rounding" if close(a, b) else "no"
+            return "bitwise equal"
+        return "equal up to rounding" if close(a, b) else "different"
 
     def kept(p):
         out = attend(dropout=p).out
@@ -669,12 +669,12 @@ def weights_and_dropout(row, library):
         dropped = attend(dropout=0.5, inference=True).out == 0
         return "dropped" if dropped.any() else "no dropout"
 
-    row("weights come as", shape)
-    row("asking for them leaves the output the same †", same_output, inference=False)
-    row("the same, for inference †", same_output, inference=True)
-    row("dropout 0.5: what is kept is", kept, 0.5)
-    row("dropout 0.5: weights come", weights)
-    row("dropout 0.5, for inference", at_inference)
+    row("shape of the weights", shape)
+    row("output with and without requesting weights †", same_output, inference=False)
+    row("the same at inference †", same_output, inference=True)
+    row("dropout 0.5: kept entries are", kept, 0.5)
+    row("dropout 0.5: weights returned", weights)
+    row("dropout 0.5 at inference", at_inference)
     row("dropout 1", kept, 1.0)
     row("dropout 1.5", kept, 1.5)
     row("dropout −0.1", kept, -0.1)
@@ -718,19 +718,19 @@ def layers(row, library):
         dk = library.attend(*qkv(), dout=draw(B, H, T, D)).gradients[1].sum(-2)
         return "exactly 0" if not dk.any() else "rounding" if abs(dk).max() < 1e-5 else "not 0"
 
-    row("x of three axes, nothing else said: attends over", axis_of_positions)
-    row("layer(a, b, c) takes them for", order_of_arguments)
+    row("x of three axes, default options: positions are", axis_of_positions)
+    row("layer(a, b, c) means", order_of_arguments)
     row("a call returns", result)
     row("width 10, 3 heads", indivisible_width)
-    row("fresh W^Q: its standard deviation times √M", spread)
-    row("gradient of a bias on all keys (is 0) †", gradient_of_key_bias)
+    row("initial W^Q: standard deviation times √M", spread)
+    row("gradient of a bias on all keys (should be 0) †", gradient_of_key_bias)
 
 
 # The verdicts, and the page.
 
 
 def verdicts(kind, words: Sequence[str] = (), errors: bool = False) -> dict[str, dict[str, str]]:
-    """By topic and question: what a library answers, to questions that contain one of the words."""
+    """The answers of a library by topic and question. Questions must contain one of the words."""
     try:
         library, missing = kind(), False
     except ImportError:
@@ -759,16 +759,16 @@ def verdicts(kind, words: Sequence[str] = (), errors: bool = False) -> dict[str,
 def version_of(kind: type[Library]) -> str:
     try:
         return version(kind.package).partition("+")[0]
-    except PackageNotFoundError:  # minimha may come from a clone
+    except PackageNotFoundError:  # minimha may run from a clone
         return mh.__version__ if kind is Minimha else MISSING
 
 
 def tables(words: Sequence[str], errors: bool) -> dict[str, str]:
-    """One for each topic, and "The libraries"."""
+    """A table for each topic, and "The libraries"."""
     called = [f"`{kind.call}`{kind.note and ', ' + kind.note}" for kind in LIBRARIES]
     names = [kind.name for kind in LIBRARIES]
     rows = list(zip(names, map(version_of, LIBRARIES), called, strict=True))
-    made = {"The libraries": table(["column", "version", "what is called"], rows)}
+    made = {"The libraries": table(["column", "version", "function"], rows)}
     columns = [verdicts(kind, words, errors) for kind in LIBRARIES]
     for title in TOPICS:
         rows = [[asked, *(x[title][asked] for x in columns)] for asked in columns[0][title]]
@@ -779,17 +779,17 @@ def tables(words: Sequence[str], errors: bool) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="all questions by default")
-    parser.add_argument("--save", type=pathlib.Path, help="put the tables into this page")
-    parser.add_argument("--errors", action="store_true", help="print what each error said")
+    parser.add_argument("--save", type=pathlib.Path, help="write the tables to this page")
+    parser.add_argument("--errors", action="store_true", help="print the message of each error")
     options = parser.parse_args()
     missing = [kind.name for kind in LIBRARIES if version_of(kind) == MISSING]
     if options.save and (missing or options.words):
-        parser.error(f"a page has all questions and all libraries; not installed: {missing}")
+        parser.error(f"the page needs all questions and all libraries; not installed: {missing}")
     made = tables(options.words, options.errors)
     print("\n\n".join(f"{title}\n\n{text}" for title, text in made.items()))
     if options.save:
         page = options.save.read_text(encoding="utf-8")
-        for title, text in made.items():  # each stands under its heading
+        for title, text in made.items():  # each is below its heading
             old = rf"(## {re.escape(title)}\n\n)(?:\|.*\n)*"
             page = re.sub(old, lambda found, text=text: f"{found[1]}{text}\n", page)
         options.save.write_text(page, encoding="utf-8")

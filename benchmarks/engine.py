@@ -1,4 +1,4 @@
-"""What a step of the tape costs, beside HIPS autograd and PyTorch eager in the same run.
+"""The cost of a step of the tape, compared with HIPS autograd and eager PyTorch in the same run.
 
 python benchmarks/engine.py [--quick] [--save docs/measured/engine.md] [CASE …]
 """
@@ -20,7 +20,7 @@ import minimha as mh
 from minimha import functional, ops
 
 torch, hips = map(optional, ("torch", "autograd.numpy"))
-autograd = hips and optional("autograd")  # our folder of that name is no package of theirs
+autograd = hips and optional("autograd")  # our folder `autograd` is not their package
 PEERS = {"HIPS autograd": autograd, "PyTorch": torch}
 STEPS, LONG = 500, 200_000
 RNG = np.random.default_rng(0)
@@ -28,8 +28,11 @@ X = (RNG.random((8, 8)) * 0.1 + 0.5).astype("float32")
 W = (RNG.random((8, 8)) * 0.1 + 0.9).astype("float32")
 C = W.mean() < W
 TX, TW, TC = map(torch.tensor, (X, W, C)) if torch else (X, W, C)
-MEDIAN_BOUNDS = {"HIPS autograd": 1.0, "PyTorch": 2.0}  # of a peer's time, over all steps
-BOUNDS = {"HIPS autograd": 2.0}  # for any step
+MEDIAN_BOUNDS = {
+    "HIPS autograd": 1.0,
+    "PyTorch": 2.0,
+}  # largest median ratio to its time, over all steps
+BOUNDS = {"HIPS autograd": 2.0}  # largest ratio of any step
 
 
 def hips_softmax(y: Any) -> Any:
@@ -43,12 +46,12 @@ def hips_layer_norm(y: Any) -> Any:
 
 
 def everywhere(make: Callable[[Any, Any, Any], Any]) -> tuple[Any, ...]:
-    """A step of all three that differs in the library, the array and the condition."""
+    """A step for all three libraries, which differ in the namespace, array and condition."""
     libraries = (ops, W, C), (hips, W, C), (torch, TW, TC)
     return tuple(make(*library) if library[0] else None for library in libraries)
 
 
-CASES: dict[str, tuple[Any, ...]] = {  # one step: ours, HIPS autograd's, PyTorch's
+CASES: dict[str, tuple[Any, ...]] = {  # one step in minimha, HIPS autograd and PyTorch
     "add": everywhere(lambda _, w, c: lambda y: y + w),
     "subtract": everywhere(lambda _, w, c: lambda y: w - y),
     "multiply": everywhere(lambda _, w, c: lambda y: y * w),
@@ -116,11 +119,12 @@ LIBRARIES = ("minimha", *PEERS)
 TITLE = """# What a step of the tape costs
 
 `python benchmarks/engine.py`. A chain of 500 equal steps on an 8x8 float32 array, forward and
-backward, on one thread and with all guards on; the libraries take turns. The time a step, in
-microseconds, and the ratios to the peers: the median over the turns, in brackets the quartiles.
-The bounds: in the median over the steps at most 1.0 of HIPS autograd and 2.0 of PyTorch, and at
-most 2.0 of HIPS autograd for any step; the last column says where that is missed.
-Some steps are made of two operations, in all libraries alike.
+backward, on one thread and with all checks on. The libraries take turns. The table shows our time
+per step in microseconds, and its ratio to the time of each other library: the median over the
+turns, with the quartiles in brackets. The median ratio over all steps should be at most 1.0 for
+HIPS autograd and 2.0 for PyTorch, and no step should take more than 2.0 times HIPS autograd's time;
+the last column marks steps that do. Some steps consist of two operations, the same ones in every
+library.
 
 """
 
@@ -154,7 +158,7 @@ def missed(medians: dict[str, float], bounds: dict[str, float]) -> str:
 
 
 def measured(wanted: list[str], turns: int) -> list[list[str]]:
-    """A row for each case: name, time, ratios, which bounds it misses; and one of the medians."""
+    """A row for each case (name, time, ratios, missed bounds), and a row of medians."""
     rows, medians = [], {peer: list[float]() for peer in PEERS}
     for name in [name for name in CASES if not wanted or name in wanted]:
         calls = {
@@ -176,7 +180,7 @@ def measured(wanted: list[str], turns: int) -> list[list[str]]:
 
 
 def peak(library: str, name: str) -> None:
-    """Print the memory, in MB, that a long chain takes at its peak."""
+    """Print the peak memory of a long chain, in MB."""
     step = CASES[name][LIBRARIES.index(library)]
     with np.errstate(all="ignore"):
         forward_and_backward(library, step, 10)
@@ -184,7 +188,7 @@ def peak(library: str, name: str) -> None:
 
 
 def peaks() -> list[list[str]]:
-    """Memory, in MB, that a long chain takes in a process of its own, for some steps."""
+    """The peak memory of a long chain of some steps, in MB, each in its own process."""
     rows = [[name] for name in ("add", "by a number", "tanh", "reshape")]
     for row, library in itertools.product(rows, LIBRARIES):
         there = PEERS.get(library, mh) is not None
@@ -208,8 +212,8 @@ def main() -> None:
     if not (options.quick or options.cases):
         text += """
 
-Peak memory, in MB, of a chain of 200,000, each in a process of its own, less what the process took
-before:
+Peak memory of a chain of 200,000 steps, in MB above the memory in use before it. Each chain runs in
+its own process:
 
 """
         text += table(["step", *LIBRARIES], peaks())

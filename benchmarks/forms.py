@@ -36,21 +36,22 @@ CELLS = {
         D=64 H=4 T=512 B=1 G=2, D=128 H=2 T=1024 B=1
     """,
 }
-DISTINCT = 1.2  # forms whose times differ by more are to be put in order
-TITLE = """# Which form is faster: expected and measured
+DISTINCT = 1.2  # forms whose times differ by more should be ordered correctly
+TITLE = """# Which form is faster: predicted and measured
 
-`python benchmarks/forms.py`. Forward and backward on one thread, float32; the forms take turns, and
-a time is the median over the turns of the least of several calls. The first column of times is in
-milliseconds, the others are multiples of it; in brackets is what `mh.cost` predicts, from what
-`mh.cost.calibrate` measured before. A pair of forms counts if the measured times differ by more
-than 20%. The aim is to predict the order of nine in ten of these pairs.
+`python benchmarks/forms.py`. Forward and backward on one thread, float32. The forms take turns;
+each turn keeps the shortest of several calls, and the table shows the median over the turns. The
+first column of times is in milliseconds; the others are multiples of it. In brackets is the
+prediction of `mh.cost`, based on an earlier measurement by `mh.cost.calibrate`. A pair of forms counts if the
+measured times differ by more than 20%. The aim is to predict the order of nine in ten of these
+pairs.
 
 """
 
 
 @mh.operation
 def end(*outputs: Any) -> Any:
-    """A scalar from several arrays, whose pullback has their cotangents ready."""
+    """A scalar from several arrays, whose pullback returns cotangents made in advance."""
     ready = tuple(np.ones(y.shape, y.dtype) for y in outputs)
     return np.ones(1, outputs[0].dtype), lambda dy: ready
 
@@ -95,7 +96,7 @@ def measured(kind: str, cell: dict[str, int], turns: int) -> dict[str, float]:
     """The median time of every form, in seconds."""
 
     def least(call: Callable[[], float]) -> Callable[[], float]:
-        """The least time of as many calls as take 2 ms, at least 3."""
+        """The shortest of as many calls as fit into 2 ms, at least 3."""
         repeats = max(3, math.ceil(2e-3 / min(call(), call())))
         return lambda: min(call() for _ in range(repeats))
 
@@ -111,7 +112,7 @@ def predicted(kind: str, cell: dict[str, int], flops: bool = False) -> dict[str,
 
 
 def compared(times: dict[str, float], predictions: dict[str, float]) -> tuple[list[str], list[str]]:
-    """The pairs with distinct times, in the measured order: those predicted right, and wrong."""
+    """The pairs with distinct times, in the measured order: predicted correctly, and wrongly."""
     right, wrong = [], []
     for pair in itertools.combinations(times, 2):
         fast, slow = sorted(pair, key=lambda form: times[form])
@@ -145,12 +146,14 @@ def main() -> None:
             by_flops, _ = compared(times, predicted(kind, cell, flops=True))
             total.update({kind: len(right), f"{kind}, all": pairs, "all": pairs})
             total.update({"right": len(right), "flops": len(by_flops)})
-        headers = [kind, f"{FORMS[kind][0]}, ms", *FORMS[kind][1:], "right", "wrong"]
+        headers = [kind, f"{FORMS[kind][0]}, ms", *FORMS[kind][1:], "correct", "wrong"]
         text += table(headers, rows) + "\n\n"
     parts = ", ".join(f"{total[k]} of {total[f'{k}, all']} of {k}" for k in CELLS)
     share = total["right"] / total["all"]
-    text += f"Predicted right: {total['right']} of {total['all']} pairs, {share:.0%}: {parts}.\n"
-    text += f"By the flops alone, which are often equal: {total['flops']}.\n\n"
+    text += (
+        f"Predicted correctly: {total['right']} of {total['all']} pairs, {share:.0%}: {parts}.\n"
+    )
+    text += f"Predicted correctly by the flops alone, which are often equal: {total['flops']}.\n\n"
     text += f"Calibrated: {machine}.\n{versions()}\n"
     show(text, options.save)
 

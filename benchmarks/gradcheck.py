@@ -1,4 +1,4 @@
-"""What gradient checks find, beside the checkers of PyTorch, HIPS autograd and JAX if installed.
+"""What gradient checks find, compared with PyTorch, HIPS autograd and JAX if installed.
 
 python benchmarks/gradcheck.py [--quick] [--save docs/measured/gradcheck.md]
 """
@@ -83,7 +83,7 @@ def passes(check: Callable[..., None], inputs: list[np.ndarray], *factors: float
 
 
 def smallest(check: Callable[..., None], seeds: int, scale: float) -> str:
-    """The smallest error 10⁻ⁿ of the whole gradient that is caught for all seeds."""
+    """The smallest relative error 10⁻ⁿ of the gradient that is caught for all seeds."""
     caught = "not even a gradient of zeros"
     for damage in (1.0, *(10.0**-n for n in range(1, 14))):
         for seed in range(seeds):
@@ -92,7 +92,7 @@ def smallest(check: Callable[..., None], seeds: int, scale: float) -> str:
             inputs = [rng.standard_normal(s) for s in SHAPES]
             if passes(check, inputs, 1.0 - damage, scale):
                 return caught
-        caught = "zeros" if damage == 1 else f"{damage:.0e}"
+        caught = "a gradient of zeros" if damage == 1 else f"{damage:.0e}"
     return caught
 
 
@@ -101,7 +101,7 @@ def milliseconds(call: Callable[[], object], turns: int) -> float:
 
 
 def check_every_operation() -> int:
-    """Check all operations at their samples: how many checks."""
+    """Check all operations on their samples, and return the number of checks."""
     from samples import SAMPLES
 
     from minimha_autograd import backend
@@ -122,22 +122,22 @@ def main() -> None:
         found = [smallest(check, seeds, scale) for scale in (1.0, 1e-6)]
         took = milliseconds(partial(passes, check, inputs, 1.0, 1.0), turns)
         rows.append([name, *found, f"{took:.1f}"])
-    headers = ["checker", "output as it is", "output times 1e-6", "a check takes, ms"]
+    headers = ["checker", "plain output", "output times 1e-6", "time of a check, ms"]
     whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), turns)
     text = f"""# What gradient checks find
 
-`python benchmarks/gradcheck.py`. Softmax attention in float64, query (2, 3, 5, 4), 7 keys: how
-wrong the whole gradient of the query must be to be caught at each of {seeds} seeds, with every
-checker's defaults.
+`python benchmarks/gradcheck.py`. Softmax attention in float64, with query (2, 3, 5, 4) and 7 keys.
+The table shows the smallest error of the gradient of the query, relative to the gradient itself,
+that each checker catches with its default settings at all of {seeds} seeds.
 
 {table(headers, rows)}
 
-A check of all of attention, query, key and value: {whole:.0f} ms.
+A check of the gradients of query, key and value takes {whole:.0f} ms.
 """
     if not options.quick:
         counts: list[int] = []
         took = seconds(lambda: counts.append(check_every_operation()))
-        text += f"A check of every operation at each of its {counts[0]} samples: {took:.1f} s.\n"
+        text += f"A check of every operation on all {counts[0]} samples takes {took:.1f} s.\n"
     show(f"{text}\n{versions()}\n", options.save)
 
 

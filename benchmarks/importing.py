@@ -1,4 +1,4 @@
-"""How long `import minimha` takes, beside `import numpy`, in processes that take turns.
+"""How long `import minimha` takes compared with `import numpy`, in processes that take turns.
 
 python benchmarks/importing.py [--quick] [--save docs/measured/importing.md]
 """
@@ -22,9 +22,9 @@ print(time.perf_counter() - start[0], time.process_time() - start[1])
 """
 TITLE = f"""# What importing costs
 
-`python benchmarks/importing.py`. The two imports take turns, each in a fresh process, with bytecode
-already compiled, as pip leaves it. Elapsed time and CPU time, in milliseconds: the median, in
-brackets the quartiles. The aim is at most {BOUND} of NumPy's time.
+`python benchmarks/importing.py`. The two imports take turns, each in a new process, with bytecode
+already compiled, as pip leaves it. The table shows elapsed time and CPU time in milliseconds: the
+median, with the quartiles in brackets. The aim is at most {BOUND} times NumPy's time.
 
 """
 

@@ -1,11 +1,11 @@
-"""One training step of a small GPT, beside the same model in PyTorch eager in the same run.
+"""A training step of a small GPT, compared with the same model in eager PyTorch in the same run.
 
 python benchmarks/training_step.py [--quick] [--breakdown] [--save docs/measured/training_step.md]
 
 Both start from the same weights and see the same batches, and their losses must agree. Each has
 two threads, which spin for a while when idle and slow the other library down. So the libraries take
-turns of several steps, and the first steps of a turn, while the other's threads come to rest, do
-not count. --breakdown shows the time of each of our operations.
+turns of several steps, and the first steps of a turn do not count, because the threads of the other
+library may still spin. --breakdown shows the time of each of our operations.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ TITLE = f"""# What a training step costs
 size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]},
 {BATCH} sequences of {CONTEXT} characters out of {VOCABULARY}, float32, {THREADS} threads. PyTorch
 runs eagerly, with its `scaled_dot_product_attention` and `AdamW(fused=True)`. The libraries take
-turns of {SKIPPED + COUNTED} steps, of which the last {COUNTED} count. Times, and the ratio of two
-turns next to each other, are medians over the turns, in brackets the quartiles. The aim is at most
-{BOUND} of PyTorch.
+turns of {SKIPPED + COUNTED} steps, of which the last {COUNTED} count. The tables show the median
+over the turns, with the quartiles in brackets; a ratio compares two consecutive turns. The aim is
+at most {BOUND} times PyTorch's time.
 
 """
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless inputs and targets (B, T), of a text whose next character is predictable."""
+    """Endless inputs and targets (B, T) from a text whose next character is predictable."""
     rng = np.random.default_rng(0)
     while True:
         start = rng.integers(VOCABULARY, size=(BATCH, 1))
@@ -73,7 +73,7 @@ def minimha_step(model: mh.GPT) -> Callable[[], float]:
 
 
 def torch_step(model: mh.GPT) -> Callable[[], float]:
-    """The same with the same model in PyTorch."""
+    """The same for the same model in PyTorch."""
     from torch.nn import functional
 
     def leaf(*arrays: np.ndarray) -> Any:
@@ -82,7 +82,7 @@ def torch_step(model: mh.GPT) -> Callable[[], float]:
     state = {name: p.data for name, p in model.named_parameters()}
     weights = {name: leaf(x if name.endswith("table") else x.T) for name, x in state.items()}
     blocks = [f"blocks.{k}" for k in range(SIZES["num_layers"])]
-    for path in blocks:  # one product for queries, keys and values, as nanoGPT has it
+    for path in blocks:  # one product for queries, keys and values, as in nanoGPT
         for kind in "wb":
             names = [f"{path}.attention.{kind}_{role}" for role in "qkv"]
             weights[f"{path}.{kind}_qkv"] = leaf(*(state[name].T for name in names))
@@ -135,14 +135,14 @@ def turn(step: Callable[[], float]) -> float:
 
 
 class Clock:
-    """The time of operations, forward and backward, without that of operations they call.
+    """The time of each operation, forward and backward, without the operations that it calls.
 
-    It replaces the function that an operation calls, in the cell of the closure that holds it.
+    Replaces the function of an operation by a timed one, in the closure that contains it.
     """
 
     def __init__(self) -> None:
         self.spent: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
-        self.inner = [0.0]  # seconds of the calls within each call that has not returned
+        self.inner = [0.0]  # seconds spent in inner calls, for each call that has not returned
         for operation in registry.values():
             function: Any = operation.__wrapped__
             (call,) = (f for f in closure(operation) if getattr(f, "__name__", "") == "call")
@@ -169,7 +169,7 @@ def closure(function: Any) -> Iterator[Any]:
 
 
 def breakdown(step: Callable[[], float], count: int) -> str:
-    """Our operations by the time they take in a step, and what is left for the rest."""
+    """The time of our operations in a step, sorted, and of all other code."""
     step()
     clock, original = Clock(), mh.AdamW.step
     mh.AdamW.step = lambda self: clock.forward("AdamW", lambda: (original(self), None))
@@ -179,7 +179,7 @@ def breakdown(step: Callable[[], float], count: int) -> str:
     whole = time.perf_counter() - start
     rest = whole - clock.inner[0]
     spent = sorted(clock.spent.items(), key=lambda item: -sum(item[1][1:]))
-    spent += [("the tape and the rest", [0, rest, 0]), ("all", [0, whole, 0])]
+    spent += [("the tape and other code", [0, rest, 0]), ("all", [0, whole, 0])]
     rows = [
         [
             name,
@@ -206,12 +206,14 @@ def main() -> None:
         calls = {name: partial(turn, step) for name, step in steps.items()}
         times = common.take_turns(calls, 3 if options.quick else 31)
         rows = [[name, spread([1e3 * t for t in seen])] for name, seen in times.items()]
-        text += table(["library", "a step, ms"], rows)
+        text += table(["library", "time of a step, ms"], rows)
         if torch:
             compared = ratios(times["minimha"], times["PyTorch"])
             bound = common.verdict(statistics.median(compared), BOUND)
-            text += f"\n\nOf PyTorch's time: {spread(compared)}; the bound {bound}."
-        text += "\n\nOur operations, timed one by one, which itself takes time:\n\n"
+            text += f"\n\nRatio to PyTorch's time: {spread(compared)}; the bound {bound}."
+        text += (
+            "\n\nThe time of each operation of minimha, including the overhead of measuring it:\n\n"
+        )
     text += breakdown(steps["minimha"], 5 if options.quick else 50)
     text += f"\n\n{common.versions(**({'PyTorch': 'torch'} if torch else {}))}\n"
     common.show(text, options.save)

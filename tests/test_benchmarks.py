@@ -46,7 +46,7 @@ def test_the_benchmark_of_the_forms_runs(run):
     assert names[:2] == ["projections", "---"]
     assert names[4:6] == ["attention", "---"]
     assert len(names) == 8
-    assert "Predicted right:" in text  # how often is for a quiet machine and all cells to say
+    assert "Predicted correctly:" in text  # the share needs a quiet machine and all cells
 
 
 def test_the_benchmark_of_gradient_checks_runs(run):
@@ -60,16 +60,16 @@ def test_the_benchmark_of_a_training_step_runs(run):
     assert rows[2][0] == "minimha"
     assert {"linear", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
     assert {"attention", "fused", "tiled", "microkernel"} & {row[0] for row in rows}
-    assert "Of PyTorch's time:" in text or "PyTorch" not in rows[3][0]
+    assert "Ratio to PyTorch's time:" in text or "PyTorch" not in rows[3][0]
 
 
 def test_the_benchmark_of_attention_runs(run, tmp_path):
     _, rows = run("attention.py")
     torch = importlib.util.find_spec("torch") is not None
     header = next(k for k, row in enumerate(rows) if "loop" in row)
-    rungs = dict(zip(rows[header], rows[header + 2], strict=True))
+    cells = dict(zip(rows[header], rows[header + 2], strict=True))
     wanted = {"loop", "reference", "fused", "tiled", "microkernel"} | ({"auto"} if torch else set())
-    assert wanted <= {name for name, cell in rungs.items() if "(" in cell}
+    assert wanted <= {name for name, cell in cells.items() if "(" in cell}
     windows = [row for row in rows if row[:2] == ["forward", "window"]]
     assert [row[2] for row in windows] == ["128", "512"] * 2  # on two threads, and on one
     assert all(("(" in row[3]) == torch for row in windows)
