@@ -42,9 +42,9 @@ TITLE = """# Which form is faster: predicted and measured
 `python benchmarks/forms.py`. Forward and backward on one thread, float32. The forms take turns;
 each turn keeps the shortest of several calls, and the table shows the median over the turns. The
 first column of times is in milliseconds; the others are multiples of it. In brackets is the
-prediction of `mh.cost`, based on an earlier measurement by `mh.cost.calibrate`. A pair of forms counts if the
-measured times differ by more than 20%. The aim is to predict the order of nine in ten of these
-pairs.
+prediction of `mh.cost`, based on an earlier measurement by `mh.cost.calibrate`. A pair of forms
+counts if the measured times differ by more than 20%. The aim is to predict the order of nine in ten
+of these pairs.
 
 """
 

@@ -12,7 +12,7 @@ from .task import TASKS, Task
 
 
 def course() -> dict[str, Task]:
-    """All tasks by name, in order: those of the course, then a teacher's own."""
+    """All tasks by name: those of the course in order, then a teacher's own."""
     from . import tasks  # noqa: F401  importing them registers them
 
     return TASKS
@@ -43,7 +43,7 @@ def task_named(name: str) -> Task:
     tasks = course()
     if name in tasks:
         return tasks[name]
-    stem = name.replace("\\", "/").split("/")[-1]  # of a path, perhaps
+    stem = name.replace("\\", "/").split("/")[-1]  # the name may be a path
     near = difflib.get_close_matches(stem.lower().replace("-", "_"), tasks, 1)
     advice = f"did you mean {near[0]}?" if near else "minimha homework list shows them all"
     raise ValueError(f"no task is called {name!r}: {advice}")

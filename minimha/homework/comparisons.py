@@ -1,4 +1,4 @@
-"""Comparisons for the checks of homework, with messages that help a student on."""
+"""Comparisons for the checks of homework, with messages that help a student."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def same(
     yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
     tolerance: float = 1e-12, advice: str = "",
 ) -> None:  # fmt: skip
-    """Raise AssertionError, with the worst entry, if yours differs from what is expected.
+    """Raise AssertionError, with the worst entry, if yours differs from the expected array.
 
-    name       of the array, as in the task
+    name       the name of the array in the task
     axes       its axes, letters or words: "B H T D" or "batch query key"
     tolerance  the largest error allowed, relative to the largest expected entry
     advice     a last line: the likely mistake, or what to try
@@ -60,7 +60,7 @@ def _facts(
     if (yours.dtype == bool) != (expected.dtype == bool):
         return [f"{name} should hold {expected.dtype}, not {yours.dtype}"]
     a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
-    largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # or all is close to infinity
+    largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # or all are close to infinity
     fine = abs(a - b) <= tolerance * largest
     fine |= (a == b) | (np.isnan(a) & np.isnan(b))
     if fine.all():
@@ -82,7 +82,7 @@ def _facts(
 def _side_by_side(
     yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
 ) -> list[str]:
-    """Two small boolean arrays, drawn; with more than two axes the part that holds the entry."""
+    """Two small boolean arrays, drawn; of arrays with more axes, the part with the worst entry."""
     both = yours, expected
     if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
         return []
@@ -108,7 +108,7 @@ def _entries(*entries: Any) -> list[str]:
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
-    """The value out of what should be a pair (value, pullback)."""
+    """The value of a pair (value, pullback). Raises AssertionError for anything else."""
     value = _value(returned)
     if value is not returned:
         return value
@@ -119,7 +119,7 @@ def value_of(returned: Any, name: str = "the function") -> Any:
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
     """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
 
-    Names the first step that is wrong, so that what follows from it need not be looked at.
+    Names only the first wrong step, since later errors may follow from it.
     Functions may return a value, or a value and its pullback.
     """
     (value, expected), (found, steps) = zip(
@@ -140,7 +140,7 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Double each intermediate in turn by way of `tap`: the value must follow."""
+    """Double each intermediate in turn through `tap`: the value must change accordingly."""
     for step in recorded(reference, *inputs)[1]:
 
         def doubled(name: str, x: Any, step: str = step) -> Any:
@@ -177,7 +177,7 @@ def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _value(returned: Any) -> Any:
-    """The value of (value, pullback); anything else as it is."""
+    """The value of (value, pullback); anything else unchanged."""
     pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
     return returned[0] if pair else returned
 

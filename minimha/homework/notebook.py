@@ -1,4 +1,4 @@
-"""Homework in a notebook: check a function, read a hint, see what is done."""
+"""Homework in a notebook: check a function, read a hint, show the progress."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _say_if_done(name: str) -> None:
 
 
 def hint(task: str | Callable[..., Any]) -> None:
-    """Print a hint for a task, given its name or your function: one more each time.
+    """Print the next hint for a task, given its name or your function.
 
     Raises ValueError if no task has that name.
     """
@@ -53,7 +53,7 @@ def hint(task: str | Callable[..., Any]) -> None:
 
 
 def progress() -> None:
-    """Print what is done in each chapter, as `minimha homework progress` does."""
+    """Print the progress in each chapter, as `minimha homework progress` does."""
     from . import commands  # with the grading, which a notebook does not need
 
     commands.progress(Namespace(place=Path(), tasks=None))

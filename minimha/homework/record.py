@@ -1,6 +1,6 @@
 """The record of a student's progress: one file for the homework in notebooks and in files.
 
-For each task it holds, as far as they are known,
+For each task it contains, as far as they are known,
 
     notebook             the outcome of its last check in a notebook
     file, hash, outcome  its file, the outcome of that file's last check, and the file's hash then,
@@ -24,9 +24,12 @@ NOT_STARTED, CHANGED = "not started", "changed"
 
 
 def path(place: Path) -> Path:
-    """The record for this folder, or this file's: there, in the parent, in a folder directly
-    inside, or in a neighbouring folder with the name that `minimha` gives it, so that chapters and
-    homework share one. If there is none yet, it will be made there."""
+    """The path of the record for this folder, or for the folder of this file.
+
+    Searches the folder, its parent, the folders directly inside it, and neighbouring folders with
+    the names that `minimha` gives them, so that chapters and homework share one record. If there is
+    none yet, it will be created in the folder.
+    """
     here = (place.parent if place.is_file() else place).resolve()
     neighbours = (here.parent / name for name in ("homework", "minimha-notebooks"))
     inside = sorted(file.parent for file in here.glob(f"*/{RECORD}"))

@@ -4,7 +4,7 @@
     return (y * (dy - (dy * y).sum(-1, keepdims=True)),)
     # END SOLUTION
 
-In place of the marked lines the student gets
+Instead of the marked lines, the student gets
 `raise NotImplementedError  # return a tuple with one gradient, (dx,)`.
 """
 
@@ -36,5 +36,5 @@ def solved(text: str) -> str:
 def _replaced(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
     text = _MARKED.sub(replacement, text if text.endswith("\n") else f"{text}\n")
     if re.search(r"# (BEGIN|END) SOLUTION", text):
-        raise ValueError(f"a BEGIN SOLUTION without its END SOLUTION, or the reverse:\n{text}")
+        raise ValueError(f"a BEGIN SOLUTION without an END SOLUTION, or the reverse:\n{text}")
     return text

@@ -1,7 +1,7 @@
 """Compiled kernels: other implementations of operations, with the same values and pullbacks.
 
-They register with `functional.acceleration`. No result depends on them, only its speed, and nothing
-is imported before it is used.
+They register with `functional.acceleration`. They change the speed of results but not their values,
+and nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 
 @functools.cache
 def unavailable(*others: str) -> str | None:
-    """Why compiled kernels, and other packages they need, cannot be used; None if they can.
+    """The reason why compiled kernels cannot be used, or None if they can.
 
-    Imports Numba and the other packages at the first call.
+    The first call imports Numba and the other packages that kernels need.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
         return "NUMBA_DISABLE_JIT is set"

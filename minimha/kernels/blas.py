@@ -47,5 +47,5 @@ def _libraries() -> list[Any]:
 
 def _set_threads(library: Any, threads: int) -> None:
     library.set_num_threads(threads)
-    if hasattr(library, "clear_controlling_thread"):  # else only this thread could change it again
+    if hasattr(library, "clear_controlling_thread"):  # else only this thread could change it
         library.clear_controlling_thread()

@@ -1,4 +1,4 @@
-"""How many threads a kernel may use."""
+"""The number of threads that a kernel may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
 def number() -> int:
-    """How many threads a call may use.
+    """The number of threads that a call may use.
 
     Inside `limit`, the number given there. Otherwise the first that is set of MINIMHA_NUM_THREADS,
     NUMBA_NUM_THREADS and OMP_NUM_THREADS, read once; otherwise the CPUs available to this process.
@@ -30,7 +30,7 @@ def _default() -> int:
         if text.isdecimal() and int(text):
             return int(text)
         if text and name == "MINIMHA_NUM_THREADS":
-            raise ValueError(f"{name} is {text!r}; it must be a whole number above 0, or unset")
+            raise ValueError(f"{name} is {text!r}; it must be a positive integer, or unset")
     affinity = hasattr(os, "sched_getaffinity")
     cpus = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
     return min(cpus, _quota())

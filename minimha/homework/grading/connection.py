@@ -21,7 +21,7 @@ import numpy as np
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
-NO_ANSWER = "it sent back something that is not an answer"
+NO_ANSWER = "it sent back an invalid answer"
 
 _ERRORS = {
     error.__name__: error
@@ -34,14 +34,14 @@ _ERRORS = {
 
 
 class ConnectionLost(BaseException):
-    """The other end is gone, or sent something that is not an answer.
+    """The other end has stopped, or sent an invalid answer.
 
     It is not an Exception, so that no check mistakes it for an error of the function.
     """
 
 
 class RemoteFunction:
-    """A function at the other end, called as if it were here."""
+    """A function at the other end that can be called like a local one."""
 
     def __init__(self, connection: Connection, number: int, name: str, parameters: Any) -> None:
         self.__name__ = self.__qualname__ = name
@@ -60,8 +60,8 @@ class Connection:
     """One end of a connection over which both ends call each other's functions.
 
     read(n) and write(data) move bytes. Arguments and results are arrays, numbers, text, None,
-    tuples, lists and dictionaries of these, and functions, which stay where they are: the other
-    end gets a RemoteFunction. Nothing received is ever executed.
+    tuples, lists and dictionaries of these, and functions. Functions are not sent: the other end
+    gets a RemoteFunction. Received data is never executed.
 
     A message is two lengths, JSON, and the bytes of the arrays in it:
 
@@ -69,8 +69,8 @@ class Connection:
         ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
 
-    A call is lent the arrays in its arguments and those returned by the functions that it calls
-    meanwhile. A lent array that comes back unchanged is the same object again.
+    A call is lent the arrays in its arguments and those returned by the functions that it calls. A
+    lent array that comes back unchanged is the same object.
     """
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
@@ -81,11 +81,11 @@ class Connection:
         self.file: str | None = None  # errors quote the lines of this file
         self.changed = False  # whether the other end changed lent arrays
         self.restores = False  # whether to change them here too
-        self._lent: list[list[np.ndarray]] = []  # to the calls under way
-        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with their bytes at that time
+        self._lent: list[list[np.ndarray]] = []  # to the calls in progress
+        self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with the bytes they had
 
     def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
-        """Call a function at the other end, answering the calls that it makes meanwhile.
+        """Call a function at the other end, answering the calls that it makes in the meantime.
 
         Raises the function's error as the nearest built-in one, or ConnectionLost.
         """
@@ -130,7 +130,7 @@ class Connection:
             sent = self._send(["return", value, changed])
             if self._lent:
                 self._lent[-1] += sent
-        except self.caught as error:  # the function's own, or its value cannot be sent
+        except self.caught as error:  # the function's own error, or its value cannot be sent
             names = [kind.__name__ for kind in type(error).__mro__]
             self._send(["raise", names, _text(error, self.file)])
         finally:
@@ -163,7 +163,7 @@ class Connection:
         text = json.dumps(self._packed(message, arrays)).encode()
         size = sum(array.nbytes for array in arrays)
         if size > MOST or len(text) > _MOST_TEXT:
-            raise ValueError(f"{(size + len(text)) / 1e6:.3g} MB are too much to send")
+            raise ValueError(f"{(size + len(text)) / 1e6:.3g} MB are too large for one message")
         data = [struct.pack(">II", len(text), size), text, *(a.tobytes() for a in arrays)]
         self._write(b"".join(data))
         return arrays
@@ -178,13 +178,13 @@ class Connection:
         try:
             message = self._unpacked(json.loads(text), body, arrays)
             if not isinstance(message, list) or body.read():
-                raise ValueError("a message is a list, and all bytes are of its arrays")
+                raise ValueError("a message is a list, and all its bytes belong to its arrays")
             return message, arrays
         except Exception:  # whatever is wrong with it
             raise ConnectionLost(NO_ANSWER) from None
 
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
-        """The value as JSON: lists whose first word says what they stand for."""
+        """The value as JSON: lists whose first word names the type."""
         for k, (lent, before) in enumerate(self._here()):
             if lent is value and lent.tobytes() == before:
                 return ["lent", k]
@@ -217,7 +217,7 @@ class Connection:
     def _unpacked(  # noqa: PLR0911
         self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]
     ) -> Any:
-        """The value that was packed. Raises whatever it likes for what was not packed by us."""
+        """The value that was packed. Raises some error if the data is invalid."""
         match item:
             case dict():
                 return {key: self._unpacked(x, body, arrays) for key, x in item.items()}
@@ -237,7 +237,7 @@ class Connection:
             case ["yours", int(number)]:
                 return self.functions[number]
             case list():
-                raise ValueError(f"what is {item[:1]}?")
+                raise ValueError(f"unknown type {item[:1]}")
         return item
 
 
@@ -248,11 +248,11 @@ def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:
         raise ValueError(f"shape {shape}")
     kind = np.dtype("u1" if dtype[1] == "b" else dtype)
     if math.prod(n or 1 for n in shape) * kind.itemsize > MOST:
-        raise ValueError(f"shape {shape}: a sum over the axis of 0 would be too large")
+        raise ValueError(f"shape {shape}: a sum over the axis of length 0 would be too large")
     data = bytearray(body.read(min(MOST, math.prod(shape) * kind.itemsize)))
     array = np.frombuffer(data, kind) if data else np.empty(0, kind)
     array = array.reshape(shape)
-    return np.asarray(array != 0) if dtype[1] == "b" else array  # a byte of 2 is no bool
+    return np.asarray(array != 0) if dtype[1] == "b" else array  # a byte of 2 is not a valid bool
 
 
 def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
@@ -261,7 +261,7 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """The parameters of a function, as far as a caller may look at them."""
+    """The parameters of a function that callers may inspect."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -270,7 +270,7 @@ def _parameters(function: Callable[..., Any]) -> Any:
 
 
 def _text(error: BaseException, file: str | None) -> str:
-    """The error's message, with the last line of the file on its way."""
+    """The error's message, with the last line of the file in its traceback."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()
@@ -283,7 +283,7 @@ def _text(error: BaseException, file: str | None) -> str:
 
 
 def _error(names: list[Any], text: str) -> Exception:
-    """An error of the nearest built-in class, under the name of its own class."""
+    """An error of the nearest built-in class, with the name of its original class."""
     base = next((_ERRORS[name] for name in names if name in _ERRORS), Exception)
     name = str(names[0])[:80] if names else base.__name__
     return type(name, (base,), {"__str__": lambda self: text})(text)

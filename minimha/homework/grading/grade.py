@@ -1,4 +1,4 @@
-"""`minimha homework grade`: the scores of a folder of submissions, and the reports of them."""
+"""`minimha homework grade`: the scores of a folder of submissions, and reports on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .process import Limits, Submission
 
 MISSING = "missing"
 _PLACES = 4
-_NOTES = 20  # the table lists at most so many files that were not graded
+_NOTES = 20  # the table lists at most this many files that were not graded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Any) -> int:
-    """Grade a folder and write the results. Returns 0 whatever the scores are.
+    """Grade a folder and write the results. Returns 0 for any scores.
 
     Raises ValueError for unusable options, and OSError for files that cannot be read or written.
     """
@@ -96,7 +96,7 @@ def grade(folder: Path, tasks: Sequence[Task], seed: int, limits: Limits) -> dic
     found, notes = submissions.find(folder, [task.name for task in tasks])
     if not found:
         raise ValueError(
-            f"{folder} holds no submissions: one folder per student, or STUDENT_TASK.py"
+            f"{folder} contains no submissions: use one folder per student, or STUDENT_TASK.py"
         )
     students = []
     for name, files in found.items():
@@ -164,7 +164,7 @@ def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
 
 
 def judged(task: Task, source: bytes, seed: int, limits: Limits) -> list[Verdict]:
-    """The verdict of each check on a source, which runs in a process of its own.
+    """The verdict of each check on a source, which runs in its own process.
 
     A check that ends the process fails, and the next check gets a new process, until the task has
     used twice the time limit of a check.
@@ -210,7 +210,7 @@ def as_json(report: dict[str, Any]) -> str:
 
 
 def as_csv(report: dict[str, Any]) -> str:
-    """One row for each student and task. No cell can be taken for a formula.
+    """One row for each student and task. Spreadsheets cannot mistake a cell for a formula.
 
     Text is quoted, because in some countries a semicolon separates cells.
     """
@@ -246,7 +246,7 @@ def as_table(report: dict[str, Any]) -> str:
 def _not_passed(result: dict[str, Any]) -> str:
     """The checks that did not pass, by outcome: "wrong: gradients · to do: values".
 
-    If all fail for the same reason, such as an import at the top of the file, that reason.
+    If all fail for the same reason, such as an import at the top of the file, it is that reason.
     """
     reasons = {check["message"] for check in result["checks"]}
     if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):

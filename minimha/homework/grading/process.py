@@ -1,4 +1,4 @@
-"""A submission in a confined process of its own: the grader's side of the connection."""
+"""A submission in its own confined process: the grader's end of the connection."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class Submission:
         self.end()
 
     def function(self) -> Callable[..., Any]:
-        """The function, for one more check, with new limits on time and on the bytes sent back.
+        """The function for another check, with new limits on time and on the bytes sent back.
 
-        Raises what running the source raises, or ConnectionLost; either is final.
+        Raises the error of running the source, or ConnectionLost; either is final.
         """
         self._deadline, self._left = time.monotonic() + self.limits.seconds, _MOST
         if self._unusable:
             raise self._unusable
         if self._process is not None:
-            self.connection.functions.clear()  # the next check must not call what the last one lent
+            self.connection.functions.clear()  # a check must not call those of an earlier one
         else:
             try:
                 self._start()
                 self._function = self.connection.call(0, [np.frombuffer(self.source, np.uint8)], {})
                 if not callable(self._function):
-                    raise ConnectionLost("it sent back something that is not an answer")
+                    raise ConnectionLost("it sent back an invalid answer")
             except (Exception, ConnectionLost) as error:
                 self._unusable = error
                 raise
@@ -109,7 +109,7 @@ class Submission:
         self._on_time(self._socket.sendall, data)
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """One step of the connection, with the time that is left as its limit."""
+        """One step of the connection, limited to the remaining time."""
         try:
             self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-6))
             return step(argument)
@@ -133,7 +133,7 @@ class Submission:
 
 
 def _environment() -> dict[str, str]:
-    """An environment with nothing of ours but where shared libraries are."""
+    """An environment with nothing of ours except the paths of shared libraries."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     return dict.fromkeys(threads, "1") | {k: os.environ[k] for k in kept if k in os.environ}

@@ -1,4 +1,4 @@
-"""Which file of a folder is whose homework, and for which task.
+"""Assigns the files of a folder to students and tasks.
 
 Each folder inside it belongs to a student, with files at any depth. A file directly inside it
 belongs to the student named before the task, anna_softmax.py, or after it. The task is named in the
@@ -20,7 +20,7 @@ MOST = 1 << 20
 DEEPEST = 20
 """How deep folders are searched."""
 
-_AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": what browsers add
+_AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": suffixes that browsers add
 
 Found = dict[str, dict[str, Path]]
 
@@ -28,8 +28,8 @@ Found = dict[str, dict[str, Path]]
 def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
     """The file of each task by student, and notes on the files that were left out.
 
-    Of two files for one task the less deeply nested one counts, or the last by name. Links are not
-    followed; names that begin with a dot or two underscores are skipped.
+    If there are two files for one task, the less deeply nested one counts, or the last by name.
+    Links are not followed; names that begin with a dot or two underscores are skipped.
     """
     tasks, found, notes = list(tasks), Found(), list[str]()
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):

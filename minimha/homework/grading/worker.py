@@ -1,4 +1,4 @@
-"""The process that runs a submission: it answers calls, and may do little else.
+"""The process that runs a submission: it may answer calls and do little else.
 
 Started as a program, python -I -S worker.py …, it has the standard library and NumPy, and never
 imports minimha.
@@ -41,8 +41,8 @@ def lock(readable: Sequence[str]) -> None:
     """From now on, refuse everything that a function on arrays does not need.
 
     The process may read files below the readable folders, which end in a separator, and import
-    what is already imported or lies there. Every other event that Python reports to audit hooks is
-    refused, except those in `_ALLOWED`.
+    modules that are already imported or are in those folders. Every other event that Python reports
+    to audit hooks is refused, except those in `_ALLOWED`.
     """
     for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
@@ -86,7 +86,7 @@ def limit(megabytes: int, seconds: int) -> None:
 
 
 def confine(readable: Sequence[str]) -> None:
-    """Have Linux refuse files, TCP and signals too, because NumPy can overwrite any hook.
+    """Make Linux refuse files, TCP and signals too, because NumPy can overwrite any hook.
 
     Uses Landlock where the kernel has it: https://docs.kernel.org/userspace-api/landlock.html
     """
@@ -100,7 +100,7 @@ def confine(readable: Sequence[str]) -> None:
         version = libc.syscall(number(444), None, number(0), number(1))
         if version < 1:
             return
-        rights = (13, 14, 15, 15, 16)[min(version, 5) - 1]  # as many as this version knows
+        rights = (13, 14, 15, 15, 16)[min(version, 5) - 1]  # the rights that this version knows
         size = 8 if version < 4 else 16 if version < 6 else 24
         refused = struct.pack("=QQQ", (1 << rights) - 1, 3, 3)[:size]
         rules = libc.syscall(number(444), refused, number(size), number(0))

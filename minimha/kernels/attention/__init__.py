@@ -1,8 +1,8 @@
 """Attention by compiled kernels: from one fused pass over the scores to products in registers.
 
-Where a kernel does not support the arguments, and where a result is not finite, the reference
-computes: it leaves hidden pairs out by name, while kernels multiply them by 0, which is not enough
-for NaN.
+If a kernel does not support the arguments, or a result is not finite, the reference computes
+instead. The reference selects the visible pairs, while kernels multiply hidden pairs by 0, which
+does not remove a NaN.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def _obstacle(x: Arguments) -> str | None:  # noqa: PLR0911  one reason each
-    """Why no kernel can compute these arguments, or None."""
+    """The reason why no kernel can compute these arguments, or None."""
     arrays = [a for a in x[:5] if a is not None]
     if any(type(a) is not np.ndarray for a in arrays):
-        return "the arrays are not NumPy's"
+        return "the arrays are not NumPy arrays"
     if x.query.dtype not in _FLOATS:
-        return f"nothing is compiled for {x.query.dtype}"
+        return f"kernels do not support {x.query.dtype}"
     if any(backend.is_array(a) or isinstance(a, complex) for a in (x.scale, x.softcap)):
         return "scale or softcap is an array, or complex"
     if x.softcap is not None and not x.softcap > _SMALLEST:
-        return "softcap is next to 0, which stands for none"
+        return "softcap is too close to 0, which kernels take for no softcap"
     if any(a.dtype != x.query.dtype for a in arrays):  # complex
-        return "the arrays are of different types"
+        return "the arrays have different dtypes"
     if not (math.prod(x.query.shape) and math.prod(x.value.shape)):
-        return "there is nothing to compute"
+        return "an array is empty"
     return unavailable()
 
 
 def _slow_registers() -> str | None:
-    """Why products in the registers are not fast on this CPU, or None."""
+    """The reason why products in registers are not fast on this CPU, or None."""
     from ..cpu import microkernel
 
     return microkernel.no_vectors()
@@ -63,7 +63,7 @@ def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = F
         result = None
         if obstacle(x, auto=False) is None:
             laid_out = KernelArguments.of(x, in_registers)
-            with np.errstate(all="ignore"):  # the reference warns, unless it is hidden
+            with np.errstate(all="ignore"):  # the reference warns if the pair is visible
                 result = module.forward(laid_out)
         if result is None:
             return _reference(x, wanted)
@@ -101,7 +101,7 @@ def _reference(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arr
 
 
 def _sum(x: Array | None, y: Array | None) -> Array | None:
-    """x + y, where y has the shape of an argument, and x perhaps that to which it broadcasts."""
+    """x + y, where y has the shape of an argument, and x may have the shape it broadcasts to."""
     return x if y is None else y if x is None else unbroadcast(x, y.shape) + y
 
 

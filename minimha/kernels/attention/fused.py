@@ -1,4 +1,4 @@
-"""Attention that holds all scores in memory and passes over them once: the host's side."""
+"""Attention that stores all scores and passes over them once: the code on the host."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .layout import KernelArguments, four_axes, heads_first
 
 
 def obstacle(x: Arguments) -> str | None:
-    """What this kernel does not compute."""
+    """The reason why this kernel does not support the arguments, or None."""
     for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
         if a is not None:
-            return f"it knows no {name}"
+            return f"it does not support {name}"
     return None
 
 

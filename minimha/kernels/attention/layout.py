@@ -1,4 +1,4 @@
-"""The arguments of attention as kernels take them: four axes, contiguous, masks as intervals."""
+"""The arguments of attention in the form for kernels: four axes, contiguous, masks as intervals."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ... import masks
 from ...attention import Arguments
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
-"""Entries of a mask's array that are made at a time, for at least so many queries."""
+"""Entries of a mask's array that are computed at a time, for at least this many queries."""
 _THREADS_PAY, _PIECE = 2**22, 2**20
-"""Multiplications from which threads pay, and in a piece of their work."""
+"""Multiplications above which threads are worthwhile, and those in one piece of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArguments:
-    """The arguments as arrays. An axis that all sequences, heads or queries share may have length
-    1; an array that is not given is empty."""
+    """The arguments as arrays. An axis shared by all sequences, heads or queries may have length 1;
+    a missing array is empty."""
 
     query: np.ndarray  # (B, H, T, D), as `positions_first` lays it out
     key: np.ndarray  # (B, G, S, D), the same
     value: np.ndarray  # (B, G, S, Dv), the same
     heads: tuple[int, int]  # H, G
-    start: np.ndarray  # (B, H, T): a query sees the keys from here
+    start: np.ndarray  # (B, H, T): a query sees keys from here
     stop: np.ndarray  # up to here, exclusive
-    inside: masks.Mask | None  # where this allows it
-    mean_keys: float  # how many keys lie between start and stop on average
+    inside: masks.Mask | None  # if it may attend there; None: to all of them
+    mean_keys: float  # the average number of keys between start and stop
     bias: np.ndarray  # (B, H, T, S)
     sink: np.ndarray  # (B, H)
     keep: np.ndarray  # (B, H, T, S)
@@ -39,11 +39,11 @@ class KernelArguments:
     softcap: Any  # 0 for none
     kept_factor: Any  # 1 / (1 − p)
     operand: np.ndarray  # empty; its type says how the right operand of a product is laid out
-    shape: tuple[int, ...]  # (…, H, T, S), as it was
+    shape: tuple[int, ...]  # (…, H, T, S), as given
 
     @classmethod
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
-        """From checked arguments, of arrays; for products in registers, or by BLAS."""
+        """Make them from checked arguments, for products in registers or by BLAS."""
         shape, dtype = x.shape, x.query.dtype
         mask = x.mask
         if mask is not None and not isinstance(mask, masks.Mask):
@@ -77,8 +77,8 @@ class KernelArguments:
         )
 
     def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Queries t0 to t1 and the array of `inside` for them, block by block: so a mask needs no
-        array of all pairs."""
+        """Queries t0 to t1 and their part of `inside`, block by block, so that no array of all
+        pairs is needed."""
         *lead, t, s = self.shape
         if self.inside is None:
             yield 0, t, _like_scores(None, self.shape, bool)
@@ -91,7 +91,7 @@ class KernelArguments:
             yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
 
     def shared(self, count: int) -> tuple[Any, ...]:
-        """range(count) for a kernel, shared among threads where that pays."""
+        """range(count) for a kernel, divided among threads if that is faster."""
         from ..cpu.parallel import whole
 
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
@@ -106,7 +106,7 @@ class KernelArguments:
         dbias: np.ndarray | None,
         dsink: np.ndarray | None = None,
     ) -> tuple[np.ndarray | None, ...]:
-        """Those of the seven inputs in the shapes of the arguments, from (B, H, T, N) and so on."""
+        """The gradients of the seven inputs in the shapes of the arguments."""
         keys = (*self.shape[:-3], self.heads[1]) if len(self.shape) > 2 else ()
         return (
             dquery.reshape(*self.shape[:-1], -1),
@@ -126,8 +126,8 @@ def four_axes(x: np.ndarray) -> np.ndarray:
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:
-    """(…, H, T, N) as (B, T, H, N) if memory is laid out like this, as projections leave it, or
-    else as (B · H, T, 1, N). A copy only if it is laid out in neither way."""
+    """(…, H, T, N) as (B, T, H, N) if memory has this layout, as after projections, or else as
+    (B · H, T, 1, N). A copy only if memory has neither layout."""
     x = four_axes(x)
     transposed = x.transpose(0, 2, 1, 3)
     if transposed.flags.carray:
@@ -160,7 +160,7 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: masks.Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """The same for a mask that the lengths determine; computing it takes longer than a small
+    """The same for a mask determined by the lengths; cached, since it takes longer than a small
     kernel."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 

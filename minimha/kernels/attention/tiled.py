@@ -1,4 +1,4 @@
-"""Attention in tiles: the host's side, which divides the work among threads."""
+"""Attention in tiles: the code on the host, which divides the work among threads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .. import blas, threads, unavailable
 from .layout import KernelArguments, heads_first, positions_first
 
 FORWARD, BACKWARD = (48, 1536), (48, 384)
-"""Queries in a tile, a multiple of the rows of every block, and keys, of `GRAIN` in
-`cpu.attention_tiles`."""
+"""Queries in a tile, a multiple of the rows of every block, and keys in a tile, a multiple of
+`GRAIN` in `cpu.attention_tiles`."""
 _IN_CACHE = 2560
-"""Number of keys that stay in the fast memory until the next tile of the forward needs them: if a
-query sees more, a tile has twice the queries, and for twice as many, four times. The backward
-makes operands of so many queries and keys at a time."""
+"""Number of keys that stay in the cache until the next tile of the forward needs them. If a query
+sees more keys, a tile has twice as many queries; if it sees more than twice as many keys, four
+times. The backward copies operands for this many queries and keys at a time."""
 
 
 def obstacle(x: Arguments) -> str | None:
-    """Tiles compute all that attention can be asked for; but Numba takes BLAS from SciPy."""
+    """Tiles support all arguments of attention, but Numba takes BLAS from SciPy."""
     return unavailable("scipy", "threadpoolctl")
 
 
@@ -95,7 +95,7 @@ def backward(
 
 @functools.lru_cache(maxsize=32)
 def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
-    """The items of the forward, the last queries first: under a causal mask they see most keys."""
+    """The items of the forward, last queries first: under a causal mask they see the most keys."""
     ends = reversed(list(pairwise(_edges(t0, t1, parts))))
     return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
 
@@ -108,16 +108,16 @@ def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
 
 
 def _parts(heads: int, most: int) -> int:
-    """Into how many parts to divide a head, so that all threads have work."""
+    """The number of parts to divide a head into, so that all threads have work."""
     enough = 4 * threads.number()
     return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
 
 
 def _edges(start: int, stop: int, parts: int) -> list[int]:
-    """Where parts of about the same length begin, and where the last one ends."""
+    """The starts of parts of about equal length, and the end of the last one."""
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
 def _single_blas(x: KernelArguments) -> contextlib.AbstractContextManager[None]:
-    """BLAS in one thread if it computes the products."""
+    """Limit BLAS to one thread if it computes the products."""
     return contextlib.nullcontext() if x.operand.ndim > 2 else blas.single_threaded()

@@ -1,4 +1,4 @@
-"""Arrays in the form that kernels take."""
+"""Arrays in the form that kernels need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .parallel import whole
 
 Array = np.ndarray
 FLOATS = np.dtype(np.float32), np.dtype(np.float64)
-_CHUNK = 2**17  # bytes for which it pays to employ another thread
+_CHUNK = 2**17  # bytes that justify another thread
 
 
 def are_floats(x: Any, *others: Any) -> bool:
@@ -38,8 +38,8 @@ def as_rows(x: Array) -> Array:
 
 
 def as_indices(x: Any, limit: int) -> Array | None:
-    """A flat copy as int64, which nobody else can change; None unless x is an array of integers
-    from 0 to limit − 1."""
+    """A flat copy as int64, independent of x; None unless x is an array of integers from 0 to
+    limit − 1."""
     if type(x) is not Array or x.dtype.kind not in "iu" or not x.size:
         return None
     indices = x.astype(np.int64, order="C").reshape(-1)

@@ -1,4 +1,4 @@
-"""Attention weights from Q Kᵀ in one pass over all scores, and the backward of that in another."""
+"""Attention weights from Q Kᵀ in one pass over all scores, and their backward in another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 def weights_from_scores(chunk, scores, first, last, rest, bias, scale, t0, t1):
     """scores <- softmax(scale · scores + bias) over the visible keys, for scores (B, H, T, S).
 
-    The range counts the heads as b · H + h; of each, the queries from t0 to t1.
+    The range counts the heads as b · H + h; each head has the queries from t0 to t1.
     """
     none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
     for n in range(*share(chunk)):

@@ -1,6 +1,6 @@
 """Attention in tiles, with online softmax: no array of size (T, S) is ever made.
 
-Forward, for a tile of queries Q and one block of keys K with their values V after another:
+Forward, for a tile of queries Q, over blocks of keys K with their values V:
 
     scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.attention`
     m′     = max(m, max of scores)    the largest of each row so far
@@ -9,7 +9,7 @@ Forward, for a tile of queries Q and one block of keys K with their values V aft
     acc    ← acc · exp(m − m′) + p V  the weighted values so far, both relative to the new m
     out    = acc / l,  lse = m + log l
 
-Backward, for a block of keys K with their values V and one tile of queries Q after another:
+Backward, for a block of keys K with their values V, over tiles of queries Q:
 
     p       = exp(scores − lse)       the weights, recomputed
     dV      ← dV + pᵀ dO,  dP = dO Vᵀ
@@ -17,9 +17,9 @@ Backward, for a block of keys K with their values V and one tile of queries Q af
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
-Rows of heads are laid out in one of the two ways of `head`. A query sees the keys from its `first`
-to before its `last`, except those that `rest` hides. An empty array, or a softcap of 0, stands for
-None, so that one compiled kernel serves all arguments.
+Rows of heads have one of the two layouts of `head`. A query sees the keys from its `first` up to,
+but not including, its `last`, except those that `rest` hides. An empty array or a softcap of 0
+stands for None, so that one compiled kernel supports all arguments.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
 "FlashAttention" (2022), algorithms 1 and 4.
 """
@@ -44,8 +44,8 @@ from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 GRAIN = 32
-"""Keys are skipped in multiples of this: a multiple of the columns of a block on every CPU, and at
-least its rows. The width of a tile is a multiple of it as well."""
+"""Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
+every CPU, and at least its rows. The width of a tile is also a multiple of it."""
 
 
 @kernel
@@ -224,11 +224,11 @@ def tile_backward(
 
 @kernel
 def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end):
-    """Turn scale · Q Kᵀ into scores in place, for the queries from t on and the n keys from s on.
+    """Change scale · Q Kᵀ to scores in place, for the queries from t on and the n keys from s on.
 
     Stores the derivative of the cap in slopes; rest begins with query `origin`. Hidden pairs and
     columns beyond n become −∞, so that every row can be processed over its whole width: loops with
-    bounds of their own would take longer than the rest for short rows.
+    separate bounds would dominate the time of short rows.
     """
     m, wide = scores.shape
     if softcap > 0:

@@ -1,8 +1,8 @@
-"""Compiled kernels, kept in files for the next process.
+"""Compiled kernels, stored in files for the next process.
 
 Numba's own cache misses changes in the modules that a kernel uses, and raises if a file is damaged
-or a folder cannot be written. Here a folder belongs to one state of all sources of kernels and of
-the compiler, and a file in it to one kernel, argument types and CPU.
+or a folder cannot be written. Here each version of the kernel sources and the compiler has its own
+folder, and each combination of kernel, argument types and CPU has its own file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _warn_once = functools.cache(_log.warning)
 
 
 class KernelCache(NullCache):
-    """What Numba asks before it compiles a function for new types, and tells afterwards."""
+    """The interface that Numba calls before and after it compiles a function for new types."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def load_overload(self, types: Any, target: Any) -> Any:
-        """The compiled kernel, or None if there is no file of it that can be read."""
+        """The compiled kernel, or None if it has no readable file."""
         target.refresh()
         with contextlib.suppress(Exception):
             return CompileResult._rebuild(target, *_files()._load_data(self._name(types, target)))
@@ -46,7 +46,7 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Keep it, if possible."""
+        """Store it, if possible."""
         try:
             _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:
@@ -63,10 +63,10 @@ class KernelCache(NullCache):
 
 
 def folder() -> Path:
-    """Where kernels are kept: `kernels-…` in MINIMHA_CACHE_DIR, or else in `minimha` in
+    """Where kernels are stored: `kernels-…` in MINIMHA_CACHE_DIR, or else in `minimha` in
     NUMBA_CACHE_DIR, or else in `minimha` in the folder of the user's caches.
 
-    What is kept there is executed, so nobody else should be able to write to it.
+    Files in this folder are executed, so nobody else should be able to write to it.
     """
     if ours := os.environ.get("MINIMHA_CACHE_DIR"):
         caches = Path(ours).expanduser()
@@ -82,7 +82,7 @@ def _digest(content: bytes) -> str:
 
 
 def _fingerprint() -> str:
-    """Of all sources of kernels, of what compiles them, and of its settings."""
+    """A hash of all kernel sources, the compiler and its settings."""
     versions = sys.version, numpy.__version__, numba.__version__, llvmlite.__version__
     irrelevant = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
     names = sorted(k for k in os.environ if k.startswith("NUMBA_") and k not in irrelevant)
@@ -95,7 +95,7 @@ _FINGERPRINT = _fingerprint()
 
 
 def _files() -> IndexDataCacheFile:
-    """Numba's reading and writing of files, of which only whole ones ever appear."""
+    """Numba's reading and writing of files, such that no partial file ever appears."""
     return IndexDataCacheFile(folder(), "", "")
 
 

@@ -32,7 +32,7 @@ def _gate(x: Array, c1: float, c3: float, bound: float) -> Any:
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
-    Beyond ±bound g is 0 or 1 to all digits, and e^(−u) would overflow.
+    Beyond ±bound, g is exactly 0 or 1, and e^(−u) would overflow.
     """
     if not are_floats(x):
         return None
@@ -88,7 +88,7 @@ def _clip(x, bound):
 
 @functional.acceleration.register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """As `functional.dropout`, for a keep of the shape of x."""
+    """As `functional.dropout`, for a keep with the shape of x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
         return None
     if keep.dtype != np.bool_ or keep.shape != x.shape:
@@ -114,8 +114,8 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """As the reference in `nn.optimisers`. m and v, which only the optimiser holds, change in
-    place; p, which a pullback may have saved, does not."""
+    """As the reference in `nn.optimisers`. m and v belong to the optimiser and change in place; p
+    may have been saved by a pullback and does not."""
     if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
         return None
     m, v, new = contiguous(m), contiguous(v), np.empty(p.shape, p.dtype)

@@ -1,4 +1,4 @@
-"""e^x in a form that LLVM turns into vector instructions."""
+"""e^x in a form that LLVM compiles to vector instructions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy import float32, int32
 from .jit import FAST, kernel
 
 _LOG2E, _LN2 = float32(math.log2(math.e)), float32(math.log(2))
-_SHIFT = float32(1.5 * 2**23 + 127)  # adding it rounds: there, neighbouring floats are 1 apart
+_SHIFT = float32(1.5 * 2**23 + 127)  # adding it rounds: floats of this size are 1 apart
 _LOWEST, _ONE = float32(-127 * math.log(2)), float32(1)
 _C2, _C3, _C4, _C5, _C6 = map(
     float32, (0.4999998808, 0.1666652858, 0.0416693240, 0.0083680302, 0.0013767987)
@@ -22,9 +22,9 @@ _C2, _C3, _C4, _C5, _C6 = map(
 def exp32(x):
     """e^x of a float32 up to 88; 0 below −87.7, where floats become subnormal; NaN of NaN.
 
-    x = n ln 2 + f with a whole number n. e^f is a polynomial; 2^n is a float with the exponent n,
-    which is read from the last bits of the sum that rounded it. A loop over entries becomes vector
-    code without calls. The operations are in the order that suits CPUs with fused multiply-add.
+    x = n ln 2 + f with an integer n. A polynomial approximates e^f; 2^n is a float with exponent n,
+    where n is read from the last bits of the sum that rounded it. A loop over entries becomes
+    vector code without calls. The order of operations suits CPUs with fused multiply-add.
     """
     x = _LOWEST if x < _LOWEST else x  # NaN stays
     shifted = x * _LOG2E + _SHIFT

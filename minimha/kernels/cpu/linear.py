@@ -2,9 +2,9 @@
 
     y = x w + b,  dx = dy wᵀ,  dw = xᵀ dy,  db = dy, summed over the rows
 
-The right operand is copied one panel at a time. A panel is as wide as a block and so deep that it
-stays in the L1 cache while it is multiplied by rows of the left operand, of which so many are used
-at a time that they stay in the L2 cache. Source: Goto and van de Geijn, as for `microkernel`.
+The right operand is copied one panel at a time. A panel is as wide as a block, and its depth is
+chosen so that it stays in the L1 cache while it is multiplied by rows of the left operand. The rows
+used at a time fit into the L2 cache. Source: Goto and van de Geijn, as for `microkernel`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .microkernel import BYTES, ROWS, VECTORS, no_vectors
 from .parallel import share, whole
 
 _DEEP, _HIGH = 256, 384
-"""The depth of a panel, and how many rows are multiplied by it: a multiple of ROWS on every CPU."""
+"""The depth of a panel, and the rows multiplied by it: a multiple of ROWS on every CPU."""
 _CHUNK = 2**21, 2
-"""The least multiplications and blocks of rows in a chunk, as each chunk copies all panels."""
+"""The fewest multiplications and blocks of rows in a chunk, since each chunk copies all panels."""
 
 
 @functional.acceleration.register("linear")
@@ -37,7 +37,7 @@ def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) 
         return None
     shape, x = x.shape, as_rows(x)
     y = product(x, w, bias=b).reshape(*shape[:-1], -1)
-    w, x = w if wanted[0] else None, x if wanted[1] else None  # nothing else is kept alive
+    w, x = w if wanted[0] else None, x if wanted[1] else None  # keeps nothing else alive
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = as_rows(dy)
@@ -54,7 +54,7 @@ def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) 
 def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None = None) -> Array:
     """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
-    sums  (N,) of zeros, to which the sums of b's columns are added
+    sums  (N,), zeros to which the sums of b's columns are added
     """
     none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype)
     blocks, like = -(-len(a) // ROWS), np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
@@ -67,7 +67,7 @@ def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:
-    """x or its transpose, whichever is contiguous, and whether it is the transpose."""
+    """x or its transpose, whichever is contiguous, and whether it is transposed."""
     transposed = x.flags.f_contiguous and not x.flags.c_contiguous
     return contiguous(x.T if transposed else x), transposed
 

@@ -1,4 +1,4 @@
-"""The product of matrices inside a kernel: by BLAS, or by blocks that stay in the registers.
+"""Matrix products inside a kernel: by BLAS, or by blocks that stay in registers.
 
     b = right(x, region, like)               a region of x as a right operand, or
     b = right_of_transpose(x, region, like)  its transpose
@@ -6,8 +6,8 @@
 
 A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
 `like` has two axes to choose BLAS and three to choose blocks, so that the choice is made when a
-kernel is compiled. BLAS transposes without a copy: the right operand that stands for a transpose
-has four axes, of which two have length 1. Its product can only be stored in c, not added to it.
+kernel is compiled. BLAS transposes without a copy: a right operand that represents a transpose has
+four axes, two of them of length 1. Its product can only be stored in c, not added to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def matrix(m, n, like):
     """An uninitialised (m, n) for a left operand or a result.
 
     Blocks read and write a few rows beyond its end. Those are zeros: uninitialised memory often
-    holds subnormal numbers, for which a CPU takes a hundred times as long.
+    contains subnormal numbers, which slow a CPU down a hundredfold.
     """
     memory = aligned((m + ROWS) * n + ROWS, like)
     memory[m * n :] = 0
@@ -34,7 +34,7 @@ def matrix(m, n, like):
 
 @kernel
 def aligned(size, like):
-    """An uninitialised (size,) that begins with a cache line: no vector lies in two of them."""
+    """An uninitialised (size,) aligned to cache lines, so that no vector lies in two of them."""
     memory = np.empty(size + _LINE // like.itemsize, like.dtype)
     start = -memory.ctypes.data % _LINE // like.itemsize
     return memory[start : start + size]
@@ -42,7 +42,7 @@ def aligned(size, like):
 
 @kernel
 def padded_columns(n, like):
-    """How many columns a result of n columns needs: those of whole blocks."""
+    """The number of columns to allocate for a result of n columns: a whole number of blocks."""
     if like.ndim == 2:
         return n
     return -(-n // like.shape[2]) * like.shape[2]
@@ -50,7 +50,7 @@ def padded_columns(n, like):
 
 @kernel
 def padded_rows(m, like):
-    """How many rows a result of m rows needs: those of whole blocks."""
+    """The number of rows to allocate for a result of m rows: a whole number of blocks."""
     return m if like.ndim == 2 else -(-m // ROWS) * ROWS
 
 
@@ -98,7 +98,7 @@ def right_of_transpose(x, region, like):
 
 @kernel
 def _panels(depth, n, like):
-    """Uninitialised panels for n columns; the last is zeros if they do not fill it."""
+    """Uninitialised panels for n columns; the last one starts as zeros if they do not fill it."""
     width = like.shape[2]
     count = -(-n // width)
     panels = aligned(count * depth * width, like).reshape(count, depth, width)

@@ -1,13 +1,13 @@
-"""A product of matrices that stays in the registers: what it takes to be as fast as the machine.
+"""A matrix product whose result stays in registers, which makes it as fast as the CPU allows.
 
 A core multiplies and adds two vectors of numbers in each cycle if they are in its registers. So a
-block of ROWS x VECTORS vectors of the result stays there for the whole depth of the product: each
-step loads VECTORS vectors of the right operand and ROWS single numbers of the left one, far less
-than it computes. Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
-(2008); the block is that of BLIS (2015).
+block of ROWS x VECTORS vectors of the result stays there for the whole depth of the product. Each
+step loads VECTORS vectors of the right operand and ROWS single numbers of the left one, far fewer
+than it multiplies. Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication" (2008); the block is that of BLIS (2015).
 
-LLVM keeps vectors in registers if they are vectors in its own language, in which Numba's intrinsics
-are written.
+LLVM keeps vectors in registers if the code uses its vector types, which only Numba's intrinsics can
+express.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ VECTORS = 2
 
 
 def _registers() -> tuple[int, int, bool]:
-    """The bytes in a vector of this CPU, the rows for which it has enough registers, and whether it
-    multiplies and adds vectors in one step."""
+    """The bytes in a vector of this CPU, the number of rows that fit into its registers, and
+    whether it multiplies and adds vectors in one instruction."""
     has = llvm.get_host_cpu_features()
     if has.get("avx512f"):
         return 64, 12, True  # 24 of 32 registers hold the result
@@ -40,7 +40,7 @@ BYTES, ROWS, _FAST = _registers()
 
 
 def no_vectors() -> str | None:
-    """Why blocks are not fast on this CPU, or None if they are."""
+    """The reason why blocks are not fast on this CPU, or None if they are."""
     return None if _FAST else "this CPU is not known to multiply and add vectors in one step"
 
 
@@ -113,9 +113,9 @@ def multiply_block(
 def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
     """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
 
-    Vector r holds row r. For each bit of the row number in turn, each pair of rows that differ in
-    this bit only exchange the entries whose column number differs from their row's in it. The
-    arrays are plain memory: row r begins at start + r * row.
+    Vector r contains row r. For each bit of the row number in turn, two rows whose numbers differ
+    only in this bit exchange the entries whose column number differs from the row's in this bit.
+    The arrays are plain memory: row r begins at start + r * row.
     """
     number = types.intp
     signature = types.void(x, number, number, y, number, number)

@@ -1,4 +1,4 @@
-"""Layer normalisation, and RMS normalisation as the case without mean and bias."""
+"""Layer normalisation, and RMS normalisation as its case without mean and bias."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 64
 
 @functional.acceleration.register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
-    """As `functional.layer_norm`; x is saved, and two numbers a row."""
+    """As `functional.layer_norm`; saves x and two numbers per row."""
     if not are_floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
         return None
     return _normalise(x, weight, contiguous(bias), eps)
@@ -26,7 +26,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> An
 
 @functional.acceleration.register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
-    """As `functional.rms_norm`; x is saved, and two numbers a row."""
+    """As `functional.rms_norm`; saves x and two numbers per row."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     return _normalise(x, weight, None, eps)

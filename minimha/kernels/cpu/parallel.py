@@ -12,11 +12,11 @@ the kernel again for each of them, with the other arguments unchanged: from its 
 leader, and from helper threads.
 
 Waking a thread takes a tenth of a millisecond, as long as attention over 128 positions, and waiting
-for the interpreter's lock may take longer. So a helper that has finished keeps looking for work for
-about two milliseconds, while yielding its core to any thread that wants it, and calls the kernel by
+for the interpreter's lock may take longer. So a helper that has finished keeps polling for work for
+about two milliseconds, while yielding its core to any thread that needs it. It calls the kernel by
 its address, without Python. The leader takes chunks from the front of the range and helpers take
-them from the back: so a core mostly gets the same part of the data in every operation and finds it
-in its cache.
+them from the back, so that a core usually gets the same part of the data in every operation and
+finds it in its cache.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .. import threads
 from .jit import kernel
 
 WORK, FUNCTION, ARGUMENTS, DONE, FAILED, BUSY, AWAKE = range(0, 56, 8)
-"""Entries of the board, through which a leader and its helpers communicate, each in a cache line of
-its own: the chunks left; the function that computes a chunk; its arguments; how many chunks are
-finished, and failed; whether there is a leader; how many helpers are awake."""
+"""Entries of the board, the array through which a leader and its helpers communicate. Each has its
+own cache line: the chunks left; the function that computes a chunk; its arguments; the numbers of
+finished and of failed chunks; whether there is a leader; the number of helpers awake."""
 _END, _SEATS = 16, 32
 """Bit positions in WORK of the end of the chunks left and of the number of helpers that may still
 join; the first chunk left is at bit 0. They share a number so that they change together."""
 _MOST = 2**16 - 1
 """The largest number of chunks."""
 _LOOKS = 10_000
-"""How often a helper looks for work before it goes to sleep."""
+"""How often a helper polls for work before it goes to sleep."""
 
 
 def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
@@ -94,22 +94,22 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
 
 @kernel
 def own(x, part):
-    """The entries of x from part[0] to part[1]. Places counted from 0 vectorise better."""
+    """The entries of x from part[0] to part[1]. Loops over indices from 0 vectorise better."""
     return x[part[0] : part[1]]
 
 
 _INTEGER, _POINTER, _CODE = ir.IntType(64), ir.IntType(8).as_pointer(), ir.IntType(32)
 _CALL = ir.FunctionType(_CODE, [_POINTER, _INTEGER])
-"""What computes a chunk: (the kernel's arguments, which chunk) -> 0, or 1 if it failed."""
+"""The type of a function that computes a chunk: (arguments, chunk) -> 0, or 1 if it failed."""
 
 
 @intrinsic
 def share(typing, chunk):
     """(start, stop) of the part of the range that this call is to compute.
 
-    That part is empty if the range was divided: then everything in it is computed already. While a
-    call is being divided, calls from other threads compute their whole range themselves. Raises
-    MemoryError if a chunk failed, when all others are finished.
+    The part is empty if the range was divided, because then all of it is already computed. While
+    one call is divided, calls from other threads compute their whole range themselves. Raises
+    MemoryError if a chunk failed, after all others have finished.
     """
     lead = types.int64(types.int64, types.int64, chunk[4], types.int64, types.int64)
 
@@ -166,7 +166,7 @@ def _for_chunk(kernel, arguments):
 
 @kernel
 def _serve(board):
-    """What a helper does while it is awake: help, until there was no work many times."""
+    """The loop of an awake helper: help until there has been no work many times in a row."""
     _add(board, AWAKE, 1)
     looked = 0
     while looked < _LOOKS:
@@ -183,7 +183,7 @@ def _serve(board):
 
 @numba.njit
 def _lead(chunks, helpers, board, function, arguments):
-    """Compute all chunks, with any helpers: 1, or 2 if a chunk failed; or 0 if another leads."""
+    """Compute all chunks, with any helpers: 1, 2 if a chunk failed, or 0 if another call leads."""
     if not _swap(board, BUSY, 0, 1):
         return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
@@ -199,7 +199,7 @@ def _lead(chunks, helpers, board, function, arguments):
 
 @numba.njit
 def _compute_chunks(board, from_back):
-    """Compute chunks while any are left. What is on the board is valid until all are done."""
+    """Compute chunks while any are left. The board is valid until all are finished."""
     work = _load(board, WORK)
     while _left(work):
         k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST

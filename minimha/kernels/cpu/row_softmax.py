@@ -1,4 +1,4 @@
-"""The steps of softmax on a row, in forms that LLVM turns into vector instructions."""
+"""The steps of softmax on a row, in forms that LLVM compiles to vector instructions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .jit import kernel, reduction, widest_vectors
 def row_max(row):
     """The largest entry, or NaN if there is one.
 
-    A NaN with its sign bit set may give another entry above −∞ instead; exp(row − maximum) is NaN
-    there in either case. A maximum of floats does not become vector code, a maximum of integers
-    does: the bits of floats without a sign are integers in the same order, those of floats with a
-    sign in reverse order.
+    If a NaN has its sign bit set, the result may be another entry above −∞; exp(row − maximum) is
+    NaN at that place in either case. LLVM vectorises a maximum of integers, but not of floats, so
+    the bits are compared as integers: they are in the same order for floats without a sign, and in
+    reverse order for floats with a sign.
     """
     widest_vectors()
     most = _bits(row[0])
@@ -31,7 +31,7 @@ def row_max(row):
     for j in range(len(row)):
         least = min(least, _bits(row[j]))
     y = _from_bits(least)
-    if y == -math.inf:  # among integers, NaN with a sign is larger
+    if y == -math.inf:  # as an integer, NaN with a sign is larger
         for j in range(len(row)):
             if row[j] != -math.inf:
                 return row[j]
@@ -81,8 +81,8 @@ def scale_by(row, factor):
 
 @kernel
 def is_finite(row):
-    """Whether no entry is NaN or infinite: the exponents of those have all bits set. (The compiler
-    would take the sum of all x − x to be 0.)"""
+    """Whether no entry is NaN or infinite: those have all bits of the exponent set. (The compiler
+    would simplify the sum of all x − x to 0.)"""
     widest_vectors()
     infinite = _bits(row.dtype.type(math.inf))
     most = _bits(row.dtype.type(0))
@@ -93,7 +93,7 @@ def is_finite(row):
 
 @reduction
 def dot(row, other):
-    """Σ row · other, in any order that is fast, always the same for a length."""
+    """Σ row · other, in any fast order, which depends only on the length."""
     y = row.dtype.type(0)
     for j in range(len(row)):
         y += row[j] * other[j]

@@ -16,7 +16,7 @@ from .row_softmax import dot, exp_minus, row_max, scale_by
 
 @functional.acceleration.register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """As `functional.softmax`, over the last axis and without a mask; y is saved."""
+    """As `functional.softmax`, over the last axis and without a mask; saves y."""
     if mask is not None or not are_floats(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     y, x = np.empty(x.shape, x.dtype), as_rows(x)
@@ -51,7 +51,7 @@ def _softmax_backward(chunk, y, dy, dx):
 
 @functional.acceleration.register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
-    """As `functional.cross_entropy`; the probabilities are saved."""
+    """As `functional.cross_entropy`; saves the probabilities."""
     if not are_floats(logits) or not logits.ndim:
         return None
     classes = as_indices(targets, logits.shape[-1])

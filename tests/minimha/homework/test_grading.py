@@ -255,7 +255,7 @@ FATAL = {  # only when the pullback is called: what was right before counts
     "recurses": ("pullback(dy)", "RecursionError"),
     "eats memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
     "eats all of it": (GREEDY, "MemoryError"),
-    "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too much"),
+    "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too large"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
     "returns what is no array": ("return ({1, 2},)", "a set cannot be sent"),
     "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
@@ -807,7 +807,7 @@ def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "holds no submissions"),
+        ([], "contains no submissions"),
         (["--only", "nothing"], "no task or chapter is called nothing"),
         (["--seed", "-1"], "--seed -1 is negative"),
         (["--time", "nan"], "must be positive"),
