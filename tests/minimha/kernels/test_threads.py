@@ -39,7 +39,9 @@ def test_the_environment_sets_the_number(monkeypatch, environment, number):
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_a_wrong_number_is_refused(monkeypatch, value):
     monkeypatch.setenv("MINIMHA_NUM_THREADS", value)
-    with pytest.raises(ValueError, match=f"MINIMHA_NUM_THREADS is {value!r}; it must be a positive"):
+    with pytest.raises(
+        ValueError, match=f"MINIMHA_NUM_THREADS is {value!r}; it must be a positive"
+    ):
         threads.number()
 
 
