@@ -34,7 +34,7 @@ CHAPTERS = {
         Chapter(4, "projections", "Queries, keys and values: one matmul or many", 60),
         Chapter(5, "attention", "Attention", 50),
         Chapter(6, "masks", "Masks, and where NaN comes from", 55),
-        Chapter(7, "multi-head", "Many heads", 60),
+        Chapter(7, "multi-head", "Many heads", 75),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
     )
 }
