@@ -1,4 +1,4 @@
-"""Every path through attention, what goes in drawn at random, and the formula they all answer to."""
+"""Every path through attention, random inputs, and the formula that all paths must agree with."""
 
 import dataclasses
 import math
@@ -16,12 +16,12 @@ from minimha_autograd import backend
 
 INPUTS = "query", "key", "value", "bias", "sink", "scale", "softcap"
 BARS = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3}
-"""What two paths may differ by, of the largest entry and for scores up to 8."""
+"""The allowed difference of two paths, relative to the largest entry, for scores up to 8."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What attention is given, on the host, with cotangents for the output and the weights."""
+    """The inputs of attention, on the host, with cotangents for the output and the weights."""
 
     query: np.ndarray  # (…, H, T, D)
     key: np.ndarray  # (…, G, S, D)
@@ -29,7 +29,7 @@ class Case:
     dout: np.ndarray  # (…, H, T, Dv)
     dweights: np.ndarray  # (…, H, T, S)
     mask: Any = None
-    allowed: Any = True  # the same by other means, broadcasts to (…, H, T, S)
+    allowed: Any = True  # the same mask as an array, broadcasts to (…, H, T, S)
     bias: Any = None
     sink: Any = None
     scale: Any = None
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def shape(self):
-        """That of the scores (…, H, T, S)."""
+        """The shape of the scores, (…, H, T, S)."""
         return (*self.query.shape[:-1], self.key.shape[-2])
 
     @property
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def visible(self):
-        """Who may attend to whom, (…, H, T, S)."""
+        """Whether each query may attend to each key, (…, H, T, S)."""
         bias = 0.0 if self.bias is None else self.bias
         return np.broadcast_to(self.allowed & (bias > -math.inf), self.shape)
 
@@ -72,7 +72,7 @@ class Case:
 
 
 class Result(NamedTuple):
-    """What a path answers, on the host; None and nothing for what it does not tell."""
+    """The result of a path, on the host; None and empty for values that it does not return."""
 
     out: np.ndarray
     weights: Any = None
@@ -111,8 +111,8 @@ def leaf(x):
 
 
 def pulled(case, place, leaves, out, weights):
-    """The gradients, by name, of what out and weights have cotangents for."""
-    with np.errstate(all="ignore"):  # the sums are only to start backward() from
+    """The gradients, by name, for the cotangents of out and weights."""
+    with np.errstate(all="ignore"):  # a scalar to start backward() from
         total = (out * place(case.dout)).sum()
         if weights is not None:
             dweights = place(case.dweights.astype(host(weights).dtype))  # float32 in steps of half
@@ -122,7 +122,7 @@ def pulled(case, place, leaves, out, weights):
 
 
 def called(implementation, ask, wrap):
-    """The public function, with an answer asked for."""
+    """The public function, with a value of return_weights."""
 
     def run(case, place):
         inputs = given(case, place, wrap)
@@ -176,7 +176,7 @@ BOTH = frozenset({"weights", "gradients"})
 PATHS = []
 for name in IMPLEMENTATIONS:
     PATHS.append(Path(name, "arrays", called(name, False, same)))
-    if name in COMPILED:  # their weights are the reference's
+    if name in COMPILED:  # their weights come from the reference
         PATHS.append(Path(name, "Tensors", called(name, False, leaf), frozenset({"gradients"})))
     else:
         dropped = frozenset({"dropped", "gradients"})
@@ -192,8 +192,8 @@ PATHS += [
 class Exact(NamedTuple):
     result: Result
     scores: np.ndarray  # −∞ where hidden
-    magnitude: float  # the largest sum of sizes that a score is made of
-    sizes: dict  # the largest entry of each gradient with all its terms taken positive
+    magnitude: float  # the largest sum of absolute terms of a score
+    sizes: dict  # the largest entry of each gradient computed from absolute terms
 
     @property
     def largest_score(self):
@@ -201,9 +201,9 @@ class Exact(NamedTuple):
 
 
 def formula(case, *, cotangent="weights", dtype=np.longdouble):
-    """Attention in long doubles, with the sizes of what its gradients are sums of.
+    """Attention in long double, with the absolute sizes of the terms of its gradients.
 
-    cotangent  what case.dweights belongs to: "weights", "dropped" or neither
+    cotangent  the output that case.dweights is for: "weights", "dropped" or neither
     """
     inputs = given(case, same)
     wide = {k: None if x is None else np.asarray(x, dtype) for k, x in inputs.items()}
@@ -230,7 +230,7 @@ def formula(case, *, cotangent="weights", dtype=np.longdouble):
     dropped = kept * weights
 
     def gradients(q, k, v, dout, dweights, scale, slope, product, by_softcap, sign):
-        """Those of the inputs; with sign = 1 and sizes for numbers, every term is positive."""
+        """The gradients of the inputs; for sign = 1 and absolute values, every term is positive."""
         ddropped = dout @ v.mT + (dweights if cotangent == "dropped" else 0)
         dweights = kept * ddropped + (dweights if cotangent == "weights" else 0)
         mean = (weights * dweights).sum(axis=-1, keepdims=True)
@@ -259,7 +259,7 @@ def formula(case, *, cotangent="weights", dtype=np.longdouble):
 
 
 def folded(dx, shape):
-    """The gradient of what was broadcast, or repeated a group, from this shape."""
+    """The gradient of an array of this shape that was broadcast or repeated for each group."""
     if len(shape) > 2 and dx.ndim == len(shape) and shape[-3] and dx.shape[-3] % shape[-3] == 0:
         split = (*dx.shape[:-3], shape[-3], dx.shape[-3] // shape[-3], *dx.shape[-2:])
         dx = dx.reshape(split).sum(axis=-3)
@@ -270,7 +270,7 @@ def folded(dx, shape):
 
 
 def excess(actual, expected, dtype, largest_score, size=None):
-    """By how many bars an array is off; of size if given, else of the largest entry."""
+    """The error of an array in bars, relative to size if given, else to the largest entry."""
     assert np.shape(actual) == np.shape(expected)
     if not np.size(expected):
         return 0.0
@@ -350,7 +350,7 @@ def cases(
 
 
 def causal(offset=None, align=None):
-    """The mask and what it must mean."""
+    """The mask, and the array that it must equal."""
 
     def make(rng, batch, shape):
         t, s = shape[-2:]
@@ -362,7 +362,7 @@ def causal(offset=None, align=None):
 
 
 def for_keys(make):
-    """A mask of an array (…, S) for all heads and queries; what it must mean is the array."""
+    """A mask from an array (…, S) for all heads and queries, and that array."""
 
     def of(rng, batch, shape):
         mask, valid = make(rng, batch, shape[-1])
@@ -389,7 +389,7 @@ def dense(rng, batch, shape):
 
 
 def combined(combine, one, other):
-    """Two masks combined, and their meanings."""
+    """Two masks combined, and the array that the result must equal."""
     return lambda *about: tuple(map(combine, one(*about), other(*about)))
 
 

@@ -1,4 +1,4 @@
-"""Deliberately wrong backward passes, each with the place of its fault and its cause.
+"""Deliberately wrong backward passes, each with the place of its mistake and its cause.
 
 A bug replaces rules of a function of tests/tapped.py. n.weights is a value, n.dweights a gradient.
 """
@@ -17,8 +17,8 @@ class Bug:
     node   the names of where it stands: their gradients are wrong, and those of all that is
            computed from them are right
     cause  a slug, as in a diagnosis
-    match  of a function that does not hold still a regular expression for the message, and then
-           its gradient at the first call may be right
+    match  for a function that changes between calls, a regular expression for the message; its
+           gradient at the first call may be right
     """
 
     name: str
@@ -30,11 +30,11 @@ class Bug:
 
     @property
     def hygiene(self):
-        """Whether it is no wrong formula, but a function that does not hold still."""
+        """Whether the mistake is a function that changes between calls, not a wrong formula."""
         return bool(self.match)
 
     def make(self, rng):
-        """The function, and inputs for it."""
+        """The function and its inputs."""
         return self.base.make(rng, **self.fault)
 
 
@@ -42,7 +42,7 @@ CATALOGUE = []
 
 
 def bug(name, node, cause, base, match="", **fault):
-    """Register a bug with the rules that it brings."""
+    """Register a bug with the rules that it replaces."""
     CATALOGUE.append(Bug(name, tuple(node.split()), cause, base, fault, match))
 
 
@@ -81,7 +81,7 @@ bug("dk and dv exchanged", "key value", "another-input", EVEN,
 
 
 def in_turn(dx, x):
-    """As if query head h had read key head h mod G."""
+    """The gradient if query head h had read key head h mod G."""
     return dx.reshape(*x.shape[:-3], -1, *x.shape[-3:]).sum(axis=-4)
 
 
@@ -260,14 +260,14 @@ bug("tied weights, a token overwritten", "table", "repeats-overwritten", TIED,
 
 
 def added_up(n):
-    """In an array made by the forward."""
+    """The gradient is accumulated in an array created by the forward."""
     total = n.memory.setdefault("value", np.zeros_like(n.v))
     total += n.dropped.mT @ n.dheads
     return total
 
 
 def in_place(n):
-    """Right, and leaves its product in the weights that were saved."""
+    """The right value, but it overwrites the saved weights."""
     dscores = through_softmax(n.weights, n.dweights)
     n.weights *= n.dweights
     return dscores

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and options shared by all tests."""
 
 from collections import defaultdict
 from itertools import chain
@@ -22,7 +22,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
-    draws = 100 if config.getoption("--thorough") else 10  # tests ask for multiples of it
+    draws = 100 if config.getoption("--thorough") else 10  # tests use multiples of it
     settings.register_profile(
         "house", max_examples=draws, deadline=None, derandomize=True, database=None
     )
@@ -30,7 +30,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what only a thorough run needs."""
+    """Skip tests that run only with --thorough."""
     if config.getoption("--thorough"):
         return
     first = _libraries(config)[0]
@@ -71,22 +71,22 @@ def library(xp, request):
 
 
 class Place(NamedTuple):
-    """Where arrays live: a library and one of its devices."""
+    """A place for arrays: a library and one of its devices."""
 
     name: str
     xp: Any
     device: Any = None
 
     def __call__(self, host):
-        """A host array brought here; anything else as it is."""
+        """A host array moved to this place; anything else unchanged."""
         return backend.move(host, self.xp, self.device) if isinstance(host, np.ndarray) else host
 
 
 def pytest_generate_tests(metafunc):
-    """`place` is each library asked for; array-api-strict's device1 stands in for a GPU.
+    """`place` is each requested library; array-api-strict's device1 stands in for a GPU.
 
     The first library runs every case. The others run the first case of each test, or of each
-    operation where a test loops over operations; with --thorough they run every case too.
+    operation if a test loops over operations. With --thorough they run every case.
     """
     if "place" in metafunc.fixturenames:
         names = _libraries(metafunc.config)
@@ -106,10 +106,10 @@ def place(request):
 
 @pytest.fixture
 def tables(record_property):
-    """Rows of cells by title: tables[title].append(row), and they are printed after the tests."""
+    """Tables to print after the tests, as rows of cells by title: tables[title].append(row)."""
     rows = defaultdict(list)
     yield rows
-    record_property("tables", dict(rows))  # the report carries it, from xdist's workers as well
+    record_property("tables", dict(rows))  # the report transports it, also from xdist's workers
 
 
 def pytest_terminal_summary(terminalreporter):

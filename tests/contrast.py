@@ -1,10 +1,10 @@
-"""Whether a colour can be read on another."""
+"""Whether text in one colour is legible on another."""
 
 import numpy as np
 
 
 def contrast(a, b):
-    """The contrast of two colours, red, green and blue from 0 to 1, as WCAG 2 defines it."""
+    """The contrast of two colours (red, green and blue from 0 to 1) as defined by WCAG 2."""
     low, high = sorted((_luminance(a), _luminance(b)))
     return (high + 0.05) / (low + 0.05)
 

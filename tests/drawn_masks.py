@@ -1,6 +1,6 @@
-"""Masks drawn for a shape, alone and combined, and one of each kind.
+"""Random masks for a shape, alone and combined, and one of each kind.
 
-Each kind draws a mask and the rule (place, i, j) that it stands for, in which place is (…, h).
+Each kind draws a mask and its rule (place, i, j), where place is (…, h).
 """
 
 import numpy as np
@@ -75,7 +75,7 @@ def shapes(leads):
 
 
 def possible(kind, shape, offset):
-    """For documents of one sequence the queries are among the keys."""
+    """For documents of one sequence, the queries are among the keys."""
     t, s = shape[-2:]
     among = t == s if offset is None else 0 <= offset <= s - t
     return among or kind is not documents
@@ -117,7 +117,7 @@ def by_hand(shape, rule):
 
 
 def kinds(place=np.asarray):
-    """A mask of each kind, made of arrays of a library."""
+    """A mask of each kind, made from arrays of a library."""
     m, valid = mh.masks, np.array([[1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=bool)
     ids, few = (
         np.array([[7, 7, 2, 2, 2, 5], [1, 2, 1, 2, 1, 2]]),

@@ -1,5 +1,5 @@
-"""Layers with weights away from where they start, and their gradients: along random directions, with four
-evaluations for each input, so that every setting of a large model can be checked."""
+"""Layers with weights far from their initial values, and their gradients along random directions:
+four evaluations per input, so that every setting of a large model can be checked."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ STEP = 3e-4
 
 
 def drawn(rng, settings=(), d_model=12, num_heads=4, dtype="float64"):
-    """Multi-head attention whose parameters are all drawn, so that none is zero."""
+    """Multi-head attention with random parameters, so that none is zero."""
     mha = mh.MultiHeadAttention(d_model, num_heads, rng=rng, dtype=dtype, **dict(settings))
     for p in mha.parameters():
         p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(dtype)
@@ -17,7 +17,7 @@ def drawn(rng, settings=(), d_model=12, num_heads=4, dtype="float64"):
 
 
 def outcome(mha, *inputs, **settings):
-    """The output and the gradients of the inputs; those of the weights are left in the module."""
+    """The output and the gradients of the inputs; the module keeps those of the weights."""
     mha.zero_grad()
     leaves = [mh.Tensor(x, requires_grad=True) for x in inputs]
     y = mha(*leaves, **settings)
@@ -28,9 +28,9 @@ def outcome(mha, *inputs, **settings):
 def assert_gradients(f, inputs, module, rng, bound=1e-9):
     """The gradients of L = Σ c · f(*inputs) by the inputs and by each parameter of module.
 
-    For a random direction v of unit length, ⟨gradient, v⟩ is the slope of L along v, by differences
-    of fourth order. bound is relative to the length of the gradient, or where that is short (b_k's
-    is zero) to a thousandth of the longest.
+    For a random direction v of unit length, ⟨gradient, v⟩ is the slope of L along v, computed by
+    fourth-order differences. bound is relative to the norm of the gradient, or, if that is small
+    (b_k's is zero), to a thousandth of the largest norm.
     """
     leaves = [mh.Tensor(x, requires_grad=True) for x in inputs]
     named = {f"input {k}": leaf for k, leaf in enumerate(leaves)} | dict(module.named_parameters())

@@ -1,4 +1,4 @@
-"""One record an operation: sample inputs, the value by other means, and what must be refused.
+"""A record for each operation: sample inputs, a reference value, and inputs that must be refused.
 
 The generic tests loop over these records. An operation without one fails the suite.
 """
@@ -20,7 +20,7 @@ B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axe
 
 
 class Case:
-    """Inputs of an operation, and its settings. A tuple is the shape of an input to be drawn."""
+    """Inputs of an operation and its settings. A tuple is the shape of a random input."""
 
     def __init__(self, *inputs: Any, **settings: Any) -> None:
         self.inputs = tuple(normal(*x) if isinstance(x, tuple) else x for x in inputs)
@@ -44,8 +44,8 @@ class Refused(Case):
 class Record:
     """An operation and how to test it.
 
-    reference  the value, or the values, by NumPy or by a loop, of the same inputs and settings
-    analytic   whether the complex step holds, to be demanded of the check
+    reference  the value or values, computed by NumPy or a loop from the same inputs and settings
+    analytic   whether the complex step is valid; if so, the check must use it
     zero       the inputs whose true gradient is zero
     """
 
@@ -57,7 +57,7 @@ class Record:
     refused: Sequence[Refused] = ()
 
     def at(self, *cases: Case) -> Record:
-        """Sets the cases: distinct sizes, axes of length 0 and 1, broadcasting; and what is refused."""
+        """Set the cases (distinct sizes, axes of length 0 and 1, broadcasting), and refusals."""
         self.refused = [case for case in cases if isinstance(case, Refused)]
         self.cases = [case for case in cases if case not in self.refused]
         return self
@@ -75,7 +75,7 @@ def looped_attention(
     query, key, value, bias=None, sink=None, scale=None, softcap=None, *,
     mask=None, keep=None, p=0.0,
 ):  # fmt: skip
-    """Attention as the sum it is, a query at a time, over the visible keys only."""
+    """Attention as a sum over the visible keys, one query at a time."""
     shape = (*query.shape[:-1], key.shape[-2])
 
     def spread(x, default, shape=shape):
@@ -104,7 +104,7 @@ def looped_attention(
 
 
 def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads, mask=None):
-    """Multi-head attention as in the paper's picture: 3·h small matrices and a loop over heads."""
+    """Multi-head attention as drawn in the paper: 3·h small matrices and a loop over heads."""
     b_q, b_k, b_v, b_o = biases or (0.0,) * 4
     widths = [w.shape[1] // num_heads for w in (w_q, w_k, w_v)]
     outs, all_weights = [], []
@@ -128,7 +128,7 @@ def normed(x, weight, bias):
 
 
 def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=False):
-    """Rotary positions as complex numbers: a pair of columns times e^{iθ}."""
+    """Rotary positions with complex numbers: each pair of columns times e^{iθ}."""
     width = width or x.shape[-1]
     t = np.arange(offset, offset + x.shape[-2]) if positions is None else positions
     if t.ndim == x.ndim - 2 > 1:  # (B, T)
@@ -177,12 +177,12 @@ BIASES = normal(H * 2), normal(H * 2), normal(H), normal(4)
 
 
 def doubled(x, like):
-    """Key heads, each as often as the heads of like read it."""
+    """Key heads, each repeated for the query heads of like that read it."""
     return x if x.ndim == 2 else np.repeat(x, like.shape[-3] // x.shape[-3], axis=-3)
 
 
 def attention_record(operation):
-    """The record of any implementation of attention; small, since a check calls it for each entry."""
+    """The record of an implementation; small, since a check calls it for each entry."""
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
     qkv = normal(h, t, d), normal(h, s, d), normal(h, s, dv)
     grouped = qkv[0], normal(g, s, d), normal(g, s, dv)
@@ -205,7 +205,7 @@ def attention_record(operation):
 
 
 def entrywise(operation, reference, draw=normal):
-    """The record of a function of one array, entry by entry."""
+    """The record of an elementwise function of one array."""
     return Record(operation, reference).at(
         Case(draw(B, T)),
         Case(draw(T, 1, M)),
@@ -231,7 +231,7 @@ def pairwise(operation, reference, first=normal, second=normal):
 
 
 def reducing(operation, reference, *more):
-    """The record of a function that reduces axes; more cases for one that can reduce nothing."""
+    """The record of a reduction; with more cases if it accepts empty axes."""
     return Record(operation, reference).at(
         Case((B, T, M)),
         Case((B, T, M), axis=(0, -1)),
@@ -245,7 +245,7 @@ def reducing(operation, reference, *more):
 
 
 def by_axis(function):
-    """A NumPy function as a reference, which takes a list where ours takes several arrays."""
+    """A NumPy function as a reference; it takes a list where ours takes several arrays."""
     return lambda *arrays, axis=0: function(arrays, axis=axis)
 
 
@@ -271,7 +271,7 @@ def log_of_sum(x, axis=None, keepdims=False):
 BITS = RNG.random((B, T)) < 0.5
 ORDER = RNG.permutation(B * T).reshape(B, T)  # positions
 SINGLE = np.ones(T, "float32")
-ROWS = np.array([3, 0, 3, -1])  # an entry twice, and one from the end
+ROWS = np.array([3, 0, 3, -1])  # one entry twice, and one counted from the end
 ALL = slice(None)
 SLICES = 1, (0, -1), (..., slice(None, None, -2)), (None, slice(1, 4), None, 1), slice(0, 0)
 LISTS = [1, 0, 1], ROWS[:2] % 2, (ALL, ROWS), (ALL, ROWS, slice(1, 3)), BITS, (ALL, BITS[0], 1)
@@ -629,5 +629,5 @@ REFUSED = [(record, case) for record in RECORDS for case in record.refused]
 
 
 def named(sample: tuple[Record, Case]) -> str:
-    """The operation and the shapes, for the name of a test."""
+    """The operation and its shapes, for the name of a test."""
     return f"{sample[0].operation.__name__}-{sample[1]}"

@@ -1,8 +1,8 @@
-"""Functions with a right backward that can be taken apart: every rule of it can be replaced.
+"""Functions with a correct backward in which every rule can be replaced.
 
 A function is a forward, which passes its intermediates through tap, and a table of rules, one for
 the gradient of each input and intermediate: n.weights is a value by name, n.dweights a gradient.
-All of it takes complex numbers. A rule that nobody asks for is not run.
+Everything supports complex numbers. A rule runs only if its result is used.
 """
 
 import functools
@@ -18,7 +18,7 @@ HEALTHY = []
 
 
 class Gradients:
-    """Values by name, and gradients by rules: n.dscores is rules["scores"](n), found once."""
+    """Values by name, and gradients by rules: n.dscores is rules["scores"](n), computed once."""
 
     def __init__(self, values, rules, dout):
         self.__dict__.update(values, rules=rules, dout=dout)
@@ -33,7 +33,7 @@ class Gradients:
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A function: draw(rng) gives its inputs and settings, taps are what its caller gets to see."""
+    """A function: draw(rng) returns its inputs and settings; taps are the visible intermediates."""
 
     name: str
     forward: Any
@@ -42,16 +42,16 @@ class Base:
     taps: tuple
 
     def make(self, rng, **fault):
-        """The function, with these rules in place of its own, and new inputs for it."""
+        """The function with these rules replaced, and new inputs for it."""
         assert fault.keys() <= self.rules.keys(), fault
         inputs, settings = self.draw(rng)
         rules, parameters = self.rules | fault, inspect.signature(self.forward).parameters
 
-        @functools.wraps(self.forward)  # so that the names of the inputs can be read off it
+        @functools.wraps(self.forward)  # so that the names of the inputs can be read from it
         def f(*inputs, tap=lambda _, x: x):
             seen = lambda name, x: tap(name, x) if name in self.taps else x  # noqa: E731
             values = self.forward(*inputs, tap=seen, **settings)
-            memory = {}  # for those that have no business to remember
+            memory = {}  # for rules that should not remember anything
 
             def pullback(dout):
                 n = Gradients({**values, "memory": memory}, rules, dout)
@@ -65,7 +65,7 @@ class Base:
 
 
 def base(name, forward, rules, draw, taps=""):
-    """Register a function as healthy."""
+    """Register a correct function."""
     made = Base(name, forward, rules, draw, tuple(taps.split()))
     HEALTHY.append(made)
     return made
@@ -83,7 +83,7 @@ def through_softmax(y, dy):
 
 
 def turned(x, way=1, offset=0):
-    """RoPE: pairs are columns i and i + D/2. way=-1 turns back."""
+    """RoPE: pairs are columns i and i + D/2. way=-1 rotates back."""
     t, half = np.arange(x.shape[-2])[:, None] + offset, x.shape[-1] // 2
     angle = way * t / 3.0 ** np.arange(half)
     a, b, cos, sin = x[..., :half], x[..., half:], np.cos(angle), np.sin(angle)
@@ -117,7 +117,7 @@ def product(x, dy):
 
 
 def attend(q, k, v, bias, sink, tap, *, visible=True, fill=-INF, softcap=INF, keep=1, p=0.0):
-    """q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv) -> heads (…, H, T, Dv), and all on the way."""
+    """q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv) -> heads (…, H, T, Dv), and intermediates."""
     raw = tap("raw", q @ shared(k, q).mT)
     scaled = tap("scaled", raw / math.sqrt(q.shape[-1]))
     bent = softcap < INF
@@ -150,7 +150,7 @@ def attention(query, key, value, bias=None, sink=None, *, tap, rope=False, **set
 
 
 def through_sink(n):
-    """Of each row: what the sink took of it, (B, H, T), and how."""
+    """For each row, the weight of the sink, (B, H, T), and its pullback."""
     return -(1 - n.weights.sum(axis=-1)) * (n.dweights * n.weights).sum(axis=-1)
 
 
@@ -166,7 +166,7 @@ ATTENTION = {
 
 
 def pairs(H=3, G=3, T=4, S=5, D=6, Dv=7, B=2, bias=False, sink=False, more=lambda rng: {}):
-    """A drawing of query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), bias (H, T, S), sink."""
+    """Random query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), bias (H, T, S), sink."""
 
     def draw(rng):
         lead = (B,) if B else ()
@@ -178,7 +178,7 @@ def pairs(H=3, G=3, T=4, S=5, D=6, Dv=7, B=2, bias=False, sink=False, more=lambd
 
 
 def keeps(*shape, p=0.25):
-    """A draw of dropout that drops something in each row, and not all."""
+    """A dropout mask that drops some entries of each row, but not all."""
 
     def more(rng):
         keep = rng.random(shape) >= p
@@ -193,7 +193,7 @@ def causal(_):
 
 
 def filled(rng):
-    """A large negative number in place of −∞, and a query that sees nothing."""
+    """A large negative number instead of −∞, and a query that sees nothing."""
     visible = rng.random((4, 5)) < 0.7
     visible[:, 0], visible[2] = True, False
     return {"visible": visible, "fill": -20.0}
@@ -248,7 +248,7 @@ MULTI_HEAD = {
 
 
 def projected(B=2, T=4, H=3, G=3, D=5, Dv=6, M=7, more=lambda rng: {}):
-    """A drawing of x (B, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), w_o (H·Dv, M), biases."""
+    """Random x (B, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), w_o (H·Dv, M), biases."""
     weights = (M, H * D), (M, G * D), (M, G * Dv), (H * Dv, M)
 
     def draw(rng):
@@ -285,7 +285,7 @@ def fused_attention(x, w_qkv, b_qkv, *, tap, H):
 
 
 def joined(*parts):
-    """What `fused_attention` splits."""
+    """The matrices that `fused_attention` splits."""
     return np.concatenate([merge(part) for part in parts], axis=-1)
 
 
@@ -313,7 +313,7 @@ def norm(x, gamma, beta=None, *, tap, rms=False):
 
 
 def through_norm(n, mean=1, variance=1, sigma=None):
-    """The gradient of what is normed. Its terms can be left out."""
+    """The gradient of the input of the norm; terms can be left out."""
     row = mean * (not n.rms) * n.dunit.mean(axis=-1, keepdims=True)
     along = variance * n.unit * (n.dunit * n.unit).mean(axis=-1, keepdims=True)
     return (n.dunit - row - along) / (n.sigma if sigma is None else sigma)
@@ -329,7 +329,7 @@ NORM = {
 
 
 def rows(B=2, T=3, M=5, rms=False):
-    """A drawing of x (B, T, M), gamma (M,), beta (M,)."""
+    """Random x (B, T, M), gamma (M,), beta (M,)."""
 
     def draw(rng):
         x, gamma, beta = 3 * rng.standard_normal((B, T, M)), rng.uniform(0.5, 2, M), rng.random(M)
@@ -372,7 +372,7 @@ BLOCK_RULES = {
 
 
 def layer(rng, B=2, T=3, M=5, F=7):
-    """A drawing of x (B, T, M), gamma, beta (M,), w_1 (M, F), b_1 (F,), w_2 (F, M), b_2 (M,)."""
+    """Random x (B, T, M), gamma, beta (M,), w_1 (M, F), b_1 (F,), w_2 (F, M), b_2 (M,)."""
     shapes = (B, T, M), M, M, (M, F), F, (F, M), M
     return tuple(rng.uniform(0.3, 1.5, n) * rng.choice((-1, 1), n) for n in shapes), {}
 
@@ -381,7 +381,7 @@ BLOCK = base("block", block, BLOCK_RULES, layer, "normed inner hidden")
 
 
 def language(table, w_out, tokens, targets, *, tap, temperature=0.7):
-    """−log softmax(table[tokens] w_out / temperature) at the targets, its mean. −1 is no target."""
+    """The mean of −log softmax(table[tokens] w_out / temperature) at the targets (−1: none)."""
     embedded = tap("embedded", table[tokens])  # (B, T, M)
     logits = tap("logits", embedded @ w_out)  # (B, T, N)
     counts = (targets >= 0)[..., None]
@@ -398,7 +398,7 @@ def scattered(n):
 
 
 def through_losses(p, y, n):
-    """The gradient of logits with the probabilities p and the target y."""
+    """The gradient of the logits, for probabilities p and target y."""
     return n.dout * n.counts * (p - y) / n.counts.sum() / n.temperature
 
 
@@ -411,7 +411,7 @@ LANGUAGE_RULES = {
 
 
 def words(rng, N=8, M=5, ignored=False):
-    """A drawing of table (N, M), w_out (M, N), tokens (B, T), one of them twice, and targets."""
+    """Random table (N, M), w_out (M, N), tokens (B, T), one of them twice, and targets."""
     tokens, targets = rng.integers(N, size=(2, 2, 3))
     tokens[1, 2] = tokens[0, 0]
     targets[1, 1] = -1 if ignored else targets[1, 1]
@@ -441,9 +441,9 @@ NOISE = np.random.default_rng(0)
 
 
 def restless(query, key, value, *, tap, p=0.25):
-    """Dropout that is drawn anew in each forward."""
+    """Dropout that draws a new mask in each forward."""
     keep = NOISE.random((*query.shape[:-1], key.shape[-2])) > p
     return attention(query, key, value, tap=tap, keep=keep, p=p)
 
 
-RESTLESS = Base("dropout drawn anew", restless, ATTENTION, pairs(), DROPPED.taps)  # not healthy
+RESTLESS = Base("dropout drawn anew", restless, ATTENTION, pairs(), DROPPED.taps)  # not correct

@@ -13,7 +13,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a benchmark, quickly. What it prints is what it saves; returned with the first cells."""
+    """Run a quick benchmark, check that it saves its output, and return the output and table
+    rows."""
 
     def run(name, *options):
         saved = tmp_path / "table.md"

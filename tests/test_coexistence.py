@@ -1,4 +1,4 @@
-"""minimha lives beside the package `autograd` of HIPS, and leaves it working when it goes."""
+"""minimha can be installed next to the package `autograd` of HIPS and uninstalled without harm."""
 
 import os
 import subprocess
@@ -23,10 +23,10 @@ assert {str(ROOT / "autograd")!r} not in autograd.__file__
 
 @pytest.fixture
 def environment(tmp_path):
-    """An empty virtual environment that finds what both packages need in the present one.
+    """An empty virtual environment that finds the dependencies of both packages in this one.
 
-    The folder is added by a .pth file, whose own .pth files Python does not read: the minimha that
-    may be installed there in editable mode is not seen.
+    A .pth file adds this environment's folder. Python does not read .pth files in that folder, so an
+    editable minimha there stays invisible.
     """
     home = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)

@@ -1,4 +1,4 @@
-"""docs/disagreements.md says what the installed libraries do."""
+"""docs/disagreements.md agrees with the installed libraries."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""The transcripts in docs/ are what happens."""
+"""The transcripts in docs/ agree with real output."""
 
 import contextlib
 import os
@@ -18,12 +18,12 @@ PAGE = DOCS / "gradient-checks.md"
 
 
 def transcripts(text):
-    """Pairs of a block of Python and of the text below it."""
+    """Pairs of a Python block and the text below it."""
     return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
 
 
 def happens(code, names, capsys, folder):
-    """What a reader sees who runs it; as a test file, if its first line names one."""
+    """The output of running a block; as a test file, if its first line names one."""
     file = re.match(r"# (test_\w+\.py)\n", code)
     if file:
         folder.joinpath(file[1]).write_text(code, encoding="utf-8")
@@ -39,7 +39,7 @@ def happens(code, names, capsys, folder):
 
 
 def steady(text):
-    """The text without what differs from one machine to another: last digits, rounding, times."""
+    """The text without parts that depend on the machine: last digits, rounding, times."""
     text = re.sub(r"(\.\d{5})\d+", r"\1", re.sub(r"\d\.\de[-+]\d\d", "1.0e+00", text))
     return re.sub(r"\d+\.\d+ ?s", "0.1s", re.sub(r"={2,}", "==", text)).split()
 
@@ -52,7 +52,7 @@ def test_transcripts_are_real(capsys, tmp_path):
 
 
 def without_counts(text):
-    """The text without what differs as the course grows."""
+    """The text without parts that change as the course grows."""
     return re.sub(r"^(homework  |next  |That was ).*\n", "", text, flags=re.MULTILINE)
 
 
@@ -65,7 +65,7 @@ EXERCISE = re.compile(
 
 
 def in_a_notebook(cell, folder):
-    """Run a cell in a folder beside the homework, as Jupyter does: with a file of its own."""
+    """Run a cell in a folder next to the homework, as Jupyter does: with its own file."""
     file = folder / "cell.py"
     file.write_text(cell, encoding="utf-8")
     with contextlib.chdir(folder):

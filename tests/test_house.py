@@ -1,4 +1,4 @@
-"""The house keeps its rules: which way imports run, what they cost, and who names a library."""
+"""The rules of the house: the direction and cost of imports, and where a library may be named."""
 
 import ast
 import functools
@@ -33,8 +33,8 @@ SOURCES = {
 
 @functools.cache
 def imported_names(module):
-    """What a module imports, anywhere in it: (module, name) for `from module import name`, with
-    relative imports resolved, and (module, "") for `import module`."""
+    """All imports of a module: (module, name) for `from module import name`, with relative imports
+    resolved, and (module, "") for `import module`."""
     path = SOURCES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     found = set()
@@ -49,14 +49,14 @@ def imported_names(module):
 
 
 def imports(module):
-    """The modules that a module imports: `from room import thing` is the room or, where thing is
-    one, the file."""
+    """The modules that a module imports: `from room import thing` is the room or, if thing is a
+    file, that file."""
     names = imported_names(module)
     return {f"{base}.{name}" if f"{base}.{name}" in SOURCES else base for base, name in names}
 
 
 def a_cycle(graph):
-    """The first path that comes back to where it began, or None."""
+    """The first path that returns to its start, or None."""
     done, path = set(), []
 
     def walk(node):
@@ -79,19 +79,19 @@ def room(module):
 
 
 def owner(module):
-    """The room; the whole engine is one."""
+    """The room of a module; the whole engine is one room."""
     return "minimha_autograd" if module.startswith("minimha_autograd") else room(module)
 
 
 def across_rooms():
-    """Who imports whom of another room."""
+    """The imports between rooms."""
     for importing in SOURCES:
         for imported in sorted(imports(importing) & SOURCES.keys()):
             if room(importing) != room(imported):
                 yield importing, imported
 
 
-HOST = {  # rooms and files that live on the host, and may use NumPy
+HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha.diagnosis",
     "minimha.homework",
     "minimha.kernels",
@@ -168,7 +168,7 @@ READERS = {"pickle", "_pickle", "cPickle", "shelve", "marshal", "dill", "cloudpi
 
 
 def unpickling(code):
-    """What in it may run what it reads: modules, NumPy's allow_pickle, torch.load and the like."""
+    """Calls that could execute data that they read: pickle, NumPy's allow_pickle, torch.load."""
     for node in ast.walk(ast.parse(code)):
         match node:
             case ast.Import(names):

@@ -1,4 +1,4 @@
-"""Chapters are in step with their sources, short, without outputs, and built alike.
+"""Chapters agree with their sources, have no outputs, and share one structure.
 
 That they run, with solutions and without, is tested in notebooks/test_chapters.py.
 """

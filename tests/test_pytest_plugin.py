@@ -1,4 +1,4 @@
-"""The plugin, in a folder of a student's own."""
+"""The plugin, in a student's folder."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 FILES = {}
-"""The student's files by name."""
+"""The student's files, by name."""
 
 FILES["test_nothing_loaded"] = """
 import sys
@@ -186,7 +186,7 @@ def test_logs(caplog):
 '''
 
 EACH = "import sys, pytest\nfor options in sys.argv[1:]:\n    print('#####', flush=True)\n    pytest.main(options.split())"
-"""Several runs of pytest in one process, which imports everything but once."""
+"""Several runs of pytest in one process, which imports everything only once."""
 
 OPTIONS = (
     "--doctest-modules --continue-on-collection-errors --strict-markers -W error "
@@ -338,7 +338,7 @@ def test_a_doctest_and_a_file_that_fails_on_import_show_the_message_too(homework
 def test_every_traceback_style_shows_the_message_and_no_line_of_the_plugin(outputs, style):
     text = outputs[style]
     assert " triple: the gradient of row is wrong\n" in text
-    assert "worst entry" in text or style == "line"  # where pytest 8 has room for one line
+    assert "worst entry" in text or style == "line"  # pytest 8 has room for only one line
     assert not re.search(r"minimha_(autograd|pytest)\W", text)
     assert re.search(r"minimha_autograd.gradcheck.check\.py:\d+: ", outputs["full"])
 

@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""The README agrees with real output."""
 
 import ast
 import json

@@ -1,6 +1,6 @@
 """Ten wrong backward passes whose author had not seen the signatures.
 
-The causes were read and judged by hand: where one is named, what is said is true of the bug.
+The causes were judged by hand: if one is named, its description is true of the bug.
 """
 
 import math
@@ -21,7 +21,7 @@ from tapped import (
 
 
 def normal(*shapes):
-    """A drawing of inputs of these shapes."""
+    """Random inputs of these shapes."""
     return lambda rng: (tuple(rng.standard_normal(shape) for shape in shapes), {})
 
 
@@ -39,7 +39,7 @@ ROTATED = base("rotary query", rotary, ROTARY, normal((5, 6), (4, 6)), "rotated"
 NEIGHBOURS = np.r_[0:6:2, 1:6:2]
 
 
-def one_array(query, kv, *, tap):  # which serves as keys and as values
+def one_array(query, kv, *, tap):  # serves as keys and as values
     repeated = tap("repeated", shared(kv, query))
     scores = tap("scores", query @ repeated.mT / math.sqrt(query.shape[-1]))
     weights = tap("weights", softmax(scores))
@@ -152,7 +152,7 @@ def gated_linear_attention(query, key, value, gate, *, tap):
 
 
 def through_states(n):
-    """What is written at a step is in all later states."""
+    """A value written at one step is in all later states."""
     writes = n.dstates.copy()
     for t in reversed(range(len(writes) - 1)):
         writes[t] += n.decay[t + 1] * writes[t + 1]
@@ -270,29 +270,29 @@ UNSEEN = [
     # The backward undoes the rotation on neighbouring columns (2i, 2i + 1), the other convention.
     bug("rope_pairs_mixed_up", "query", ROTATED,
         query=lambda n: turned(n.drotated[:, NEIGHBOURS], -1)[:, np.argsort(NEIGHBOURS)]),
-    # It adds up the copies as if the heads had been laid out 0 1 2 0 1 2, and not 0 0 1 1 2 2.
+    # It sums the copies as if the heads were in the order 0 1 2 0 1 2 instead of 0 0 1 1 2 2.
     bug("grouped_heads_summed_as_tiles", "kv", KEYS_AS_VALUES, "groups-interleaved",
         kv=lambda n: in_turn(n.drepeated, n.kv)),
-    # np.roll back: what belongs to the zeros in front wraps round and lands on the last token.
+    # np.roll back: the gradient of the zeros in front wraps around to the last token.
     bug("shift_wraps_round", "tokens", SHIFTED,
         tokens=lambda n: n.mix * n.dblended + np.roll(n.dshifted, -1, axis=0)),
-    # The usual formula, which divides by n: a factor (n − 1)/n in the step to the deviation.
+    # The usual formula, which divides by n: a factor of (n − 1)/n in the step to the deviation.
     bug("unbiased_std_biased_backward", "centred", UNBIASED, "factor",
         centred=lambda n: through_deviation(n, ddof=0)),
     # The forward was silu(gate) · up, but the tensor that was saved for the backward is gate.
     bug("swiglu_saved_gate_before_silu", "up", GATED_UP, "operand-wrong",
         up=lambda n: n.dhidden * n.gate),
-    # The weights after dropout (some zero, the rest scaled up) in place of the softmax's own output.
+    # The weights after dropout (some zero, the rest scaled up) instead of the output of softmax.
     bug("softmax_backward_with_dropped_weights", "scores", LAST_QUERIES,
         scores=lambda n: through_softmax(n.dropped, n.dweights)),
-    # The state from after the step: off by one in the list of saved states.
+    # The state after the step: an off-by-one error in the list of saved states.
     bug("forget_gate_meets_later_state", "decay", FORGETTING,
         decay=lambda n: (n.dwrites * np.stack(n.saved[1:])).sum(axis=(1, 2))),
     # The gradients of branch and residual are one array, so += to the residual changes both.
     bug("branch_shares_memory_with_residual", "mixed", PARALLEL, x=added_to_the_branch),
-    # The gradients are sorted a second time, when they should have been put back.
+    # The gradients are sorted a second time instead of being restored to their order.
     bug("experts_sorted_twice", "tokens", ROUTED, tokens=lambda n: n.dordered[ORDER]),
-    # The look-up's gradient goes to the rows of the words to be predicted, not of those read.
+    # The gradient of the lookup goes to the rows of the target words, not of the input words.
     bug("tied_embedding_rows_of_targets", "embedding", READING,
         embedding=lambda n: tied(n, TARGET)),
 ]

@@ -1,4 +1,4 @@
-"""Operations in corners where they were once wrong."""
+"""Corner cases in which operations were once wrong."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_integers_combined_with_floats_are_not_truncated():
     np.testing.assert_array_equal(ops.minimum(integers, 1.5), [0, 1, 1.5])
     np.testing.assert_array_equal(ops.clip(integers, 0.5, 1.5), [0.5, 1, 1.5])
     assert ops.maximum(integers, 1).dtype == integers.dtype
-    small = np.array([16, 255], dtype="uint8")  # what overflows on the way
+    small = np.array([16, 255], dtype="uint8")  # an intermediate result would overflow
     np.testing.assert_array_equal(ops.erf(small), 1)
     np.testing.assert_array_equal(ops.erf(np.array([-128], dtype="int8")), -1)
     np.testing.assert_allclose(ops.logsumexp(small), 255)
@@ -59,7 +59,7 @@ def test_integers_combined_with_floats_are_not_truncated():
 def test_float16_is_summed_in_float32():
     assert ops.mean(np.full(1000, 100, dtype="float16")) == 100
     many = leaf(np.zeros(70_000), "float16")
-    share = np.float16(1 / 70_000)  # as near as float16 comes, and not 0
+    share = np.float16(1 / 70_000)  # the nearest float16, not 0
     assert share > 0
     np.testing.assert_array_equal(gradient(ops.mean, many), share)
     assert many.grad.dtype == np.float16

@@ -1,4 +1,4 @@
-"""The checker is checked: what must fail fails, what is right raises no alarm."""
+"""Tests of the gradient check: wrong gradients fail, and correct gradients pass."""
 
 import contextlib
 import importlib
@@ -12,7 +12,7 @@ SCALES = [1e-6, 1.0, 1e6]
 
 
 def scaled_softmax(scale, damage=1.0, absolute=False):
-    """Softmax times a scale, whose gradient is damaged; made not analytic if absolute."""
+    """Softmax times a scale, with a damaged gradient; not analytic if `absolute`."""
 
     def f(x):
         y, pullback = mh.functional.softmax.with_pullback(x)
@@ -175,12 +175,12 @@ draws = np.random.default_rng(0)
 
 
 def returning(pullback):
-    """The function x -> 1.0 · x with this pullback."""
+    """The function x → 1.0 · x with this pullback."""
     return lambda x: (1.0 * x, pullback)
 
 
 def tapped(dy):
-    """A function whose pullback returns this for its intermediate, whose name is a number."""
+    """A function whose pullback returns this value for its intermediate, whose name is a number."""
 
     def f(x, *, tap=lambda _, x: x):
         y = tap(1, 2 * x)
@@ -255,7 +255,7 @@ def test_no_seed_gives_a_false_alarm(seeds):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_pullback_that_is_not_linear_fails_whatever_the_cotangent(seed, rng):
-    """Of a number, half of the random cotangents are positive."""
+    """For a scalar, half of the random cotangents are positive."""
     wrong = lambda x: (np.sum(x**2), lambda dy: (2 * x * abs(dy),))  # noqa: E731
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(wrong, rng.standard_normal(4), rng=seed)
@@ -279,7 +279,7 @@ def test_a_wrong_gradient_of_a_parameter_is_found(rng):
 
 @pytest.mark.parametrize("fails_at", [None, 1, 2, 3, 30])
 def test_parameters_are_left_as_they_were(fails_at, rng):
-    """Checked or only used, and also where the function raises midway."""
+    """Whether they are checked or only used, and also if the function raises an error."""
     layer = mh.MultiHeadAttention(6, 2, dtype="float64")
     parameters = dict(layer.named_parameters())
     for p in parameters.values():
@@ -296,7 +296,7 @@ def test_parameters_are_left_as_they_were(fails_at, rng):
 
     x = mh.Tensor(rng.standard_normal((1, 2, 6)))
     checked = {"w_q": parameters["w_q"]}
-    with contextlib.suppress(KeyError):  # which may also be taken for a step out of the domain
+    with contextlib.suppress(KeyError):  # could also be a step outside the domain
         mh.gradcheck(f, x, parameters=checked)
     for name, p in parameters.items():
         assert p.data is before[name][0]
@@ -321,7 +321,7 @@ def test_a_nan_input_without_effect_raises_no_alarm():
 
 
 def test_every_failing_method_explains_the_failure(rng):
-    """Also where "auto" would have let it pass."""
+    """Even where "auto" would let the gradient pass."""
     x, wrong = rng.standard_normal(3), lambda x: (x**2, lambda dy: (2.002 * x * dy,))
     for method in ("central", "fourth-order", "richardson", "complex step", "adjoint"):
         with pytest.raises(mh.GradcheckError, match=r"ratio +1\.001, the same in every entry"):
@@ -370,7 +370,7 @@ def test_a_mistake_only_in_float32_is_found(factor, rng):
 
 
 def test_cotangents_do_not_repeat_the_numbers_of_the_caller():
-    """Where they equal the input of a norm, its gradient is zero."""
+    """A cotangent equal to the input of a norm gives a gradient of zero."""
     rms = lambda x: np.sqrt((x * x).mean(axis=-1, keepdims=True))  # noqa: E731
     for seed in range(3):
         x = np.random.default_rng(seed).standard_normal((3, 5))

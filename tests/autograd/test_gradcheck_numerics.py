@@ -1,7 +1,8 @@
-"""Correct gradients of awkward functions pass, and the same ones damaged fail.
+"""Correct gradients of difficult functions pass, and damaged ones fail.
 
-Inputs of all sizes, in float64 and float32: where differences need small steps, where they need
-large ones, where an output dwarfs its derivative, where rounding is all there is.
+Inputs of all magnitudes, in float64 and float32: where differences need small steps, where they
+need large ones, where the output is much larger than its derivative, and where only rounding is
+left.
 """
 
 import itertools
@@ -100,7 +101,7 @@ def test_a_correct_gradient_passes_and_a_damaged_one_fails(name, dtype):
     ],
 )
 def test_gradients_lost_in_rounding_raise_no_alarm(f, dtype):
-    """What is left of a saturated softmax's gradient is rounded like the large terms that cancel."""
+    """The gradient of a saturated softmax is a difference of large terms and has their rounding."""
     for seed in (1, 5, 8, 23, 51):
         x = np.random.default_rng(seed).standard_normal((3, 5)).astype(dtype)
         mh.gradcheck(f, mh.Tensor(x), rng=seed)
@@ -113,7 +114,7 @@ def test_a_bias_of_minus_infinity_can_be_checked(rng):
 
 
 def test_a_gradient_lost_in_rounding_is_reported_as_such():
-    """In float32, a million away from zero, layer norm has hardly a digit left."""
+    """In float32, around a million, layer norm has hardly any correct digits."""
     x = (1e6 + np.random.default_rng(0).standard_normal((3, 6))).astype("float32")
     weight, bias = np.ones((2, 6), dtype="float32")
     report = mh.gradcheck(functional.layer_norm, x, weight, bias)
@@ -121,7 +122,7 @@ def test_a_gradient_lost_in_rounding_is_reported_as_such():
 
 
 def elementwise(value, slope):
-    """A function of arrays by its value and its derivative."""
+    """A function of arrays, given by its value and its derivative."""
     return lambda x: (value(x), lambda dy: (dy * slope(x),))
 
 
@@ -141,7 +142,7 @@ SIDES = [(log, 0, 1), (sqrt, 0, 1), (arccos, 1, -1), (reciprocal, 0, 1), (recipr
     [
         *((*case, distance) for distance in (1e-3, 1e-8, 1e-12) for case in SIDES),
         *((beside_one, 1, side, 1e-8) for side in (1, -1)),
-        (sine, 0, 1, 1e-3),  # whose values are too large to square
+        (sine, 0, 1, 1e-3),  # the squares of its values would overflow
     ],
 )
 def test_a_correct_gradient_near_a_domain_edge_or_a_pole_passes(f, edge, side, distance):
@@ -187,7 +188,7 @@ def test_a_value_that_is_nan_for_every_step_is_reported():
 
 
 def largest(slope):
-    """The largest entry; the gradient goes to all that are as large, in equal parts."""
+    """The largest entry; ties share the gradient equally."""
 
     def f(x):
         top = x == x.max()

@@ -1,4 +1,4 @@
-"""no_grad and detect_anomaly: where they hold, and where they do not."""
+"""no_grad and detect_anomaly: the code that they apply to, and the code that they do not."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ def leaf(values=(1.0, 2.0, 3.0)):
 
 
 def records():
-    """Whether operations are recorded here."""
+    """Whether operations are recorded at this point."""
     return (leaf() * 2.0).requires_grad
 
 
@@ -65,7 +65,7 @@ def test_generators_may_close_their_blocks_in_any_order():
         assert not records()
     first, second = generating(), generating()
     next(first), next(second)
-    first.close()  # not the one that was opened last
+    first.close()  # not the block that was opened last
     assert not records()
     second.close()
     assert records()
@@ -101,7 +101,7 @@ def test_an_anomaly_names_the_operation_and_the_line_that_called_it():
         return ops.log(shifted * shifted).sum()  # the line to name
 
     with np.errstate(all="ignore"):
-        loss(leaf())  # silent outside
+        loss(leaf())  # no error outside
         with pytest.raises(FloatingPointError) as failure, mh.detect_anomaly():
             loss(leaf())
     message = str(failure.value)
@@ -158,7 +158,7 @@ def test_an_infinity_among_the_inputs_is_no_anomaly():
 def test_detect_anomaly_detects_one_changed_entry_of_a_large_array(careful):
     x = leaf(np.ones((100, 100)))
     with mh.detect_anomaly() if careful else contextlib.nullcontext():
-        (x * x).sum().backward()  # no change, no alarm
+        (x * x).sum().backward()  # without a change there is no error
         y, z = (x * x).sum(), (x * x).sum()
     y.backward()
     x.data[3, 4] = 2.0

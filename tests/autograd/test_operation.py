@@ -1,4 +1,4 @@
-"""An operation of one's own: a value and its pullback, lifted to Tensors."""
+"""User-defined operations: a value and its pullback, lifted to Tensors."""
 
 import numpy as np
 import pytest
@@ -119,11 +119,11 @@ def test_a_pullback_with_too_few_gradients_is_refused():
 
 
 class MineError(ValueError):
-    """An error of somebody's own."""
+    """An error class of the user's own."""
 
 
 class ShapeError(ValueError):
-    """One that is not made of its text."""
+    """An error whose constructor does not take the message."""
 
     def __init__(self, shape):
         super().__init__(f"bad shape {shape}")

@@ -1,4 +1,4 @@
-"""Every registered operation, by its record in samples.py, on every library and device asked for."""
+"""Tests of every operation by its record in samples.py, on every requested library and device."""
 
 import inspect
 from functools import partial
@@ -11,7 +11,7 @@ from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad
 
 
 def every_case(test):
-    """A test of each record, on all of its cases: on libraries other than the first one only on the
+    """Test each record on all of its cases. On libraries other than the first one, only on the
     first case, unless --thorough."""
 
     def run(record, config, *place):
@@ -41,7 +41,7 @@ thoroughly = [s if s in FIRST else pytest.param(s, marks=pytest.mark.thorough) f
 
 
 class Call:
-    """An operation at a sample, its arrays brought to a place and those of floats cast."""
+    """An operation at a sample, with arrays moved to a place and floating-point arrays cast."""
 
     def __init__(self, sample, place=lambda x: x, dtype="float64", strided=False):
         self.record, self.case = sample
@@ -57,7 +57,7 @@ class Call:
         if not (isinstance(x, np.ndarray) and x.dtype == np.float64):
             return x
         x = x.astype(dtype)
-        if strided and x.ndim:  # the same entries, every other one of memory, in column order
+        if strided and x.ndim:  # the same entries, in every other place of memory, in column order
             x = np.asfortranarray(np.repeat(x, 2, axis=0))[::2]
             assert x.size < 2 or x.shape[0] < 2 or not x.flags.c_contiguous
         return x
@@ -93,7 +93,7 @@ def assert_same(ours, theirs):
 
 
 def assert_close(expected, ours, tolerance, zero=()):
-    """To a part of the largest entry of each; where the true value is 0, to that of all."""
+    """Relative to the largest entry of each array; if the true value is 0, of all arrays."""
     largest = [0.0 if x is None else abs(x).max(initial=0) for x in expected]
     for k, (one, two) in enumerate(zip(expected, ours, strict=True)):
         assert (one is None) == (two is None)
@@ -136,10 +136,10 @@ def test_gradients_equal_the_complex_step(sample):
 @pytest.mark.parametrize("sample", thoroughly, ids=named)
 @pytest.mark.parametrize("damage", [pytest.param(0.0, marks=pytest.mark.thorough), 1 + 1e-9])
 def test_a_wrong_gradient_is_found(sample, damage):
-    """Each gradient of each operation damaged in turn, and each must be found."""
+    """Damage each gradient of each operation in turn; the check must find every one."""
     call = Call(sample)
     if damage and not call.record.analytic:
-        damage = 1 + 1e-8  # differences do not see as little as the complex step does
+        damage = 1 + 1e-8  # differences are less accurate than the complex step
     value, pullback = call.with_pullback()
     gradients = pullback(*call.cotangents(value))
     for k in call.floats:
@@ -164,10 +164,10 @@ def test_strided_inputs_give_the_same_results(sample):
 
 @every_case
 def test_float32_stays_float32(sample, place):
-    """With the values and gradients of float64, to the rounding of a few sums in float32."""
+    """Values and gradients agree with float64 up to the rounding of a few float32 sums."""
     call = Call(sample, place, "float32")
     if "dtype" in call.settings:
-        return  # it converts
+        return  # it converts dtypes
     result, pullback = call.with_pullback()
     cotangents = call.cotangents(result)
     gradients = pullback(*cotangents)
@@ -192,7 +192,7 @@ def test_the_tape_gives_the_gradients_of_the_pullback(sample, place):
     assert not any(y.requires_grad for y in unrecorded)
     for values in (unrecorded, outputs):
         assert_same(hosts(several(result)), hosts([y.data for y in values]))
-    for _ in range(2):  # backward twice: the gradients add up
+    for _ in range(2):  # backward twice: the gradients accumulate
         for y, c in zip(outputs, cotangents, strict=True):
             y.backward(c, retain_graph=True)
     expected = hosts(dx for dx in pullback(*cotangents) if dx is not None)

@@ -1,4 +1,4 @@
-"""A saved array that changes between forward and backward is an error that names who saved it."""
+"""Changing a saved array between forward and backward raises an error that names the operation."""
 
 import contextlib
 import functools
@@ -105,7 +105,7 @@ def test_changes_of_saved_arrays_are_detected_on_every_library(place):
     if place.device is None and place.xp.__name__.partition(".")[0] != "cupy":
         with pytest.raises(RuntimeError, match="exp saved"):
             z.backward()
-    with mh.detect_anomaly():  # and on devices within detect_anomaly
+    with mh.detect_anomaly():  # on devices only within detect_anomaly
         y = x.exp()
         z = y.sum()
         y.data[...] = 2.0
@@ -127,7 +127,7 @@ def test_every_entry_of_a_small_array_counts():
 
 @pytest.mark.parametrize("shape", [(64, 785), (64, 3, 5), (192, 7), (100, 10), (32, 10)])
 def test_a_change_of_most_columns_is_detected(shape):
-    """A regular step could read one column only."""
+    """A sample with a regular step could contain only one column."""
     x = mh.Tensor(np.ones(shape), requires_grad=True)
     y = (x * x).sum()
     x.data[..., 1:] = 5

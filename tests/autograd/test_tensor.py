@@ -49,7 +49,7 @@ def test_numbers_do_not_change_the_dtype(number):
 def test_gradients_accumulate_over_uses_and_backward_calls():
     a = leaf([2.0])
     b = a + a
-    c = b * b  # why a topological order: b must have both its gradients before it passes them on
+    c = b * b  # why the order is topological: b needs both gradients before it passes their sum on
     c.backward(retain_graph=True)
     assert a.grad == 16
     c.backward()
@@ -306,7 +306,7 @@ def test_a_retained_graph_keeps_the_gradients_of_all_its_tensors():
     z.backward(retain_graph=True)
     np.testing.assert_array_equal(y.grad, 2 * y.data)
     z.backward()
-    np.testing.assert_array_equal(y.grad, 2 * y.data)  # of the backward that retained
+    np.testing.assert_array_equal(y.grad, 2 * y.data)  # from the backward that retained it
     np.testing.assert_array_equal(x.grad, 12 * y.data)
 
 
@@ -404,7 +404,7 @@ def test_threads_may_share_a_leaf():
             (x * 1.0).sum().backward()
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that threads meet often
+    sys.setswitchinterval(1e-6)  # so that threads interleave often
     try:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -420,7 +420,7 @@ def test_a_gradient_of_a_scalar_is_an_array():
     x, seen = leaf(3.0), []
     y = x * x
     y.register_hook(seen.append)
-    y.register_hook(lambda gradient: 0.5 * gradient)  # a scalar of NumPy
+    y.register_hook(lambda gradient: 0.5 * gradient)  # a NumPy scalar
     (y * y).backward()
     (x * x).backward()
     assert x.grad == 54 + 6
@@ -431,7 +431,7 @@ def test_a_gradient_of_a_scalar_is_an_array():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_gradient_is_complete_before_it_is_passed_on(seed):
-    """On graphs drawn at random: every step is visited once, the newest first."""
+    """On random graphs, every step is visited once, the newest first."""
     rng, visited = np.random.default_rng(seed), []
     leaf = mh.Tensor(rng.standard_normal(3), requires_grad=True)
     steps, slopes = [leaf], [1.0]
@@ -444,4 +444,4 @@ def test_each_gradient_is_complete_before_it_is_passed_on(seed):
     dy = rng.standard_normal(3)
     steps[-1].backward(dy)
     assert visited == sorted(set(visited), reverse=True)
-    np.testing.assert_allclose(leaf.grad, slopes[-1] * dy, rtol=1e-12)  # sums of 30 terms round
+    np.testing.assert_allclose(leaf.grad, slopes[-1] * dy, rtol=1e-12)  # sums of 30 terms

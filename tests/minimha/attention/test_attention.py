@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: statements about what it is, on every array library."""
+"""Properties of scaled dot-product attention, on every array library."""
 
 import math
 
@@ -93,7 +93,7 @@ def test_complex_inputs_work_in_the_forward_pass_only(qkv):
 
 
 def test_a_mask_on_the_host_works_with_every_library(qkv, place):
-    visible = np.broadcast_to(np.arange(S) < 4, (H, T, S))  # read-only, of which torch warns
+    visible = np.broadcast_to(np.arange(S) < 4, (H, T, S))  # read-only arrays make torch warn
     q, k, v = map(place, qkv)
     fewer = (place(x[:, :, :4]) for x in qkv[1:])
     expected = backend.to_numpy(mh.scaled_dot_product_attention(q, *fewer))
@@ -201,7 +201,7 @@ def test_gradients_of_the_operation_on_arrays_are_right(implementation, qkv, rng
 )  # fmt: skip
 def test_invalid_inputs_raise_an_error_with_the_requirement(change, error, message, qkv):
     arguments = dict(zip(("query", "key", "value"), qkv, strict=True)) | change
-    draws = "needs rng" in message or "rng must" in message  # explaining draws nothing
+    draws = "needs rng" in message or "rng must" in message  # explain_dispatch needs no rng
     explain = () if draws else (mh.explain_dispatch,)
     for path in (mh.scaled_dot_product_attention, mh.attention_steps, *explain):
         with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""Every step of attention by name: values, gradients, taps and replay."""
+"""The steps of attention by name: values, gradients, taps and replay."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ VISIBLE = np.tri(T, S, k=-1, dtype=bool)  # the first query sees nothing
 
 @pytest.fixture
 def inputs(rng):
-    """All that attention takes, on the host."""
+    """All inputs of attention, on the host."""
     normal = rng.standard_normal
     return {
         "query": normal((H, T, D)), "key": normal((G, S, D)), "value": normal((G, S, DV)),
@@ -178,7 +178,7 @@ def test_the_graph_of_the_steps_is_freed_with_its_last_reference(backward, input
     del steps
     assert len(watched) == len(NAMES)
     assert not any(ref() for ref in watched)
-    assert bool(gradients) == backward  # they outlive the graph
+    assert bool(gradients) == backward  # the copies outlive the graph
 
 
 @pytest.mark.usefixtures("no_garbage_collection")

@@ -1,4 +1,4 @@
-"""NaN and infinities go where a pair of a query and a key lets them, and nowhere else."""
+"""NaN and infinity spread only through pairs of a query and a key that it may attend to."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ POISONED = "query", "key", "value", "bias", "scale", "softcap", "dout", "dweight
 
 
 def case_of(seed, *, options, masked):
-    """A case and its generator; options: with all that attention takes."""
+    """A case and its generator; with `options`, it has every input of attention."""
     rng = np.random.default_rng(seed)
     normal = rng.standard_normal
     scores = (B, H, T, S)
@@ -31,13 +31,13 @@ def case_of(seed, *, options, masked):
     if masked:
         allowed = rng.random(scores) < 0.5
         allowed[:, :, 2] = False  # a query that sees nothing
-        allowed[..., 4] = False  # a key that nobody sees
+        allowed[..., 4] = False  # a key that no query sees
         case = case.masked(allowed)
     return case, rng
 
 
 def poison(case, name, at, number):
-    """The case with a number at one place, and where that is: a row, or a pair of bias and so on."""
+    """The case with a number at one place, and that place: a row, or a pair for the bias etc."""
     x = getattr(case, name).copy()
     x[at] = number
     where = np.zeros(x.shape, bool)
@@ -46,7 +46,7 @@ def poison(case, name, at, number):
 
 
 def place_of(rng, name, unseen):
-    """A random row of an input, or a random pair; or one that nothing sees."""
+    """A random row of an input, or a random pair; if `unseen`, a hidden one."""
     b, h, i, j = (int(rng.integers(n)) for n in (B, H, T, S))
     i, j = (2, 4) if unseen else (i, j)
     if name in ("key", "value"):
@@ -55,7 +55,7 @@ def place_of(rng, name, unseen):
 
 
 def reach(case, name, where, cotangent):
-    """What a NaN reaches, as booleans: the formulas of attention with `or` for `+`."""
+    """The entries that a NaN reaches, as booleans: the formulas of attention with `or` for `+`."""
     tainted = {n: np.zeros((B, H, T, S), bool) for n in POISONED}
     if name in ("key", "value"):
         tainted[name] |= where[:, READS].any(-1)[..., None, :]
@@ -94,7 +94,7 @@ def check(path, place, case, name, number, rng, unseen):
     at = place_of(rng, name, unseen)
     (sick, where), (well, _) = (poison(case, name, at, x) for x in (number, 0.5))
     reached = reach(case, name, where, cotangent)
-    with np.errstate(all="ignore"):  # an infinity that is seen may well make a warning
+    with np.errstate(all="ignore"):  # a visible infinity may cause a warning
         bad, good = (r._asdict() | r.gradients for r in (path(sick, place), path(well, place)))
     named = [k for k, x in bad.items() if k != "gradients" and x is not None]
     for k in named:
@@ -109,13 +109,13 @@ def check(path, place, case, name, number, rng, unseen):
 @pytest.mark.parametrize(
     ("name", "number"),
     [(name, x) for name in POISONED for x in (math.nan, math.inf)]
-    + [(name, -math.inf) for name in POISONED if name != "bias"],  # there it is a mask
+    + [(name, -math.inf) for name in POISONED if name != "bias"],  # a bias of −∞ acts as a mask
 )
 def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(name, number, place):
     rng, touched = np.random.default_rng(5), set()
     for path in PATHS:
         if place.name != "numpy" and path.form != "Tensors":
-            continue  # the same functions called in other ways
+            continue  # the same functions, called differently
         for options in (False, True):
             for masked, unseen in ((False, False), (True, False), (True, True)):
                 case, _ = case_of(int(rng.integers(1000)), options=options, masked=masked)
@@ -126,7 +126,7 @@ def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(n
 @pytest.mark.parametrize("name", POISONED)
 @pytest.mark.parametrize("path", WITH_GRADIENTS, ids=str)
 def test_hidden_nan_and_infinity_change_nothing_and_raise_no_warning(path, name):
-    """Warnings of NumPy are errors here: none may come from padding."""
+    """Padding must cause no NumPy warning; warnings are errors here."""
     for options, number in itertools.product((False, True), (math.nan, math.inf, -math.inf)):
         case, _ = case_of(11, options=options, masked=True)
         at = {
@@ -141,7 +141,7 @@ def test_hidden_nan_and_infinity_change_nothing_and_raise_no_warning(path, name)
 
 @pytest.mark.parametrize("path", WITH_GRADIENTS, ids=str)
 def test_hidden_scores_that_overflow_have_no_effect(path):
-    """As where padding is memory that nobody wrote to: scale and softcap have gradients all the same."""
+    """Padding may be uninitialised memory, and scale and softcap still get gradients."""
     case, _ = case_of(13, options=True, masked=True)
     case = case.but(scale=np.asarray(0.7), softcap=np.asarray(2.0))
     sick, well = (poison(case, "key", np.s_[:, :, 4], x)[0] for x in (1.7e308, 0.5))
@@ -178,7 +178,7 @@ def test_padding_in_a_causal_batch_may_contain_anything(implementation, place):
         out = mh.scaled_dot_product_attention(*x, mask, implementation=implementation)
         out.backward(place(dout))
         results.append([mh.backend.to_numpy(y) for y in (out.data, *(leaf.grad for leaf in x))])
-    # where there is NaN, the reference answers for a kernel
+    # with NaN, the reference computes instead of a kernel
     bar = BARS["float64"] if implementation in COMPILED else 0
     for first, *others in zip(*results, strict=True):
         assert all(abs(first - other).max() <= bar * abs(first).max() for other in others)

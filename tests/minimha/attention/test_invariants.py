@@ -1,4 +1,4 @@
-"""What holds of attention on every path, forward and backward; and what each of it finds."""
+"""Invariants of attention on every path, forward and backward, and the mistakes they find."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ FEWER = settings(FEW, max_examples=FEW.max_examples // 2)
 
 
 def invariant(*, needs=(), **draws):
-    """Register a statement about a path and a case, with the cases that it is made for."""
+    """Register a statement about a path and a case, with the cases that it applies to."""
 
     def register(statement):
         INVARIANTS[statement.__name__] = statement, frozenset(needs), draws
@@ -44,7 +44,7 @@ def invariant(*, needs=(), **draws):
 
 
 def hold(name, path, profile=FEW, **more):
-    """Check an invariant of a path over draws."""
+    """Check an invariant of a path on random cases."""
     statement, _, draws = INVARIANTS[name]
 
     @profile
@@ -60,8 +60,8 @@ def eps(case):
 
 
 def close(actual, expected, *about, times=1):
-    """Within the bar. A gradient may be a small difference of large terms, so there the bar is of
-    those; elsewhere it is of the largest entry."""
+    """Within the bar, which is relative to the largest entry. A gradient may be a small difference
+    of large terms, so its bar is relative to those."""
     if not isinstance(actual, Result):
         actual, expected = Result(actual), Result(expected)
     exact = [formula(case) for case in about]
@@ -74,7 +74,7 @@ def close(actual, expected, *about, times=1):
 
 
 def both(one, other):
-    """The names of what both results tell, and each with the other."""
+    """The name and both values of each array that both results contain."""
     for name, x, y in zip(Result._fields, one[:3], other[:3], strict=False):
         if x is not None and y is not None:
             yield name, x, y
@@ -83,7 +83,7 @@ def both(one, other):
 
 
 def equal(actual, expected):
-    """To the bit, but for the sign of zero."""
+    """Bitwise equal, except for the sign of zero."""
     for name, one, other in both(actual, expected):
         assert np.array_equal(one, other), name
 
@@ -95,7 +95,7 @@ def with_gradients(result, change, *names):
 
 
 def ones_for_values(case):
-    """The outputs are then the sums of the dropped weights."""
+    """Values of 1, so that the outputs are the sums of the dropped weights."""
     return case.but(value=np.ones_like(case.value))
 
 
@@ -111,7 +111,7 @@ def the_result_equals_the_formula(attend, case):
     assert result.out.dtype == case.dtype
     assert all(g.dtype == case.dtype for g in result.gradients.values())
     expected = formula(case, cotangent=cotangent)
-    close(result, expected.result, case, times=0.5)  # so any two paths are within one bar
+    close(result, expected.result, case, times=0.5)  # so any two paths differ by at most one bar
 
 
 @invariant(without=("sink", "dropout"))
@@ -125,7 +125,7 @@ def weights_sum_to_one(attend, case):
 
 
 def attention_to_each_key(attend, case):
-    """The result where value is the identity: its output is the weights."""
+    """The result with the identity as value: then the output equals the weights."""
     s = case.shape[-1]
     eye = np.broadcast_to(np.eye(s, dtype=case.dtype), (*case.key.shape[:-1], s))
     dout = np.zeros((*case.query.shape[:-1], s), case.dtype)
@@ -151,7 +151,7 @@ def shifting_the_scores_of_a_query_changes_nothing(attend, case):
 @invariant(needs=("gradients",), without=("sink",))
 def rows_of_dscores_sum_to_zero(attend, case):
     dscores = attend(case.but(bias=case.every_bias)).gradients["bias"].astype(float)
-    # A sum of S terms, of which each is y (dy − mean) with a mean of S terms
+    # A sum of S terms y (dy − mean), each with a mean of S terms
     bar = (3 * case.shape[-1] + 8) * eps(case) * formula(case).sizes["weights"]
     assert (abs(dscores.sum(axis=-1)) <= bar).all()
 
@@ -197,7 +197,7 @@ def the_mean_over_dropout_masks_equals_no_dropout(attend, case):
         parts = {"out": result.out, **result.gradients}
         parts = {k: chance * x.astype(float) for k, x in parts.items()}
         total = {k: x + (total[k] if total else 0) for k, x in parts.items()}
-    # the bar is that of the undropped, and each draw enlarges what it keeps
+    # relative to the bar without dropout; each mask scales up the weights it keeps
     close(Result(total.pop("out"), gradients=total), attend(case), case, times=1 / (1 - p))
 
 
@@ -280,7 +280,7 @@ def an_empty_row_gives_zeros_and_zero_gradients(attend, case):
     hidden = case.rng.random(case.shape[-2]) < 0.5
     allowed = rows(case.allowed, case.shape) & ~hidden[:, None]
     if case.shape[-1]:
-        allowed[..., case.rng.integers(case.shape[-1])] = False  # a key that nobody sees
+        allowed[..., case.rng.integers(case.shape[-1])] = False  # a key that no query sees
     case = case.masked(allowed)
     result, visible = attend(case), case.visible
     empty = ~visible.any(axis=-1)
@@ -328,7 +328,7 @@ def gradients_of_scores_and_sink_sum_to_zero(attend, case):
     gradients = attend(case.but(bias=case.every_bias)).gradients
     total = gradients["bias"].astype(float).sum() + gradients["sink"].astype(float).sum()
     t, s = case.shape[-2:]
-    # Each of the rows as above, and sums over T
+    # Each row as above, and sums over T
     bar = (3 * s + t + 16) * eps(case) * math.prod(case.shape[:-1])
     assert abs(total) <= bar * formula(case).sizes["weights"]
 
@@ -344,14 +344,14 @@ def a_sink_of_minus_infinity_equals_no_sink(attend, case):
 
 @invariant(without=("softcap",))
 def a_large_softcap_has_no_effect(attend, case):
-    # tanh bends u by u³/3, a share of u²/3: with u of 1e-8 that is in no digit of a double
+    # tanh u ≈ u − u³/3: for u = 1e-8 the relative difference is below the precision of a double
     cap = 1e8 * max(1.0, float(formula(case).magnitude))
     close(attend(case.but(softcap=cap)), attend(case), case)
 
 
 @invariant(require=("softcap",), without=("bias", "scale"), sharpness=(50.0,))
 def the_softcap_bounds_the_scores(attend, case):
-    # weights of a row differ by no more than e^(2 softcap)
+    # weights of a row differ by a factor of at most e^(2 softcap)
     cap = np.asarray(case.softcap, float)
     s, case = case.shape[-1], case.but(keep=None, dropout=0.0)
     weights, visible = attention_to_each_key(attend, case).out.astype(float), case.visible
@@ -382,8 +382,8 @@ def requesting_more_does_not_change_the_output(attend, case):
 def large_scores_stay_finite_and_accurate(attend, case):
     exact, (s, d) = formula(case), (case.shape[-1], case.query.shape[-1])
     result = attend(case)
-    # A score is a sum of D products, scaled, biased, less the largest: each rounds to eps of the
-    # sizes it is made of. A shift of all scores by δ at most changes weights by a factor e^±2δ.
+    # A score is a sum of D products, scaled and biased, minus the largest; each step rounds to eps
+    # relative to its terms. An error of at most δ in the scores changes weights by a factor e^±2δ.
     inner = min(eps(case), float(np.finfo("float32").eps))
     delta = (d + 6) * inner * exact.magnitude
     kept = 1 / (1 - case.dropout) if 0 < case.dropout < 1 else 1
@@ -403,7 +403,7 @@ def lse(scores):
 
 
 def rarely(path):
-    """Marks of paths that nearly repeat another: microkernel's tiles on BLAS, a loop of the reference."""
+    """Marks for paths that nearly repeat another: the tiles on BLAS, the reference in a loop."""
     return [pytest.mark.thorough] if path.family in ("tiled", "loop") else []
 
 
@@ -418,7 +418,7 @@ def rarely(path):
     ids=str,
 )
 def test_every_invariant_holds_for_every_implementation(name, path):
-    if path.family in COMPILED:  # which have more tests of their own, with sizes beyond a tile
+    if path.family in COMPILED:  # these have their own tests, with sizes beyond a tile
         hold(name, path, FEWER)
     else:
         many = settings(FEW, max_examples=2 * FEW.max_examples)
@@ -427,10 +427,10 @@ def test_every_invariant_holds_for_every_implementation(name, path):
 
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_every_invariant_holds_on_every_array_library(name, place):
-    if place.name == "numpy":  # as above
+    if place.name == "numpy":  # tested above
         return
     for path in PATHS:
-        compiled = path.family in COMPILED  # elsewhere it is the reference
+        compiled = path.family in COMPILED  # on other libraries it is the reference
         if path.form == "Tensors" and not compiled and INVARIANTS[name][1] <= path.gives:
             there = Path(
                 path.family, path.form, lambda case, _, path=path: path(case, place), path.gives
@@ -442,7 +442,7 @@ NOISE = itertools.count(1)
 
 
 def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a fault
-    """Attention by the engine's small operations, with a fault for the invariants to find."""
+    """Attention built from small operations, with a fault for the invariants to find."""
     leaves = given(case, np.asarray, leaf)
     q, k, v, bias, sink, scale, softcap = leaves.values()
     (t, s), visible, p = case.shape[-2:], case.visible, case.dropout
@@ -520,7 +520,7 @@ def composed(case, fault="", ask=False):  # noqa: PLR0912, PLR0915  a branch a f
 
 
 class Composed(Path):
-    """The above as a path, with the other form of it next to it."""
+    """The same as a path, with its other form as a sibling."""
 
     @property
     def siblings(self):
@@ -571,7 +571,7 @@ def test_every_invariant_holds_for_attention_built_from_small_operations(name):
     hold(name, broken(""), dtypes=("float64",))
 
 
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what fails, as it shall
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # from the expected failures
 @pytest.mark.parametrize(("fault", "name"), FAULTS.items())
 def test_each_wrong_implementation_violates_its_invariant(fault, name, tables):
     row = [fault, name, "not found"]

@@ -1,4 +1,4 @@
-"""What things cost: said by `mh.cost`, and counted on arrays that know what is done to them."""
+"""Predictions of `mh.cost`, compared with counts by arrays that record every operation on them."""
 
 from collections import Counter
 from types import CellType, FunctionType, MethodType
@@ -17,7 +17,7 @@ SETTINGS = {
     "cross": {"B": 2, "T": 5, "S": 9, "M": 12, "H": 3},
     "three widths": {"B": 3, "T": 5, "S": 4, "M": 12, "H": 6, "G": 2, "Mk": 7, "Mv": 10, "Dv": 5},
 }
-LARGE = {  # where numbers a row are few beside numbers a pair
+LARGE = {  # here numbers per row are negligible beside numbers per pair
     "heads": {"B": 2, "T": 61, "M": 48, "H": 3},
     "grouped": {"B": 3, "T": 67, "M": 40, "H": 4, "G": 2, "D": 12, "Dv": 9, "bias": False},
     "one key head": {"B": 2, "T": 64, "M": 48, "H": 4, "G": 1},
@@ -28,8 +28,8 @@ WORDS = {"M": "d_model", "H": "num_heads", "G": "num_kv_heads", "D": "head_dim",
 
 
 class Counted(np.ndarray):
-    """An array that counts what is done to it: products by their flops, and the bytes of operands
-    and results of everything that makes a new array."""
+    """An array that counts operations on it: products by their flops, and the bytes of the operands
+    and results of everything that creates a new array."""
 
     products: ClassVar = Counter()
     bytes = 0
@@ -65,12 +65,12 @@ class Counted(np.ndarray):
 
 
 def real(x):
-    """x without the axes along which it only repeats itself."""
+    """x without the axes along which it is broadcast."""
     return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.strides)]
 
 
 def mapped(f, x):
-    """x with f of each array in it."""
+    """x with f applied to each array in it."""
     if isinstance(x, list | tuple):
         return type(x)(mapped(f, part) for part in x)
     return f(x) if isinstance(x, np.ndarray) else x
@@ -98,7 +98,7 @@ def tensor(x):
 
 
 class CountsCopies:
-    """A namespace whose copies count, which NumPy does not tell an array of."""
+    """A namespace that counts copies, because NumPy does not notify the array."""
 
     def __init__(self, xp):
         self.xp = xp
@@ -113,7 +113,7 @@ class CountsCopies:
 
 @pytest.fixture
 def count(monkeypatch):
-    """What was counted of a function: (products by their flops, bytes)."""
+    """The counts of a function: (products by their flops, bytes)."""
     xp = mh.backend.namespace(np.zeros(1).view(Counted))
     asarray = mh.backend.asarray
     monkeypatch.setitem(mh.backend.known, Counted, CountsCopies(xp))
@@ -153,13 +153,13 @@ def module(kind, letters, form):
 
 @mh.operation
 def end(*outputs):
-    """A number made of several arrays, whose pullback has a cotangent ready for each."""
+    """A number from several arrays, whose pullback returns cotangents made in advance."""
     ready = tuple(to_counted(np.ones(y.shape, y.dtype)) for y in outputs)
     return np.ones_like(outputs[0], shape=(1,)), lambda dy: ready
 
 
 def prepared(kind, letters, how, rng):
-    """What is computed, as a function that returns its last Tensors; inputs; and parameters."""
+    """A function that computes the last Tensors, its inputs, and its parameters."""
     x = leaves(kind, letters, rng)
     if how == ("steps",):
         return lambda: [mh.attention_steps(*x).out], x, []
@@ -195,14 +195,14 @@ def everything(settings):
             pytest.param(kind, how, letters, id=f"{kind}-{'-'.join(how)}-{name}")
             for kind, how in CASES
             for name, letters in settings.items()
-            if not (kind == "multi_head" and name == "one position")  # then copies of K count most
+            if not (kind == "multi_head" and name == "one position")  # then copies of K dominate
             if "fused" not in how or not {"S", "Mk", "Mv"} & letters.keys()
         ],
     )
 
 
 def products_of(cost):
-    """The number of products of matrices, by their flops."""
+    """The number of matrix products, by their flops."""
     found = Counter()
     for step in cost.steps:
         if step.flops:
@@ -229,8 +229,8 @@ def test_predicted_bytes_are_those_of_operands_and_results(kind, how, letters, r
     landed = 2 * sum(x.data.nbytes for x in inputs)  # their gradients, which are leaves here
     error = {
         "projections": 0,
-        "attention": 0.005,  # checks a row
-        "multi_head": 0.08,  # copies of heads that lie apart in memory
+        "attention": 0.005,  # checks of each row
+        "multi_head": 0.08,  # copies of heads that are not adjacent in memory
     }[kind]
     for backward, function in ((False, f), (True, lambda: end(*f()).backward())):
         _, moved = count(function)
@@ -250,7 +250,7 @@ def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, 
 
 
 def saved_by(last):
-    """All arrays that the pullbacks of the nodes before the last one close over."""
+    """All arrays in the closures of the pullbacks, except that of the last node."""
     for node in tape.ancestors(last._edge[0])[1:]:
         yield from arrays_in(node.function)
 
@@ -261,9 +261,9 @@ def arrays_in(x):
     elif isinstance(x, list | tuple):
         yield from (array for part in x for array in arrays_in(part))
     elif isinstance(x, FunctionType):
-        cells = [cell for cell in x.__closure__ or () if cell != CellType()]  # not the empty ones
+        cells = [cell for cell in x.__closure__ or () if cell != CellType()]  # not empty cells
         yield from arrays_in([cell.cell_contents for cell in cells])
-    elif isinstance(x, MethodType):  # the pullback of an operation within this one
+    elif isinstance(x, MethodType):  # the pullback of an inner operation
         yield from arrays_in(x.__self__.function)
 
 

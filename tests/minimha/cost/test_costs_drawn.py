@@ -1,4 +1,4 @@
-"""The picture of costs shows what `mh.cost` says."""
+"""The picture of costs shows the values of `mh.cost`."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def compared():
 
 
 def lines(axes):
-    """By form, the points of its line."""
+    """The points of each line, by form."""
     return {
         form: dict(zip(*line.get_data(), strict=True))
         for line in axes.get_lines()
@@ -44,7 +44,7 @@ def test_axes_have_names_and_units(compared):
 
 def test_lines_are_distinguishable_without_colour(compared):
     for axes in pictures.costs(compared).axes:
-        *forms, _ = axes.get_lines()  # the last is dotted: where this setting stands
+        *forms, _ = axes.get_lines()  # the last one is dotted and marks this setting
         assert len({str(line._dash_pattern) for line in forms}) == len(forms) >= 3
 
 

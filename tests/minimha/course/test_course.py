@@ -1,4 +1,4 @@
-"""The chapters, and the command `minimha notebooks`, which hands them out."""
+"""The chapters, and the command `minimha notebooks`, which copies them."""
 
 import subprocess
 import sys

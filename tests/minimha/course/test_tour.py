@@ -1,4 +1,4 @@
-"""The command minimha: a tour, and one line of error for what cannot be done."""
+"""The command `minimha`: a tour, and errors of one line."""
 
 import importlib.util
 import subprocess
@@ -31,7 +31,7 @@ def toured(*options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.thorough  # CI takes the README's tour as well
+@pytest.mark.thorough  # CI also runs the tour of the README
 def test_a_short_tour_shows_every_part(library, text, tmp_path, capsys):
     pytest.importorskip(library.replace("-", "_"), reason=f"{library} is not installed")
     picture = tmp_path / "heads.png"

@@ -1,4 +1,4 @@
-"""A wrong gradient is found where its fault stands, and its cause is named: the whole catalogue."""
+"""Wrong gradients are located, and their causes are named: the whole catalogue."""
 
 import functools
 from collections import Counter
@@ -14,11 +14,11 @@ from minimha.diagnosis import UNEXPLAINED
 
 WRONG = [bug for bug in CATALOGUE if not bug.hygiene]
 RESTLESS = [bug for bug in CATALOGUE if bug.hygiene]
-NAMED = 0.95  # the share of the causes that must be named right
+NAMED = 0.95  # the share of causes that must be named correctly
 
 
 def each(bugs, step=3):
-    """A test of each bug, two of three only with --thorough."""
+    """A test of each bug; two in three run only with --thorough."""
     marks = [() if n % step == 0 else pytest.mark.thorough for n in range(len(bugs))]
     return pytest.mark.parametrize(
         "bug",
@@ -34,7 +34,7 @@ def test_a_correct_gradient_passes(base):
 
 @functools.cache
 def diagnosis(bug):
-    """What the gradient check says of a bug: nodes and cause."""
+    """The diagnosis of a bug: nodes and cause."""
     f, inputs = bug.make(np.random.default_rng(0))
     with pytest.raises(mh.GradcheckError) as failed:
         mh.gradcheck(f, *inputs)
@@ -62,13 +62,13 @@ def test_a_function_that_changes_between_calls_is_reported(bug):
 
 
 def confusion(pairs):
-    """Rows of a table of (true, named): a row a true cause, a column a named one, numbered alike."""
+    """The confusion matrix of (true, named), with a row for each true cause."""
     counts = Counter(pairs)
     true, named = ({pair[n] for pair in counts} for n in (0, 1))
     causes = sorted(true | named)
     columns = [n for n, cause in enumerate(causes) if cause in named]
     rows = [["", "cause", *(str(n + 1) for n in columns)]]
-    for n, cause in enumerate(causes):  # one that is only named has a row for its number alone
+    for n, cause in enumerate(causes):  # a cause that is only named gets a row just for its number
         cells = (str(counts[cause, causes[k]] or ".") for k in columns if cause in true)
         rows.append([str(n + 1), cause, *cells])
     return rows
@@ -88,14 +88,14 @@ def test_causes_are_named(bugs, tables):
 
 
 def cause_of(f, *inputs):
-    """The cause that the check names; f is wrong."""
+    """The cause that the check names for a wrong f."""
     with pytest.raises(mh.GradcheckError) as failed:
         mh.gradcheck(f, *inputs)
     return failed.value.diagnosis.cause
 
 
 def attention_without_taps(mask=None, scale=None, **fault):
-    """(…, T, D), (…, S, D), (…, S, Dv) -> (…, T, Dv), with the pullback's steps to be replaced."""
+    """(…, T, D), (…, S, D), (…, S, Dv) -> (…, T, Dv), with replaceable steps of the pullback."""
 
     def attention(query, key, value):
         c = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
@@ -269,7 +269,7 @@ def test_a_mistake_hidden_from_one_consumer_is_seen_by_another(rng):
         left, all_ = tap("left", 2 * x[:, 0]), tap("all", np.sin(x))
 
         def pullback(dleft, dall):
-            dx = dall * np.cos(x) * [1, 1.1, 1]  # wrong where left does not look
+            dx = dall * np.cos(x) * [1, 1.1, 1]  # wrong in entries that left does not use
             dx[:, 0] += 2 * dleft
             return dx, {"left": dleft, "all": dall}
 

@@ -1,4 +1,4 @@
-"""What the gradient check says of a fault, where no attention is needed to know it."""
+"""Diagnoses of mistakes that have nothing to do with attention."""
 
 import re
 
@@ -10,14 +10,14 @@ from minimha.diagnosis import explanation
 
 
 def found(f, *inputs, **settings):
-    """The error of a check that has to fail."""
+    """The error of a check that must fail."""
     with pytest.raises(mh.GradcheckError) as failed:
         mh.gradcheck(f, *inputs, **settings)
     return failed.value
 
 
 def text(error):
-    """Its message on one line."""
+    """The message of an error, on one line."""
     return " ".join(str(error).split())
 
 
@@ -26,12 +26,12 @@ def cause(f, *inputs):
 
 
 def plain(value, gradient):
-    """A function of one array, its gradient from x and dy."""
+    """A function of one array, with its gradient from x and dy."""
     return lambda x: (value(x), lambda dy: (gradient(x, dy),))
 
 
 def tanh_layer(told=lambda dh: {"inner": dh}):
-    """tanh(x w), with twice the gradient of w; told makes what is returned for intermediates."""
+    """tanh(x w), with twice the gradient of w; `told` makes the intermediate gradients."""
 
     def f(x, w, *, tap=lambda _, x: x):
         y = np.tanh(tap("inner", x @ w))
@@ -42,7 +42,7 @@ def tanh_layer(told=lambda dh: {"inner": dh}):
 
 
 def blames_w(error):
-    """Whether it says that the gradient of w has a factor."""
+    """Whether the error says that the gradient of w is off by a factor."""
     return error.diagnosis.nodes == ("w",) and error.diagnosis.cause == "factor"
 
 
@@ -56,7 +56,7 @@ def product(scale_left=1, scale_right=1):
     return f
 
 
-SQUARE = {  # of a single number, any other is a multiple
+SQUARE = {  # any number is a multiple of a single number
     "unexplained": lambda x, dy: 2.3 * x * dy,
     "sign": lambda x, dy: -2 * x * dy,
     "factor": lambda x, dy: x * dy,
@@ -236,7 +236,7 @@ def test_heads_of_a_group_that_are_not_summed_are_named(rng):
 def test_one_forgotten_use_out_of_many_is_named(rng):
     def f(x, *, tap=lambda _, x: x):
         y = tuple(tap(name, step(x)) for name, step in STEPS.items())
-        slopes = np.cos(x), np.exp(x), 2 * x, 3 * x * x, 0 * x  # that of tanh is forgotten
+        slopes = np.cos(x), np.exp(x), 2 * x, 3 * x * x, 0 * x  # the one of tanh is forgotten
 
         def pullback(*dy):
             dx = sum(a * b for a, b in zip(slopes, dy, strict=True))

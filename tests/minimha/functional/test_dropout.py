@@ -1,4 +1,4 @@
-"""Dropout: drawn from a generator that is passed, and replayed to the bit."""
+"""Dropout: masks are drawn from the given generator and can be replayed exactly."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_the_mean_over_draws_equals_the_input():
     p, n = 0.3, 40_000
     x = np.array([-2.0, 0.5, 1.0, 3.0])
     y = drop(np.broadcast_to(x, (n, 4)), p, rng=np.random.default_rng(1))
-    deviation = abs(x) * np.sqrt(p / (1 - p) / n)  # of the mean of n draws
+    deviation = abs(x) * np.sqrt(p / (1 - p) / n)  # for the mean of n draws
     assert (abs(y.mean(axis=0) - x) <= 5 * deviation).all()
     assert set(np.unique(y[:, 3])) == {0, 3 / (1 - p)}
 
@@ -38,7 +38,7 @@ def test_a_dropout_mask_can_be_reused(x, place):
     generator = np.random.default_rng(8)
     again = drop(place(x), 0.4, rng=generator, keep=keep)
     np.testing.assert_array_equal(backend.to_numpy(again), backend.to_numpy(replayed))
-    assert generator.random() == np.random.default_rng(8).random()  # left alone
+    assert generator.random() == np.random.default_rng(8).random()  # unchanged
 
 
 def test_a_seed_draws_the_same_mask_in_every_library(x, place):
@@ -74,7 +74,7 @@ def test_p_0_returns_the_input_and_draws_nothing(x):
 
 
 def test_p_1_gives_zeros_and_zero_gradients(x, rng):
-    x[0, 0, 0] = np.nan  # what is dropped is 0, whatever it was
+    x[0, 0, 0] = np.nan  # dropped entries are 0, whatever they were
     q = mh.Tensor(x, requires_grad=True)
     y = drop(q, 1, rng=rng)
     y.backward(np.full(x.shape, np.inf))

@@ -1,4 +1,4 @@
-"""What networks add to the engine's operations, beyond values and gradients of the records."""
+"""Functions for networks: tests beyond the values and gradients of the records."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A student's folder, in a small course."""
+"""A student's folder in a small course."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def student(folder, capsys):
-    """Type `minimha homework …`: the exit code, and all that is shown."""
+    """Run `minimha homework …`: the exit code and the output."""
 
     def types(line):
         try:

@@ -1,4 +1,4 @@
-"""Right answers of every style pass; wrong ones are refused, and the message names the mistake."""
+"""Right answers in every style pass; wrong ones are refused, and the message names the mistake."""
 
 import functools
 import linecache
@@ -43,7 +43,7 @@ def verdicts(answer: Answer) -> list[Verdict]:
 
 @functools.cache
 def message(answer: Answer) -> str:
-    """What the student reads below the first check that fails; empty if none does."""
+    """The message below the first check that fails; empty if none fails."""
     return next((v.message for v in verdicts(answer) if v.outcome == FAILED), "")
 
 

@@ -1,4 +1,4 @@
-"""The command `minimha homework`, as a student would use it, or misuse it."""
+"""The command `minimha homework`, used and misused as by a student."""
 
 import bdb
 import json
@@ -208,13 +208,13 @@ BAD = {
 
 @pytest.fixture
 def in_background():
-    """As a job in the background is: deaf to Ctrl-C."""
+    """Ignore Ctrl-C, like a job in the background."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, handler)
 
 
-BAD_FILES = [  # each takes a run of pytest: every third by default
+BAD_FILES = [  # each runs pytest: every third by default
     pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (k % 3 > 0))
     for k, (name, case) in enumerate(BAD.items())
 ]
@@ -288,7 +288,7 @@ def test_a_file_may_import_its_neighbours(student, folder):
 
 def test_progress_shows_what_changed_since_the_last_check(student, folder):
     for body, code, state in ((RIGHT, 0, "ok"), (RIGHT.replace("+", "-"), 1, "wrong")):
-        write(folder / "twice.py", body)  # as long, in the same second
+        write(folder / "twice.py", body)  # same length, within the same second
         assert "  changed           twice" in student("progress")[1]
         assert student("check")[0] == code
         lines = student("progress")[1].splitlines()
@@ -357,7 +357,7 @@ def test_pytest_settings_of_the_project_are_ignored(student, folder, monkeypatch
 
 @pytest.fixture
 def in_pytest(tmp_path, capsys):
-    """Run `pytest --pyargs minimha.homework …` in this process: the exit code, and what it says."""
+    """Run `pytest --pyargs minimha.homework …` in this process: the exit code and the output."""
 
     def runs(*options):
         command = ["--pyargs", "minimha.homework", "--rootdir", str(tmp_path), "-c", os.devnull]

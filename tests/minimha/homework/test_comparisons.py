@@ -1,4 +1,4 @@
-"""What the comparisons of homework show of arrays that differ."""
+"""Messages about arrays that differ."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""An error that comes from a habit of PyTorch says what to write in NumPy."""
+"""Errors from PyTorch habits say what to write in NumPy."""
 
 import linecache
 

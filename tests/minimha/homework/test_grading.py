@@ -1,4 +1,4 @@
-"""Submissions that do harm, cheat or end badly get what they deserve, and touch nothing else."""
+"""Submissions that attack, cheat or crash get no points for it, and affect nothing else."""
 
 import argparse
 import csv
@@ -25,7 +25,7 @@ from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import FAILED, PASSED, TO_DO, Task
 
 LIMITS = Limits(seconds=20, megabytes=250)
-SHORT = Limits(seconds=3, megabytes=250)  # for what never ends
+SHORT = Limits(seconds=3, megabytes=250)  # for code that never ends
 HINTS = ("look", "do", "write")
 
 
@@ -71,12 +71,12 @@ def outcomes(verdicts):
 
 
 def called(source, name, *arguments, **settings):
-    """What the function of this name in the source returns, in the process of a submission."""
+    """The result of the function with this name in the source, run as a submission."""
     with Submission(textwrap.dedent(source).encode(), name, LIMITS) as submission:
         return submission.function()(*arguments, **settings)
 
 
-# --- what a submission may not do
+# --- forbidden actions
 
 ROOT = Path(minimha.__file__).parents[1]
 CLEAN = """
@@ -156,7 +156,7 @@ ATTACKS = [code for codes in FORBIDDEN.values() for code in codes]
 
 @pytest.fixture(scope="module")
 def acting():
-    """A function in the process of a submission that runs a text there."""
+    """A function that runs code in the process of a submission."""
     with Submission(CLEAN.encode(), "act", LIMITS) as submission:
         yield submission.function
 
@@ -170,7 +170,7 @@ def test_a_submission_cannot_do_what_it_does_not_need(code, acting, tmp_path):
     assert not isinstance(error.value, AssertionError | NameError | SyntaxError)
     assert [path.name for path in tmp_path.iterdir()] == ["victim"]
     assert victim.read_text() == "of another"
-    acting()("pass")  # and goes on
+    acting()("pass")  # the process still works
 
 
 def test_a_submission_may_do_what_it_needs(acting):
@@ -236,14 +236,14 @@ def told():
     assert folder == "/"
 
 
-# --- submissions that end badly, or lie: (source, outcomes of the two checks, what is said)
+# --- submissions that crash or cheat: (source, outcomes of the two checks, message)
 
 GREEDY = """a, n = [], 1 << 24
         while n:
             try: a.append(bytearray(n))
             except MemoryError: n //= 2
         raise MemoryError"""
-FATAL = {  # only when the pullback is called: what was right before counts
+FATAL = {  # only when the pullback is called: the earlier check still counts
     "ends itself": ("import os; os._exit(0)", "exit code 0"),
     "leaves": ("import sys; sys.exit(0)", "SystemExit"),
     "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -359,7 +359,7 @@ def test_harmless_extra_lines_cost_no_points(line):
 
 
 def lazy(*, copies=0, steps=False):
-    """An answer that is zeros, or its first argument, with the right gradient of that."""
+    """An answer that returns zeros or its first argument, with the right gradient of that."""
 
     def answer(*arguments, **_):
         value = 1 * arguments[0] if copies else np.zeros(3)
@@ -498,7 +498,7 @@ def test_an_array_that_comes_back_is_the_same_object():
     x, w = np.ones(3), np.ones(2)
     _, same, z, gx = called(source, "f", lambda x: x, x)
     assert same
-    assert x.tolist() == [1, 1, 1]  # as they are not to be restored
+    assert x.tolist() == [1, 1, 1]  # because changes are not restored
     assert z.tolist() == gx.tolist() == [7, 1, 1]
     back = called("def f(x, w): return w, x, w", "f", x, w)
     assert [id(array) for array in back] == [id(w), id(x), id(w)]
@@ -624,7 +624,7 @@ def message(text, body=bytes(8)):
             b'["list", "return", ["lent", 0], ["list"], ["array", "<f8", [1], false]]',
             b'["list", "jump", ["array", "<f8", [1], false]]', b'["list", "raise", [], 3]',
         )),
-        message(b'["list", "return", ["array", "<f8", [100000000000, 0], false], ["list"]]', b""),  # its sum over axis 1 would have 800 GB
+        message(b'["list", "return", ["array", "<f8", [100000000000, 0], false], ["list"]]', b""),  # a sum of 800 GB
     ],
 )  # fmt: skip
 def test_malformed_messages_are_refused(data):
@@ -653,7 +653,7 @@ def options(*arguments):
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """The course is this one task."""
+    """The course has only this task."""
     monkeypatch.setattr(grading, "course", lambda: {TASK.name: TASK})
 
 

@@ -30,7 +30,7 @@ wrong.__name__ = stub.__name__ = "twice"
 
 @pytest.fixture
 def notebook(folder, capsys, monkeypatch):
-    """Call a function in a notebook in a folder beside the homework: what is printed."""
+    """Call a function in a notebook, in a folder next to the homework, and return the output."""
     (folder / "minimha-notebooks").mkdir()
 
     def runs(function, *arguments):

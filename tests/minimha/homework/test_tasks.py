@@ -1,4 +1,4 @@
-"""Every task can be solved, is to do before it is, and every check finds a wrong answer."""
+"""Every task has a solution, its stub counts as to do, and every check finds a wrong answer."""
 
 import re
 
@@ -54,7 +54,7 @@ def test_a_wrong_answer_is_refused_and_explained(task, wrong):
     assert wrong.check in ("", first.check.name), first.message
     assert "".join(wrong.says.split()) in "".join(first.message.split()), first.message
     assert all(len(line) <= 80 for line in lines([first]))
-    if not wrong.check:  # its own words replace what the check would guess
+    if not wrong.check:  # its text replaces the guess of the check
         assert first.message.count("  looks like ") == 1, first.message
         assert not {"  try ", "  read "} & set(re.findall(r"^  \w+ ", first.message, re.M))
 

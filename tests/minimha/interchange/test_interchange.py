@@ -1,4 +1,4 @@
-"""Weights survive a round trip exactly, and what does not fit is named."""
+"""Weights survive a round trip exactly, and mismatches are named."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ from minimha import interchange
 
 M, H, MK, MV = 6, 3, 4, 5
 OUT = {"out_proj.weight": (M, M), "in_proj_bias": (3 * M,), "out_proj.bias": (M,)}
-FUSED = {"in_proj_weight": (3 * M, M), **OUT}  # torch's names and shapes for one width of inputs
+FUSED = {"in_proj_weight": (3 * M, M), **OUT}  # torch's layout for one width of inputs
 SEPARATE = {"q_proj_weight": (M, M), "k_proj_weight": (M, MK), "v_proj_weight": (M, MV), **OUT}
 
 
@@ -88,13 +88,13 @@ def test_a_file_keeps_every_bit_for_any_memory_layout(tmp_path):
 
 
 def safetensors(header, numbers=b""):
-    """A file by the book: the length of the header, the header, the numbers."""
+    """A file as the format specifies: the length of the header, the header, the numbers."""
     header = json.dumps(header).encode()
     return struct.pack("<Q", len(header)) + header + numbers
 
 
 def test_bfloat16_is_read_exactly_as_float32_and_metadata_is_ignored(tmp_path):
-    patterns = np.arange(1 << 16, dtype="<u2")  # all numbers that there are
+    patterns = np.arange(1 << 16, dtype="<u2")  # all values of the dtype
     header = {
         "__metadata__": {"format": "pt"},
         "x": {"dtype": "BF16", "shape": [256, 256], "data_offsets": [0, 1 << 17]},
@@ -195,7 +195,7 @@ def test_the_code_of_the_page_about_weights_runs(tmp_path, monkeypatch):
 
 
 def reasons(call, *arguments, **settings):
-    """The error's list of what is wrong."""
+    """The list of faults in the error."""
     with pytest.raises(ValueError, match=": ") as failure:
         call(*arguments, **settings)
     return str(failure.value).partition(": ")[2].split("; ")
@@ -265,7 +265,7 @@ def test_a_file_cut_off_anywhere_or_too_long_is_refused(tmp_path):
 
 
 class Bomb:
-    """Pickled, it makes a file when it is read."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -278,7 +278,7 @@ class Bomb:
 def test_pickles_are_refused_unread(kind, tmp_path):
     path, made = tmp_path / "weights", tmp_path / "made"
     content = pickle.dumps({"weight": Bomb(made)})
-    if kind == "zipped":  # as torch.save does
+    if kind == "zipped":  # as by torch.save
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("weights/data.pkl", content)
     elif kind == "array":
@@ -291,7 +291,7 @@ def test_pickles_are_refused_unread(kind, tmp_path):
     assert ("looks like a pickle" in str(failure.value)) == (kind != "array")
     assert not made.exists()
     pickle.loads(content)["weight"].close()
-    assert made.exists()  # the bomb was live
+    assert made.exists()  # the pickle works
 
 
 def test_paths_without_a_file_are_refused(tmp_path):

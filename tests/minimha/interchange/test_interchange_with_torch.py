@@ -1,6 +1,6 @@
-"""torch.nn.MultiheadAttention and the layer with its weights compute the same, forward and backward,
-to 1e-5 in float32 and 1e-12 in float64 of the largest entry: roundings of sums of some 20 numbers,
-in another order. Skipped where torch is not installed."""
+"""torch.nn.MultiheadAttention and the layer with its weights compute the same, forward and
+backward, to 1e-5 in float32 and 1e-12 in float64 of the largest entry, because sums of about 20
+numbers round in a different order. Skipped if torch is not installed."""
 
 import copy
 
@@ -18,7 +18,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
 def layer(rng, num_heads=H, dtype="float64", **settings):
-    """torch's layer, with random biases too, which start at zero there."""
+    """torch's layer with random biases, which torch initialises to zero."""
     theirs = torch.nn.MultiheadAttention(
         M, num_heads, batch_first=True, dtype=getattr(torch, dtype), **settings
     )
@@ -44,7 +44,7 @@ def gradients(mha):
 
 
 def masked(kind, rng, t, s, num_heads, dtype):
-    """One mask, said to us and to torch. Key 0 stays visible: to torch an empty row is NaN."""
+    """One mask, for minimha and for torch. Key 0 stays visible, or torch would return NaN."""
     lengths, hidden = np.array([s - 2, s]), rng.random((t, s)) < 0.4
     hidden[:, 0] = False
     padded = torch.arange(s) >= torch.tensor(lengths)[:, None]
@@ -52,7 +52,7 @@ def masked(kind, rng, t, s, num_heads, dtype):
         return {}, {}
     if kind == "padding":
         return {"mask": mh.masks.padding(lengths)}, {"key_padding_mask": padded}
-    if kind == "dense":  # in torch's True means hidden
+    if kind == "dense":  # in torch's layer, True means hidden
         visible = mh.masks.dense(~hidden) & mh.masks.padding(lengths)
         return {"mask": visible}, {"attn_mask": torch.tensor(hidden), "key_padding_mask": padded}
     if kind == "causal":

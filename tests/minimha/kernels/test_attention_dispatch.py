@@ -1,4 +1,4 @@
-"""Who computes attention: what is chosen, that it is asked, and when the reference answers."""
+"""Dispatch: the chosen implementation computes attention, or the reference does instead."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ def normal(rng, *shape, dtype="float32"):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How often the reference was."""
+    """The number of calls of the reference."""
     calls = []
 
     def counted(*inputs, **settings):
@@ -45,7 +45,7 @@ def computed(name, *inputs, dout=None, **settings):
 
 
 def as_the_reference(name, *inputs, **settings):
-    """The same to the bit, where there is NaN too."""
+    """Bitwise equal, NaN included."""
     both = (computed(which, *inputs, **settings) for which in (name, "reference"))
     return all(x is y is None or np.array_equal(x, y, equal_nan=True) for x, y in zip(*both))  # noqa: B905
 
@@ -67,14 +67,14 @@ def test_infinite_and_nan_inputs_fall_back_to_the_reference(name, number, asked,
         for mask in (None, np.tri(6, dtype=bool), np.tri(6, k=-1, dtype=bool).T):
             del asked[:]
             exact = as_the_reference(name, *inputs, dout=dout, mask=mask)
-            assert exact or place == 3  # then the kernel computed the output
+            assert exact or place == 3  # the kernel computed the output
             assert asked
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_query_that_sees_only_a_nan_key_gets_nan(name, sign, rng):
-    """A NaN with a sign is less than −∞ in the order of bits; the other keys are at −∞."""
+    """In the order of bits, a NaN with a sign is less than −∞, the score of the other keys."""
     pytest.importorskip("numba")
     for dtype in ("float32", "float64"):
         q, k, v = (normal(rng, 1, 2, 6, 3, dtype=dtype) for _ in "qkv")
@@ -93,7 +93,7 @@ def test_hidden_nan_stays_hidden_in_every_thread(name, rng, monkeypatch):
     monkeypatch.setattr(layout, "_THREADS_PAY", 1)
     monkeypatch.setattr(layout, "_PIECE", 1)
     q, k, v, dout = (normal(rng, 1, 4, 9, 3) for _ in "qkvo")
-    hidden = np.tri(9, k=-1, dtype=bool)  # the first query sees nothing, none sees the last key
+    hidden = np.tri(9, k=-1, dtype=bool)  # query 0 sees nothing; key 8 is hidden from all
     for head in range(4):
         for x, place in ((q, 0), (k, 8), (v, 8), (dout, 0)):
             kept = x[0, head, place].copy()
@@ -109,7 +109,7 @@ def test_a_nan_cotangent_of_a_fully_masked_query_does_not_reach_the_sink(name, r
     t = 2 * tiled.BACKWARD[0]
     q, k, v, dout = (normal(rng, 1, 2, t, 3) for _ in "qkvo")
     sink, visible = normal(rng, 2), np.ones((t, t), bool)
-    visible[: t // 2] = False  # tiles of which nothing is computed
+    visible[: t // 2] = False  # tiles that are skipped
     dout[:, :, : t // 2] = np.nan
     gradients = computed(name, q, k, v, None, sink, mask=visible, dout=dout)[1:]
     assert all(np.isfinite(x).all() for x in gradients if x is not None)
@@ -149,7 +149,7 @@ def test_arrays_of_another_library_fall_back_to_the_reference(name, asked, place
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_every_operation_refuses_mismatched_shapes_and_dtypes(name, rng):
-    """Kernels would read what lies behind an array."""
+    """Otherwise kernels would read past the end of an array."""
     q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
     for inputs, settings, error in [
         ((q, k[..., :2], v), {}, ValueError),

@@ -1,5 +1,5 @@
-"""Kernels of attention, forward and backward, against the formula where tiles, vectors, slabs and
-threads have their borders. The reference cannot help: here it is out of order."""
+"""Kernels of attention, forward and backward, agree with the formula across the borders of tiles,
+vectors, slabs and threads. Here the reference is disabled, so that it cannot replace a kernel."""
 
 import contextlib
 import ctypes
@@ -45,7 +45,7 @@ MORE_MASKS = MASKS | {
 
 @pytest.fixture(autouse=True)
 def reference_out_of_order(monkeypatch):
-    """Kernels that hand over fail."""
+    """Kernels that fall back to the reference fail."""
 
     def fail(*_, **__):
         raise AssertionError("the reference was asked")
@@ -55,7 +55,7 @@ def reference_out_of_order(monkeypatch):
 
 @contextlib.contextmanager
 def small_tiles():
-    """Many tiles, operands, threads and slabs, of little work."""
+    """Many tiles, operands, threads and slabs, each with little work."""
     with pytest.MonkeyPatch.context() as patch:
         for name, size in {"FORWARD": (24, 96), "BACKWARD": (24, 64), "_IN_CACHE": 80}.items():
             patch.setattr(tiled, name, size)
@@ -75,7 +75,7 @@ def computed(name, case):
 
 
 def same(name, case):
-    """An implementation gives what the formula does in float64, within the bars."""
+    """An implementation agrees with the formula in float64, within the bars."""
     if case.mask is not None:
         case = case.but(allowed=masks.resolve(case.mask, case.query, case.key))
     exact = formula(case, cotangent=None, dtype=np.float64)
@@ -91,8 +91,8 @@ def same(name, case):
 
 
 def kernel_cases(name, dtype, longest=math.inf):
-    """Cases across the borders of tiles, as far as the kernel knows the options, some of their
-    arrays laid out as projections leave them."""
+    """Cases across the borders of tiles, with options that the kernel supports; some arrays have
+    the memory layout of projections."""
     drawn = cases(
         dtypes=(dtype,), without=("sink", "softcap", "dropout") if name == "fused" else (),
         sharpness=(1.0,), queries=[n for n in T if n <= longest],
@@ -107,7 +107,7 @@ ARRAYS = "query", "key", "value", "dout"
 
 
 def laid_out(case, split):
-    """The same with read-only arrays, and those named laid out in memory as (…, T, H, D)."""
+    """The same case with read-only arrays; those in `names` have the memory layout (…, T, H, D)."""
     arrays = {name: getattr(case, name) for name in ARRAYS}
     for name, x in arrays.items():
         if name in split and x.ndim > 2:
@@ -133,7 +133,7 @@ def test_kernels_agree_with_the_formula_for_sizes_beyond_a_tile(name, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_agree_with_the_formula_in_small_tiles_and_several_threads(name, dtype):
-    """The same answer for each number of threads, to the bit where that is the same."""
+    """Results agree for every number of threads, and are bitwise equal for equal numbers."""
 
     @FEW
     @given(kernel_cases(name, dtype, longest=400), st.sampled_from([1, 2, 3, 8]))
@@ -146,7 +146,7 @@ def test_kernels_agree_with_the_formula_in_small_tiles_and_several_threads(name,
 
 
 def large(rng, t=200, s=300, *, dtype="float32", heads=(2, 2), d=5, **more):
-    """A case beyond a tile of every kind, in small tiles."""
+    """A case that exceeds every kind of small tile."""
     q, k, v, dout = (
         rng.standard_normal((*heads, n, m)).astype(dtype)
         for n, m in [(t, d), (s, d), (s, 5), (t, 5)]
@@ -169,7 +169,7 @@ def test_a_bias_may_be_shared_along_any_axis(name, rng):
     for kept in range(2 ** len(scores)):
         for ndim in range(len(scores) + 1):
             if ndim < len(scores) and not kept >> ndim & 1:
-                continue  # the first axis left: others are found with more
+                continue  # of the first axis only: more examples would test the others
             axes = [n if kept >> k & 1 else 1 for k, n in enumerate(scores)][-ndim or len(scores) :]
             bias = np.asarray(rng.standard_normal(axes))
             case = large(rng, 9, 11, dtype="float64", heads=shape, d=3, bias=bias)
@@ -188,7 +188,8 @@ def test_a_sink_may_be_shared_along_any_axis(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_queries_that_see_nothing_get_zeros(name, rng):
-    """The first tile of queries is empty, and so are the last keys; a sink changes nothing."""
+    """No query of the first tile sees a key, and no query sees the last keys; with and without a
+    sink."""
     visible = np.ones((200, 300), bool)
     visible[:100], visible[150], visible[:, 200:] = False, False, False
     for mask in (masks.dense(visible), masks.padding([0, 0]), masks.causal(offset=-400)):
@@ -216,10 +217,10 @@ def test_large_scores_give_finite_and_correct_results(name, size, rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_uninitialised_memory_is_never_read(name, rng):
-    """With NaN in what malloc hands out; the answer is the same to the bit."""
+    """With NaN in new memory from malloc, the results are bitwise equal."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if not mallopt:
-        pytest.skip("malloc cannot be told so")
+        pytest.skip("malloc has no such option")
     more = {} if name == "fused" else {"sink": np.ones(2, "float32"), "softcap": 5.0}
     for t, s, d in [(200, 300, 8), (5, 7, 3), (97, 1600, 7)]:
         keep = rng.random((t, s)) < 0.6
@@ -228,7 +229,7 @@ def test_uninitialised_memory_is_never_read(name, rng):
         for tile in (contextlib.nullcontext(), small_tiles()):
             with tile, threads.limit(1):
                 clean = computed(name, case)
-                mallopt(-6, 256)  # M_PERTURB: memory is handed out full of this number's bytes, ~
+                mallopt(-6, 256)  # M_PERTURB: malloc fills memory with the complement of this byte
                 try:
                     if not np.isnan(np.empty(50_000)).all():
                         pytest.skip("malloc does not listen")
@@ -241,7 +242,7 @@ def test_uninitialised_memory_is_never_read(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_agree_with_differences_of_the_forward_pass(name, rng):
-    """By differences of real numbers, through the kernel, beyond a tile."""
+    """By real differences through the kernel, for sizes beyond a tile."""
     t, s = 30, 131
     mask = masks.causal(align="bottom-right")
     case = large(rng, t, s, dtype="float64", heads=(2,), d=3)
@@ -279,7 +280,7 @@ def test_every_memory_layout_is_accepted(name, rng):
 
 @pytest.mark.parametrize("name", TILED)
 def test_layouts_and_options_need_no_new_compilation(name, rng):
-    """One variant a type and a way, forward and backward: each takes seconds."""
+    """One compiled variant for each dtype and direction, since each takes seconds."""
     from minimha.kernels.cpu import attention_tiles as compiled
 
     case = large(rng, 9, 11)

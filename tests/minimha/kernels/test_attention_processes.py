@@ -1,4 +1,4 @@
-"""Kernels of attention in processes of their own: with bounds checked, and what memory they take."""
+"""Kernels of attention in separate processes: array bounds are checked, and memory is measured."""
 
 import os
 import pathlib
@@ -58,7 +58,7 @@ def process(code, *arguments, timeout=500, **environment):
 
 @pytest.mark.thorough
 def test_no_kernel_reads_or_writes_past_the_end_of_an_array():
-    """Products in the registers take arrays as plain memory: there the compiler checks the rest."""
+    """Products in registers use plain memory; the compiler checks the bounds of the other code."""
     code = CASES + PRODUCTS
     code += (
         "for name in ('fused', 'tiled', 'microkernel'):\n"
@@ -85,7 +85,8 @@ llvm.get_host_cpu_features = features
     [("avx2 fma", ["32", "6", "True"]), ("neon", ["16", "12", "True"]), ("", ["16", "6", "False"])],
 )
 def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
-    """LLVM makes of their vectors what this one has: the blocks are theirs, the instructions not."""
+    """LLVM maps their vectors to this CPU's: the blocks have the other size, not the
+    instructions."""
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
     code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"
@@ -120,8 +121,8 @@ for name in ("tiled", "microkernel", "fused"):
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other ways elsewhere")
 def test_no_array_of_all_query_key_pairs_is_allocated():
-    """Beside the arrays of inputs, results and gradients, of T · D entries, a sixteenth of the scores
-    of a head is much."""
+    """Compared with inputs, results and gradients of T · D entries, a sixteenth of the scores of a
+    head would be large."""
     tiled, microkernel, fused = map(float, process(MEMORY, MINIMHA_NUM_THREADS="2"))
     assert fused > 2
     assert max(tiled, microkernel) < 0.6

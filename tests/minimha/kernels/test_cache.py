@@ -1,4 +1,4 @@
-"""Compiled kernels are kept for the next process, and whatever happens to their files, they work."""
+"""Compiled kernels are stored for the next process, and work whatever happens to their files."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ WRITABLE = (
 
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
-    """A module of the package with kernels, which are kept in a new folder."""
+    """A module of the package with kernels, which are stored in a new folder."""
     cache._prepare.cache_clear(), cache._warn_once.cache_clear()
     monkeypatch.setenv("MINIMHA_CACHE_DIR", str(tmp_path / "cache"))
     module = types.ModuleType("minimha.kernels.toy")
@@ -46,13 +46,13 @@ def toy(monkeypatch, tmp_path):
 
 
 def load(toy):
-    """The kernels as another process would have them."""
+    """The kernels as another process would load them."""
     exec(TOY, toy.__dict__)
     return toy
 
 
 def compiled(toy):
-    """How many of the kernels were compiled and not found."""
+    """The number of kernels that were compiled because they were not stored."""
     return sum(sum(kernel.stats.cache_misses.values()) for kernel in (toy.doubled, toy.last))
 
 

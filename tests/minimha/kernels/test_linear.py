@@ -1,4 +1,4 @@
-"""The product of matrices of any size: whole blocks, and what is left of rows, columns and depth."""
+"""Matrix products of any size: whole blocks, and the remaining rows, columns and depth."""
 
 import hypothesis
 import numpy as np
@@ -18,7 +18,7 @@ SIZES = st.integers(1, 40) | st.sampled_from(AROUND)
 
 
 def matrix(rng, rows, columns, layout, dtype):
-    """A matrix, the transpose of one, or one whose columns are not next to each other."""
+    """A matrix, a transposed matrix, or one whose columns are not adjacent in memory."""
     if layout == "strided":
         return rng.standard_normal((rows, 2 * columns)).astype(dtype)[:, ::2]
     transposed = layout == "transposed"
@@ -51,7 +51,8 @@ def test_products_agree_with_numpy(dtype):
 
 
 def test_rounding_errors_grow_slowly_with_the_depth(rng):
-    """Blocks of the depth are summed separately: a single running sum is ten times as inexact."""
+    """Blocks of the depth are summed separately; a single running sum would be ten times less
+    accurate."""
     x = np.abs(rng.standard_normal((24, 60_000))).astype("float32")
     ones = np.ones((60_000, 1), "float32")
     exact = x.astype("float64").sum(axis=1)

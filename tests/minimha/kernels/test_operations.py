@@ -1,4 +1,4 @@
-"""The kernels of `accelerated` operations give what their references give, as exactly."""
+"""Kernels of `accelerated` operations agree with their references and are as accurate."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ SIDES = st.integers(1, 7)
 
 
 def numbers(dtype, shape):
-    """Arrays whose entries are neither alike nor so large that float32 cannot tell them apart."""
+    """Arrays whose entries differ and are not too large for float32 to distinguish."""
     bound = 30 if dtype == "float64" else 8
     seeds = st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, bound]))
     return seeds.map(
@@ -32,7 +32,7 @@ def numbers(dtype, shape):
 
 
 def shaped(dtype, least=0):
-    """Arrays of up to three axes, with a last axis of several vectors at times."""
+    """Arrays of up to three axes; the last axis sometimes spans several vectors."""
     leading = st.lists(SIDES, min_size=max(0, least - 1), max_size=2)
     return st.tuples(leading, SIDES | st.integers(8, 70)).flatmap(
         lambda s: numbers(dtype, (*s[0], s[1]))
@@ -118,7 +118,7 @@ def both(operation, inputs, settings, cotangent=None):
 
 
 def agree(results, bar, floor=0.0):
-    """Entries differ by bar times the largest at most, or times floor if that is larger."""
+    """Entries differ by at most bar times the largest one, or bar times floor if that is larger."""
     for reference, kernel in zip(*results, strict=True):
         assert (kernel.dtype, kernel.shape) == (reference.dtype, reference.shape)
         np.testing.assert_array_equal(np.isnan(kernel), np.isnan(reference))
@@ -131,7 +131,7 @@ def agree(results, bar, floor=0.0):
 
 
 def terms(name, inputs):
-    """A lower bound for the terms of a gradient where they may cancel."""
+    """A lower bound on the size of the terms of a gradient that may cancel."""
     if "norm" in name:  # with eps = 1, dy up to 3 and x to 0.1 at least
         return 3 * max(np.max(np.abs(inputs[1])), 0.1)
     return 3.0 if name == "softmax" else 0.0
@@ -139,7 +139,7 @@ def terms(name, inputs):
 
 @pytest.fixture
 def answered(monkeypatch):
-    """The names of the kernels that gave an answer."""
+    """The names of the kernels that returned a result."""
     names = set()
 
     def kernel(name, size):
@@ -169,7 +169,7 @@ def test_kernels_agree_with_their_references(name, dtype, answered):
 
     check()
     kernel = "rotate" if name == "rope" else name
-    assert answered == {kernel}  # or the reference was compared with itself
+    assert answered == {kernel}  # otherwise the reference was compared with itself
 
 
 @pytest.mark.parametrize("dtype", BAR)

@@ -1,4 +1,4 @@
-"""Threads share a range: every chunk is computed once, whoever calls, and nothing hangs."""
+"""Threads share a range: every chunk is computed once, for any callers, and nothing hangs."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ def count_up(chunk, x):
 
 @kernel
 def meet(chunk, arrived, parties):
-    """Each chunk looks many times whether all have begun, which takes as many threads."""
+    """Each chunk waits until all have begun, which needs as many threads as chunks."""
     for _ in range(*parallel.share(chunk)):
         parallel._add(arrived, 0, 1)
         looks = 0
@@ -45,8 +45,8 @@ def fill(chunk, x, bad):
 
 
 def met(parties):
-    """Whether so many chunks can run at the same time: a helper may fall asleep before its work
-    is there, so in one of twenty calls."""
+    """Whether this many chunks run at the same time in at least one of twenty calls, since a helper
+    may fall asleep before its work arrives."""
     for _ in range(20):
         arrived = np.zeros(16, np.int64)
         with threads.limit(parties):
@@ -69,7 +69,7 @@ def test_each_index_of_a_range_is_computed_once(number):
 def test_chunks_are_computed_in_parallel_by_helpers_awake_or_asleep():
     for number in (2, 3, 4, 2, 3):
         assert met(number)
-    while parallel._pool.board[parallel.AWAKE]:  # they go to sleep when nothing is left to do
+    while parallel._pool.board[parallel.AWAKE]:  # they go to sleep when there is no work
         os.sched_yield() if hasattr(os, "sched_yield") else None
     assert met(3)
 

@@ -15,7 +15,7 @@ both_types = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
 def with_one(number, dtype, *others):
-    """Rows of every length with that number in every place."""
+    """Rows of every length with this number at every position."""
     for length in LENGTHS:
         for place in range(length):
             row = np.resize(np.asarray([*others], dtype), length)
@@ -47,7 +47,7 @@ def test_the_maximum_is_found_for_entries_of_any_sign(dtype):
 def test_nan_survives_the_maximum_and_the_exponential(dtype, sign, others):
     for row in with_one(math.copysign(math.nan, sign), dtype, *others):
         nan, peak = np.isnan(row), steps.row_max(row)
-        assert np.isnan(peak) if sign > 0 else peak != -math.inf  # all keys would seem hidden
+        assert np.isnan(peak) if sign > 0 else peak != -math.inf  # else all keys would seem hidden
         assert np.isnan(steps.exp_minus(row, peak))
         assert np.isnan(row[nan]).all()
 
@@ -60,23 +60,23 @@ def test_the_exponentials_of_a_row_and_their_sum_are_accurate(dtype, rng):
         peak = row.max()
         expected = np.exp(row.astype(np.longdouble) - peak)
         total = steps.exp_minus(row, peak)
-        # row - peak is off by half an eps of itself, of at most 128 here, and e^x by as much
+        # row - peak, at most 128 here, has a relative error of eps / 2, and e^x amplifies it
         assert (abs(row - expected) <= 66 * eps * expected + 2.0**-126).all()
         assert abs(total - expected.sum()) <= (length + 4) * eps * expected.sum()
     for far in (-math.inf, -1e30, -800):
         row = np.asarray([far, 0], dtype)
         assert (steps.exp_minus(row, row.dtype.type(0)), row[0]) == (1, 0)
     row = np.asarray([3, -math.inf], dtype)
-    assert steps.exp_minus(row, row.dtype.type(math.inf)) == 0  # lse of a query without keys
+    assert steps.exp_minus(row, row.dtype.type(math.inf)) == 0  # the lse of a query without keys
 
 
 def test_exp_is_accurate():
     exp, kind = exponential.exp32, np.float32
     x = np.linspace(-87.6, 88, 4_001, dtype=kind)
     y = np.asarray([exp(v) for v in x], float)
-    # the polynomial and its rounding; and ln 2 as a float32 is off by 2^-23 / 62, n times
+    # the polynomial and its rounding, and n times the error of ln 2 as a float32, 2^-23 / 62
     bound = (1.2 + abs(x) / (62 * math.log(2))) * 2.0**-23
-    if microkernel.no_vectors():  # n ln 2 is rounded before x loses it
+    if microkernel.no_vectors():  # n ln 2 is rounded before it is subtracted from x
         bound += abs(x) * 2.0**-24
     assert (abs(y / np.exp(x.astype(float)) - 1) <= bound).all()
     assert [exp(kind(v)) for v in (0, -88, -1e30, -3e38, -math.inf)] == [1, 0, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""How many threads a call may use, and BLAS on one thread meanwhile."""
+"""The number of threads of a call, and BLAS limited to one thread."""
 
 import contextlib
 import threading
@@ -70,7 +70,7 @@ def test_a_limit_applies_to_its_block_and_thread_only():
 
 @pytest.fixture
 def numbers():
-    """Sets each BLAS library to three threads, and returns a function for the numbers they have."""
+    """Set each BLAS library to three threads, and return a function that reads their numbers."""
     libraries = blas._libraries()
     if not libraries:
         pytest.skip("no BLAS whose threads can be set")

@@ -1,4 +1,4 @@
-"""Masks of other libraries mean here what they mean there."""
+"""Masks of other libraries keep their meaning."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def same(one, other):
         np.testing.assert_array_equal(x, other[name], strict=True)
 
 
-# What is read
+# Reading
 
 
 def test_true_attends_or_hides_as_each_library_defines_it(rng):
@@ -68,7 +68,7 @@ def test_one_sequence_needs_no_batch(rng):
     )
     np.testing.assert_array_equal(seen(mask, (H, T, S)), ~hidden)
     five = rng.random((3, *SCORES)) < 0.5
-    mask, _ = conventions.from_torch_sdpa(attn_mask=five)  # nor is there one batch axis alone
+    mask, _ = conventions.from_torch_sdpa(attn_mask=five)  # nor is there a single batch axis
     np.testing.assert_array_equal(seen(mask, five.shape), five)
 
 
@@ -103,7 +103,7 @@ def test_no_arguments_give_no_mask_and_no_bias():
         assert write(None, SCORES) == {}
 
 
-# What is written, and there and back
+# Writing, and round trips
 
 MASKS = {
     "causal": masks.causal(align="bottom-right"),
@@ -253,12 +253,12 @@ def test_ambiguous_arguments_are_refused(call, error, message):
         call()
 
 
-# Against torch itself: what is written was read above, and came back
+# Compared with torch itself; round trips are tested above
 
 
 def close(ours, theirs):
     theirs = theirs.detach().numpy()
-    assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()  # float64, one order of sums
+    assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()  # float64, sums in the same order
 
 
 def test_torch_sdpa_agrees_with_its_arguments_read_here(rng):
@@ -280,8 +280,8 @@ def test_torch_sdpa_agrees_with_its_arguments_read_here(rng):
 
 
 def torch_mha(torch, rng):
-    """torch's module over heads of width 2 with weights that leave Q, K, V and the output alone,
-    and attention here on the same."""
+    """torch's module with heads of width 2 and weights that leave Q, K, V and the output unchanged,
+    and minimha's attention on the same inputs."""
     m = 2 * H
     module = torch.nn.MultiheadAttention(m, H, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
@@ -301,7 +301,7 @@ def torch_mha(torch, rng):
     return theirs, ours
 
 
-@pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans beside floats
+@pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans together with floats
 def test_torch_mha_agrees_with_its_arguments_read_here(rng):
     torch = pytest.importorskip("torch")
     theirs, ours = torch_mha(torch, rng)

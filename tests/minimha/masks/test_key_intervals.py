@@ -1,4 +1,4 @@
-"""Key intervals: where the keys that a query sees begin and end, and which of them it sees."""
+"""Key intervals: the range of keys that each query sees, and the keys hidden within it."""
 
 import tracemalloc
 
@@ -21,7 +21,7 @@ def key_intervals(mask, shape, offset=None):
 
 
 def seen_by(intervals, shape, offset=None):
-    """The keys that each query sees by its interval, as a kernel reads it: (…, H, T, S)."""
+    """The keys that each query sees by its interval, as a kernel reads it, (…, H, T, S)."""
     start, stop = (np.broadcast_to(x, shape[:-1])[..., None] for x in intervals[:2])
     assert ((start >= 0) & (start <= stop) & (stop <= shape[-1])).all()
     assert start.dtype == stop.dtype == np.int64
@@ -93,8 +93,8 @@ def test_only_a_few_rows_of_a_long_mask_are_computed(name):
     rows = True if inside is None else inside.array((2, 1, N, N), queries=queries)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (inside is None) == one_run  # where a query sees one run, no array is needed
-    assert peak < (8e6 if one_run else 24e6)  # the array would be 400e6, the rows are 2.56e6
+    assert (inside is None) == one_run  # if each query sees one run of keys, no array is needed
+    assert peak < (8e6 if one_run else 24e6)  # bytes: of the array 400e6, of the rows 2.56e6
     start, stop = (np.broadcast_to(x, (2, 1, N))[..., queries, None] for x in (start, stop))
     seen = (np.arange(N) >= start) & (np.arange(N) < stop) & rows
     expected = mask.array((2, 1, N, N), queries=queries)

@@ -1,4 +1,4 @@
-"""Masks: who may attend to whom."""
+"""Masks: which query may attend to which key."""
 
 import tracemalloc
 
@@ -83,7 +83,7 @@ def test_rows_and_blocks_of_long_masks_need_little_memory(rng):
         assert empty.shape == full.shape == (157, 157)
     blocks = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert rows < 8e6  # the array would be 400e6, the rows are 0.64e6
+    assert rows < 8e6  # bytes: the array would have 400e6, the rows have 0.64e6
     assert blocks < 20e6
 
 
@@ -222,7 +222,7 @@ def test_an_ambiguous_mask_of_three_axes_is_refused():
         mh.masks.resolve(seen, query, key)
     np.testing.assert_array_equal(mh.masks.resolve(mh.masks.dense(seen), query, key), seen)
     assert mh.masks.resolve(seen[:, None], query, key).shape == (3, 1, T, S)
-    assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: no doubt
+    assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: not ambiguous
 
 
 def test_a_mask_can_be_placed_at_the_positions_of_its_queries():
@@ -233,7 +233,8 @@ def test_a_mask_can_be_placed_at_the_positions_of_its_queries():
 
 
 def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
-    """Of scores (4, 5, H = 4, T = 5, 6) one row a sequence would broadcast over heads and queries."""
+    """For scores (4, 5, H = 4, T = 5, 6), a row for each sequence would broadcast over heads and
+    queries."""
     x, keys = rng.standard_normal((4, 5, 4, 5, 3)), rng.standard_normal((4, 5, 4, 6, 3))
     with pytest.raises(ValueError, match=r"\(4, 5, 6\) could be \(B, S\): write masks.keys"):
         mh.scaled_dot_product_attention(x, keys, keys, rng.random((4, 5, 6)) < 0.5)
@@ -242,7 +243,7 @@ def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
         mh.masks.empty_rows(seen, (4, 4, 4, 5, 6))
     empty = mh.masks.empty_rows(seen[..., None, :, :], (4, 4, 4, 5, 6))
     np.testing.assert_array_equal(empty, ~seen.any(-1)[:, :, None].repeat(4, 2))
-    assert mh.masks.empty_rows(seen[0], (2, 3, 4, 5, 6)).shape == (2, 3, 4, 5)  # no batch: of heads
+    assert mh.masks.empty_rows(seen[0], (2, 3, 4, 5, 6)).shape == (2, 3, 4, 5)  # no batch: heads
 
 
 def test_a_placed_mask_may_describe_later_keys():
@@ -251,10 +252,10 @@ def test_a_placed_mask_may_describe_later_keys():
         whole = np.broadcast_to(mask.array((6, 6)), (6, 6))
         placed = np.broadcast_to(mask.at(2).array((2, 4)), (2, 4))
         np.testing.assert_array_equal(placed, whole[2:4, :4])
-        with pytest.raises(ValueError, match=r"shape|from 0 to S"):  # elsewhere that is a mistake
+        with pytest.raises(ValueError, match=r"shape|from 0 to S"):  # an error without placing
             mask.array((2, 4), offset=2)
     with pytest.raises(ValueError, match=r"not \(…, S\) \(8,\)"):
-        mh.masks.keys(seen).at(6).array((2, 8))  # nor may it know of fewer than there are
+        mh.masks.keys(seen).at(6).array((2, 8))  # it may not describe fewer keys than there are
     with pytest.raises(ValueError, match="from 0 to S"):
         mh.masks.padding(-1).at(2).array((2, 4))
     with pytest.raises(ValueError, match="the queries' ids"):

@@ -1,4 +1,4 @@
-"""The same numbers as PyTorch, forward and backward. Skipped where torch is not installed."""
+"""Results agree with PyTorch, forward and backward. Skipped if torch is not installed."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_adamw_takes_the_same_steps_as_torch(rng):
     ]
     for step, gradient in enumerate(gradients):
         ours.grad, theirs.grad = gradient, torch.tensor(gradient)
-        if step < 5:  # steps are counted from a parameter's first gradient
+        if step < 5:  # steps count from the first gradient of a parameter
             ours.grad = theirs.grad = None
         for optimiser in optimisers:
             optimiser.step()

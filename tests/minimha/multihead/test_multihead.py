@@ -48,7 +48,7 @@ OPTIONS = {name: {name: value} for name, value in ALL.items()} | {
     "plain": {},
 }
 EVERY_OPTION = pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
-FOUR = 4  # heads that two key heads can serve
+FOUR = 4  # query heads for two key heads
 
 
 def test_self_attention_equals_attention_with_x_in_all_three_roles(rng):
@@ -75,7 +75,7 @@ def test_every_option_has_right_gradients(settings, rng):
 
 
 def test_the_layer_equals_its_parts_applied_in_order(rng):
-    """Project, normalise, turn, attend with scale, softcap, bias and sink, project."""
+    """Project, normalise, rotate, attend with scale, softcap, bias and sink, project."""
     mha, x, f = drawn(rng, ALL), rng.standard_normal((B, T, M)), mh.functional
     q, k, v = (
         np.stack(np.split(x @ w.data + b.data, n, axis=-1), axis=1)
@@ -108,7 +108,7 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, rng):
     ):
         full, weights = mha(x, mask=mask, return_weights=True)
         cache, at = mh.KeyValueCache(), 0
-        for count in (3, 1, 1, 2):  # a prompt, then steps of one and more
+        for count in (3, 1, 1, 2):  # a prompt, then steps of one or more tokens
             step = slice(at, at + count)
             y, w = mha(x[:, step], mask=mask, cache=cache, return_weights=True)
             at += count
@@ -172,13 +172,13 @@ def test_every_implementation_gives_the_same_output(name, rng):
     )
     for ours, theirs in zip(found, expected, strict=True):
         assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()
-    with mh.implementation(name):  # what surrounds attention is compiled then too
+    with mh.implementation(name):  # the code around attention is compiled too
         outs = [mha(x, **settings, implementation=one).data for one in (name, "auto")]
     np.testing.assert_array_equal(*outs)
 
 
 def test_the_operation_on_arrays_equals_the_module(rng):
-    """Composed by hand and composed by the tape, with grouped heads."""
+    """The pullback by hand and by the tape agree, with grouped heads."""
     mha, x = drawn(rng, {"num_kv_heads": 2, "v_head_dim": 5}), rng.standard_normal((B, T, M))
     memory = rng.standard_normal((B, S, M))
     weights = [getattr(mha, f"{kind}_{role}") for kind in "wb" for role in "qkvo"]

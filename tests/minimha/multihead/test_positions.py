@@ -1,4 +1,4 @@
-"""Positions: what turns, what is added, and what depends on the distance alone."""
+"""Positions: rotations, embeddings that are added, and biases that depend only on the distance."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def test_interleaved_equals_the_rotation_matrix_of_roformer(x):
 
 
 def test_halves_equal_rotate_half_of_llama(x):
-    """x · cos + rotate_half(x) · sin, with cos and sin of each angle twice over."""
+    """x · cos + rotate_half(x) · sin, with cos and sin of each angle repeated twice."""
     frequencies = 1 / (500000.0 ** (np.arange(0, D, 2) / D))
     angles = np.outer(np.arange(T), np.concatenate([frequencies, frequencies]))
     half = np.concatenate([-x[..., D // 2 :], x[..., : D // 2]], axis=-1)
@@ -51,7 +51,7 @@ def test_scores_depend_only_on_the_distance(rng, interleaved):
         return (turn(q[None], offset=t) @ turn(k[None], offset=s).T).item()
 
     near, far = score(9, 4), score(1009, 1004)
-    assert abs(near - far) <= 1e-11  # the angle of position 1000 is good to 1000 · 2⁻⁵³
+    assert abs(near - far) <= 1e-11  # the error of the angle at position 1000 is 1000 · 2⁻⁵³
     assert abs(near - score(8, 4)) > 1e-3
 
 
@@ -76,7 +76,7 @@ def test_a_partial_width_rotates_the_first_columns_and_keeps_the_rest(x, interle
 
 
 def exact_angle(t, exponent, base=10000):
-    """t · base^exponent less whole turns, to 50 digits."""
+    """t · base^exponent modulo whole turns, to 50 digits."""
     with localcontext() as context:
         context.prec = 60
         pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
@@ -98,7 +98,7 @@ def test_large_positions_are_accurate(place, dtype, t):
 
 
 def test_each_sequence_has_its_own_positions(x, place):
-    positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 7, 8]])  # the second padded at the left
+    positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 7, 8]])  # the second is padded on the left
     y = backend.to_numpy(rope(place(x), positions=positions))
     for b in range(B):
         alone = rope(place(x[b]), positions=place(positions[b]))
@@ -119,7 +119,7 @@ def test_rope_saves_nothing_of_its_input(x, rng):
     dy, q = rng.standard_normal(x.shape), mh.Tensor(x, requires_grad=True)
     y = rope(q)
     q.data[:] = 7.0
-    y.backward(dy)  # or it would complain that q changed
+    y.backward(dy)  # otherwise it would report that q changed
     np.testing.assert_allclose(rope(q.grad), dy, rtol=0, atol=2e-15)
 
 
@@ -158,7 +158,7 @@ def test_learned_positions_are_rows_of_a_table(library, xp):
     ("num_heads", "exponents"),
     [
         (1, [8]),
-        (6, [2, 4, 6, 8, 1, 3]),  # those of 4, then the first, third … of 8
+        (6, [2, 4, 6, 8, 1, 3]),  # the slopes of 4 heads, then the first, third … of 8
         (8, [1, 2, 3, 4, 5, 6, 7, 8]),
     ],
 )
@@ -186,7 +186,7 @@ def test_alibi_decreases_with_the_distance(settings, offset):
 
 
 def test_alibi_under_a_causal_mask_equals_that_of_the_paper(rng):
-    """The paper adds slope · (0, 1, …, j, …): a shift of each row, which softmax does not see."""
+    """The paper adds slope · (0, 1, …, j, …), a shift of each row, which softmax ignores."""
     q, k, v = rng.standard_normal((3, B, 8, T, D))
     ours = mh.positions.alibi(8, T, T, like=q)
     theirs = mh.positions.alibi_slopes(8)[:, None, None] * np.arange(T)

@@ -76,7 +76,7 @@ def test_the_seed_determines_the_weights_and_layers_differ(gpt):
 
 def test_gradients_of_a_gpt(gpt, rng):
     tokens, targets = rng.integers(0, 7, (2, 3, 5))
-    for p in gpt.parameters():  # away from where they start
+    for p in gpt.parameters():  # far from their initial values
         p.data = p.data + 0.3 * rng.standard_normal(p.shape)
     assert_gradients(lambda: mh.functional.cross_entropy(gpt(tokens), targets), [], gpt, rng, 1e-7)
 
@@ -125,6 +125,6 @@ def test_two_steps_of_adamw_by_hand():
         optimiser.step()
         expected -= 0.1 * (m * g / (math.sqrt(v) * g + 0.01) + 0.5 * expected)
         np.testing.assert_allclose(p.data, expected, rtol=1e-14)
-    assert idle.data == 1  # without a gradient nothing moves
+    assert idle.data == 1  # parameters without a gradient do not move
     optimiser.zero_grad()
     assert p.grad is None

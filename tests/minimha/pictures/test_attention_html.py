@@ -1,4 +1,4 @@
-"""Heat maps for notebooks are text without a script, which says every weight and nothing else."""
+"""Heat maps for notebooks are HTML without scripts that shows every weight as text."""
 
 import html.parser
 import re
@@ -11,7 +11,7 @@ from minimha import pictures
 
 
 class Read(html.parser.HTMLParser):
-    """What a browser finds: tables as lists of rows of texts, tags, and what lies in <style>."""
+    """A parsed page: tables as lists of rows of texts, the tags, and the text of <style>."""
 
     def __init__(self, text):
         super().__init__()
@@ -78,7 +78,7 @@ def test_every_row_is_reachable_by_keyboard(weights):
 
 
 def test_pictures_on_one_page_do_not_interfere(weights):
-    """No ids; radio buttons are of one form; a form is not sent; rules say the same of all."""
+    """No ids, radio buttons of one form, forms that are not sent, and equal CSS rules."""
     few, many = (
         Read(pictures.attention_html(w, "abcd", "vwxyz").html) for w in (weights[0], weights)
     )
@@ -97,7 +97,7 @@ def test_pictures_on_one_page_do_not_interfere(weights):
     ['as long as to be cut "><b onclick=x>', "<script>alert(1)</script>", "&lt;", "a\u202eb\0"],
 )
 def test_tokens_are_text(token):
-    """Compared with the page of a harmless one as long: the same tags with the same attributes."""
+    """The page has the same tags and attributes as that of a harmless token of the same length."""
 
     def tags(t):
         page = Read(pictures.attention_html([[[1.0]]], [t], title=t).html)
@@ -127,13 +127,13 @@ def test_the_picture_fetches_nothing_and_contains_no_script(weights):
 
 
 def test_the_picture_of_a_chapter_is_below_60_kB(rng):
-    """Four heads of 24 tokens, all of their weights other than zero: 60 kB, as a chapter may be."""
+    """Four heads of 24 tokens without zero weights take at most 60 kB, which suits a chapter."""
     heads = pictures.attention_html(rng.dirichlet(np.ones(24), (4, 24)), ["token"] * 24)
     assert len(heads.html.encode()) < 60_000
 
 
 def test_numbers_are_legible_on_every_shade(weights):
-    """The cell is blue over white, the number black, and white from a percentage on."""
+    """Cells are blue on white; numbers are black, and white above some percentage."""
     style = Read(pictures.attention_html(weights, "abcd", "vwxyz").html).style
     assert "rgb(8 48 107 / calc(var(--w) * 1%))" in style
     white_from = float(re.search(r"\(var\(--w, 0\) - ([\d.]+)\) \* 1000%", style)[1])

@@ -1,4 +1,4 @@
-"""Diagrams of data flow: what is in the table is in the picture."""
+"""Diagrams of data flow show every entry of their table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A heat map shows each number at its tokens, in colours and signs that survive print."""
+"""A heat map shows each number at its tokens, in colours and signs that remain legible in print."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from minimha.pictures.heat import _colours
 
 
 def drawn(figure):
-    """The panel of a heat map: its texts in cells, by row and column."""
+    """The panel of a heat map, and the texts of its cells by row and column."""
     panel = figure.axes[0]
     return panel, {(round(t.get_position()[1]), round(t.get_position()[0])): t for t in panel.texts}
 
@@ -23,7 +23,7 @@ def test_row_and_column_labels_are_the_tokens():
     data = np.arange(6.0).reshape(2, 3) / 5
     columns = ["a", " ", "$x^$"]
     figure = pictures.heat_map(data, ["the", "\n"], columns, label="weight", title="$x^$")
-    figure.draw_without_rendering()  # where dollars would be taken for the signs of a formula
+    figure.draw_without_rendering()  # dollar signs would start a formula
     panel, cells = drawn(figure)
     assert labels(panel.get_yticklabels()) == ["the", "↵"]
     assert labels(panel.get_xticklabels()) == ["a", "␣", "$x^$"]
@@ -68,16 +68,16 @@ def test_white_is_zero(data, limits):
 
 
 def test_larger_values_are_darker_in_grey():
-    """Every tenth of the scale by 4% at least, of what lies between black and white paper."""
+    """Every tenth of the scale is darker by at least 4% of the range from white to black."""
     for signed, first, last in ((False, 0, 1), (True, 0.5, 1), (True, 0.5, 0)):
         colours = _colours(signed)(np.linspace(first, last, 11))
-        grey = colours[:, :3] @ (0.299, 0.587, 0.114)  # as a copier sees it
+        grey = colours[:, :3] @ (0.299, 0.587, 0.114)  # as on a photocopy
         assert (np.diff(grey) < -0.04).all(), grey
 
 
 def test_colour_blind_readers_can_tell_the_signs_apart():
-    """Orange and blue of one size differ in blueness by a third of the scale, which all can see but
-    the very few who lack the cones for blue; those have the minus."""
+    """Orange and blue of equal magnitude differ in blue by a third of the scale. Everyone can see
+    this except the very few without cones for blue, who can rely on the minus."""
     sizes = np.linspace(0.4, 0.8, 9)
     below, above = (_colours(True)(0.5 + sign * sizes / 2) for sign in (-1, 1))
     assert ((above[:, 2] - above[:, 0]) - (below[:, 2] - below[:, 0]) > 1 / 3).all()

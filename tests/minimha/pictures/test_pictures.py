@@ -1,4 +1,4 @@
-"""Pictures show what they are given, and files are written whole or not at all."""
+"""Pictures show their input, and files are written completely or not at all."""
 
 import numpy as np
 import pytest

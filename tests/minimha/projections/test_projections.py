@@ -1,4 +1,4 @@
-"""The forms of the projections: one function, five ways to hold its weights."""
+"""The forms of the projections: one function with five layouts of its weights."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_every_form_computes_the_same_function_and_input_gradients(settings, for
     assert_equal(outcome(converted, x, mask=mh.masks.causal()), expected)
     for other in FORMS:  # and from there to every other, and back
         if form == "bilinear" and settings.get("head_dim", 0) > M:
-            continue  # of rank M at most, it has forgotten how wide the heads were
+            continue  # its rank is at most M, so the width of the heads is lost
         assert_equal(outcome(converted.convert(other), x, mask=mh.masks.causal()), expected, 1e-11)
     for p in converted.parameters():
         p.data += 1
@@ -82,7 +82,7 @@ def test_a_missing_bias_is_missing_in_every_form_or_refused(missing, rng):
 
 
 def stacked_gradients(mha):
-    """The gradients of the weights as those of the stacked form, put together by hand."""
+    """The gradients of the weights, rearranged by hand into those of the stacked form."""
     if mha.form == "stacked":
         return [p.grad for p in (mha.w_q, mha.w_k, mha.w_v, mha.b_q, mha.b_k, mha.b_v)]
     if mha.form == "per-head":
@@ -99,9 +99,9 @@ def test_weight_gradients_equal_those_of_the_stacked_form_rearranged(source, rng
     outcome(mha, x), outcome(other, x)
     expected, found = stacked_gradients(mha), stacked_gradients(other)
     for k, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        floor = abs(expected[3]).max() if k == 4 else abs(theirs).max()  # that of b_k is zero
+        floor = abs(expected[3]).max() if k == 4 else abs(theirs).max()  # b_k's is zero
         assert abs(ours - theirs).max() <= 1e-12 * floor
-    for form in REARRANGED:  # conversions bring gradients along
+    for form in REARRANGED:  # conversions also convert gradients
         for ours, theirs in zip(stacked_gradients(other.convert(form)), found, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert all(p.grad is None for p in other.convert("bilinear").projections.parameters())
@@ -207,7 +207,7 @@ def test_the_bilinear_form_refuses_settings_that_it_cannot_represent(settings, r
     with pytest.raises(ValueError, match=reason):
         mha.convert("bilinear")
     if "b_k" in reason:
-        mha.b_k.data = np.zeros(H * D)  # and then it can
+        mha.b_k.data = np.zeros(H * D)  # now it can be converted
         assert_equal(outcome(mha.convert("bilinear"), x), outcome(mha, x))
     else:
         with pytest.raises(ValueError, match=reason):
@@ -232,7 +232,7 @@ def test_converting_to_the_same_form_copies_and_keeps_weights_frozen(form, rng):
         assert twin.grad is not p.grad
     mha.projections = mha.projections.mapped(lambda p: mh.Tensor(p.data))
     for other in FORMS:
-        if form != "bilinear" or other == form:  # whose rank is too high here
+        if form != "bilinear" or other == form:  # its rank is too high here
             frozen = mha.convert(other)
             assert [name for name, _ in frozen.named_parameters()] == ["w_o", "b_o"]
 
