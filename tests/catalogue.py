@@ -57,26 +57,26 @@ bug("draw with 1/D", "raw", "scale-twice", PLAIN, raw=lambda n: n.dscaled / n.q.
 bug("dq scaled twice", "query", "scale-twice", PLAIN,
     q=lambda n: n.draw @ n.k / math.sqrt(n.q.shape[-1]))
 bug("dq with the wrong sign", "query", "sign", PLAIN, q=lambda n: -n.draw @ n.k)
-bug("dv with a stray factor", "value", "factor", PLAIN, v=lambda n: 0.9 * n.dropped.mT @ n.dheads)
+bug("dv with an extra factor", "value", "factor", PLAIN, v=lambda n: 0.9 * n.dropped.mT @ n.dheads)
 bug("no gradient to the key", "key", "zero", PLAIN, k=lambda n: np.zeros_like(n.k))
 bug("None for the value", "value", "zero", PLAIN, v=lambda n: None)
 bug("dk reshaped, not transposed", "key", "reshape-for-swap", PLAIN,
     k=lambda n: (n.q.mT @ n.draw).reshape(n.k.shape))
-bug("dq in the next head", "query", "unexplained", PLAIN, query=lambda n: np.roll(n.dq, 1, axis=1))
+bug("dq shifted by one head", "query", "unexplained", PLAIN, query=lambda n: np.roll(n.dq, 1, axis=1))
 
-bug("P for Pᵀ in dv", "value", "operand-transposed", SQUARE, v=lambda n: n.weights @ n.dheads)
-bug("dS for dSᵀ in dk", "key", "operand-transposed", SQUARE, k=lambda n: n.draw @ n.q)
-bug("dSᵀ for dS in dq", "query", "operand-transposed", SQUARE, q=lambda n: n.draw.mT @ n.k)
-bug("Q for K in dq", "query", "operand-wrong", SQUARE, q=lambda n: n.draw @ n.q)
+bug("P instead of Pᵀ in dv", "value", "operand-transposed", SQUARE, v=lambda n: n.weights @ n.dheads)
+bug("dS instead of dSᵀ in dk", "key", "operand-transposed", SQUARE, k=lambda n: n.draw @ n.q)
+bug("dSᵀ instead of dS in dq", "query", "operand-transposed", SQUARE, q=lambda n: n.draw.mT @ n.k)
+bug("Q instead of K in dq", "query", "operand-wrong", SQUARE, q=lambda n: n.draw @ n.q)
 bug("Q and K swapped in both", "query key", "operand-wrong", SQUARE,
     q=lambda n: n.draw @ n.q, k=lambda n: n.draw.mT @ n.k)
-bug("dweights for dscores in dq", "query", "operand-wrong", PLAIN,
+bug("dweights instead of dscores in dq", "query", "operand-wrong", PLAIN,
     q=lambda n: n.dweights @ n.k / math.sqrt(n.q.shape[-1]))
-bug("scores for weights in dv", "value", "operand-wrong", PLAIN, v=lambda n: n.scores.mT @ n.dheads)
-bug("undropped P in dv", "value", "operand-wrong", DROPPED, v=lambda n: n.weights.mT @ n.dheads)
-bug("dq and dk exchanged", "query key", "another-input", SQUARE,
+bug("scores instead of weights in dv", "value", "operand-wrong", PLAIN, v=lambda n: n.scores.mT @ n.dheads)
+bug("P before dropout in dv", "value", "operand-wrong", DROPPED, v=lambda n: n.weights.mT @ n.dheads)
+bug("dq and dk swapped", "query key", "another-input", SQUARE,
     query=lambda n: n.dk, key=lambda n: n.dq)
-bug("dk and dv exchanged", "key value", "another-input", EVEN,
+bug("dk and dv swapped", "key value", "another-input", EVEN,
     key=lambda n: n.dv, value=lambda n: n.dk)
 
 
@@ -85,17 +85,17 @@ def in_turn(dx, x):
     return dx.reshape(*x.shape[:-3], -1, *x.shape[-3:]).sum(axis=-4)
 
 
-bug("the mean of a group in dk", "key", "groups-mean", GROUPED,
+bug("mean over a group in dk", "key", "groups-mean", GROUPED,
     k=lambda n: members(n.draw.mT @ n.q, n.k).mean(axis=-3))
-bug("the mean of a group in dv", "value", "groups-mean", GROUPED,
+bug("mean over a group in dv", "value", "groups-mean", GROUPED,
     v=lambda n: members(n.dropped.mT @ n.dheads, n.v).mean(axis=-3))
-bug("the first of a group in dv", "value", "groups-one-member", GROUPED,
+bug("only the first head of a group in dv", "value", "groups-one-member", GROUPED,
     v=lambda n: members(n.dropped.mT @ n.dheads, n.v)[..., 0, :, :])
-bug("the last of a group in dk", "key", "groups-one-member", GROUPED,
+bug("only the last head of a group in dk", "key", "groups-one-member", GROUPED,
     k=lambda n: members(n.draw.mT @ n.q, n.k)[..., -1, :, :])
-bug("groups in turn in dk", "key", "groups-interleaved", GROUPED,
+bug("interleaved groups in dk", "key", "groups-interleaved", GROUPED,
     k=lambda n: in_turn(n.draw.mT @ n.q, n.k))
-bug("groups in turn in dk and dv", "key value", "groups-interleaved", GROUPED,
+bug("interleaved groups in dk and dv", "key value", "groups-interleaved", GROUPED,
     k=lambda n: in_turn(n.draw.mT @ n.q, n.k), v=lambda n: in_turn(n.dropped.mT @ n.dheads, n.v))
 
 bug("dropout not rescaled", "weights", "dropout-unscaled", DROPPED,
@@ -103,7 +103,7 @@ bug("dropout not rescaled", "weights", "dropout-unscaled", DROPPED,
 bug("dropout left out", "weights", "dropout-ignored", DROPPED, weights=lambda n: n.ddropped)
 bug("dropout rescaled, not applied", "weights", "dropout-ignored", DROPPED,
     weights=lambda n: n.ddropped / (1 - n.p))
-bug("dropout of another draw", "weights", "dropout-redrawn", DROPPED,
+bug("dropout with another mask", "weights", "dropout-redrawn", DROPPED,
     weights=lambda n: n.ddropped * np.roll(n.keep, 1, axis=-1) / (1 - n.p))
 bug("dropout rescaled by p", "weights", "factor", DROPPED,
     weights=lambda n: n.ddropped * n.keep / n.p)
@@ -125,20 +125,20 @@ bug("softmax with the plain mean", "scores", "softmax-mean", PLAIN,
     scores=at_scores(lambda p, dp: p * (dp - dp.mean(axis=-1, keepdims=True))))
 bug("softmax over the queries", "scores", "softmax-axis", PLAIN,
     scores=at_scores(lambda p, dp: p * (dp - (dp * p).sum(axis=-2, keepdims=True))))
-bug("softmax, the diagonal alone", "scores", "softmax-diagonal", PLAIN,
+bug("softmax, only the diagonal", "scores", "softmax-diagonal", PLAIN,
     scores=at_scores(lambda p, dp: p * (1 - p) * dp))
 bug("softmax left out", "scores", "slope-missing", PLAIN, scores=lambda n: n.dweights)
 
-bug("weights anew, unmasked", "scores", "mask-ignored", MASKED,
+bug("weights recomputed without the mask", "scores", "mask-ignored", MASKED,
     scores=lambda n: through_softmax(softmax(n.biased), n.dweights))
-bug("no mask where it was filled", "scaled", "mask-ignored", FILLED, biased=lambda n: n.dscores)
-bug("the mask upside down", "scaled", "zero", MASKED,
+bug("masked scores keep their gradient", "scaled", "mask-ignored", FILLED, biased=lambda n: n.dscores)
+bug("mask inverted", "scaled", "zero", MASKED,
     biased=lambda n: np.where(n.visible, 0, n.dscores))
 bug("causal off by one", "scaled", "unexplained", MASKED,
     biased=lambda n: np.tri(5, k=-1) * n.dscores)
 
-bug("RoPE turned on in dq", "query", "rope-direction", TURNED, query=lambda n: turned(n.dq))
-bug("RoPE turned on in dk", "key", "rope-direction", TURNED, key=lambda n: turned(n.dk))
+bug("RoPE not inverted in dq", "query", "rope-direction", TURNED, query=lambda n: turned(n.dq))
+bug("RoPE not inverted in dk", "key", "rope-direction", TURNED, key=lambda n: turned(n.dk))
 bug("RoPE left out in dk", "key", "rope-ignored", TURNED, key=lambda n: n.dk)
 bug("RoPE left out in both", "query key", "rope-ignored", TURNED,
     query=lambda n: n.dq, key=lambda n: n.dk)
@@ -146,7 +146,7 @@ bug("RoPE from position 1", "query", "unexplained", TURNED,
     query=lambda n: turned(n.dq, -1, offset=1))
 
 bug("softcap without its slope", "scaled", "slope-missing", CAPPED, scaled=lambda n: n.dbiased)
-bug("softcap, 1 − y² of its value y", "scaled", "unexplained", CAPPED,
+bug("softcap, slope 1 − y² from its value y", "scaled", "unexplained", CAPPED,
     scaled=lambda n: n.dbiased * (1 - n.scores**2))
 
 bug("bias not summed over the batch", "bias", "unsummed", BIASED, bias=lambda n: n.dbiased)
@@ -165,29 +165,29 @@ bug("dv merged by reshape", "v_merged", "reshape-for-swap", HEADS,
 bug("dmerged split by reshape", "heads", "reshape-for-swap", HEADS,
     heads=lambda n: n.dmerged.reshape(n.heads.shape))
 bug("dw_o transposed", "w_o", "transposed", WIDE, w_o=lambda n: product(n.merged, n.dout).T)
-bug("W for Wᵀ in dmerged", "merged", "operand-transposed", WIDE, merged=lambda n: n.dout @ n.w_o)
+bug("W instead of Wᵀ in dmerged", "merged", "operand-transposed", WIDE, merged=lambda n: n.dout @ n.w_o)
 bug("dw_q reshaped, not transposed", "w_q", "reshape-for-swap", HEADS,
     w_q=lambda n: product(n.dq_merged, n.x).reshape(n.w_q.shape))
-bug("dq for dk in dw_k", "w_k", "operand-wrong", HEADS, w_k=lambda n: product(n.x, n.dq_merged))
+bug("dq instead of dk in dw_k", "w_k", "operand-wrong", HEADS, w_k=lambda n: product(n.x, n.dq_merged))
 bug("dw_v averaged over the batch", "w_v", "averaged", HEADS,
     w_v=lambda n: (n.x.mT @ n.dv_merged).mean(axis=0))
-bug("dw_o of the last of the batch", "w_o", "path-missing", HEADS,
+bug("dw_o from the last sequence only", "w_o", "path-missing", HEADS,
     w_o=lambda n: n.merged[-1].T @ n.dout[-1])
-bug("x without the keys", "x", "path-missing", HEADS,
+bug("dx without the keys", "x", "path-missing", HEADS,
     x=lambda n: n.dq_merged @ n.w_q.T + n.dv_merged @ n.w_v.T)
-bug("x from the values alone", "x", "path-missing", HEADS, x=lambda n: n.dv_merged @ n.w_v.T)
-bug("x from the queries twice", "x", "path-twice", HEADS,
+bug("dx from the values only", "x", "path-missing", HEADS, x=lambda n: n.dv_merged @ n.w_v.T)
+bug("dx with the queries twice", "x", "path-twice", HEADS,
     x=lambda n: MULTI_HEAD["x"](n) + n.dq_merged @ n.w_q.T)
 bug("b_o not summed over the batch", "b_o", "unsummed", HEADS, b_o=lambda n: n.dout.sum(axis=1))
 bug("b_v not summed at all", "b_v", "unsummed", HEADS, b_v=lambda n: n.dv_merged)
 bug("b_o averaged", "b_o", "averaged", HEADS, b_o=lambda n: n.dout.mean(axis=(0, 1)))
-bug("db_q and db_k exchanged", "b_q b_k", "another-input", HEADS,
+bug("db_q and db_k swapped", "b_q b_k", "another-input", HEADS,
     b_q=lambda n: n.dk_merged.sum(axis=(0, 1)), b_k=lambda n: n.dq_merged.sum(axis=(0, 1)))
 
 bug("no scale, with groups, mask, dropout, RoPE", "q k", "scale", WHOLE, raw=lambda n: n.dscaled)
-bug("RoPE turned on, with groups, mask, dropout", "k_merged", "rope-direction", WHOLE,
+bug("RoPE not inverted, with groups, mask, dropout", "k_merged", "rope-direction", WHOLE,
     k_merged=lambda n: merge(turned(n.dk)))
-bug("the mean of a group, with mask, dropout, RoPE", "v", "groups-mean", WHOLE,
+bug("mean over a group, with mask, dropout, RoPE", "v", "groups-mean", WHOLE,
     v=lambda n: members(n.dropped.mT @ n.dheads, n.v).mean(axis=-3))
 
 bug("K before Q in dqkv", "qkv", "another-input", FUSED, qkv=lambda n: joined(n.dk, n.dq, n.dv))
@@ -205,7 +205,7 @@ bug("layer norm without either", "x", "norm-both-terms", LAYER_NORM,
 bug("layer norm without 1/σ", "x", "norm-sigma", LAYER_NORM, x=lambda n: through_norm(n, sigma=1))
 bug("layer norm without γ", "unit", "norm-gain", LAYER_NORM, unit=lambda n: n.dnormed)
 bug("layer norm without γ, untapped", "x", "norm-gain", UNTAPPED, unit=lambda n: n.dnormed)
-bug("dγ without what it scales", "gamma", "operand-wrong", LAYER_NORM,
+bug("dγ without the normalised x", "gamma", "operand-wrong", LAYER_NORM,
     gamma=lambda n: n.dnormed.sum(axis=(0, 1)))
 bug("dγ not summed", "gamma", "unsummed", RMS_NORM, gamma=lambda n: n.dnormed * n.unit)
 bug("dβ averaged", "beta", "averaged", LAYER_NORM, beta=lambda n: n.dnormed.mean(axis=(0, 1)))
@@ -215,21 +215,21 @@ bug("RMS norm without 1/σ", "x", "norm-sigma", RMS_NORM, x=lambda n: through_no
 bug("RMS norm with layer norm's mean", "x", "norm-mean-term", RMS_NORM,
     x=lambda n: through_norm(n) - n.dunit.mean(axis=-1, keepdims=True) / n.sigma)
 
-bug("the residual dropped", "x", "path-missing", BLOCK, x=through_norm)
-bug("the residual doubled", "x", "path-twice", BLOCK, x=lambda n: 2 * n.dout + through_norm(n))
-bug("the residual alone", "x", "path-missing", BLOCK, x=lambda n: n.dout)
-bug("the residual of post-norm", "normed", "path-twice", BLOCK,
+bug("residual missing", "x", "path-missing", BLOCK, x=through_norm)
+bug("residual doubled", "x", "path-twice", BLOCK, x=lambda n: 2 * n.dout + through_norm(n))
+bug("only the residual", "x", "path-missing", BLOCK, x=lambda n: n.dout)
+bug("residual of post-norm", "normed", "path-twice", BLOCK,
     normed=lambda n: n.dout + n.dinner @ n.w_1.T, x=through_norm)
-bug("the norm left out", "x", "slope-missing", BLOCK, x=lambda n: n.dout + n.dnormed)
+bug("norm left out", "x", "slope-missing", BLOCK, x=lambda n: n.dout + n.dnormed)
 bug("no γ in a block", "x", "norm-gain", BLOCK, unit=lambda n: n.dnormed)
 bug("no mean in a block", "x", "norm-mean-term", BLOCK,
     x=lambda n: n.dout + through_norm(n, mean=0))
 bug("gelu without its slope", "inner", "slope-missing", BLOCK, inner=lambda n: n.dhidden)
 bug("gelu, only Φ in its slope", "inner", "path-missing", BLOCK,
     inner=lambda n: n.dhidden * (1 + n.t) / 2)
-bug("relu's slope for gelu's", "inner", "unexplained", BLOCK,
+bug("slope of relu instead of gelu", "inner", "unexplained", BLOCK,
     inner=lambda n: n.dhidden * (n.inner > 0))
-bug("inner for hidden in dw_2", "w_2", "operand-wrong", BLOCK,
+bug("inner instead of hidden in dw_2", "w_2", "operand-wrong", BLOCK,
     w_2=lambda n: product(n.inner, n.dout))
 
 
@@ -239,23 +239,23 @@ def overwritten(n):
     return table
 
 
-bug("a token twice, overwritten", "table", "repeats-overwritten", LANGUAGE, table=overwritten)
-bug("no target taken off", "logits", "target-missing", LANGUAGE,
+bug("repeated token overwritten", "table", "repeats-overwritten", LANGUAGE, table=overwritten)
+bug("target not subtracted", "logits", "target-missing", LANGUAGE,
     logits=lambda n: through_losses(n.probabilities, 0, n))
-bug("the class after the target", "logits", "unexplained", LANGUAGE,
+bug("target shifted by one class", "logits", "unexplained", LANGUAGE,
     logits=lambda n: through_losses(n.probabilities, np.roll(n.onehot, 1, axis=-1), n))
-bug("the sum of losses for their mean", "logits", "factor", LANGUAGE,
+bug("sum of losses instead of the mean", "logits", "factor", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) * n.counts.sum())
-bug("the temperature left out", "logits", "factor", LANGUAGE,
+bug("temperature left out", "logits", "factor", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) * n.temperature)
-bug("the gradient of the loss left out", "logits", "not-linear", LANGUAGE,
+bug("gradient of the loss left out", "logits", "not-linear", LANGUAGE,
     logits=lambda n: LANGUAGE_RULES["logits"](n) / n.dout)
-bug("an ignored target counts", "logits", "mask-ignored", IGNORED,
+bug("ignored target counted", "logits", "mask-ignored", IGNORED,
     logits=lambda n: n.dout * (n.probabilities - n.onehot) / n.counts.sum() / n.temperature)
-bug("tied weights, the output forgotten", "table", "path-missing", TIED, table=scattered)
-bug("tied weights, the embedding forgotten", "table", "path-missing", TIED,
+bug("tied weights without the output", "table", "path-missing", TIED, table=scattered)
+bug("tied weights without the embedding", "table", "path-missing", TIED,
     table=lambda n: n.dw_out.T)
-bug("tied weights, a token overwritten", "table", "repeats-overwritten", TIED,
+bug("tied weights, repeated token overwritten", "table", "repeats-overwritten", TIED,
     table=lambda n: overwritten(n) + n.dw_out.T)
 
 
@@ -280,9 +280,9 @@ def doubling(n):
 
 TWICE = "(?i)twice|two (runs|calls)|second|again|differ"
 
-bug("dropout drawn in each backward", "weights", "dropout-redrawn", DROPPED, TWICE,
+bug("dropout redrawn in each backward", "weights", "dropout-redrawn", DROPPED, TWICE,
     weights=lambda n: n.ddropped * (NOISE.random(n.keep.shape) > n.p) / (1 - n.p))
-bug("dropout drawn in each forward", "", "unexplained", RESTLESS,
+bug("dropout redrawn in each forward", "", "unexplained", RESTLESS,
     "two calls with the same inputs gave different values")
 bug("dv added to the last one", "value", "unexplained", PLAIN, TWICE, v=added_up)
 bug("saved weights changed in place", "scores", "unexplained", PLAIN, TWICE, scores=in_place)

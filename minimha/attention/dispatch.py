@@ -102,15 +102,15 @@ def decide(name: str, x: Arguments) -> Dispatch:
     name = functional.acceleration.in_force.get() if name == "auto" else name
     if name != "auto":
         named(name)
-        candidates, others, verdict = [name], {}, "asked for"
+        candidates, others, verdict = [name], {}, "requested"
     elif why := _too_small(x):
         return Dispatch("reference", {"reference": why})
     else:
         candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
-        verdict = "the fastest for so many positions that supports these arguments"
+        verdict = "the fastest for long sequences that supports these arguments"
         if max(x.shape[-2:]) <= _IN_CACHE:  # the scores of a head stay in the cache
             candidates.insert(0, candidates.pop())
-            verdict = "the fastest for so few positions that supports these arguments"
+            verdict = "the fastest for short sequences that supports these arguments"
     obstacles: dict[str, str] = {}
     for candidate in candidates:
         why = _obstacle(candidate, x, auto=name == "auto")

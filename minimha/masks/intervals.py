@@ -1,6 +1,6 @@
 """Intervals start ≤ j < stop of keys, one a query: the arithmetic of `KeyIntervals`.
 
-"Whole" says of all queries at once that the interval holds nothing but what was asked for.
+"Whole" means that, for all queries, the interval contains only the requested keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answers to the homework, right and wrong, written from the texts of the tasks alone.
+"""Right and wrong answers to the homework, written only from the texts of the tasks.
 
-They share nothing with the solutions, so they measure what students measure: whether a right answer
-of any style passes, and whether the message to a wrong one names the mistake.
+They share no code with the solutions, so they measure what matters to students: whether a right
+answer in any style passes, and whether the message about a wrong one names the mistake.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """The text of a function, as a student writes it below `import numpy as np`.
+    """The text of a function as a student would write it below `import numpy as np`.
 
     mistake  what is wrong with it; empty for a right answer
     words    a regular expression: a message that names the mistake contains it, in any case

@@ -1,7 +1,7 @@
-"""Wrong answers to homework, each a change of the solution's text.
+"""Wrong answers to homework, each an edit of the solution.
 
-They are the usual mistakes that a task declares, and, a file a chapter, those that its checks find
-without a name for them.
+They include the usual mistakes that a task declares and, in one file per chapter, mistakes that its
+checks find but do not name.
 """
 
 import functools
@@ -22,9 +22,9 @@ class Wrong(NamedTuple):
 
     what    the mistake, in words
     old     the part of the solution that it replaces
-    new     what stands there instead
-    check   the check that finds it, which is the first to fail; any for a declared mistake
-    says    a part of what the student reads
+    new     the replacement
+    check   the first check that fails; empty for a declared mistake, which any check may find
+    says    a part of the message to the student
     """
 
     what: str
@@ -46,7 +46,7 @@ def all_wrong():
 
 
 def function(task, code=None):
-    """The function that this text defines: what a student's file would."""
+    """The function defined by this text, as in a student's file."""
     names, code = {"np": np}, code or task.code(solved=True)
     linecache.cache["answer.py"] = len(code), None, code.splitlines(keepends=True), "answer.py"
     exec(compile(code, "answer.py", "exec"), names)

@@ -15,7 +15,7 @@ WRONG = {
     "multi_head_attention": [
         Wrong("a step that is not named", 'merged = tap("merged", merge(heads))', "merged = merge(heads)", "each step of the forward", "merged is missing"),
         Wrong("a value and no pullback", "return y, pullback", "return y", "each step of the forward", "should return two things"),
-        Wrong("a tap that is only told", 'heads = tap("heads", heads)', 'tap("heads", heads)', "what tap returns is used", 'heads = tap("heads", …)'),
+        Wrong("result of tap ignored", 'heads = tap("heads", heads)', 'tap("heads", heads)', "what tap returns is used", 'heads = tap("heads", …)'),
         Wrong("no steps", "dw_v, dw_o, steps", "dw_v, dw_o", "the dictionary holds the gradients of the steps", "a dictionary of query, key, value, heads, merged"),
         Wrong("two steps swapped", '"heads": dheads, "merged": dmerged', '"heads": dmerged, "merged": dheads', "the dictionary holds the gradients of the steps", "the gradient of heads in the dictionary"),
         Wrong("keys and queries swapped", "dquery, dkey, dvalue = pull_attention(dheads)", "dkey, dquery, dvalue = pull_attention(dheads)", "gradients of x and all weights", "query"),

@@ -1,4 +1,4 @@
-"""Write docs/wrong-answers.md: what a student reads after five usual mistakes in each of three tasks.
+"""Write docs/wrong-answers.md: the messages for five usual mistakes in each of three tasks.
 
 python -m wrong_answers.page      with tests/ on the path
 """
@@ -35,7 +35,7 @@ def page():
 
 
 def difference(task, wrong):
-    """The lines of the solution that are wrong, and what is right."""
+    """The wrong lines of an answer, and the right ones."""
     right = textwrap.dedent(task.code(solved=True)).splitlines()
     answer = "\n".join(right).replace(wrong.old, wrong.new).splitlines()
     changed = difflib.unified_diff(answer, right, n=0, lineterm="")

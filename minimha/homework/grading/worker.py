@@ -20,7 +20,7 @@ _KNOWN = """
     operator pprint random statistics string textwrap time timeit typing unicodedata warnings
     numpy numpy.fft numpy.linalg numpy.polynomial numpy.random
 """
-"""What a submission may import, together with whatever these import."""
+"""The modules that a submission may import, together with those that they import."""
 _ALLOWED = (
     "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
     "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",

@@ -245,7 +245,7 @@ GREEDY = """a, n = [], 1 << 24
         raise MemoryError"""
 FATAL = {  # only when the pullback is called: the earlier check still counts
     "ends itself": ("import os; os._exit(0)", "exit code 0"),
-    "leaves": ("import sys; sys.exit(0)", "SystemExit"),
+    "exits": ("import sys; sys.exit(0)", "SystemExit"),
     "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "sleeps": ("import time; time.sleep(99)", "not done after 3 seconds"),
     "loops": ("while True: pass", "not done after 3 seconds"),
@@ -253,15 +253,15 @@ FATAL = {  # only when the pullback is called: the earlier check still counts
     "crashes": ("np.lib.stride_tricks.as_strided(np.ones(1), (1 << 30,), (4096,)).sum()", "Segmentation"),
     "aborts": ("import os; os.abort()", "Abort"),
     "recurses": ("pullback(dy)", "RecursionError"),
-    "eats memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
-    "eats all of it": (GREEDY, "MemoryError"),
+    "uses too much memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
+    "uses all memory": (GREEDY, "MemoryError"),
     "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too large"),
     "returns objects": ("return (np.array([object()]),)", "dtype object"),
-    "returns what is no array": ("return ({1, 2},)", "a set cannot be sent"),
+    "returns a set": ("return ({1, 2},)", "a set cannot be sent"),
     "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
     "returns NaN": ("return (factor * dy * np.nan,)", "dx is wrong"),
-    "raises what cannot be told": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
-    "raises what looks like orders": ("raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;')", "]0;"),
+    "raises an error without text": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
+    "raises terminal escape codes": ("raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;')", "]0;"),
 }  # fmt: skip
 
 
@@ -338,7 +338,7 @@ def test_worthless_submissions_get_no_points(source):
 
 
 HARMLESS = {
-    "prints much": "[print('x' * 10**6) for _ in range(100)]",
+    "prints a lot": "[print('x' * 10**6) for _ in range(100)]",
     "prints errors": "import sys; sys.stderr.write('x' * 10**7); sys.stdout.close()",
     "leaves threads": """
 import _thread

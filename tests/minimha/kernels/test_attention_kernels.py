@@ -48,7 +48,7 @@ def reference_out_of_order(monkeypatch):
     """Kernels that fall back to the reference fail."""
 
     def fail(*_, **__):
-        raise AssertionError("the reference was asked")
+        raise AssertionError("the reference was called")
 
     monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=fail))
 
