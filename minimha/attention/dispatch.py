@@ -39,8 +39,8 @@ _obstacles: dict[str, Callable[[Arguments, bool], str | None]] = {}
 def register(name: str, operation: Any, obstacle: Callable[[Arguments, bool], str | None]) -> None:
     """Register an operation made by `attention_operation` as the implementation of this name.
 
-    obstacle  from the arguments and whether "auto" chooses: why this implementation cannot compute
-              them, or is not worth choosing; None if it is fine
+    obstacle  a function of the arguments and of whether "auto" chooses. Returns the reason why this
+              implementation cannot compute them or should not be chosen, or None
     """
     _implementations[name], _obstacles[name] = operation, obstacle
 
@@ -131,19 +131,19 @@ _ENOUGH = 2**19  # multiplications
 _FEW = 8  # queries for each key
 _IN_CACHE = 32  # positions
 _SLOWER = {
-    "microkernel": "computes the weights twice: slower for few positions",
+    "microkernel": "computes the weights twice: slower for short sequences",
     "tiled": "the algorithm of microkernel on BLAS: slower",
-    "fused": "holds all scores in memory: slower",
-    "reference": "passes over all scores several times: slower, but it computes what is not finite",
+    "fused": "stores all scores: slower",
+    "reference": "passes over all scores several times: slower, but handles NaN and infinity",
     "loop": "one head at a time: slower",
 }
 
 
 def _too_small(x: Arguments) -> str | None:
-    """Why a kernel would not be faster, or None."""
+    """The reason why a kernel would not be faster, or None."""
     q, v = x.query.shape, x.value.shape
     if math.prod(x.shape) * (q[-1] + v[-1]) < _ENOUGH:
-        return "so few numbers that a kernel would not pay"
+        return "too few numbers for a kernel to be faster"
     if q[-2] * (q[-3] // v[-3] if len(q) > 2 else 1) < _FEW:
-        return "so few queries for each key head that a kernel would not pay"
+        return "too few queries for each key head for a kernel to be faster"
     return None
