@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ import numpy as np
 from minimha_autograd.gradcheck import aligned, place, ratio
 
 from ..diagnosis import AXES
+from .resemblance import resemblance
 
 
 class DifferenceError(AssertionError):
     """An array is not what was expected. `facts` is the message without the advice."""
 
-    def __init__(self, facts: str, advice: str = "") -> None:
-        super().__init__("\n".join([facts, *([aligned("try", advice)] if advice else [])]))
+    def __init__(self, facts: str, guess: str, advice: str) -> None:
+        more = aligned("looks like", guess) if guess else advice and aligned("try", advice)
+        super().__init__(f"{facts}\n{more}".rstrip())
         self.facts = facts
 
 
@@ -34,21 +36,22 @@ def same(
     advice     a last line: the likely mistake, or what to try
     """
     expected = np.asarray(expected)
-    lines = _facts(yours, expected, name, axes, tolerance)
+    labels = axes.split() if axes else AXES.get((name, expected.ndim))
+    lines = _facts(yours, expected, name, labels, tolerance)
     if lines:
-        raise DifferenceError("\n".join(lines), advice)
+        guess = resemblance(np.asarray(yours), expected, labels) if len(lines) > 1 else ""
+        raise DifferenceError("\n".join(lines), guess, advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞
 def _facts(
-    yours: Any, expected: np.ndarray, name: str, axes: str | None, tolerance: float
+    yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
 ) -> list[str]:
     """What is wrong with yours; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         return [textwrap.fill(f"{name} should be {wanted}, not {_described(yours)}", 80)]
     yours = np.asarray(yours)
-    labels = axes.split() if axes else AXES.get((name, expected.ndim))
     if yours.shape != expected.shape:
         lettered = f"  ({', '.join(labels)})" if labels else ""
         return [
@@ -132,7 +135,7 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
                 f'{name} is missing: write {name} = tap("{name}", {name}) where it is computed'
             )
         before = f"; {', '.join(right)}: right" if right else ""
-        lines = _facts(found[name], step, name, None, 1e-12)
+        lines = _facts(found[name], step, name, AXES.get((name, step.ndim)), 1e-12)
         if lines:
             raise AssertionError("\n".join([f"{lines[0]}{before}", *lines[1:]]))
         right.append(name)

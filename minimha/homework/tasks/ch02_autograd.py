@@ -399,10 +399,7 @@ def _walked(yours, made, gradient):
         if right is not None and dx is None:
             raise AssertionError(f"the gradient of {name} is None: nothing arrived\n{graph}")
         if right is not None:
-            try:
-                same(dx, right, f"the gradient of {name}")
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{graph}") from None
+            same(dx, right, f"the gradient of {name} ({graph})")
         if times > 1:
             raise AssertionError(
                 f"the pullback of {name} was called {times} times: call it once, with\n"
