@@ -19,8 +19,8 @@ class DifferenceError(AssertionError):
     """An array is not what was expected. `facts` is the message without the advice."""
 
     def __init__(self, facts: str, guess: str, advice: str) -> None:
-        more = aligned("looks like", guess) if guess else advice and aligned("try", advice)
-        super().__init__(f"{facts}\n{more}".rstrip())
+        more = [("looks like", guess), ("try", advice)]
+        super().__init__("\n".join([facts, *(aligned(*line) for line in more if line[1])]))
         self.facts = facts
 
 
