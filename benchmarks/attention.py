@@ -91,7 +91,8 @@ class Cell(NamedTuple):
         return 2.0 * (2 if self.direction == FORWARD else 7) * BATCH * HEADS * visible * self.width
 
     def __str__(self) -> str:
-        return f"D={self.width} N={self.length} {self.mask} {self.direction} {self.threads}t"
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"D = {self.width}, N = {self.length}, {self.mask}, {self.direction}, {threads}"
 
 
 def head(command: str) -> str:
@@ -103,9 +104,10 @@ def head(command: str) -> str:
 
 `scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D), called as a user would:
 on Tensors, with newly allocated memory, and for the forward pass alone under `no_grad`. With a
-window, each query sees its own key and the {WINDOW - 1} keys before it; PyTorch has no windows and
-gets a boolean mask. The libraries take turns. Each figure is the ratio of our time to PyTorch's in
-the same turn: the median, with the quartiles in brackets. Below 1, minimha is faster."""
+window, each query sees its own key and the {WINDOW - 1} keys before it; PyTorch's function has no
+option for this and gets a boolean mask. The libraries take turns. Each figure is the ratio of
+our time to PyTorch's in the same turn: the median, with the quartiles in brackets. Below 1,
+minimha is faster."""
 
 
 # The libraries, called as a user would.
@@ -390,7 +392,7 @@ class Page:
             if cell.bound and torch
         ]
         bounds = f"At D = 64 on 2 threads, {sum(judged)} of {len(judged)} bounds on the time hold."
-        missing = f"Not measured for lack of time: {', '.join(map(str, self.missing))}."
+        missing = f"Not measured for lack of time: {'; '.join(map(str, self.missing))}."
         settings = dict.fromkeys(cell[:2] for cell in self.cells)
         parts = [self.head, bounds if judged else "", missing if self.missing else ""]
         parts += [*itertools.starmap(self.table, settings), *self.sections]

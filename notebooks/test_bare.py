@@ -53,7 +53,7 @@ def bare(tmp_path, monkeypatch):
     return "bare"
 
 
-def test_a_chapter_installs_what_is_missing(bare, tmp_path):
+def test_a_chapter_installs_missing_packages(bare, tmp_path):
     chapter = nbformat.read(FOLDER / "05_attention.ipynb", as_version=4)
     chapter.cells.insert(0, nbformat.v4.new_code_cell(WAS))
     chapter.cells.append(nbformat.v4.new_code_cell(IS))

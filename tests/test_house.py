@@ -148,7 +148,7 @@ def test_a_room_is_imported_from_outside_through_its_init():
     assert not inside, "\n".join(inside)
 
 
-def test_the_top_level_holds_rooms_and_no_loose_files():
+def test_the_top_level_contains_only_rooms():
     loose = {path.name for path in (ROOT / "minimha").glob("*.py")}
     assert loose == {"__init__.py", "__main__.py"}
 

@@ -278,7 +278,7 @@ def test_a_wrong_gradient_of_a_parameter_is_found(rng):
 
 
 @pytest.mark.parametrize("fails_at", [None, 1, 2, 3, 30])
-def test_parameters_are_left_as_they_were(fails_at, rng):
+def test_the_check_leaves_parameters_unchanged(fails_at, rng):
     """Whether they are checked or only used, and also if the function raises an error."""
     layer = mh.MultiHeadAttention(6, 2, dtype="float64")
     parameters = dict(layer.named_parameters())

@@ -218,7 +218,7 @@ def test_at_a_kink_only_slopes_between_those_on_either_side_are_right(side):
 
 
 @pytest.mark.parametrize("distance", [1e-3, 1e-6])
-def test_the_other_side_of_a_kink_is_wrong_beside_it(distance):
+def test_next_to_a_kink_the_slope_of_its_other_side_is_wrong(distance):
     relu = elementwise(lambda x: np.maximum(x, 0), lambda x: x > -0.01)
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(relu, np.array([-distance, 1.0]))

@@ -162,7 +162,7 @@ def acting():
 
 
 @pytest.mark.parametrize("code", ATTACKS, ids=lambda code: code[:60])
-def test_a_submission_cannot_do_what_it_does_not_need(code, acting, tmp_path):
+def test_a_submission_cannot_perform_forbidden_actions(code, acting, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("of another")
     with pytest.raises(Exception) as error:  # noqa: PT011  whatever refuses it
@@ -173,7 +173,7 @@ def test_a_submission_cannot_do_what_it_does_not_need(code, acting, tmp_path):
     acting()("pass")  # the process still works
 
 
-def test_a_submission_may_do_what_it_needs(acting):
+def test_a_submission_can_perform_allowed_actions(acting):
     acting()("""
 import os, sys, math, random, re, json, inspect, copy, itertools, functools, typing, dataclasses
 import numpy as np, numpy.linalg
@@ -673,7 +673,7 @@ for path in {!r}:
 
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.thorough
-def test_honest_students_get_full_marks_beside_attackers(tmp_path, capsys, monkeypatch):
+def test_honest_students_get_full_marks_among_attackers(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
     names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "stub", "none", "a\nb")

@@ -123,7 +123,7 @@ def test_a_file_that_passed_stays_done_when_a_notebook_is_wrong(notebook, studen
     assert "1 of 2 tasks" in student("progress")[1]
 
 
-def test_an_interrupted_check_leaves_the_record_as_it_was(notebook, student):
+def test_an_interrupted_check_leaves_the_record_unchanged(notebook, student):
     def interrupted(x):
         raise KeyboardInterrupt
 

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_replaced(toy, damage):
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
 
 
-def test_without_a_writable_cache_kernels_work_and_one_line_says_so(toy, monkeypatch, caplog):
+def test_without_a_writable_cache_kernels_work_after_a_one_line_warning(toy, monkeypatch, caplog):
     monkeypatch.setenv("MINIMHA_CACHE_DIR", "/dev/null/here")
     assert toy.last((2, 3)) == 6
     (line,) = caplog.messages

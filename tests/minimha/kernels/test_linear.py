@@ -75,7 +75,7 @@ def test_only_the_required_gradients_are_computed(rng):
 @pytest.mark.parametrize(
     ("x", "w"), [((30, 0), (0, 5)), ((30, 4), (4, 0)), ((0, 4), (4, 5)), ((40,), (40, 5))]
 )
-def test_shapes_without_a_kernel_go_to_the_reference(x, w, rng):
+def test_shapes_without_a_kernel_fall_back_to_the_reference(x, w, rng):
     x, w, b = (rng.standard_normal(shape) for shape in (x, w, w[1:]))
     assert linear.linear(x, w, b, wanted=(True,) * 3) is None
     with mh.implementation("microkernel"):

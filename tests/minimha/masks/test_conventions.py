@@ -261,7 +261,7 @@ def close(ours, theirs):
     assert abs(ours - theirs).max() <= 1e-12 * abs(theirs).max()  # float64, sums in the same order
 
 
-def test_torch_sdpa_agrees_with_its_arguments_read_here(rng):
+def test_torch_sdpa_agrees_with_our_reading_of_its_arguments(rng):
     torch = pytest.importorskip("torch")
     q, k, v = (rng.standard_normal((B, H, *n)) for n in ((T, D), (S, D), (S, DV)))
     visible, slope = one_visible(rng, B, 1, T, S), rng.standard_normal((H, T, S))
@@ -302,7 +302,7 @@ def torch_mha(torch, rng):
 
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched")  # booleans together with floats
-def test_torch_mha_agrees_with_its_arguments_read_here(rng):
+def test_torch_mha_agrees_with_our_reading_of_its_arguments(rng):
     torch = pytest.importorskip("torch")
     theirs, ours = torch_mha(torch, rng)
     hidden, slope = ~one_visible(rng, B * H, T, S), rng.standard_normal((B * H, T, S))
