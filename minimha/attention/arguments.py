@@ -180,7 +180,7 @@ _PURPOSES = {
     "True = may attend",
     "sink": "it is a logit for each head",
     "scale": "it multiplies the scores",
-    "softcap": "it multiplies the scores",
+    "softcap": "it limits the scores",
 }
 
 

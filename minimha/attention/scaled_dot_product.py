@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
     scale    1/√D by default, so that scores of independent entries of variance 1 have variance 1
     softcap  limits the scaled scores to softcap · tanh(scores / softcap), before the bias is added
     sink     broadcasts to (…, H): a logit for each head that takes part in the softmax but has no
-    value
+             value
     dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
     rng      the generator that draws which weights are kept
     keep     broadcasts to (…, H, T, S), boolean: replays such a draw

@@ -16,8 +16,8 @@ reading these gives the same mask, and the same bias where it is not hidden.
 
 Where a query may attend to nothing, the output is 0 here. Elsewhere it depends. torch 2.13 on a CPU
 gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its MultiheadAttention
-NaN where weights are asked for, else 0. keras 3.15 gives 0 where scores are asked for, else the
-mean. (0 and the mean are those before the output projection.)
+NaN where weights are asked for and in eval(), else 0. keras 3.15 gives 0 where scores are asked
+for, else the mean. (0 and the mean are those before the output projection.)
 
 Axes are B batch, H heads, T query positions, S key positions.
 """

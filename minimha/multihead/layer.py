@@ -178,10 +178,8 @@ class MultiHeadAttention(Module):
         heads, *weights = attended if return_weights else (attended,)
         out = project_out(heads, self.w_o, self.b_o)
         if cache is not None:
-            cache.keys, cache.values = (
-                k,
-                v,
-            )  # last, so that a call that raised an error can be repeated
+            # last, so that a call that raised an error can be repeated
+            cache.keys, cache.values = k, v
         return (out, *weights) if weights else out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:

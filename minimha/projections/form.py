@@ -148,9 +148,9 @@ class Form(Module):
         longer tied, and all require gradients unless none did.
 
         head_dim  D, for a conversion from the bilinear form: W_i is approximated with this rank by
-        its
-                  singular values, and the copy's `truncation_error` is what that cuts off. Columns
-                  beyond the rank of W_i are zero in both factors, and training leaves them zero
+                  its singular values, and the copy's `truncation_error` is what that cuts off.
+                  Columns beyond the rank of W_i are zero in both factors, and training leaves them
+                  zero
 
         Between the forms per-head, stacked and fused, gradients are converted as well if every
         weight has one. The bilinear form omits b_k, which adds the same number to all scores of a

@@ -226,7 +226,7 @@ for _new in (
         "return heads.swapaxes(-3, -2)",
         f"return {_new}",
         "transpose has to list every axis, but their number varies: heads.swapaxes(-3, -2) swaps T "
-        "and H in front of any",
+        "and H whatever comes before them",
     )
 
 
@@ -493,7 +493,7 @@ stacked.mistake(
     _SWAPPED,
     "return y.transpose(1, 0, 2)",
     "transpose has to list every axis, but their number varies: y.swapaxes(-3, -2) swaps T and H "
-    "in front of any",
+    "whatever comes before them",
 )
 
 

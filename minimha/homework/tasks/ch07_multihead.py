@@ -416,13 +416,17 @@ _A_SLICE = (
 )
 multi_head_attention.mistake(_PROJECTED, _SLICED.lstrip(), _A_SLICE)
 multi_head_attention.mistake(
-    _PROJECTED, "query = key = value = x\n    pull_q = pull_k = pull_v = None\n", _A_SLICE
+    _PROJECTED,
+    "query = key = value = x\n    pull_q = pull_k = pull_v = None\n",
+    "x itself is split into heads, so each head gets only a slice of the columns of x, and w_q, "
+    "w_k and w_v are not used: project first, x @ w_q, then split the result",
 )
 for _name, _other in (("k", "q"), ("v", "k")):
     multi_head_attention.mistake(
         f"linear(x, w_{_name})",
         f"linear(x, w_{_other})",
-        f"the wrong matrix is used for w_{_name}: query, key and value each have their own",
+        f"the wrong matrix is used, w_{_other} in place of w_{_name}: query, key and value each "
+        "have their own",
     )
 multi_head_attention.mistake(
     'query = tap("query", split(query, num_heads))\n    key = tap("key", split(key, num_heads))\n'
@@ -467,12 +471,11 @@ for _new in ("heads.sum(axis=-3)", "heads.mean(axis=-3)"):
         _new,
         "the heads are added up; put them side by side, merge(heads), so that w_o can combine them",
     )
-for _new in ("return merged, pullback", "return y @ w_o.T, pullback"):
-    multi_head_attention.mistake(
-        "return y, pullback",
-        _new,
-        "the output projection is missing: y = merged w_o is (…, T, M)",
-    )
+multi_head_attention.mistake(
+    "return y, pullback",
+    "return merged, pullback",
+    "the output projection is missing: y = merged w_o is (…, T, M)",
+)
 multi_head_attention.mistake(
     "linear(merged, w_o)",
     "linear(merged, w_o.T)",
