@@ -150,7 +150,7 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
             return 2 * x if name == step else x
 
         value, expected = (_value(f(*inputs, tap=doubled)) for f in (yours, reference))
-        advice = f'{step} = tap("{step}", …): go on with what tap gives back'
+        advice = f'{step} = tap("{step}", …): continue with what tap returns'
         same(value, expected, f"the result, where tap doubles {step},", advice=advice)
 
 

@@ -56,13 +56,17 @@ _HABITS: dict[str, Any] = {
     r"sub-type of ndarray|: view\(\)": "x.reshape, with the same numbers",
     r"transpose\((?:\w+, *)?(-\d), *(-\d)\)": _SWAP,
     r"(?:axes don't match|transpose\(\) takes).*transpose\((?:\w+, *)?(\d), *(\d)\)": _SWAP,
-    r"'int' object is not callable.*\.size\(": "x.shape[0], or x.shape for all axes",
-    r"'tuple' object is not callable.*\.shape\(": "x.shape[0], in square brackets",
+    r"'int' object is not callable.*\.size\(": "x.shape[-1], or x.shape for all axes",
+    r"'tuple' object is not callable.*\.shape\(": "x.shape[-1], in square brackets",
     r"as a data type.*np\.(\w+)\(": "np.{}((2, 3)): the shape is one tuple",
     r"'(?:torch|F)' is not defined|module named 'torch'": (
-        "np: only NumPy is needed, and np.zeros, np.exp … have the same names"
+        "write np: np.zeros, np.exp and most other functions have the same names"
     ),
     r"values to unpack.*\.shape": "*batch, t, m = x.shape works for any number of axes in front",
+    r"'float' object cannot be interpreted as an integer": "a size is an integer: M // H",
+    r"no '\.\.\.' ellipsis": (
+        "einsum does not sum over …: first make one matrix of all rows, x.reshape(-1, x.shape[-1])"
+    ),
     r"'math' is not defined": "np.sqrt, np.exp, np.inf",
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"

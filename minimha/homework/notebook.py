@@ -17,8 +17,11 @@ def check(function: Callable[..., Any]) -> None:
     """Check a function named after a task, print which checks pass, and record the outcome.
 
     Stops at the first check that fails, or takes more than 10 seconds. A function that still raises
-    NotImplementedError leaves the record as it is. Raises ValueError if no task has that name.
+    NotImplementedError leaves the record as it is. Raises ValueError if no task has that name,
+    TypeError for anything but a function.
     """
+    if not callable(function):
+        raise TypeError("pass the function itself, without quotes or a call: check(softmax)")
     name = getattr(function, "__name__", repr(function))
     task, outcome = task_named(name), PASSED
     for holds in task.checks:

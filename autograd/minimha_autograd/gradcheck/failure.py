@@ -55,7 +55,7 @@ class FailedCheck:
     def facts(target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
         """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each."""
         if comparison is None:
-            shapes = f"has shape {target.gradient.shape}, the input {target.x.shape}"
+            shapes = f"{target.gradient.shape}, but the input has {target.x.shape}"
             return [aligned("shape", shapes)]
         analytic, numeric, at = comparison.analytic, comparison.numeric, comparison.at
         if comparison.method == "adjoint":

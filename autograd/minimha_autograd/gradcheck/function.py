@@ -76,10 +76,10 @@ class CheckedFunction:
                     "float64 and float32 can be checked"
                 )
         if not self.checked:
-            kinds = ", ".join(f"{type(x).__name__} {getattr(x, 'dtype', '')}" for x in self.arrays)
+            kinds = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in self.arrays)
             raise TypeError(
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
-                f"floating-point numbers ({kinds})"
+                f"floating-point numbers, such as np.array([1.0, 2.0]), but {kinds}"
             )
 
     @property
@@ -256,7 +256,7 @@ def kind_of(x: Any) -> str:
     """A description of a wrong return value."""
     if x is None:
         return "None: is a return missing?"
-    kind = f"a {type(x).__name__}"
+    kind = "an array" if backend.is_array(x) else f"a {type(x).__name__}"
     return f"{kind} of {', '.join(type(y).__name__ for y in x)}" if isinstance(x, tuple) else kind
 
 

@@ -120,12 +120,13 @@ standardise.mistake(
     "return x - mean",
     "the mean is subtracted, but the result is not divided by the deviation",
 )
-standardise.mistake(
-    "return (x - mean) / deviation",
-    "return (x - mean) / np.sqrt(deviation**2 + 1e-5)",
-    "1e-5 is added to the variance, as layer normalisation does; here no row is constant: add "
-    "nothing",
-)
+for _new in ("np.sqrt(deviation**2 + 1e-5)", "(deviation + 1e-5)", "(deviation + 1e-8)"):
+    standardise.mistake(
+        "(x - mean) / deviation",
+        f"(x - mean) / {_new}",
+        "a small number is added to the variance or the deviation, as layer normalisation does; "
+        "here no row is constant: add nothing",
+    )
 
 
 @task(chapter=1, difficulty=2, minutes=10, hints=(
@@ -349,7 +350,7 @@ unbroadcast.mistake(
 unbroadcast.mistake(
     _FRONT,
     "pass\n",
-    "the axes in front, which dy has and shape has not, are not summed",
+    "dy has axes in front that the array did not have: sum over them",
 )
 unbroadcast.mistake(
     _FRONT,

@@ -154,7 +154,7 @@ def split_heads(x, num_heads):
 def a_head_is_a_block_of_columns(yours, rng):
     x = 10.0 * np.arange(4)[:, None] + np.arange(6)  # an entry shows its row and its column
     expected = np.stack([x[:, :2], x[:, 2:4], x[:, 4:]])
-    advice = "x has the entries 10 · row + column: print x and what you return"
+    advice = "print x and what you return: the entries of x are 10 · row + column"
     same(yours(x, 3), expected, "heads", "head query width", advice=advice)
 
 
@@ -314,7 +314,8 @@ per_head.mistake(
 per_head.mistake(
     _LOOP,
     "return np.concatenate([x @ w for w in weights], axis=-2)",
-    "the heads are below each other in one array (…, H·T, D); np.stack makes an axis of heads",
+    "the heads are one below the other in a single array (…, H·T, D); np.stack makes an axis "
+    "of heads",
 )
 per_head.mistake(
     _LOOP,
@@ -356,7 +357,7 @@ def the_result_is_one_matrix(yours, rng):
 def the_matrices_stand_side_by_side(yours, rng):
     h, m, d = np.ogrid[:3, :4, :2]
     weights = 100.0 * h + 10 * m + d  # an entry shows its head, its row and its column
-    advice = "an entry is 100 · head + 10 · row + column: print what you return"
+    advice = "print what you return: an entry is 100 · head + 10 · row + column"
     same(yours(weights), np.block(list(weights)), "the result", "in column", advice=advice)
 
 
@@ -364,7 +365,7 @@ _SIDE_BY_SIDE = "np.concatenate(weights, axis=-1)"
 stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.concatenate(weights, axis=0)",
-    "the matrices are below each other, (H·M, D); side by side is axis=-1",
+    "the matrices are one below the other, (H·M, D); side by side is axis=-1",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
@@ -639,7 +640,7 @@ double.mistake(
 double.mistake(
     "return first @ weights",
     "return np.concatenate([first @ w for w in weights])",
-    "the matrices are below each other in one; return them as a stack (H, M, D)",
+    "the matrices are one below the other in a single array; return them as a stack (H, M, D)",
 )
 double.mistake(
     "return first @ weights",

@@ -174,6 +174,11 @@ softmax.mistake(
 )
 softmax.mistake(
     f"y * (dy - {_ROW_SUM})",
+    "(np.diag(y) - np.outer(y, y)) @ dy",
+    "this builds the Jacobian of a single row, but y has many; the formula for dx needs none",
+)
+softmax.mistake(
+    f"y * (dy - {_ROW_SUM})",
     f"x * (dy - {_ROW_SUM})",
     "dx = x · (dy − Σ dy · y): the factor is y, the output of softmax, not x",
 )
@@ -219,7 +224,7 @@ def attention_forward(query, key, value, *, tap=lambda name, x: x):
 @attention_forward.check
 def two_tokens_worked_by_hand(yours, rng):
     query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
-    advice = "the chapter works this out by hand: Q = (ln 3, 0), K = (1, 0), V = (8, 4)"
+    advice = "compute it by hand, as the chapter does: Q = (ln 3, 0), K = (1, 0), V = (8, 4)"
     with np.errstate(all="ignore"):
         out, found = recorded(yours, query, key, value)
     _, steps = recorded(attention_forward, query, key, value)
@@ -274,6 +279,11 @@ attention_forward.mistake(
     "the right scores are used, but tap gets Q Kᵀ: divide by √D before tap",
 )
 attention_forward.mistake(
+    "key.mT",
+    "key.T",
+    "key.T reverses all axes of key; key.mT swaps only the last two",
+)
+attention_forward.mistake(
     "query @ key.mT / query", "query @ key.mT * query", "Q Kᵀ is multiplied by √D; divide by it"
 )
 attention_forward.mistake(
@@ -285,7 +295,8 @@ attention_forward.mistake(
 attention_forward.mistake(
     _STEPS,
     _STEPS.replace("axis=-1", "axis=-2"),
-    "softmax runs along the queries, so the columns sum to 1: run it along the keys, axis=-1",
+    "softmax runs along the queries, so the columns sum to 1: run it along the keys, axis=-1, "
+    "keepdims=True",
 )
 attention_forward.mistake(
     "e.sum(axis=-1, keepdims=True)",

@@ -168,3 +168,9 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     assert table["data"]["text/plain"].startswith("softmax\ninput  shape  method ")
     known = homework.record.read(tmp_path)
     assert known == {"softmax": {"notebook": "wrong"}, "linear": {"notebook": "wrong"}}
+
+
+def test_a_check_takes_the_function_itself_and_not_its_name_or_its_result(notebook):
+    for argument in ("twice", twice(1)):
+        with pytest.raises(TypeError, match="the function itself, without quotes or a call"):
+            notebook(homework.check, argument)
