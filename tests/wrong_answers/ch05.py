@@ -24,7 +24,7 @@ WRONG = {
         Wrong("the weights as well", "return weights @ value", "return weights @ value, weights", "two tokens worked by hand", "not a tuple of ndarray, ndarray"),
         Wrong("no tap", 'tap("weights", e / e.sum(axis=-1, keepdims=True))', "e / e.sum(axis=-1, keepdims=True)", "each step of the forward", "weights is missing"),
         Wrong("scaled after the tap", 'tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'tap("scores", query @ key.mT) / query.shape[-1] ** 0.5', "each step of the forward", "scores is wrong"),
-        Wrong("result of tap ignored", 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'scores = query @ key.mT / query.shape[-1] ** 0.5\n    tap("scores", scores)', "what tap returns is used", "what tap gives back"),
+        Wrong("result of tap ignored", 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'scores = query @ key.mT / query.shape[-1] ** 0.5\n    tap("scores", scores)', "what tap returns is used", "what tap returns"),
     ],
     "attention": [
         Wrong("no sum over the row", ROW_TERM, "", "each gradient matches the numeric one", "between scores and weights"),
