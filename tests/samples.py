@@ -349,7 +349,7 @@ RECORDS = [
         Case("ij,kj->ik", (B, 1), (S, T)),
         Case("ij,jk->ik", (T, 0), (0, M)),
         Refused(ValueError, r"a is .* \(2, 5\)", "ij,jk->ik", (B, T), (D, M)),
-        Refused(ValueError, "is about 2 arrays, not 1", "ij,jk->ik", (B, T)),
+        Refused(ValueError, "describes 2 arrays, not 1", "ij,jk->ik", (B, T)),
         Refused(ValueError, "ij->k", "ij->k", (B, T)),
         Refused(ValueError, "no letter twice in a term", "ii->i", (B, B)),
         Refused(ValueError, "needs an arrow", "ij,jk", (B, T), (T, M)),
@@ -419,7 +419,7 @@ RECORDS = [
         Case((B, D), sections=3, axis=1),
         Case((T, M), sections=(1, 1, 3)),
         Case((0, M), sections=2),
-        Refused(ValueError, "an axis of length 5 has no 3 equal parts", (T,), sections=3),
+        Refused(ValueError, "length 5 cannot be split into 3 equal parts", (T,), sections=3),
     ),
     Record(ops.pad, lambda x, pad_width, value=0.0: np.pad(x, pad_width, constant_values=value)).at(
         Case((B, T), pad_width=((1, 2), (0, 3))),

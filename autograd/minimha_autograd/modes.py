@@ -56,7 +56,7 @@ class detect_anomaly(_Counted):  # noqa: N801
     """NaN and infinity are errors where they first appear, forward or backward.
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
-    operation. An infinity among the inputs, as in a mask of −∞, is no anomaly; a NaN is. Arrays
+    operation. An infinity among the inputs, as in a mask of −∞, is not an anomaly; a NaN is. Arrays
     saved inside are compared entry by entry, on devices too. All this takes time and synchronises
     a GPU: use it to search for a mistake, not for training.
     """

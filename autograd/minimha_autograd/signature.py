@@ -108,7 +108,7 @@ class Signature:
         dtype is that of the arguments; the value must have it unless the operation converts.
         """
         if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
-            raise TypeError("an operation must return (value, pullback), the latter a function")
+            raise TypeError("an operation must return (value, pullback); pullback is a function")
         value, pullback = result
         if isinstance(value, list):
             raise TypeError("it must return several values as a tuple, not as a list")

@@ -190,9 +190,9 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
 def gone(*_: Array | None) -> tuple[Array | None, ...]:
     """The pullback of nodes that backward() freed and of leaves whose data was replaced."""
     raise RuntimeError(
-        "backward() through a graph that is gone: freed by an earlier backward(), even if that "
-        "failed (pass it retain_graph=True), or made from a leaf whose data was replaced by data "
-        "of another shape, dtype, library or device (compute the value anew)"
+        "backward() through a graph that no longer exists: an earlier backward() freed it, even "
+        "if that failed (pass it retain_graph=True), or a leaf was given data of another shape, "
+        "dtype, library or device (compute the value again)"
     )
 
 

@@ -66,7 +66,7 @@ class Tensor(Variable):
         data = backend.asarray(array_of(data))
         if self._edge is not None:
             if self._edge[0].function is not None:
-                raise RuntimeError("only a leaf can be assigned other data: detach() makes one")
+                raise RuntimeError("only a leaf can be given new data: detach() returns one")
             _require_floating(data)
             if backend.kind(data) != backend.kind(self._data):  # old gradients do not fit
                 leaf, old = Node(), self._edge[0]
@@ -163,7 +163,7 @@ class Tensor(Variable):
         """A gradient as an array of this shape, dtype and library."""
         array = array_of(gradient)
         if not backend.is_array(array):
-            backend.asarray(array)  # raises for what is no number
+            backend.asarray(array)  # raises unless it holds numbers
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
         if backend.kind(array) != backend.kind(self._data):
@@ -192,7 +192,7 @@ class Tensor(Variable):
     def __reduce__(self) -> tuple[Any, ...]:
         """Leaves can be copied and pickled; other Tensors would lose their graph."""
         if self._edge is not None and self._edge[0].function is not None:
-            raise TypeError("a Tensor with a graph behind it cannot be copied: detach() it first")
+            raise TypeError("a Tensor with a recorded graph cannot be copied: detach() it first")
         gradient = None if self.grad is None else (None, {"grad": self.grad})
         return Tensor, (self._data, self.requires_grad), gradient
 

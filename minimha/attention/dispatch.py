@@ -12,7 +12,7 @@
                MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
 
 Where an implementation does not exist for the library of the arrays, or does not support the
-arguments, the reference computes instead; `explain_dispatch` says so.
+arguments, the reference is used instead; `explain_dispatch` says so.
 """
 
 from __future__ import annotations

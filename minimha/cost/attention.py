@@ -49,7 +49,7 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
 def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Step]:
     """A batch of heads with T queries and S keys each: scores, softmax, the sum of values."""
     p, r = batch * t * s, batch * t
-    entrywise, down, across = 2 * p, p + r, 2 * p + r  # P to P, P to a number a row, both to P
+    entrywise, down, across = 2 * p, p + r, 2 * p + r  # P to P, P to one number per row, both to P
     forward = [entrywise, down, across, entrywise, down, across]
     #          scale,     max,  subtract, exp,     sum,  divide
     backward = [3 * p, down, across, 3 * p, entrywise]
@@ -76,7 +76,7 @@ def multi_head(
         saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads
 
     In the bilinear form Q is (B, H, T, Mk), and K is the input. Arguments as in `projections` and
-    `attention`; The module has no implementation "steps".
+    `attention`; the module has no implementation "steps".
     """
     if implementation == "steps":
         raise ValueError('"steps" is `attention_steps`, which MultiHeadAttention does not run')

@@ -56,7 +56,7 @@ class Setting:
         H = integer(H, "H", least=1)
         M = integer(H * integer(D, "D") if M is None else M, "M", least=1)
         if D is None and M % H:
-            raise ValueError(f"M = {M} must be a multiple of H = {H}, or D be given")
+            raise ValueError(f"M = {M} must be a multiple of H = {H}, unless D is given")
         sizes = Sizes.of(M, H, num_kv_heads=G, head_dim=D, v_head_dim=Dv, kdim=Mk, vdim=Mv)
         return cls(
             B=integer(B, "B", least=1),

@@ -46,7 +46,7 @@ def summed_over_groups(x: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def transposed(x: np.ndarray) -> np.ndarray:
-    """x with its last two axes exchanged."""
+    """x with its last two axes swapped."""
     return np.swapaxes(x, -1, -2)
 
 

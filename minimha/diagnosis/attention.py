@@ -80,7 +80,7 @@ def groups(step: Step) -> Cause | None:
 
 
 def softmax(step: Step) -> Cause | None:
-    """dx = y · (dy − Σ dy · y), and what is left when a piece of it is missing."""
+    """dx = y · (dy − Σ dy · y), and what known mistakes make of it."""
     if not step.keeps_shape:
         return None
     y, dy, x = step.output, step.dy, step.value
@@ -151,7 +151,7 @@ def _softmax_mistakes(
         ("without-p", dy - row(y * dy), f"{dy_} − {weighted}", f"the factor {y_} is missing"),
         (
             "mean", y * (dy - row(y * dy) / n), f"{y_} · ({dy_} − mean({dy_} · {y_}))",
-            "the mean stands where the sum belongs",
+            "the mean is used instead of the sum",
         ),
         (
             "mean", y * (dy - row(dy) / n), f"{y_} · ({dy_} − mean({dy_}))",
@@ -222,8 +222,8 @@ def dropout(step: Step) -> Cause | None:
     if cause := step.made_by(mistakes):
         return cause
     if is_grown.any() and (is_grown | (step.yours == 0)).all():
-        text = "it drops other entries than the forward: draw the dropout mask once, and use it "
-        text += "in both"
+        text = "it drops different entries from the forward: draw the dropout mask once, and "
+        text += "use it in both"
         return Cause("dropout-redrawn", text)
     return None
 
@@ -243,7 +243,7 @@ def mask(step: Step) -> Cause | None:
 
 
 def parts_exchanged(step: Step) -> Cause | None:
-    """A node cut into parts, whose gradients have changed places."""
+    """A node that is split into parts whose gradients are swapped."""
     if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
         return None
     parts = {c: step.trace.part(step.name, c) for c in step.consumers}
@@ -254,6 +254,6 @@ def parts_exchanged(step: Step) -> Cause | None:
         exchanged = step.right.copy()
         exchanged[here], exchanged[there] = step.right[there], step.right[here]
         if step.is_yours(exchanged):
-            text = f"the gradients of {a} and {b} have changed places in that of {step.name}"
+            text = f"the gradients of {a} and {b} are swapped in that of {step.name}"
             return Cause("another-input", text)
     return None

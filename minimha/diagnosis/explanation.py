@@ -97,7 +97,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:
-    """The chapter to read; a product of matrices is explained anew in 04 and 05."""
+    """The chapter to read; a product of matrices is explained again in 04 and 05."""
     if cause.name.startswith("operand"):
         if trace.values.keys() & {"scores", "weights", "query"}:
             return "05 attention"

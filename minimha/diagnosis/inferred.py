@@ -12,8 +12,8 @@ from .trace import Trace
 
 
 def attention_weights(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The weights, and the right gradients of weights and scores by name: nothing if it is no
-    attention, or if it has taps of its own."""
+    """The weights, and the right gradients of weights and scores by name: nothing if the
+    function is not attention, or has taps of its own."""
     named = {name.lower(): name for name in trace.inputs}
     roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
     if None in roles or set(trace.values) != {*trace.inputs, *trace.results}:

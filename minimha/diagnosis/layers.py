@@ -33,7 +33,9 @@ def rope(step: Step) -> Cause | None:
             text = "it is rotated by θ, as in the forward; a gradient has to be rotated back, by −θ"
             return Cause("rope-direction", text)
         if abs(pairs - dy).max() < close:
-            text = "it is not rotated back by −θ: pairs have the right length, the wrong direction"
+            text = (
+                "it is not rotated back by −θ: pairs have the right length but the wrong direction"
+            )
             return Cause("rope-ignored", text)
     return None
 
@@ -48,7 +50,7 @@ def _neighbours(x: np.ndarray) -> np.ndarray:
 
 
 def _split_like(x: np.ndarray, output: np.ndarray) -> np.ndarray | None:
-    """x in the shape of the output: as it is, or (…, T, H·D) split into heads; None for others."""
+    """x in the shape of the output: unchanged, or (…, T, H·D) split into heads; None for others."""
     if x.shape == output.shape and x.ndim >= 2:
         return x
     if output.ndim >= 3:
@@ -156,5 +158,5 @@ def embedding(step: Step) -> Cause | None:
     return Cause(
         "repeats-overwritten",
         f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read several times, "
-        "but gets the gradient of one place alone: gradients add up (np.add.at, not =)",
+        "but gets the gradient of one use only: gradients add up (np.add.at, not =)",
     )

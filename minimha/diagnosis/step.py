@@ -1,4 +1,4 @@
-"""A step of a function with its gradient, and what such a gradient could have been made of."""
+"""A step of a function with its gradient, and the products that could yield such a gradient."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Step:
         return f"the backward of the step from {self.name} to {self.consumer}"
 
     def letter(self, name: str) -> str:
-        """What formulas call a node: its name, or for a result y, if the pullback takes dy."""
+        """The name of a node in formulas: its own, or y for a result if the pullback takes dy."""
         return self.trace.letters.get(name, name)
 
     @property
@@ -93,7 +93,7 @@ class Step:
 
     @cached_property
     def tolerance(self) -> float:
-        """The relative error at which two numbers are as good as the same."""
+        """The relative error below which two numbers count as equal."""
         return 1e-6 if self.trace.targets[self.name].gradient.dtype == np.float64 else 1e-3
 
     def made_by(self, mistakes: Iterable[tuple[str, np.ndarray | None, str]]) -> Cause | None:
@@ -102,9 +102,9 @@ class Step:
         return next((Cause(name, text) for name, dx, text in mistakes if self.is_yours(dx)), None)
 
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
-        """The factor that makes candidate wanted, None if there is none.
+        """The factor that turns candidate into wanted; None if there is none.
 
-        Any number is a multiple of any other: for a single one the square of the factor, or one
+        Any number is a multiple of any other, so for a single one the square of the factor, or one
         over it, has to be a whole number.
         """
         if candidate is None or candidate.shape != wanted.shape:
@@ -138,7 +138,7 @@ class Product(NamedTuple):
 
 def products(step: Step, each_head: bool = False) -> Iterator[Product]:
     """All products of a gradient and a value, or their transposes, that broadcast from the node's
-    shape; the heads of a group are added up, unless each_head asks for them one by one."""
+    shape; the heads of a group are added up, unless each_head keeps them apart."""
     gradients = [
         (f"d{step.letter(n)}", x)
         for n, x in step.gradients.items()

@@ -202,7 +202,7 @@ def _check(options: Any) -> int:
         standing = record.states(options.place, files)
         missing = f"{name} has not been started here" if name else "no task has been started here"
         if name and standing[name] != NOT_STARTED:
-            missing = f"{name} was checked in a notebook ({standing[name]}), and has no file"
+            missing = f"{name} was checked in a notebook ({standing[name]}), but has no file"
         new = (name for name in standing if standing[name] == NOT_STARTED)
         begin = _command("start", name or next(new, next(iter(standing))), options)
         raise ValueError(f"{missing}; start with\n  {begin}")

@@ -151,7 +151,7 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
 
         value, expected = (_value(f(*inputs, tap=doubled)) for f in (yours, reference))
         advice = f'{step} = tap("{step}", …): continue with what tap returns'
-        same(value, expected, f"the result, where tap doubles {step},", advice=advice)
+        same(value, expected, f"the result, when tap doubles {step},", advice=advice)
 
 
 def same_gradients(told: Any, expected: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _ATTRIBUTES = {
     "cat": "np.concatenate([a, b], axis=-1)",
     "chunk": "np.split(x, 3, axis=-1)",
     "clone": "x.copy()",
-    "contiguous": "leave it out: a reshape copies where it has to",
+    "contiguous": "leave it out: reshape copies when it has to",
     "detach": "leave it out: arrays record no gradients",
     "dim": "x.ndim",
     "expand": "np.broadcast_to(x, shape)",

@@ -17,7 +17,7 @@ import numpy as np
 from .error_messages import file_of, line_of
 
 MOST = 2000
-"""The most calls of one function to record: a gradient check makes some hundred."""
+"""The most calls of one function to record: a gradient check makes several hundred."""
 
 
 class Mistake(NamedTuple):
@@ -48,7 +48,7 @@ class Call:
 
     pulled  the calls of each function that it returned, by place: usually its pullback
     given   what it passed to its keyword `tap`, by name
-    tapped  what `tap` put in its place: None for no change
+    tapped  what `tap` returned instead: None for no change
     """
 
     arguments: Any
@@ -165,7 +165,7 @@ def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]
 
 
 def _raised(error: Exception, file: str | None) -> Raised:
-    """The error; without its text if a `raise` of this file, or of a remote one, chose that."""
+    """The error; without its text if a `raise` in this file, or in a remote one, wrote it."""
     text = str(error)
     chosen = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, "" if chosen else text.partition("\n")[0].strip())

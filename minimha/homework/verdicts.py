@@ -1,4 +1,4 @@
-"""What came of a check, and how it is printed."""
+"""The outcome of a check, and how it is printed."""
 
 from __future__ import annotations
 

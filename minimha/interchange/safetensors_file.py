@@ -69,8 +69,8 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         pickled = content.startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
         raise ValueError(
             f"{path} is not a safetensors file, or is incomplete: {error}"
-            + ". It looks like a pickle, which can run any code when it is read, so it is not: "
-            "if you trust it, write it again with safetensors" * pickled
+            + ". It looks like a pickle, which can run any code when it is read, so it was not "
+            "read: if you trust it, write it again with safetensors" * pickled
         ) from error
     other = [
         f"{name} is {entry['dtype']}" for name, entry in entries if entry["dtype"] not in _DTYPES

@@ -54,9 +54,9 @@ def mismatches(arrays: Mapping[str, Any], required: Required) -> list[str]:
     for name in required.keys() & arrays.keys():
         (shape, dtype), x = required[name], on_host(arrays[name])
         if isinstance(x, str):
-            wrong.append(f"{name} is {x}, required is an array of {dtype}")
+            wrong.append(f"{name} is {x}, but must be an array of {dtype}")
         elif (x.shape, x.dtype) != (shape, dtype):
-            wrong.append(f"{name} is {x.dtype} {x.shape}, required is {dtype} {shape}")
+            wrong.append(f"{name} is {x.dtype} {x.shape}, but must be {dtype} {shape}")
     return sorted(wrong)
 
 

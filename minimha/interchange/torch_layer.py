@@ -79,7 +79,7 @@ def from_torch(
         places = ", ".join(name.removesuffix(end) for name in arrays if name.endswith(end))
         raise ValueError(
             f"{where} lack out_proj.weight, which every torch.nn.MultiheadAttention has"
-            + (f". Such layers stand under the prefix {places}" if places else "")
+            + (f". Such layers have the prefix {places}" if places else "")
         )
     required = _required(entries)
     wrong = mismatches(entries, required)
@@ -120,7 +120,7 @@ def _required(entries: dict[str, Any]) -> Required:
     out = on_host(entries["out_proj.weight"])
     if isinstance(out, str) or out.dtype.kind != "f" or out.ndim != 2:
         what = out if isinstance(out, str) else f"{out.dtype} {out.shape}"
-        raise ValueError(f"out_proj.weight is {what}, required are floating-point numbers (M, M)")
+        raise ValueError(f"out_proj.weight is {what}, but must be floating-point numbers (M, M)")
     m = out.shape[0]
 
     def input_width(name: str) -> int:  # Mk and Mv are free

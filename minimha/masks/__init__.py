@@ -1,4 +1,4 @@
-"""Typed masks: which query may attend to which key, and where queries stand among keys.
+"""Typed masks: which query may attend to which key, and the positions of queries among keys.
 
     masks.causal() & masks.padding([5, 3])
 

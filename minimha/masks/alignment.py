@@ -1,4 +1,4 @@
-"""Where queries stand among keys: query i is at position i + offset of the keys."""
+"""The positions of queries among keys: query i is at key position i + offset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
     With T = S it is 0 by default. Otherwise it must be given, since libraries disagree: as offset,
     or as align, "top-left" (0: both start together) or "bottom-right" (S − T: they end together).
 
-    who  the function or mask that asks, for the message
+    who  the function or mask to name in the message
 
     Raises ValueError naming all three ways when none is given, and as `checked` does.
     """
@@ -20,8 +20,8 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
         return offset
     if align is None and t != s:
         raise ValueError(
-            f"{who}: with T = {t} query and S = {s} key positions, say at which key the first "
-            'query stands: offset=…, align="top-left" (offset 0) or align="bottom-right" '
+            f"{who}: with T = {t} query and S = {s} key positions, choose the key at which the "
+            'first query is: offset=…, align="top-left" (offset 0) or align="bottom-right" '
             f"(offset S − T = {s - t})"
         )
     return s - t if align == "bottom-right" else 0
@@ -29,7 +29,7 @@ def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | No
 
 def checked(who: str, offset: int | None, align: str | None) -> int | None:
     """The offset as an integer. Raises ValueError for offset and align together, or another align;
-    TypeError for an offset that is no integer."""
+    TypeError for an offset that is not an integer."""
     if offset is not None and align is not None:
         raise ValueError(f"{who}: give offset or align, not both")
     if align not in (None, "top-left", "bottom-right"):

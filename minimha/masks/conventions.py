@@ -16,8 +16,8 @@ reading these gives the same mask, and the same bias where it is not hidden.
 
 Where a query may attend to nothing, the output is 0 here. Elsewhere it depends. torch 2.13 on a CPU
 gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its MultiheadAttention
-NaN where weights are asked for and in eval(), else 0. keras 3.15 gives 0 where scores are asked
-for, else the mean. (0 and the mean are those before the output projection.)
+gives NaN where weights are requested and in eval(), else 0. keras 3.15 gives 0 where scores are
+requested, else the mean. (0 and the mean are those before the output projection.)
 
 Axes are B batch, H heads, T query positions, S key positions.
 """
@@ -100,7 +100,7 @@ def to_torch_sdpa(
     mask    one of `minimha.masks`, a boolean array, or None
     shape   of the scores, (…, H, T, S) or (T, S)
     bias    floats that broadcast to it
-    offset  where the first query stands among the keys, as in `Mask.array`
+    offset  the position of the first query among the keys, as in `Mask.array`
     like    an array of the library and on the device wanted, such as torch's query
 
     Left out, like is the bias, or NumPy's. Raises ValueError where mask or bias do not fit.
@@ -198,8 +198,8 @@ def to_keras(
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
     """Read the attention_mask of a model in transformers. 1 and True = may attend.
 
-    (B, S)        integers 0 and 1, or booleans: which keys are no padding. A decoder is causal
-                  besides; add `masks.causal()` for one
+    (B, S)        integers 0 and 1, or booleans: which keys are not padding. A decoder is also
+                  causal; add `masks.causal()` for one
     (B, H, T, S)  floats that are added to the scores, hidden where they are the dtype's min or
                   −∞; or booleans. H may be 1
 
@@ -211,7 +211,7 @@ def from_hugging_face(attention_mask: Any) -> MaskAndBias:
         return _read(_HUGGING_FACE_MASK, x)
     if x.ndim == 2 and backend.is_integral(x):
         if bool(namespace(x).any((x != 0) & (x != 1))):
-            raise ValueError("attention_mask (B, S) holds other integers than 1 (may attend) and 0")
+            raise ValueError("attention_mask (B, S) must hold the integers 1 (may attend) and 0")
         x = x != 0
     return _read(_HUGGING_FACE_KEYS, x)
 
@@ -263,7 +263,7 @@ def _read(argument: _Argument, x: Any, num_heads: int | None = None) -> MaskAndB
     axes = next((axes for axes in argument.axes if len(axes) == x.ndim), "")
     if argument.axes and not axes:
         meant = " or ".join(_tuple(axes) for axes in argument.axes)
-        raise ValueError(f"{name} has shape {tuple(x.shape)}, required is {meant}")
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, but must be {meant}")
     if axes == "NTS":
         x = _heads_apart(x, num_heads)
         axes = "BHTS"[-x.ndim :]
@@ -296,8 +296,8 @@ def _heads_apart(x: Array, num_heads: int | None) -> Array:
     n, *lengths = x.shape
     if num_heads is None or num_heads < 1 or n % num_heads:
         raise ValueError(
-            f"attn_mask has shape {tuple(x.shape)}, (B·H, T, S): num_heads must be the H that {n} "
-            f"is a multiple of, not {num_heads}"
+            f"attn_mask has shape {tuple(x.shape)}, (B·H, T, S): num_heads must be H, a "
+            f"divisor of {n}, not {num_heads}"
         )
     batch = [n // num_heads] * (n != num_heads)
     return namespace(x).reshape(x, (*batch, num_heads, *lengths))
@@ -309,12 +309,12 @@ def _tuple(axes: str) -> str:
 
 
 def _hiding(x: Array, lowest: bool) -> float:
-    """The largest number that hides in floats like x."""
+    """The largest number that counts as hidden in floats like x."""
     return float(namespace(x).finfo(x.dtype).min) if lowest else -math.inf
 
 
 def _together(*parts: MaskAndBias) -> MaskAndBias:
-    """The masks that are there combined, and the biases that are there added."""
+    """The masks that are given, combined, and the biases that are given, added."""
     masks, biases = ([x for x in xs if x is not None] for xs in zip(*parts, strict=True))
     return (
         functools.reduce(operator.and_, masks) if masks else None,
@@ -357,7 +357,7 @@ def _written(
 
 
 def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
-    """x with the axes of the first choice along whose other axes nothing differs; None if of none.
+    """x with the axes of the first choice along whose other axes nothing differs, or None.
 
     Axes that the scores do not have are left out.
     """

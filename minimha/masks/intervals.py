@@ -1,4 +1,4 @@
-"""Intervals start ≤ j < stop of keys, one a query: the arithmetic of `KeyIntervals`.
+"""Intervals start ≤ j < stop of keys, one per query: the arithmetic of `KeyIntervals`.
 
 "Whole" means that, for all queries, the interval contains only the requested keys.
 """

@@ -22,7 +22,7 @@ from .mask import KeyIntervals, Mask, Scores
 
 
 def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
-    """Query i sees key j where j ≤ i + offset: no look into the future.
+    """Query i sees key j where j ≤ i + offset: it cannot see the future.
 
     With T = S the offset is 0. Otherwise it must be given, since libraries disagree: offset=…, or
     align="top-left" (offset 0: both sequences start together) or align="bottom-right" (S − T: they
@@ -81,7 +81,7 @@ def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None 
 def prefix(n: int | Array | Sequence[int]) -> Mask:
     """Every query sees the first n keys: causal() | prefix(n) is the mask of a prefix-LM.
 
-    n is one integer, or integers (…), one a sequence, at least 0; beyond S it means all keys.
+    n is one integer, or integers (…), one per sequence, at least 0; beyond S it means all keys.
     Raises TypeError unless n is integers, ValueError if it is negative or does not match the batch.
     """
     n = _integers(n, "prefix: n is an integer, or integers, one a sequence")
@@ -104,7 +104,7 @@ class Band(Mask):
     align: str | None
 
     def _ends(self, scores: Scores) -> tuple[int, int]:
-        """The least and the largest j − i that are seen, from −T to S: beyond, nothing differs."""
+        """The least and the largest j − i that are seen, from −T to S: beyond, nothing changes."""
         t, s = scores.t, scores.s
         own = self.offset is not None or self.align is not None
         offset = aligned(repr(self), t, s, self.offset if own else scores.offset, self.align)
@@ -268,7 +268,7 @@ def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
 
 
 def _brief(x: Array) -> str:
-    """Short integers as they are, other arrays by dtype and shape."""
+    """A few integers in full, other arrays by dtype and shape."""
     if x.ndim <= 1 and sum(x.shape) <= 12 and backend.is_integral(x):
         return str(backend.to_numpy(x).tolist())
     return f"{str(x.dtype).rpartition('.')[2]} {tuple(x.shape)}"

@@ -1,4 +1,4 @@
-"""What every mask can do, and masks combined with & | ~.
+"""The base class of masks, and masks combined with & | ~.
 
 B batch, H heads, T query positions, S key positions.
 """
@@ -18,12 +18,12 @@ from . import intervals
 
 
 class Scores(NamedTuple):
-    """The scores that a mask is made for: their shape, and where the array shall live."""
+    """The scores that a mask is made for: their shape, and where the array is stored."""
 
     shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
     offset: int | None  # the key position of the first query
     like: Array
-    growing: bool = False  # whether more keys will come, which the mask may know already
+    growing: bool = False  # whether more keys will follow, which the mask may already cover
     queries: slice = slice(None)  # the queries whose rows are wanted
 
     @classmethod
@@ -76,8 +76,8 @@ class KeyIntervals(NamedTuple):
 
     start, stop  int64, both broadcast to (…, H, T), with 0 ≤ start ≤ stop ≤ S. Where they are
                  equal, the query sees nothing
-    inside       None: every key of an interval is seen. Otherwise a mask that says which, for the
-                 same shape and offset; what it says of keys outside does not matter
+    inside       None: the query sees every key of its interval. Otherwise a mask that says which,
+                 for the same shape and offset; its entries outside the interval do not matter
     """
 
     start: Array
@@ -92,10 +92,10 @@ class Mask:
     """
 
     svg: ClassVar[Callable[[Mask], str | None] | None] = None
-    """How a notebook draws a mask. Set by the package, since masks do not know about pictures."""
+    """How a notebook draws a mask. Set by the package, since masks do not import pictures."""
 
     sizes: tuple[int, ...] = ()
-    """The (…, H, T, S) that the mask's own arrays fit, 0 where any size does."""
+    """The (…, H, T, S) that the mask's own arrays require, 0 where any size fits."""
 
     def array(
         self,
@@ -109,9 +109,9 @@ class Mask:
 
         shape    (…, H, T, S), or (T, S) alone
         offset   the key position of the first query, for masks without an offset of their own: in
-                 cached decoding T new queries stand at the positions offset … offset + T − 1
+                 cached decoding T new queries are at the positions offset … offset + T − 1
         like     an array of the library and on the device wanted; NumPy if left out
-        queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never made. Where
+        queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never built. Where
                  all queries share one row, the array has this row alone
 
         Raises ValueError if the mask does not fit the shape.
@@ -131,7 +131,7 @@ class Mask:
         block    (queries, keys) in a block; the last blocks may be smaller
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
 
-        The array (T, S) is never made as a whole: where each query sees one run of keys, its
+        The array (T, S) is never built as a whole: where each query sees one run of keys, its
         interval is enough, and otherwise one row of blocks is made at a time.
         """
         height, width = (operator.index(n) for n in block)

@@ -1,4 +1,4 @@
-"""What attention asks of a mask: its array, the keys that each query sees, the empty rows."""
+"""What attention needs from a mask: its array, the keys that each query sees, the empty rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .mask import KeyIntervals, Mask, Scores
 def resolve(
     mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
 ) -> Array | None:
-    """The boolean array of a mask, typed or bare, for these shapes; None for no mask.
+    """The boolean array of a mask or of a bare array, for these shapes; None for no mask.
 
     query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). offset as in
     `Mask.array`. A bare array is taken as `dense`, unless it could be (B, S): that is refused,
@@ -33,7 +33,7 @@ def key_intervals(
 
     For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
     by `Mask.array(…, queries=…)` of `inside`, only where an interval is not enough. It needs
-    O(T + S) memory a sequence, besides the array of `dense`. Arguments and errors are those of
+    O(T + S) memory per sequence, besides the array of `dense`. Arguments and errors are those of
     `resolve`.
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
@@ -63,7 +63,7 @@ def empty_rows(
 
 
 def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
-    """A mask as it is; a bare boolean array as `dense`, refused where it could be (B, S)."""
+    """A mask unchanged; a bare boolean array as `dense`, refused where it could be (B, S)."""
     if isinstance(mask, Mask):
         return mask
     array = boolean(mask, "mask")
@@ -77,6 +77,6 @@ def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
     if batch and shape[:-2] == batch and over_heads and max(batch) > 1:
         raise ValueError(
             f"mask of shape {shape} could be (B, T, S) or (H, T, S): write "
-            "mask[..., None, :, :] for one mask a sequence, masks.dense(mask) for one a head"
+            "mask[..., None, :, :] for one mask per sequence, masks.dense(mask) for one per head"
         )
     return dense(array)

@@ -29,7 +29,7 @@ class KeyValueCache:
         """All keys (…, G, S, D) and values (…, G, S, Dv), with the new ones appended; the cache
         itself does not change.
 
-        Raises ValueError for another batch size or number of heads than so far.
+        Raises ValueError if the batch size or the number of heads differs from earlier calls.
         """
         if self.keys is not None:
             for old, new in ((self.keys, keys), (self.values, values)):

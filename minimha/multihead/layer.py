@@ -199,8 +199,8 @@ class MultiHeadAttention(Module):
         between = "rope" if self.rope is not None else "qk_norm" if self.norm_q is not None else ""
         if between:
             raise ValueError(
-                f"the bilinear form holds W^Q W^Kᵀ, and {between} stands between the two: "
-                "keep another form, or do without it"
+                f"the bilinear form stores the product W^Q W^Kᵀ, but {between} is applied between "
+                "the two: keep another form, or do without it"
             )
         bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else ""
         if bent and self.form != "bilinear":  # which has no b_k
@@ -208,8 +208,8 @@ class MultiHeadAttention(Module):
             if b_k is not None and backend.to_numpy(b_k).any():
                 raise ValueError(
                     "the bilinear form leaves out b_k, which adds the same number to all scores of "
-                    f"a query: softmax does not see that, and a {bent} does. Set b_k to zero, or "
-                    "keep another form"
+                    f"a query: that does not change softmax, but it changes a {bent}. Set b_k "
+                    "to zero, or keep another form"
                 )
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
@@ -226,6 +226,6 @@ class MultiHeadAttention(Module):
                 )
             if x.ndim < 2 or x.shape[-1] != width:
                 raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}, required is (…, positions, {letter}) "
+                    f"{name} has shape {tuple(x.shape)}, but must be (…, positions, {letter}) "
                     f"with {letter} = {width}"
                 )

@@ -65,8 +65,8 @@ class Learned(Embedding):
         context = self.table.shape[0]
         if offset + count > context:
             raise ValueError(
-                f"{count} positions from {offset} on end at {offset + count}, beyond the context "
-                f"of {context} positions that it has learned"
+                f"{count} positions from {offset} on need a context of {offset + count}, but only "
+                f"{context} positions were learned"
             )
         return self.table[offset : offset + count]
 

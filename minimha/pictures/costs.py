@@ -38,7 +38,7 @@ def costs(compared: Comparison, over: str = "D") -> Figure:
     from matplotlib.figure import Figure
 
     if over not in _SIZES:
-        raise ValueError(f"over is one of {', '.join(_SIZES)}, not {over!r}")
+        raise ValueError(f"over must be one of {', '.join(_SIZES)}, not {over!r}")
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     parameters, flop, seconds = figure.subplots(1, 3, subplot_kw={"xlabel": _SIZES[over]})
     found = compared.over(over)

@@ -51,7 +51,7 @@ def heat_map(
     data = _on_host(array)
     if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
         raise ValueError(
-            f"array has shape {data.shape} and dtype {data.dtype}: a heat map is of one matrix "
+            f"array has shape {data.shape} and dtype {data.dtype}: a heat map shows one matrix "
             "(T, S) of real numbers, such as weights[0, 0]; attention_heads draws several"
         )
     data = data.astype(np.float64)

@@ -21,7 +21,7 @@ class Bilinear(Form):
     and whose keys are the inputs x' themselves.
 
     With biases (xW_Q + b_Q)(x'W_K + b_K)ᵀ = x W x'ᵀ + (W_K b_Q) · x' + terms of the query alone,
-    which softmax does not see. So b_qk = W_K b_Q stays and b_K drops out. b_qk is factored together
+    which do not affect softmax: b_qk = W_K b_Q stays, b_K drops out. b_qk is factored together
     with W_i, as another row below it.
     """
 

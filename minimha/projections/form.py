@@ -55,7 +55,7 @@ class Sizes:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(
                     f"d_model = {d_model} must be a positive multiple of num_heads = {num_heads}, "
-                    "or head_dim be given"
+                    "unless head_dim is given"
                 )
             known["head_dim"] = d_model // num_heads
         known.setdefault("v_head_dim", known["head_dim"])

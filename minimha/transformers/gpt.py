@@ -80,7 +80,7 @@ class GPT(Module):
         backend.require(backend.is_integral, tokens, "tokens")
         if tokens.ndim != 2 or tokens.shape[1] > self.context:
             raise ValueError(
-                f"tokens has shape {tuple(tokens.shape)}, required is (B, T) with T at most "
+                f"tokens has shape {tuple(tokens.shape)}, but must be (B, T) with T at most "
                 f"{self.context}, the context"
             )
         positions = namespace(tokens).arange(tokens.shape[1], device=tokens.device)

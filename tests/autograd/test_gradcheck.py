@@ -103,7 +103,7 @@ def test_names_come_from_the_function_or_the_caller(rng):
     assert names(lambda x: x * w, x, parameters={"x": w}) == {"x", "parameter x"}
     with pytest.raises(ValueError, match="2 inputs, 1 names"):
         mh.gradcheck(f, x, x, names=["a"])
-    with pytest.raises(ValueError, match="names: a, a: each can be there once"):
+    with pytest.raises(ValueError, match="names: a, a: each name can occur only once"):
         mh.gradcheck(f, x, x, names=["a", "a"])
 
 

@@ -4,7 +4,7 @@ from wrong_answers import Wrong
 
 _KAHN = """\
     ready = [name for name in parents if waits[name] == 0]
-    for name in ready:  # which grows on the way
+    for name in ready:  # the list grows during the loop
         for child in children[name]:
             waits[child] -= 1
             if waits[child] == 0:

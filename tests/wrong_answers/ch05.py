@@ -28,7 +28,7 @@ WRONG = {
     ],
     "attention": [
         Wrong("no sum over the row", ROW_TERM, "", "each gradient matches the numeric one", "between scores and weights"),
-        Wrong("the mean for the sum", "(dweights * weights).sum", "(dweights * weights).mean", "each gradient matches the numeric one", "the mean stands where the sum belongs"),
+        Wrong("the mean for the sum", "(dweights * weights).sum", "(dweights * weights).mean", "each gradient matches the numeric one", "the mean is used instead of the sum"),
         Wrong("the scale forgotten in one gradient", "dscores @ key / root", "dscores @ key", "each gradient matches the numeric one", "1/√D"),
         Wrong("the weights for dscores", "dscores.mT @ query", "weights.mT @ query", "each gradient matches the numeric one", "between key and scores"),
         Wrong("no steps", 'dkey, dvalue, {"weights": dweights, "scores": dscores}', "dkey, dvalue", "the dictionary holds the gradients of the steps", "a dictionary"),

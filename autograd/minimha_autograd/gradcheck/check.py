@@ -84,8 +84,8 @@ def _compare_all(
                     break
         if not (reached or target.name in wrong):
             raise function.error(
-                f"next to {target.name} the value is NaN or infinite, whatever the "
-                f"step ({rows[-1].note}): move it away from the edge of the domain"
+                f"close to {target.name} the value is NaN or infinite for every step "
+                f"({rows[-1].note}): move it away from the edge of the domain"
             )
     drawn = tuple(target for k, target in targets.items() if k not in gradients.wrong_shape)
     report = Report(function.name, tuple(rows), drawn)
@@ -143,7 +143,7 @@ def _labels(axes: Any, function: CheckedFunction) -> dict[str, Sequence[str]]:
     if not isinstance(axes, Mapping):
         each = [axes] if isinstance(axes, str) else axes or [None] * function.arity
         if len(each) != function.arity:
-            raise ValueError(f"{function.arity} inputs and {len(each)} axes")
+            raise ValueError(f"axes: {len(each)} entries for {function.arity} inputs")
         inputs = zip(function.names[: function.arity], each, strict=True)
         axes = {name: x for name, x in inputs if x is not None}
     labels: dict[str, Sequence[str]] = {

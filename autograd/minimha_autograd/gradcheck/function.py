@@ -55,7 +55,7 @@ class CheckedFunction:
         if len(own) != len(inputs):
             raise ValueError(f"{len(self.inputs)} inputs, {len(self.names)} names")
         if len(set(own)) < len(own):
-            raise ValueError(f"names: {', '.join(own)}: each can be there once")
+            raise ValueError(f"names: {', '.join(own)}: each name can occur only once")
         self.on_tensors = any(isinstance(x, Tensor) for x in self.inputs)
         self.arrays = [array_of(x) for x in self.inputs]
         self.checked = [
@@ -162,7 +162,7 @@ class CheckedFunction:
                 f"{'' if result is None or isinstance(result, tuple) else tensors}"
             )
         if isinstance(result[0], list):
-            raise self.error("several values are returned as a tuple, not a list")
+            raise self.error("return several values as a tuple, not a list")
         return [backend.asarray(y) for y in _tuple(result[0])], result[1]
 
     def _call_on_tensors(

@@ -132,7 +132,7 @@ class Gradients:
         if not _equal(values, expected):
             raise function.error(
                 "two calls with the same inputs gave different values: does it draw random "
-                "numbers? Draw them before, or from a generator that is made anew in each call"
+                "numbers? Draw them before, or from a generator that each call creates anew"
             )
         dys, other = (
             [backend.like(n * c, y) for c, y in zip(self.cotangents, values, strict=True)]

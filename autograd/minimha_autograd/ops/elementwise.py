@@ -87,7 +87,7 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     y = a * b
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # what no gradient needs may go
+    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
     return y, lambda dy: (None if b is None else dy * b, None if a is None else dy * a)
 
 

@@ -27,5 +27,5 @@ def in_float32(operation: Any, *arrays: Any, **settings: Any) -> tuple[Any, Pull
 
 
 def widened(x: Any) -> Any:
-    """An array of float16 as one of float32; anything else as it is."""
+    """An array of float16 as one of float32; anything else unchanged."""
     return namespace(x).astype(x, namespace(x).float32) if backend.is_half(x) else x

@@ -21,7 +21,7 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
     if a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
         return _as_rows(a, b, wanted)
     y, row, column = a @ b, a.ndim == 1, b.ndim == 1
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # what no gradient needs may go
+    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy = xp.expand_dims(dy, axis=-1) if column else dy
@@ -72,10 +72,10 @@ def einsum(
     if not arrow or any(len(set(term)) < len(term) for term in letters):
         raise ValueError(f"{subscripts!r} needs an arrow, and no letter twice in a term")
     if len(terms) != len(operands):
-        raise ValueError(f"{subscripts!r} is about {len(terms)} arrays, not {len(operands)}")
+        raise ValueError(f"{subscripts!r} describes {len(terms)} arrays, not {len(operands)}")
     y = backend.einsum(subscripts, *operands)
     shapes = [x.shape for x in operands]
-    saved = [a if wanted[2] else None, b if wanted[1] else None]  # what no gradient needs may go
+    saved = [a if wanted[2] else None, b if wanted[1] else None]  # free what no gradient needs
 
     def gradient(k: int, dy: Array) -> Array:
         sources = [(out, dy), *((terms[j], saved[j]) for j in range(len(terms)) if j != k)]
@@ -101,7 +101,7 @@ def einsum(
 def outer(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
     if a.ndim != 1 or b.ndim != 1:
-        raise ValueError("a and b must be vectors, of one axis")
+        raise ValueError("a and b must be vectors, with one axis")
     y = a[:, None] * b[None, :]
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # what no gradient needs may go
+    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
     return y, lambda dy: (None if b is None else dy @ b, None if a is None else dy.mT @ a)

@@ -113,7 +113,7 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     empty = total == 0
     total = xp.where(empty, xp.ones_like(total), total)
     y = xp.where(empty, xp.full_like(total, -math.inf), xp.log(total) + peak)
-    y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes go
+    y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
     return y, lambda dy: (xp.reshape(dy, kept) * (exps / total),)
 
 

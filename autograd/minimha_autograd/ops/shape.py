@@ -78,7 +78,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
     elif not before and axis != ():
-        raise IndexError("there are no axes")  # NumPy takes 0 and -1 all the same
+        raise IndexError("there are no axes")  # NumPy accepts 0 and -1 anyway
     return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
@@ -115,7 +115,7 @@ def split(
     xp, n = namespace(x), x.shape[axis]
     if isinstance(sections, int):
         if sections < 1 or n % sections:
-            raise ValueError(f"an axis of length {n} has no {sections} equal parts")
+            raise ValueError(f"length {n} cannot be split into {sections} equal parts")
         sections = tuple(k * (n // sections) for k in range(1, sections))
     sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):

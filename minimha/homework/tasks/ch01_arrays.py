@@ -64,8 +64,7 @@ mean = x.mean(axis=-1, keepdims=True)
 standardise.mistake(
     _ROWS,
     "mean, deviation = x.mean(), x.std()\n",
-    "x.mean() and x.std() are those of the whole array; each row needs its own: axis=-1, "
-    "keepdims=True",
+    "x.mean() and x.std() run over the whole array; each row needs its own: axis=-1, keepdims=True",
 )
 standardise.mistake(
     _ROWS,
@@ -178,13 +177,13 @@ def shapes_are_aligned_at_the_right(yours, rng):
 
 @broadcast_shape.check
 def shapes_that_do_not_fit_raise_an_error(yours, rng):
-    _broadcasts(yours, ((3, 4), (3, 4)))  # or all are
+    _broadcasts(yours, ((3, 4), (3, 4)))  # an answer that always raises an error must not pass
     for a, b in (((3, 4), (3, 5)), ((2, 3), (2,)), ((4, 2), (2, 4)), ((0,), (2,))):
         try:
             shape = yours(a, b)
         except NotImplementedError:
             raise
-        except Exception as error:  # from another process it comes by its name
+        except Exception as error:  # an error from another process arrives as text, after its name
             found = f"{type(error).__name__}: {error}"
             assert "ValueError" in found, f"{a} and {b} should raise a ValueError, not\n{found:.80}"
         else:
@@ -221,12 +220,13 @@ broadcast_shape.mistake(
 broadcast_shape.mistake(
     " and 1 not in (n, m)",
     "",
-    "a length of 1 is refused; it fits any length, and the result has the other length",
+    "a length of 1 is refused; it fits every other length, and the result has that other length",
 )
 broadcast_shape.mistake(
     "m if n == 1 else n",
     "max(n, m)",
-    "max(n, m) makes 1 of a length 0 beside a length 1: the result has the other length, 0",
+    "for the lengths 0 and 1, max(n, m) is 1; beside a length of 1, the result has the other "
+    "length, here 0",
 )
 broadcast_shape.mistake(
     """\
@@ -235,13 +235,13 @@ if n != m and 1 not in (n, m):
         shape.append(m if n == 1 else n)
 """,
     "shape.append(max(n, m))\n",
-    "two lengths that differ, neither of them 1, are accepted and the larger one is taken: raise "
+    "two different lengths are accepted although neither is 1, and the larger one is taken: raise "
     "ValueError",
 )
 broadcast_shape.mistake(
     "1 not in (n, m)",
     "False",
-    "two lengths that differ, neither of them 1, are accepted: raise ValueError",
+    "two different lengths are accepted although neither is 1: raise ValueError",
 )
 
 
@@ -306,19 +306,19 @@ for axis, length in enumerate(shape):
 unbroadcast.mistake(
     "dy.sum(axis=front)",
     "dy.mean(axis=front)",
-    "the mean of dy over the copies; every copy adds its whole gradient: sum, not mean",
+    "this is the mean of dy over the copies; the gradient is their sum",
 )
 unbroadcast.mistake(
     "dy.sum(axis=axis, keepdims=True)",
     "dy.mean(axis=axis, keepdims=True)",
-    "the mean of dy over the copies; every copy adds its whole gradient: sum, not mean",
+    "this is the mean of dy over the copies; the gradient is their sum",
 )
 for _new in ("dy.reshape(shape)", "np.broadcast_to(dy, shape)", "dy.sum().reshape(shape)"):
     unbroadcast.mistake(
         _FRONT,
         f"return {_new}\n",
-        "dy cannot be given the shape at once: sum it over the axes along which broadcasting made "
-        "copies, and over no others (chapter 01)",
+        "changing the shape of dy is not enough: sum dy over the axes along which broadcasting "
+        "made copies, and over no others (chapter 01)",
     )
 unbroadcast.mistake(
     _FRONT,
@@ -362,8 +362,8 @@ unbroadcast.mistake(
     _FRONT + "    " + _ONES,
     "dy = dy.sum(axis=front + tuple(k for k, n in enumerate(shape) if n == 1), keepdims=True)\n"
     "    dy = dy.reshape(dy.shape[len(front):])\n",
-    "the axes of length 1 are counted in shape, but summed in dy, which has more axes in front: "
-    "sum the front axes first, or add their number",
+    "the axes of length 1 are numbered as in shape, but dy has more axes in front: sum over those "
+    "first, or add their number",
 )
 unbroadcast.mistake(
     "dy.sum(axis=axis, keepdims=True)",

@@ -13,7 +13,7 @@ from .ch01_arrays import unbroadcast
     "Look at one entry, y = a b. If a grows by a little, y grows by b times as much.",
     "da is dy times b, and db is dy times a, entry by entry, broadcast as in the forward. Where "
     "broadcasting copied an argument, its gradient is the sum over the copies: use unbroadcast.",
-    "da is unbroadcast(dy * b, a.shape). For db, exchange a and b.",
+    "da is unbroadcast(dy * b, a.shape). For db, swap a and b.",
 ))  # fmt: skip
 def multiply(a, b):
     """The elementwise product, with broadcasting, and its pullback.
@@ -51,7 +51,7 @@ _BOTH = "unbroadcast(dy * b, a.shape), unbroadcast(dy * a, b.shape)"
 multiply.mistake(
     _BOTH,
     "unbroadcast(dy * a, a.shape), unbroadcast(dy * b, b.shape)",
-    "a and b are exchanged: da is dy times b, db is dy times a",
+    "a and b are swapped: da is dy times b, db is dy times a",
 )
 multiply.mistake(
     _BOTH,
@@ -61,7 +61,7 @@ multiply.mistake(
 multiply.mistake(
     _BOTH,
     "unbroadcast(dy * y, a.shape), unbroadcast(dy * y, b.shape)",
-    "dy times y; the derivative of a b for a is b alone: da is dy times b",
+    "dy times y; the derivative of a b with respect to a is b alone: da is dy times b",
 )
 for _old, _new in (
     (_BOTH, "dy * b, dy * a"),
@@ -71,7 +71,7 @@ for _old, _new in (
     multiply.mistake(
         _old,
         _new,
-        "a gradient has the shape of y, not of its argument: where broadcasting copied the "
+        "a gradient has the shape of y, not that of its argument: where broadcasting copied the "
         "argument, sum over the copies with unbroadcast",
     )
 multiply.mistake(
@@ -133,7 +133,7 @@ for _old in ("dy @ b.mT", "a.mT @ dy"):  # before those that two matrices alread
     matmul.mistake(
         _old,
         _old.replace("mT", "T"),
-        ".T reverses all axes of a stack, the batch included; .mT exchanges only the last two",
+        ".T reverses all axes of a stack, the batch included; .mT swaps only the last two",
     )
 for _old, _new in (
     ("dy @ b.mT", "dy @ b"),
@@ -202,7 +202,7 @@ def topological_order(parents):
         for parent in made_from:
             children[parent].append(name)
     ready = [name for name in parents if waits[name] == 0]
-    for name in ready:  # which grows on the way
+    for name in ready:  # the list grows during the loop
         for child in children[name]:
             waits[child] -= 1
             if waits[child] == 0:
@@ -212,7 +212,7 @@ def topological_order(parents):
 
 
 def _ordered(yours, parents):
-    """The answer, with every name in it once."""
+    """The student's list, after checking that every name is in it once."""
     order = yours(parents)
     if not isinstance(order, list):
         kind = "None: is a return missing?" if order is None else f"a {type(order).__name__}"
@@ -278,7 +278,7 @@ def a_chain_of_4000_steps(yours, rng):
 
 _KAHN = """\
     ready = [name for name in parents if waits[name] == 0]
-    for name in ready:  # which grows on the way
+    for name in ready:  # the list grows during the loop
         for child in children[name]:
             waits[child] -= 1
             if waits[child] == 0:
@@ -314,8 +314,8 @@ topological_order.mistake(
 topological_order.mistake(
     "children[parent].append(name)",
     "children[parent] += [name] * (name not in children[parent])",
-    "for b = a + a the count of b is 2, but b is listed once among the children of a, so that the "
-    "count never reaches 0: list it twice, or count the different parents",
+    "for b = a + a the count of b is 2, but b is listed once among the children of a, so the count "
+    "never reaches 0: list b twice, or count distinct parents",
 )
 topological_order.mistake(
     """\
@@ -328,13 +328,13 @@ topological_order.mistake(
 topological_order.mistake(
     "waits[child] == 0:",
     "child not in ready:",
-    "a name is listed after its first parent; it must wait for all of them",
+    "a name is listed as soon as one of its parents is; it must wait for all of them",
 )
 topological_order.mistake(
     "len(made_from)",
     "len(set(made_from))",
     "the count ignores that a name can be a parent twice, as in b = a + a, but the loop lowers it "
-    "for each of the two: count with len(made_from)",
+    "twice: count with len(made_from)",
 )
 
 
@@ -501,7 +501,8 @@ backward.mistake(
 backward.mistake(
     "pullback(gradients[k])",
     "pullback(gradients[k])[::-1]",
-    "the gradients of the parents are exchanged: a pullback returns them in the order of parents",
+    "the gradients of the parents are in the wrong order: a pullback returns them in the order of "
+    "parents",
 )
 backward.mistake(
     "gradients = [None]",

@@ -67,7 +67,7 @@ central_difference.mistake(
 central_difference.mistake(
     _QUOTIENT,
     "(f(x + step) - f(x - step)) / 2 * h",
-    "/ 2 * h divides by 2 and multiplies by h: put brackets, / (2 * h)",
+    "/ 2 * h divides by 2 and multiplies by h: write / (2 * h)",
 )
 central_difference.mistake(
     _QUOTIENT,
@@ -99,7 +99,8 @@ central_difference.mistake(
 central_difference.mistake(
     _LOOP,
     "step = np.zeros(x.shape)\n    for k in np.ndindex(x.shape):\n",
-    "the step of one entry is still there when the next one moves: start each index with new zeros",
+    "the step of one entry is still in place when the next entry moves: start from new zeros for "
+    "each index",
 )
 central_difference.mistake(
     "gradient = np.empty(x.shape)\n",
@@ -109,7 +110,7 @@ central_difference.mistake(
 central_difference.mistake(
     "np.ndindex(x.shape)",
     "range(len(x))",
-    "range(len(x)) runs over the first axis alone, so that a whole row moves together: loop over "
+    "range(len(x)) runs over the first axis only, so a whole row moves together: loop over "
     "np.ndindex(x.shape)",
 )
 central_difference.mistake(
@@ -122,7 +123,7 @@ central_difference.mistake(
     "step = np.zeros(x.shape)\n    z = x.astype(float)\n    for k in np.ndindex(x.shape):\n"
     "        up = z.copy(); up[k] = x[k] + h; z[k] = x[k] - h\n"
     "        gradient[k] = (f(up) - f(z)) / (2 * h); continue\n",
-    "an entry is still moved by −h when the next one moves: put it back first",
+    "an entry is still shifted by −h when the next one moves: restore it first",
 )
 central_difference.mistake(
     "step[k] = h\n",
@@ -137,8 +138,8 @@ for _old, _new in (
     central_difference.mistake(
         _old,
         _new,
-        "x holds integers, and so does an array made by np.zeros_like(x), np.empty_like(x) or "
-        "x.copy(): it cuts off the fractions. Use np.zeros(x.shape) or x.astype(float)",
+        "x holds integers, so np.zeros_like(x), np.empty_like(x) and x.copy() hold integers too, "
+        "and fractions are cut off. Use np.zeros(x.shape) or x.astype(float)",
     )
 
 
@@ -222,19 +223,19 @@ for _new in ("f(z) / 1e-20", "f(z).imag / 1e-20j"):
 complex_step.mistake(
     "z[k] += 1e-20j",
     "z[k] = 1e-20j",
-    "the step replaces the entry of x; it is added to it: z[k] += 1e-20j",
+    "the step replaces the entry of x; add it instead: z[k] += 1e-20j",
 )
 complex_step.mistake(
     "gradient = np.empty(x.shape)\n",
     "return f(x + 1e-20j).imag / 1e-20\n",
-    "x + 1e-20j gives all entries the step and makes one number; take one entry at a time, in a "
+    "x + 1e-20j moves all entries together and gives one number; move one entry at a time, in a "
     "loop",
 )
 complex_step.mistake(
     "z[k] += 1e-20j",
     "z += 1e-20j",
-    "all entries have the step at once; each entry of the gradient needs a step in that entry "
-    "alone: z[k] += 1e-20j",
+    "all entries move together; each entry of the gradient needs a step in that entry alone: z[k] "
+    "+= 1e-20j",
 )
 complex_step.mistake(
     _EACH,
@@ -246,8 +247,8 @@ for _h in ("1e-8", "1e-6", "1e-5", "1e-4", "1e-3"):
     complex_step.mistake(
         "z[k] += 1e-20j\n        gradient[k] = f(z).imag / 1e-20",
         f"z[k] += {_h}j\n        gradient[k] = f(z).imag / {_h}",
-        f"h = {_h} is too large; nothing is subtracted here, so that a tiny step loses no digits: "
-        "h = 1e-20",
+        f"h = {_h} is too large; nothing is subtracted here, so a tiny step loses no digits: use h "
+        "= 1e-20",
     )
 
 
@@ -278,7 +279,7 @@ def gradient_error(f, x, c):
 
 
 def _rounding(error):
-    """Whether the error is a number no larger than rounding makes it."""
+    """Whether the error is a number so small that rounding explains it."""
     return isinstance(error, float | np.ndarray) and np.size(error) == 1 and 0 <= error < 1e-12
 
 
@@ -341,7 +342,7 @@ gradient_error.mistake(
 gradient_error.mistake(
     _ERROR,
     "np.max(gradient - numeric) / np.max(abs(numeric))",
-    "the sign hides a deviation: take the difference entry by entry, its absolute value, and then "
+    "negative deviations are missed: take the absolute value of each difference first, and then "
     "the maximum, max |analytic − numeric|",
 )
 gradient_error.mistake(
@@ -369,7 +370,8 @@ gradient_error.mistake(
 gradient_error.mistake(
     "c * f(z)[0]",
     "f(z)[0]",
-    "the numeric side leaves c out: it is the gradient of Σ c · y, as the pullback gets c",
+    "the numeric gradient leaves c out; the pullback gets c, so compare it with the gradient of Σ "
+    "c · y",
 )
 for _old, _new in (
     ("(gradient,) = pullback(c)", "(gradient,) = pullback(np.ones(c.shape))"),

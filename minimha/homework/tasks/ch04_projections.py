@@ -11,10 +11,9 @@ from ..task import task
 @task(chapter=4, difficulty=2, minutes=10, hints=(
     "This is the pullback of a matrix product from chapter 02: dx = dy Wᵀ and dW = xᵀ dy. Only "
     "the axes in front are new: all of them share the same W.",
-    "A weight that is used in several places gets the sum of the gradients from all of them. Each "
-    "position is a row, whichever batch it is in: reshape x to one long matrix of rows, and dy to "
-    "another.",
-    "rows = x.reshape(-1, x.shape[-1]), drows the same for dy; then dx = dy @ weight.T and "
+    "A weight that is used in several places gets the sum of the gradients from all of them. Every "
+    "position of every sequence is a row: reshape x to one long matrix of rows, and dy to another.",
+    "rows = x.reshape(-1, x.shape[-1]), drows likewise from dy; then dx = dy @ weight.T and "
     "dweight = rows.T @ drows.",
 ))  # fmt: skip
 def linear(x, weight):
@@ -66,8 +65,9 @@ for _gradient in ("x.mT @ dy", "np.einsum('...tm,...tn->...mn', x, dy)"):
     linear.mistake(
         _GRADIENTS,
         f"return dy @ weight.T, {_gradient}",
-        "dweight has a matrix for each batch; all share one W, whose gradient is the sum over the "
-        "batch axes too: make one matrix of all rows, with x.reshape(-1, x.shape[-1])",
+        "dweight has one matrix for each sequence of the batch; all share one W, whose gradient is "
+        "the sum over the batch axes too: make one matrix of all rows, with x.reshape(-1, "
+        "x.shape[-1])",
     )
 linear.mistake(
     _GRADIENTS,
@@ -83,12 +83,12 @@ linear.mistake(
 linear.mistake(
     _GRADIENTS,
     "dw = x.mT @ dy; return dy @ weight.T, dw.mean(axis=tuple(range(x.ndim - 2)))",
-    "dweight is a mean over the batch; W is used in every batch, so its gradient is the sum",
+    "dweight is a mean over the batch; every sequence uses W, so its gradient is the sum",
 )
 linear.mistake(
     _GRADIENTS,
     "return dy @ weight.T, rows.T @ drows / len(rows)",
-    "dweight is a mean over the rows; W is used in every row, so its gradient is the sum",
+    "dweight is a mean over the rows; every row uses W, so its gradient is the sum",
 )
 linear.mistake(
     _GRADIENTS,
@@ -103,12 +103,13 @@ linear.mistake(
 linear.mistake(
     _GRADIENTS,
     "return dy @ weight.reshape(weight.shape[::-1]), rows.T @ drows",
-    "a reshape to (N, M) is no transpose, it only cuts the same numbers into other rows: weight.T",
+    "a reshape to (N, M) is not a transpose; it only cuts the same numbers into different rows: "
+    "weight.T",
 )
 linear.mistake(
     _GRADIENTS,
     "return dy @ weight.T, rows.reshape(rows.shape[::-1]) @ drows",
-    "a reshape is no transpose, it only cuts the same numbers into other rows: rows.T",
+    "a reshape is not a transpose; it only cuts the same numbers into different rows: rows.T",
 )
 for _new in ("x.T @ dy", "rows.T @ dy", "x.T @ drows"):
     linear.mistake(
@@ -225,14 +226,14 @@ for _new in (
     split_heads.mistake(
         "return heads.swapaxes(-3, -2)",
         f"return {_new}",
-        "transpose has to list every axis, but their number varies: heads.swapaxes(-3, -2) swaps T "
-        "and H whatever comes before them",
+        "transpose has to list every axis, but the number of axes varies: heads.swapaxes(-3, -2) "
+        "swaps T and H whatever comes before them",
     )
 
 
 @task(chapter=4, difficulty=1, minutes=5, hints=(
     "This is how the paper writes it: every head multiplies all of x by its own matrix.",
-    "A loop over the weights gives a list of H arrays (…, T, D), and np.stack joins them to one "
+    "A loop over the weights gives a list of H arrays (…, T, D), and np.stack joins them into one "
     "array. Along which axis?",
     "np.stack([x @ w for w in weights], axis=-3)",
 ))  # fmt: skip
@@ -386,7 +387,7 @@ stack_weights.mistake(
 stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.stack(weights, axis=-1)",
-    "np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns to one matrix",
+    "np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns into one matrix",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
@@ -401,7 +402,7 @@ stack_weights.mistake(
 stack_weights.mistake(
     _SIDE_BY_SIDE,
     "weights.sum(axis=0)",
-    "the matrices are added; they stand side by side, [W₀ W₁ …] (M, H·D)",
+    "the matrices are added; put them side by side, [W₀ W₁ …] (M, H·D)",
 )
 
 
@@ -493,8 +494,8 @@ stacked.mistake(
 stacked.mistake(
     _SWAPPED,
     "return y.transpose(1, 0, 2)",
-    "transpose has to list every axis, but their number varies: y.swapaxes(-3, -2) swaps T and H "
-    "whatever comes before them",
+    "transpose has to list every axis, but the number of axes varies: y.swapaxes(-3, -2) swaps T "
+    "and H whatever comes before them",
 )
 
 
@@ -519,7 +520,7 @@ def fused(x, weight, num_heads):
 
 
 def _three(returned):
-    """What should be q, k and v."""
+    """The three arrays that should be q, k and v."""
     if isinstance(returned, tuple | list | np.ndarray) and len(returned) == 3:
         return returned
     many = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
@@ -582,7 +583,7 @@ fused.mistake(
 fused.mistake(
     _TUPLE,
     "q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k",
-    "k and v are exchanged: the columns of weight are [W^Q W^K W^V]",
+    "k and v are swapped: the columns of weight are [W^Q W^K W^V]",
 )
 
 
@@ -593,7 +594,7 @@ fused.mistake(
     "first @ weights: @ broadcasts over the heads.",
 ))  # fmt: skip
 def double(first, weights):
-    """The one matrix of each head that replaces two linear maps in a row, x → (x W) Wᵢ.
+    """The one matrix of each head that replaces two successive linear maps, x → (x W) Wᵢ.
 
     first    W (M, N), shared by all heads
     weights  Wᵢ (H, N, D), a second matrix for each head
@@ -645,7 +646,7 @@ double.mistake(
 double.mistake(
     "return first @ weights",
     "return np.concatenate([first @ w for w in weights], axis=-1)",
-    "the matrices are side by side in one; return them as a stack (H, M, D)",
+    "the matrices are joined side by side into one; return them as a stack (H, M, D)",
 )
 double.mistake(
     "return first @ weights",
@@ -706,7 +707,7 @@ for _new in ("w_q @ w_k", "w_q @ w_k.T"):
 bilinear.mistake(
     "w_q @ w_k.swapaxes(-1, -2)",
     "w_q @ w_k.reshape(w_k.shape[0], w_k.shape[2], w_k.shape[1])",
-    "a reshape is no transpose, it only cuts the same numbers into other rows: "
+    "a reshape is not a transpose; it only cuts the same numbers into different rows: "
     "w_k.swapaxes(-1, -2)",
 )
 bilinear.mistake(

@@ -276,7 +276,7 @@ for _new, _what in (
 attention_forward.mistake(
     _SCORES,
     _SCORES.replace(" / query", ") / query")[:-1],
-    "the right scores are used, but tap gets Q Kᵀ: divide by √D before tap",
+    "the output is right, but tap gets Q Kᵀ without the scale: divide by √D before you call tap",
 )
 attention_forward.mistake(
     "key.mT",
@@ -436,7 +436,7 @@ attention.mistake(
     "        dscores *= weights\n"
     "        dquery = dscores @ key\n"
     "        dkey = dscores.mT @ query\n",
-    "dscores is divided by √D. These are the gradients of the scaled scores: divide in the next "
+    "dscores is divided by √D, but it is the gradient of the scaled scores: divide in the next "
     "step, in dquery and dkey",
 )
 attention.mistake(
@@ -460,9 +460,9 @@ for _old, _new in (
     attention.mistake(
         _old,
         _new,
-        "a transpose is missing, or is one too many. out = weights V gives dweights = dout Vᵀ and "
-        "dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and "
-        "dkey = dscoresᵀ Q / √D",
+        "a transpose is missing, or there is one too many. out = weights V gives dweights = dout "
+        "Vᵀ and dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey "
+        "= dscoresᵀ Q / √D",
     )
 for _transposed in ("value.T", "value.swapaxes(1, 2)", "value.transpose(0, 2, 1)"):
     attention.mistake(

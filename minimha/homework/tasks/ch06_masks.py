@@ -67,15 +67,15 @@ causal.mistake(
 causal.mistake(
     _RULE,
     "j <= i + offset + 1",
-    "query i sees one key too many, the next one: the last it sees is j = i + offset",
+    "query i sees one key too many, the next one: the last key it may see is j = i + offset",
 )
 causal.mistake(_RULE, "j <= i - offset", "offset has the wrong sign: query i sees j ≤ i + offset")
 causal.mistake(_RULE, "j <= i", "offset is not used: query i sees j ≤ i + offset")
 causal.mistake(
     _RULE,
     "j <= i + offset + s - t",
-    "the last query is aligned with the last key. The offset alone says where query 0 is: it sees "
-    "j ≤ offset",
+    "the last query is aligned with the last key. Only the offset determines where query 0 is: it "
+    "sees j ≤ offset",
 )
 causal.mistake(
     "np.arange(s)",
@@ -160,7 +160,7 @@ padding.mistake(
 padding.mistake(
     _VALID,
     "valid = np.arange(s) < np.maximum(lengths, 1)[:, None]",
-    "an empty sequence shows one key: where lengths[b] is 0, every key is hidden",
+    "one key of an empty sequence is visible: where lengths[b] is 0, every key is hidden",
 )
 _SHAPED = "valid[:, None, None, :]"
 for _new, _text in (
@@ -254,7 +254,7 @@ documents.mistake(
 documents.mistake(
     "query == key",
     "(query == key).any(axis=0)",
-    "the sequences are put together: each has a mask of its own, so keep the axis B",
+    "all sequences share one mask, but each needs its own: keep the axis B",
 )
 
 
@@ -262,7 +262,7 @@ documents.mistake(
     "Put −∞ where the mask is False; exp turns it into an exact 0. If all entries of a row are −∞, "
     "what is the largest, and what is −∞ − (−∞)?",
     "If the largest entry of a row is −∞, subtract 0 instead. If the sum is 0, divide by 1. In the "
-    "pullback, 0 · NaN is NaN, so set dy to 0 where it is hidden.",
+    "pullback, 0 · NaN is NaN, so set dy to 0 where the mask is False.",
     "np.where(peak == -np.inf, 0.0, peak), np.where(total == 0, 1.0, total), and in the "
     "pullback dy = np.where(mask, dy, 0.0) before the formula of chapter 05.",
 ))  # fmt: skip
@@ -291,7 +291,7 @@ def masked_softmax(x, mask):
 
 
 def _both(returned, dy):
-    """y and dx of what masked_softmax returned."""
+    """y and dx from the results of masked_softmax."""
     y = value_of(returned, "masked_softmax")
     gradients = returned[1](dy)
     if not isinstance(gradients, tuple) or len(gradients) != 1:
@@ -345,7 +345,7 @@ def hidden_entries_have_no_effect(yours, rng):
         y, dx = _both(yours(x, mask), dy)
         right, right_dx = _both(masked_softmax(x, mask), dy)
     same(y, right, "y, with NaN and ∞ in hidden entries of x,", "row key")
-    advice = "0 · NaN is NaN, in the sum over the row as well"
+    advice = "0 · NaN is NaN, also in the sum over the row"
     same(dx, right_dx, "dx, with NaN and ∞ in hidden entries of dy,", "row key", advice=advice)
 
 

@@ -1,4 +1,4 @@
-"""Tasks of chapter 07: many heads, put together and shared."""
+"""Tasks of chapter 07: several heads, their concatenation, and shared key and value heads."""
 
 import numpy as np
 

@@ -92,7 +92,7 @@ def _same_parts(yours, expected, names, when="", advice=""):
 
 
 def _are(names, yours):
-    """Raise unless as many arrays are returned as there are names."""
+    """Raise unless one array is returned for each name."""
     several = isinstance(yours, tuple | list)
     if not several or len(yours) != len(names):
         count = f"{len(yours)} values" if several else type(yours).__name__
@@ -221,7 +221,7 @@ def tiles_of_any_size(yours, rng):
     inputs, everything = _inputs(rng, 5, 7), (np.zeros(5, int), np.full(5, 6))
     advice = {
         8: "one tile, smaller than block: start with −∞, 0, 0, and return acc / l and m + ln l",
-        3: "one tile is right: are m, l and acc kept for the next? The last tile may be smaller",
+        3: "one tile is right: do you keep m, l and acc for the next? The last tile may be smaller",
         1: "tiles of 3 × 3 are right",
     }
     for block, tip in advice.items():
@@ -273,7 +273,7 @@ for _new, _what in (
     ("m", "ln l is missing"),
     ("np.log(total)", "m is missing"),
     ("total", "this is l"),
-    ("m + total", "l stands for ln l"),
+    ("m + total", "l is added in place of ln l"),
 ):
     tiled_forward.mistake(
         "m + np.log(total)",
@@ -514,12 +514,12 @@ for _old in ("scale * dscores @", "scale * dscores.T @", _ADDED):
 tiled_backward.mistake(
     "weights.T @ dout[rows]",
     "dscores.T @ dout[rows]",
-    "dvalue is made of the weights: dvalue = weightsᵀ dout",
+    "dvalue is computed from the weights: dvalue = weightsᵀ dout",
 )
 tiled_backward.mistake(
     "np.exp(np.where(visible, scores - lse[rows, None], -np.inf))",
     "np.exp(scores - lse[rows, None])",
-    "hidden keys have a weight: put −∞ where first[i] ≤ j ≤ last[i] is False, before exp",
+    "hidden keys get a weight: put −∞ where first[i] ≤ j ≤ last[i] is False, before exp",
 )
 tiled_backward.mistake(
     "np.exp(np.where(visible, scores - lse[rows, None], -np.inf))",
@@ -535,7 +535,7 @@ def _inputs(rng, t, s):
 
 
 def _window(t):
-    """Each query sees the three keys before its position; from query 600 on, none."""
+    """Each query sees the three keys before its position; queries from 600 on see none."""
     at = np.arange(t)
     return at - 3, np.where(at < 600, at - 1, -1)
 

@@ -61,5 +61,5 @@ def test_cross_attention_has_no_fused_form():
 
 
 def test_only_sizes_of_the_axes_can_be_varied(compared):
-    with pytest.raises(ValueError, match="over is one of M, H, D, T, not 'S'"):
+    with pytest.raises(ValueError, match="over must be one of M, H, D, T, not 'S'"):
         pictures.costs(compared, "S")

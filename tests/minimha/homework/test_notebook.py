@@ -52,7 +52,7 @@ def test_an_answer_accepted_in_a_notebook_counts_as_done(notebook, student):
     assert notebook(homework.check, twice) == "ok     twice: of ones\nok     twice: of any\n"
     assert "ok                twice\n" in student("progress")[1]
     assert "5 min  ok\n" in student("list")[1]
-    assert "twice was checked in a notebook (ok), and has no file" in student("check twice")[1]
+    assert "twice was checked in a notebook (ok), but has no file" in student("check twice")[1]
     assert student("check")[1].endswith("start with\n  minimha homework start thrice\n")
     assert "thrice.py is ready" in student("start")[1]
     assert "twice" not in student("check")[1]

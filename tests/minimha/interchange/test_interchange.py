@@ -216,10 +216,10 @@ def test_every_mismatch_with_a_module_is_named_and_nothing_changes():
     with pytest.raises(ValueError, match="form of the projections has its own names") as failure:
         interchange.set_state(module, weights)
     assert str(failure.value).endswith(
-        ": head.weight is float64 (4, 7), required is float32 (4, 7); nonsense is extra; "
-        "norm.bias is missing; norm.weight is a list, required is an array of float32; "
-        "positions.table is a NoneType, required is an array of float32; "
-        "tokens.table is float32 (5, 4), required is float32 (7, 4)"
+        ": head.weight is float64 (4, 7), but must be float32 (4, 7); nonsense is extra; "
+        "norm.bias is missing; norm.weight is a list, but must be an array of float32; "
+        "positions.table is a NoneType, but must be an array of float32; "
+        "tokens.table is float32 (5, 4), but must be float32 (7, 4)"
     )
     same_bits(interchange.state(module), before)
 
@@ -315,8 +315,8 @@ def test_every_fault_in_torch_s_weights_is_named(shapes, rng):
     assert entries == sorted(entries)
     assert set(entries) == {
         "bias_k is extra",
-        "in_proj_bias is a list, required is an array of float64",
-        f"{first} is float64 {theirs[first].shape}, required is float64 {shapes[first]}",
+        "in_proj_bias is a list, but must be an array of float64",
+        f"{first} is float64 {theirs[first].shape}, but must be float64 {shapes[first]}",
         "out_proj.bias is missing",
         "x.y is extra",
     }
@@ -374,9 +374,9 @@ def test_all_options_unknown_to_torch_s_layer_are_named_together(rng):
     [
         (lambda: interchange.from_torch({}, H), ValueError, "entries lack out_proj.weight, which"),
         (lambda: interchange.from_torch({"out_proj.weight": np.ones((M, M), int)}, H), ValueError,
-         r"is int64 \(6, 6\), required are floating"),
+         r"is int64 \(6, 6\), but must be floating"),
         (lambda: interchange.from_torch({"out_proj.weight": np.ones(M)}, H), ValueError,
-         r"is float64 \(6,\), required are floating"),
+         r"is float64 \(6,\), but must be floating"),
         (lambda: interchange.from_torch({"out_proj.weight": [[1.0]]}, H), ValueError,
          "out_proj.weight is a list, required"),
         (lambda: interchange.from_torch("layer.safetensors", H), TypeError, "must be a dictionary"),

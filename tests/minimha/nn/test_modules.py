@@ -98,7 +98,7 @@ def test_a_gpt_shows_its_weights_without_changing_its_logits(gpt):
 @pytest.mark.parametrize(
     ("tokens", "error", "message"),
     [
-        (np.zeros((1, 7), int), ValueError, r"\(1, 7\), required is \(B, T\) with T at most 6"),
+        (np.zeros((1, 7), int), ValueError, r"\(1, 7\), but must be \(B, T\) with T at most 6"),
         (np.array([[7]]), IndexError, "from 0 to 6"),
         (np.array([[-1]]), IndexError, "from 0 to 6"),
         ([[1, 2]], TypeError, "tokens must be an array of integers, not of"),

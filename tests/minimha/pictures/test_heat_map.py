@@ -127,7 +127,7 @@ def test_tensors_and_integer_arrays_can_be_drawn():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 3, 4)),), r"array has shape \(2, 3, 4\) .* a heat map is of one matrix"),
+        ((np.ones((2, 3, 4)),), r"array has shape \(2, 3, 4\) .* a heat map shows one matrix"),
         ((np.ones((0, 3)),), r"array has shape \(0, 3\)"),
         ((np.ones((2, 2)) * 1j,), "dtype complex128"),
         ((np.ones((2, 3)), "abc"), r"array has shape \(2, 3\), rows has 3 labels: it needs T = 2"),

@@ -196,10 +196,10 @@ def test_the_rank_includes_all_matrices_that_are_factored_together(rng):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"rope": mh.positions.Rope(width=2)}, "rope stands between"),
-        ({"qk_norm": True}, "qk_norm stands between"),
-        ({"softcap": 3.0}, "b_k.*softmax does not see that, and a softcap does"),
-        ({"sink": True}, "b_k.*softmax does not see that, and a sink does"),
+        ({"rope": mh.positions.Rope(width=2)}, "rope is applied between"),
+        ({"qk_norm": True}, "qk_norm is applied between"),
+        ({"softcap": 3.0}, "b_k.*does not change softmax, but it changes a softcap"),
+        ({"sink": True}, "b_k.*does not change softmax, but it changes a sink"),
     ],
 )
 def test_the_bilinear_form_refuses_settings_that_it_cannot_represent(settings, reason, rng):
