@@ -96,7 +96,7 @@ class Cell(NamedTuple):
 
 
 def head(command: str) -> str:
-    return f"""# What attention costs
+    return f"""# Attention compared with PyTorch
 
 `{command}`, on {time.strftime("%Y-%m-%d")}.
 {common.machine()}
