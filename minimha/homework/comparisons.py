@@ -189,7 +189,8 @@ def _described(x: Any) -> str:
     if x is None:
         return "None: is a return missing?"
     if isinstance(x, tuple | list):
-        return f"a {type(x).__name__} of {', '.join(type(y).__name__ for y in x) or 'nothing'}"
+        kinds = ", ".join(type(y).__name__.replace("ndarray", "array") for y in x)
+        return f"a {type(x).__name__} of {kinds or 'nothing'}"
     if isinstance(x, np.ndarray):
         return f"an array of shape {x.shape}"
     return f"a {type(x).__name__}: {x!r:.60}"

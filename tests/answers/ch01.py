@@ -51,6 +51,8 @@ wrong("standardise", "PyTorch's keepdim", r"keepdims",
       short, "keepdims", "keepdim")
 wrong("standardise", "an epsilon from layer norm", r"eps|1e-|added to the (deviation|variance)",
       steps, "np.sqrt(variance)", "np.sqrt(variance + 1e-5)")
+wrong("standardise", "an epsilon beside the deviation", r"eps|1e-|added to the (deviation|variance)",
+      steps, "np.sqrt(variance)", "(np.sqrt(variance) + 1e-8)")
 
 pairs = right("broadcast_shape", """
 from itertools import zip_longest

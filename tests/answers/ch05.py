@@ -133,6 +133,9 @@ wrong("softmax", "subtracts a sum over everything", r"axis|keepdims|each row|who
       rows, "(y * dy).sum(axis=-1, keepdims=True)", "(y * dy).sum()")
 wrong("softmax", "large entries overflow", r"overflow|maximum|largest|max",
       rows, "np.exp(x - x.real.max(axis=-1, keepdims=True))", "np.exp(x)")
+wrong("softmax", "the Jacobian of a single row", r"(single|one|each) row",
+      rows, "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)",
+      "((np.diag(y) - np.outer(y, y)) @ dy,)")
 wrong("softmax", "subtracts the maximum of all rows", r"each row|own (max|row)|whole array|row's|axis",
       rows, "x.real.max(axis=-1, keepdims=True)", "x.real.max()")
 wrong("softmax", "an array instead of a tuple", r"tuple",
@@ -199,6 +202,9 @@ wrong("attention_forward", "no softmax", r"softmax",
       steps, "np.exp(scores - scores.real.max(axis=-1, keepdims=True))", "scores")
 wrong("attention_forward", "PyTorch's softmax with dim", r"axis",
       steps, "e.sum(axis=-1, keepdims=True)", "e.sum(dim=-1, keepdim=True)")
+wrong("attention_forward", "all axes of key reversed", r"\.T reverses|all axes", steps, ".mT", ".T")
+wrong("attention_forward", "the sum loses its axis", r"keepdims|None\]|newaxis",
+      steps, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-1)")
 
 whole = right("attention", """
 def attention(query, key, value, *, tap=lambda name, x: x):

@@ -223,6 +223,15 @@ wrong("masked_softmax", "True = hidden", r"opposite|invert|negat|complement|True
       filled, "np.where(mask, x, -np.inf)", "np.where(mask, -np.inf, x)",
       "np.where(mask, np.exp(z - top), 0)", "np.where(mask, 0, np.exp(z - top))",
       "np.where(mask, dy, 0)", "np.where(mask, 0, dy)")
+wrong("masked_softmax", "True = hidden, and no guard", r"opposite|invert|negat|complement|True = |flipped", """
+def masked_softmax(x, mask):
+    z = np.where(mask, -np.inf, x)
+    e = np.exp(z - z.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+    def pullback(dy):
+        return (y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)
+    return y, pullback
+""")
 wrong("masked_softmax", "a row without visible entries is uniform", r"nothing (is )?visible|(no|without a) visible|empty row|sees nothing|row.*zeros", """
 def masked_softmax(x, mask):
     z = np.where(mask, x, -1e9)

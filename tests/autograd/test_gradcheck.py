@@ -204,7 +204,7 @@ def tapped(dy):
         (returning(lambda dy: (None,)), "the gradient of x is wrong"),
         (np.sin, r"\(value, pullback\), not an array; to check a function of Tensors"),
         (lambda x: None, r"\(value, pullback\), not None: is a return missing"),
-        (lambda x: (x, x), r"\(value, pullback\), not a tuple of ndarray, ndarray$"),
+        (lambda x: (x, x), r"\(value, pullback\), not a tuple of array, array$"),
         (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
         (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
         (lambda x: (x * np.nan, lambda dy: (dy,)), "NaN or infinite at these inputs"),

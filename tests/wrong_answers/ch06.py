@@ -13,7 +13,7 @@ WRONG = {
     ],
     "documents": [
         Wrong("the axis of the queries is missing", "ids[:, None, :, None]", "ids[:, None, None, :]", "each position sees its own document", "wrong shape"),
-        Wrong("the first sequence for all", "ids[:, None, None, :]", "ids[:1, None, None, :]", "sequences do not mix", "(B, H, T, S)"),
+        Wrong("the first sequence for all", "ids[:, None, None, :]", "ids[:1, None, None, :]", "sequences do not mix", "(batch, head, query, key)"),
         Wrong("only neighbours of the same id", "query == key", "(lambda n: n[:, None, :, None] == n[:, None, None, :])(np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1))", "a document may return later", "worst entry"),
     ],
     "masked_softmax": [

@@ -256,8 +256,10 @@ def kind_of(x: Any) -> str:
     """A description of a wrong return value."""
     if x is None:
         return "None: is a return missing?"
-    kind = "an array" if backend.is_array(x) else f"a {type(x).__name__}"
-    return f"{kind} of {', '.join(type(y).__name__ for y in x)}" if isinstance(x, tuple) else kind
+    kind = f"a {type(x).__name__}"
+    if isinstance(x, tuple):
+        kind += f" of {', '.join(type(y).__name__ for y in x)}"
+    return kind.replace("a ndarray", "an array").replace("ndarray", "array")
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:

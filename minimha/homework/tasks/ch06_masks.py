@@ -128,7 +128,7 @@ def a_sequence_may_be_empty_or_whole(yours, rng):
 def it_hides_keys_and_not_queries(yours, rng):
     lengths = 1 + rng.permutation(3)
     advice = "the mask must broadcast to scores (B, H, T, S) along H and T"
-    same(yours(lengths, 3), padding(lengths, 3), axes="B H T S", advice=advice)
+    same(yours(lengths, 3), padding(lengths, 3), axes="batch head query key", advice=advice)
 
 
 _VALID = "valid = np.arange(s) < lengths[:, None]"
@@ -215,13 +215,13 @@ def each_position_sees_its_own_document(yours, rng):
 def sequences_do_not_mix(yours, rng):
     ends = 1 + rng.permutation(4)[:3, None]
     ids = rng.integers(9) + (np.arange(5) >= ends)
-    same(yours(ids), documents(ids), axes="B H T S")
+    same(yours(ids), documents(ids), axes="batch head query key")
 
 
 @documents.check
 def a_document_may_return_later(yours, rng):
     ids = rng.permutation(9)[None, [0, 1, 0, 2, 2, 1]]
-    same(yours(ids), documents(ids), f"the mask of {ids[0].tolist()}", "B H T S")
+    same(yours(ids), documents(ids), f"the mask of {ids[0].tolist()}", "batch head query key")
 
 
 documents.mistake(
@@ -309,7 +309,12 @@ def hidden_entries_have_no_weight(yours, rng):
         x[..., 2, 0] += 2 * size  # the largest is hidden
         with np.errstate(all="ignore"):
             y = value_of(yours(x, mask), "masked_softmax")
-        same(y, masked_softmax(x, mask)[0], f"y, for x around ±{size},", "B H T S")
+        same(
+            y,
+            masked_softmax(x, mask)[0],
+            f"y, for x around ±{size}," if size else "y",
+            "batch head query key",
+        )
 
 
 @masked_softmax.check
@@ -373,11 +378,15 @@ for _new in ("np.where(mask, x, 0.0)", "x * mask"):
         _new,
         "hidden entries become 0, and e⁰ = 1 is a weight like any other: put −∞ there",
     )
-masked_softmax.mistake(
-    "np.where(mask, x, -np.inf)",
-    "np.where(mask, -np.inf, x)",
-    "the mask is inverted: True = may attend, so put −∞ where it is False",
+_UNGUARDED = _FORWARD.replace("np.where(peak == -np.inf, 0.0, peak)", "peak").replace(
+    "np.where(total == 0, 1.0, total)", "total"
 )
+for _new in (_FORWARD, _UNGUARDED):
+    masked_softmax.mistake(
+        _FORWARD,
+        _new.replace("(mask, x, -np.inf)", "(mask, -np.inf, x)"),
+        "the mask is inverted: True = may attend, so put −∞ where it is False",
+    )
 masked_softmax.mistake(
     "np.where(mask, x, -np.inf)",
     "x + (1 - mask) * -np.inf",
