@@ -20,17 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. Returns the exit code: 2 for unusable input."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:  # told with the usage of the command, not that of the tour
+    if unknown:  # with the usage of this command, not of the tour
         vars(options).get("command", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a console may lack a character
+        if stream is not None:  # a console may not support a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader left, as head does: say nothing more, at exit neither
+    except BrokenPipeError:  # the reader left, as head does: print nothing more, even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -1,3 +1,3 @@
-"""The tour and the chapters, as the command `minimha` hands them out."""
+"""The tour and the chapters, which the command `minimha` runs and copies."""
 
 __all__ = ["chapters", "tour"]

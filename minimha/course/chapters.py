@@ -1,4 +1,4 @@
-"""The chapters of the course, and the command `minimha notebooks`, which hands them out."""
+"""The chapters of the course, and the command `minimha notebooks`, which copies and opens them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 
 class Chapter(NamedTuple):
-    """number and name are those that messages and files go by; minutes to read and do it all."""
+    """number and name as in messages and files; minutes to read it and do its exercises."""
 
     number: int
     name: str
@@ -49,7 +49,7 @@ def notebooks() -> list[Path]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha notebooks`, and what is to be called with them as `run`."""
+    """Add the arguments of `minimha notebooks`, and store the function that runs it as `run`."""
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("minimha-notebooks"), metavar="DIR",
         help="where they go (default: minimha-notebooks); what is there already stays as it is",

@@ -92,7 +92,7 @@ def softmax(step: Step) -> Cause | None:
         return None
     letters = step.letter(step.name), step.letter(step.consumer or "")
     if step.trace.function.on_tensors and not step.trace.function.takes_tap:
-        letters = "x", "y"  # nobody has named the nodes of the tape
+        letters = "x", "y"  # the nodes of the tape have no names given by the student
     mistakes = _softmax_mistakes(y, dy, letters, axis)
     if cause := step.made_by((name, c * dx, text) for name, dx, text in mistakes):
         return cause
@@ -209,7 +209,7 @@ def dropout(step: Step) -> Cause | None:
     if grown <= 1 + 1e-9 or not (is_kept | (ratios == 0)).all() or is_kept.all():
         return None
     if not step.value[some][~is_kept].max() > step.value[some][is_kept].min():
-        return None  # relu's threshold is no draw
+        return None  # relu's threshold is not a random draw
     other = np.divide(step.yours, step.dy, out=np.zeros_like(step.dy), where=step.dy != 0)
     is_grown = np.isclose(other, grown)
     unscaled = f"the factor 1/(1 − p) = {grown:.4g} of the forward is missing in the backward"

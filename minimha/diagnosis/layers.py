@@ -71,7 +71,7 @@ def norm(step: Step) -> Cause | None:
         if not np.allclose(unit, (centred if is_layer else x) * inverse, rtol=1e-6, atol=1e-9):
             continue
         if np.allclose(inverse, inverse.flat[0], rtol=1e-6):
-            continue  # one factor for all rows is no norm
+            continue  # a norm has a different factor in each row
 
         def dx(
             g: np.ndarray, mean: bool = is_layer, variance: bool = True, unit: np.ndarray = unit

@@ -25,7 +25,7 @@ class Step:
     consumer, output    name and value of what the step makes; dy is its gradient
     yours, right        the two parts
     values, gradients   of all nodes by name, the gradients numeric; values of constants as well,
-                        and what was inferred of intermediates that nobody taps
+                        and of intermediates that were inferred, not tapped
     """
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a wrong gradient comes from: the node that is wrong while all computed from it is right.
+"""Where a wrong gradient comes from: the node that is wrong although all computed from it is right.
 
 A function that can be located shows its intermediates. Each is an input of what comes after it, so
 its numeric gradient can be taken as that of an input can; and moving it shows what is computed from
@@ -26,12 +26,12 @@ class Trace:
     values    by name, in the order in which they are made
     targets   inputs and intermediates with the gradient under check, 0 where there is none
     known     the names whose gradient the pullback returns, and the results
-    unknown   names of gradients that the pullback returns, of nothing that is tapped
+    unknown   names of gradients that the pullback returns although nothing of that name is tapped
     unused    intermediates from which nothing is computed: what tap returned was not used
     silent    whether intermediates are tapped and the pullback returns no gradient of any
     right     the numeric gradients; that of a result is its cotangent
     wrong     the names whose two gradients differ
-    letters   what formulas call the results: y, if the pullback's parameter is dy
+    letters   the names of the results in formulas: y, if the pullback's parameter is dy
     constants arrays of floats among the inputs that have no gradient
     """
 
@@ -66,7 +66,7 @@ class Trace:
         dtype = first.gradient.dtype
         for name, x in values.items():
             gradient = np.real(returned.get(name, np.zeros(x.shape)))
-            if gradient.dtype != np.float32:  # which is held to what it can be
+            if gradient.dtype != np.float32:  # which is judged by its own precision
                 gradient = gradient.astype(dtype)
             self.targets[name] = target = replace(
                 first,

@@ -21,7 +21,7 @@ MOST = 2000
 
 
 class Mistake(NamedTuple):
-    """A usual mistake: with `new` in place of `old` the solution makes it, and `text` names it."""
+    """A usual mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
 
     old: str
     new: str

@@ -149,7 +149,7 @@ class Task:
         except TypeError:
             beginning = re.search(rf"^def {self.name}\(.*?\)[^\n]*:$", self.code(), re.M | re.S)
             return f"\n  it should begin  {' '.join(beginning[0].split())}" if beginning else ""
-        except ValueError:  # it has no signature
+        except ValueError:  # the function has no signature
             pass
         return ""
 

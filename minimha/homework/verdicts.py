@@ -23,7 +23,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one check of one function went: outcome is PASSED, FAILED or TO_DO."""
+    """The result of one check of one function: outcome is PASSED, FAILED or TO_DO."""
 
     task: str
     check: Check

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SMALL = 12  # rows and columns whose numbers can be read
-_NOWHERE = "0.8"  # grey: infinite, or no number
+_NOWHERE = "0.8"  # grey: infinite or NaN
 _VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
@@ -42,7 +42,7 @@ def heat_map(
 
     In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, negative
     cells have a minus sign, so that the sign is readable in grey print. Entries that are infinite
-    or NaN are grey, with a cross if they show no number.
+    or NaN are grey, with a cross where no number is shown.
 
     Returns the figure; `save` writes it to a file.
     Raises ValueError for an array that is not a matrix of real numbers, and for labels that do not

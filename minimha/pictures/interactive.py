@@ -104,7 +104,7 @@ def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: 
 
 
 def _choice(shape: Sequence[int]) -> str:
-    """A line of buttons for each layer, one a head; nothing for a single head."""
+    """A line of buttons for each layer, one per head; nothing for a single head."""
     layers, heads = shape
     lines = [f"layer {layer}, head " for layer in range(layers)] if layers > 1 else ["head "]
     for n in range(layers * heads):

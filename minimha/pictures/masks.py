@@ -55,7 +55,7 @@ def mask(
     wide, high = (max(1.0, 2.4 * n / max(t, s, 1)) for n in (s, t))
     width = max(3.4, shown * (wide + 0.5) + 0.5)
     more = f" (the first {shown} of {len(names)})" if len(names) > shown else ""
-    lines = textwrap.wrap(title + more, int(13 * width))  # 13 letters an inch
+    lines = textwrap.wrap(title + more, int(13 * width))  # 13 letters per inch
     above_and_below = 0.75 + 0.15 * len(lines) + 0.3 * bool(states)
     figure = Figure(figsize=(width, high + above_and_below), layout="constrained")
     for n, axes in enumerate(figure.subplots(1, max(shown, 1), squeeze=False)[0][:shown]):
@@ -143,7 +143,7 @@ def _mark(
 ) -> Rectangle:
     from matplotlib.patches import Rectangle
 
-    inside = _SEEN if label == "full" else "none"  # the legend shows it on its usual ground
+    inside = _SEEN if label == "full" else "none"  # the legend shows it on its usual background
     return Rectangle(
         corner, wide, high, facecolor=inside, edgecolor=_EDGE, hatch=_BLOCKS[kind], label=label
     )

@@ -102,7 +102,7 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
         layer = 1 + max((box.layer for box in parents), default=-1)
         boxes[node] = _Box(_lines(node, shapes, names), layer, parents)
     every = list(boxes.values())
-    for box in sorted(every, key=lambda box: -box.layer):  # the highest user has the last word
+    for box in sorted(every, key=lambda box: -box.layer):  # the highest user decides
         for parent in box.above:
             if not parent.above:  # a leaf comes down to where it is used
                 parent.layer = box.layer - 1

@@ -183,7 +183,7 @@ def test_a_value_that_is_nan_for_every_step_is_reported():
         y[0] = y[0] if x[0] == 1 else np.nan
         return y, pullback
 
-    with pytest.raises(mh.GradcheckError, match="next to input 0 the value is NaN or infinite"):
+    with pytest.raises(mh.GradcheckError, match="close to input 0 the value is NaN or infinite"):
         mh.gradcheck(alone, np.array([1.0, 2.0]), names=["input 0"])
 
 
