@@ -1,3 +1,3 @@
-"""The tour and the chapters, which the command `minimha` runs and copies."""
+"""The tour and the chapters, which the command `minimha` runs and opens."""
 
 __all__ = ["chapters", "tour"]

@@ -65,8 +65,8 @@ class Learned(Embedding):
         context = self.table.shape[0]
         if offset + count > context:
             raise ValueError(
-                f"{count} positions from {offset} on need a context of {offset + count}, but only "
-                f"{context} positions were learned"
+                f"{count} positions from {offset} on do not fit into the context of {context} "
+                "learned positions"
             )
         return self.table[offset : offset + count]
 

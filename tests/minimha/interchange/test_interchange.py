@@ -378,7 +378,7 @@ def test_all_options_unknown_to_torch_s_layer_are_named_together(rng):
         (lambda: interchange.from_torch({"out_proj.weight": np.ones(M)}, H), ValueError,
          r"is float64 \(6,\), but must be floating"),
         (lambda: interchange.from_torch({"out_proj.weight": [[1.0]]}, H), ValueError,
-         "out_proj.weight is a list, required"),
+         "out_proj.weight is a list, but must be"),
         (lambda: interchange.from_torch("layer.safetensors", H), TypeError, "must be a dictionary"),
         (lambda: interchange.from_torch({}, 2.5), TypeError, "must be an integer, not 2.5"),
         (lambda: interchange.set_state(mh.Linear(2, 3), None), TypeError, "must be a dictionary"),
