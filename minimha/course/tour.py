@@ -60,6 +60,7 @@ def run(plan: Plan) -> int:
     vocabulary, parts = plan.vocabulary, plan.parts
     print("1. Gradients of every part of multi-head attention, against finite differences\n")
     print(check_gradients(plan.library))
+    print("\n   structural zero: the true gradient is 0, and all that is left is rounding")
 
     print(f"\n2. A causal transformer learns to continue a text of {len(plan.text):,} characters\n")
     model = GPT(
@@ -68,8 +69,9 @@ def run(plan: Plan) -> int:
     model.to(plan.library)
     _train(model, parts.train, plan.steps, plan.seed)
     below = _judge(model, parts, len(vocabulary))
-    print("\n   It continues a line of the held-out text:\n")
-    continued = training.sample(model, parts.validation[: CONTEXT // 2], count=200, rng=plan.seed)
+    prompt = parts.validation[: CONTEXT // 2]
+    print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
+    continued = training.sample(model, prompt, count=200, rng=plan.seed)[len(prompt) :]
     for line in vocabulary.decode(continued).splitlines():
         print("   | " + "".join(c if c.isprintable() else " " for c in line))
 
