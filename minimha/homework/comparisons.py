@@ -50,7 +50,10 @@ def _facts(
     """What is wrong with yours; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
-        return [textwrap.fill(f"{name} should be {wanted}, not {_described(yours)}", 80)]
+        text = f"{name} should be {wanted}, not {_described(yours)}"
+        if isinstance(yours, list) and expected.shape:
+            text += ": np.array, np.stack or np.concatenate makes one array of a list"
+        return [textwrap.fill(text, 80)]
     yours = np.asarray(yours)
     if yours.shape != expected.shape:
         lettered = f"  ({', '.join(labels)})" if labels else ""

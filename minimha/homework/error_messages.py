@@ -68,9 +68,34 @@ _HABITS: dict[str, Any] = {
         "einsum does not sum over …: first make one matrix of all rows, x.reshape(-1, x.shape[-1])"
     ),
     r"'math' is not defined": "np.sqrt, np.exp, np.inf",
+    r"(?:broadcast|dimension|aligned).*line \d+: [^\n]*\b(\w+)\.T\b.*\1 has shape \(\d+, \d+, \d": (
+        "{0}.T reverses all axes; {0}.swapaxes(-2, -1) swaps the last two"
+    ),
+    r"together with shapes \((?:\d+,)*(\d+)\) \((?:\d+,)*\1,\d+\).*line \d+: [^\n]*[^*]\*[^*]": (
+        "* multiplies entry by entry, @ is the product of matrices"
+    ),
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
     ),
+    r"not aligned: (\d+) \(dim \d+\) != (\d+)": (
+        "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"
+    ),
+    r"array split does not result in an equal division": (
+        "np.split(x, n) cuts axis 0, the rows; np.split(x, n, axis=-1) cuts the columns"
+    ),
+    r"'float' object cannot be interpreted as an integer": "// divides integers; / makes a float",
+    r"cannot reshape array of size (\d+)": (
+        "the lengths of the new shape have to multiply to {0}; one of them may be -1"
+    ),
+    r"could not broadcast input array from shape (\(.*?\)) into shape (\(.*?\))": (
+        "what is assigned has the shape {0}, its place {1}: are the axes in front missing there?"
+    ),
+    r"out of bounds for axis 0.* has shape \(\d+, \d": (
+        "an integer k picks a row, x[k]; np.ndindex(x.shape) counts through all entries"
+    ),
+    r"tuple index out of range": "here are fewer axes than this line assumes",
+    r"truth value of an array": "x is None, x.any() or x.all(): an array is not true or false",
+    r"maximum recursion depth": "a loop over a list of what is left to do goes as deep as needed",
 }
 """What to write in NumPy, by a pattern of the error and the line that led to it."""
 

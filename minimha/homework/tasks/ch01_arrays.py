@@ -119,6 +119,26 @@ standardise.mistake(
     "return x - mean",
     "the mean is subtracted, but the result is not divided by the deviation",
 )
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return x / deviation",
+    "the mean is not subtracted: (x − mean) / deviation",
+)
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return (x - mean) * deviation",
+    "x − mean is multiplied by the deviation: divide by it",
+)
+standardise.mistake(
+    "x.std(axis=-1, keepdims=True)",
+    "np.sqrt((x**2).mean(axis=-1, keepdims=True))",
+    "this is √(mean of x²), from which the mean is not subtracted: √(mean of (x − mean)²)",
+)
+standardise.mistake(
+    "return (x - mean) / deviation",
+    "return (x - mean) / np.sqrt(deviation)",
+    "the root of the deviation is taken: x.std is the root of the variance already",
+)
 for _new in ("np.sqrt(deviation**2 + 1e-5)", "(deviation + 1e-5)", "(deviation + 1e-8)"):
     standardise.mistake(
         "(x - mean) / deviation",
@@ -188,7 +208,8 @@ def shapes_that_do_not_fit_raise_an_error(yours, rng):
             assert "ValueError" in found, f"{a} and {b} should raise a ValueError, not\n{found:.80}"
         else:
             raise AssertionError(
-                f"{a} and {b} do not fit: raise a ValueError; yours returned {shape!r:.20}"
+                f"{a} and {b} do not fit, as two lengths differ and neither is 1: raise a\n"
+                f"ValueError; yours returned {shape!r:.20}"
             )
 
 
@@ -217,11 +238,19 @@ broadcast_shape.mistake(
     "tuple(shape[::-1])",
     "the lengths are in reverse order: if the loop goes from right to left, reverse the result",
 )
-broadcast_shape.mistake(
-    " and 1 not in (n, m)",
-    "",
-    "a length of 1 is refused; it fits every other length, and the result has that other length",
-)
+for _new in ("", " and n != 1", " and m != 1"):
+    broadcast_shape.mistake(
+        " and 1 not in (n, m)",
+        _new,
+        "a length of 1 is refused; in either shape it fits every other length, and the "
+        "result has that length",
+    )
+for _new in ("min(n, m)", "n", "m", "1 if 1 in (n, m) else n"):
+    broadcast_shape.mistake(
+        "m if n == 1 else n",
+        _new,
+        "an axis of length 1 is not stretched: beside it, the result has the other length",
+    )
 broadcast_shape.mistake(
     "m if n == 1 else n",
     "max(n, m)",
@@ -319,6 +348,12 @@ for _new in ("dy.reshape(shape)", "np.broadcast_to(dy, shape)", "dy.sum().reshap
         f"return {_new}\n",
         "changing the shape of dy is not enough: sum dy over the axes along which broadcasting "
         "made copies, and over no others (chapter 01)",
+    )
+for _new in ("np.full(shape, dy.sum())", "np.ones(shape) * dy.mean()"):
+    unbroadcast.mistake(
+        _FRONT,
+        f"return {_new}\n",
+        "every entry is the sum or mean of all of dy; an entry gets the sum over its own copies",
     )
 unbroadcast.mistake(
     _FRONT,

@@ -76,6 +76,29 @@ for _old, _new in (
     )
 multiply.mistake(
     _BOTH,
+    "unbroadcast(dy * b, b.shape), unbroadcast(dy * a, a.shape)",
+    "unbroadcast gets the shape of the other argument: da has the shape of a, db that of b",
+)
+multiply.mistake(
+    _BOTH,
+    "unbroadcast(dy, a.shape) * b, unbroadcast(dy, b.shape) * a",
+    "dy is summed over the copies before the product; each copy has a factor of its own: multiply "
+    "first, then unbroadcast",
+)
+multiply.mistake(
+    _BOTH,
+    "unbroadcast(dy * b + dy * a, a.shape), unbroadcast(dy * b + dy * a, b.shape)",
+    "both terms of the product rule are added; da is the change with a alone, dy times b, and db "
+    "is dy times a",
+)
+multiply.mistake(
+    _BOTH,
+    "dy @ b.T, a.T @ dy",
+    "these are the gradients of a matrix product, a @ b; * multiplies entry by entry: da is dy "
+    "times b",
+)
+multiply.mistake(
+    _BOTH,
     "unbroadcast(dy, a.shape), unbroadcast(dy, b.shape)",
     "dy is passed on as for a sum, a + b; for a product, da is dy times b, db is dy times a",
 )
@@ -146,6 +169,17 @@ for _old, _new in (
         _new,
         "a matrix is not transposed, or is on the wrong side: da (n, k) = dy (n, m) bᵀ (m, k) and "
         "db (k, m) = aᵀ (k, n) dy (n, m)",
+    )
+for _old, _new in (
+    (_PAIR, "dy @ b.reshape(*b.shape[:-2], -1, b.shape[-2]), "
+     "a.reshape(*a.shape[:-2], -1, a.shape[-2]) @ dy"),
+    ("dy @ b.mT", "dy @ b.reshape(*b.shape[:-2], -1, b.shape[-2])"),
+    ("a.mT @ dy", "a.reshape(*a.shape[:-2], -1, a.shape[-2]) @ dy"),
+):  # fmt: skip
+    matmul.mistake(
+        _old,
+        _new,
+        "a reshape is no transpose, it only cuts the same numbers into other rows: .mT",
     )
 matmul.mistake(
     "dy @ b.mT",
@@ -221,6 +255,8 @@ def _ordered(yours, parents):
         times = order.count(name) if name in parents else 0
         if times != 1:
             asked = "it should be there once" if name in parents else "no step has that name"
+            if not order.count(name):
+                asked += ":\nif its parents are not listed yet, it has to wait"
             raise AssertionError(
                 f"{name!r:.20} is in the list {order.count(name)} times; {asked}"
                 f"{_shown(parents, order)}"
@@ -242,7 +278,8 @@ def _in_order(yours, parents):
         for parent in made_from:
             if place[parent] > place[name]:
                 raise AssertionError(
-                    f"{name} comes before {parent}, its parent{_shown(parents, order)}"
+                    f"{name} comes before {parent}, its parent: it has to wait until all its\n"
+                    f"parents are listed{_shown(parents, order)}"
                 )
 
 
@@ -389,6 +426,7 @@ def _walked(yours, made, gradient):
     found = yours(nodes, np.array(gradient) if np.ndim(gradient) else gradient)
     if not isinstance(found, list) or len(found) != len(made):
         kind = f"{len(found)}" if isinstance(found, list) else f"a {type(found).__name__}"
+        kind = "None: is a return missing?" if found is None else kind
         raise AssertionError(
             f"backward should return a list of {len(made)} gradients, not {kind}\n{graph}"
         )
@@ -442,8 +480,10 @@ def unused_nodes_have_no_gradient(yours, rng):
     made = [
         ("a", [], None),
         ("b", [], None),
+        ("e = 2 * a", [0], lambda dy: (2 * dy,)),
         ("unused = 3 * b", [1], lambda dy: (3 * dy,)),
-        ("c = 2 * a", [0], lambda dy: (2 * dy,)),
+        ("leaf", [], None),
+        ("c = e + leaf", [2, 4], _twice),
     ]
     _walked(yours, made, rng.standard_normal(3))
 
@@ -508,6 +548,34 @@ backward.mistake(
     "gradients = [None]",
     "gradients = [0.0]",
     "the list starts with zeros; a node that receives no gradient has None, not 0: start with None",
+)
+for _old in (
+    "pullback is None or gradients[k] is None",
+    "pullback is None",
+    "gradients[k] is None",
+):
+    backward.mistake(
+        "if pullback is None or gradients[k] is None:\n            continue",
+        f"if {_old}:\n            break",
+        "the walk stops at the first leaf or unused node; earlier nodes may still have gradients: "
+        "continue, not break or return",
+    )
+backward.mistake(
+    "reversed(range(len(nodes)))",
+    "range(len(nodes) - 2, -1, -1)",
+    "the walk starts at the node before the last; the last one, whose gradient is given, is the "
+    "first whose pullback is called",
+)
+backward.mistake(
+    "reversed(range(len(nodes)))",
+    "range(len(nodes) - 2, 0, -1)",
+    "the walk starts at the node before the last; the last one, whose gradient is given, is the "
+    "first whose pullback is called",
+)
+backward.mistake(
+    "return gradients",
+    "return [g if p is None else None for g, (_, p) in zip(gradients, nodes)]",
+    "only leaves keep their gradients; return that of every node",
 )
 backward.mistake(
     "pullback is None or gradients[k] is None",

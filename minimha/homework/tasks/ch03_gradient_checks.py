@@ -43,7 +43,10 @@ def one_entry_moves_at_a_time(yours, rng):
     x, a = rng.standard_normal((2, 3)), rng.uniform(1, 2, (2, 3))
     gradient = yours(lambda x: float(np.exp(np.sum(a * x))), x.copy(), 0.1)
     expected = np.exp(np.sum(a * x)) * np.sinh(0.1 * a) / 0.1
-    same(gradient, expected, "the gradient of exp(Σ a x)", "row column", tolerance=1e-10)
+    name, limit = "the gradient of exp(Σ a x), for h = 0.1,", a * np.exp(np.sum(a * x))
+    no_h = np.shape(gradient) == x.shape and np.allclose(gradient, limit, rtol=1e-3)
+    advice = "the result is that of a much smaller h: use the h that is given" if no_h else ""
+    same(gradient, expected, name, "row column", tolerance=1e-10, advice=advice)
 
 
 @central_difference.check
@@ -59,6 +62,12 @@ _LOOP = """\
 for k in np.ndindex(x.shape):
         step = np.zeros(x.shape)
 """
+central_difference.mistake(
+    "gradient = np.empty(x.shape)\n",
+    "x = x.ravel(); gradient = np.empty(x.shape)\n",
+    "f gets a flat array; it takes an array of the shape of x: loop over np.ndindex(x.shape), or "
+    "reshape before you call f",
+)
 central_difference.mistake(
     _QUOTIENT,
     "(f(x + step) - f(x - step)) / h",
@@ -288,7 +297,10 @@ def error_0_if_right_and_1_if_doubled(yours, rng):
     x, w = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
     ones = np.ones((2, 4))
     error = yours(lambda x: (x @ w, lambda dy: (dy @ w.T,)), x, ones)
-    same(error, error if _rounding(error) else 0.0, "the error of a correct gradient")
+    advice = "differences lose digits: take the numeric gradient from complex_step"
+    right = error if _rounding(error) else 0.0
+    small = isinstance(error, float) and 0 < error < 1e-4
+    same(error, right, "the error of a correct gradient", advice=advice if small else "")
     error = yours(lambda x: (x @ w, lambda dy: (2 * dy @ w.T,)), x, ones)
     same(error, 1.0, "the error of a gradient that is twice too large")
 
@@ -366,6 +378,22 @@ gradient_error.mistake(
     "f",
     "f returns (y, pullback), and complex_step needs a function that returns one number: "
     "lambda z: np.sum(c * f(z)[0])",
+)
+gradient_error.mistake(
+    "c * f(z)[0]",
+    "c * f(x)[0]",
+    "the function given to complex_step does not depend on its argument, so the numeric gradient "
+    "is 0: compute y anew for each z, f(z)[0]",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.max(abs(gradient - numeric)) / max(np.max(abs(gradient)), np.max(abs(numeric)))",
+    "the deviation is divided by the larger of the two gradients: divide by max |numeric|",
+)
+gradient_error.mistake(
+    _ERROR,
+    "np.sum(abs(gradient - numeric)) / np.sum(abs(numeric))",
+    "these are sums over all entries; the task asks for the largest entries: np.max(abs(…))",
 )
 gradient_error.mistake(
     "c * f(z)[0]",

@@ -8,6 +8,12 @@ from ..comparisons import same, value_of
 from ..task import task
 
 
+def _shaped(yours, expected, name, axes):
+    """Refuse an array of another shape; another check is about the entries."""
+    if np.shape(yours) != expected.shape:
+        same(yours, expected, name, axes)
+
+
 @task(chapter=4, difficulty=2, minutes=10, hints=(
     "This is the pullback of a matrix product from chapter 02: dx = dy Wᵀ and dW = xᵀ dy. Only "
     "the axes in front are new: all of them share the same W.",
@@ -60,6 +66,19 @@ linear.mistake(
     "x @ weight, pullback",
     "x @ weight.T, pullback",
     "weight is transposed; it is (M, N), and y = x W is x @ weight (PyTorch's nn.Linear stores Wᵀ)",
+)
+for _row in (0, -1):
+    linear.mistake(
+        _GRADIENTS,
+        f"return dy @ weight.T, np.outer(rows[{_row}], drows[{_row}])",
+        "dweight comes from one row alone; W is used in every row, so its gradient is the sum: "
+        "add them up, +=, or use rows.T @ drows",
+    )
+linear.mistake(
+    _GRADIENTS,
+    "return dy @ weight.T, np.outer(rows.sum(axis=0), drows.sum(axis=0))",
+    "x and dy are summed over the rows before the product, so that each row of x meets every row "
+    "of dy: in einsum, both need the same letter for the row",
 )
 for _gradient in ("x.mT @ dy", "np.einsum('...tm,...tn->...mn', x, dy)"):
     linear.mistake(
@@ -345,13 +364,9 @@ def stack_weights(weights):
 
 @stack_weights.check
 def the_result_is_one_matrix(yours, rng):
-    stacked = yours(rng.standard_normal((2, 4, 3)))
-    assert isinstance(stacked, np.ndarray), (
-        f"the result should be one array, not a {type(stacked).__name__}"
-    )
-    assert stacked.shape == (4, 6), (
-        f"H = 2 matrices (M, D) = (4, 3) side by side have the shape (4, 6),\nnot {stacked.shape}"
-    )
+    weights = rng.standard_normal((2, 4, 3))
+    name = "the matrix of 2 heads (4, 3)"
+    _shaped(yours(weights), np.block(list(weights)), name, "M H·D")
 
 
 @stack_weights.check
@@ -398,6 +413,13 @@ stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.concatenate(weights[::-1], axis=-1)",
     "the heads are in reverse order: columns 0 to D−1 are those of head 0",
+)
+stack_weights.mistake(
+    _SIDE_BY_SIDE,
+    "np.concatenate([np.concatenate([w if h == k else 0 * w for k in range(len(weights))], axis=-1)"
+    " for h, w in enumerate(weights)])",
+    "the matrices are blocks on a diagonal, so that each head sees a part of x only; they stand "
+    "side by side, (M, H·D)",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
@@ -453,6 +475,11 @@ for _new in (
     "weight[h * d : h * d + d] for h in range(num_heads)], axis=-3)",
 ):
     stacked.mistake(_PROJECTED, f"{_new}\n", _SLICE.replace("matrix, x @ w,", "columns of weight,"))
+stacked.mistake(
+    _PROJECTED,
+    "y = x @ weight.T\n",
+    "weight is transposed; it is (M, H·D), so y = x @ weight (PyTorch's nn.Linear stores Wᵀ)",
+)
 stacked.mistake(
     _HEADS,
     "return y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)\n",
@@ -531,19 +558,25 @@ def _three(returned):
 @fused.check
 def q_k_and_v_have_the_right_shape(yours, rng):
     x, weight = rng.standard_normal((2, 5, 4)), rng.standard_normal((4, 24))
-    for name, array in zip("qkv", _three(yours(x, weight, 2)), strict=True):
-        assert np.shape(array) == (2, 2, 5, 4), (
-            f"{name} should be (B, H, T, D) = (2, 2, 5, 4), not {np.shape(array)}"
-        )
+    expected = np.moveaxis((x @ weight).reshape(2, 5, 3, 2, 4), 1, 3)  # (B, 3, H, T, D)
+    for name, array, right in zip(
+        "qkv", _three(yours(x, weight, 2)), expected.swapaxes(0, 1), strict=True
+    ):
+        _shaped(array, right, name, "B H T D")
 
 
 @fused.check
 def columns_are_ordered_by_role_then_by_head(yours, rng):
     x, weight = rng.standard_normal((2, 5, 7)), rng.standard_normal((7, 18))
     blocks = np.split(weight, 9, axis=-1)  # q of heads 0, 1, 2, then k of heads 0, 1, 2, then v
-    for r, array in enumerate(_three(yours(x, weight, 3))):
-        expected = np.stack([x @ w for w in blocks[3 * r : 3 * r + 3]], axis=-3)
-        same(array, expected, "qkv"[r], "batch head query width")
+    heads = [np.stack([x @ w for w in blocks[r : r + 3]], axis=-3) for r in (0, 3, 6)]
+    right = dict(zip("qkv", heads, strict=True))
+    for name, array in zip("qkv", _three(yours(x, weight, 3)), strict=True):
+        for other in set("qkv") - {name}:
+            assert not np.allclose(array, right[other]), (
+                f"{name} is what {other} should be: the columns of weight are [W^Q W^K W^V]"
+            )
+        same(array, right[name], name, "batch head query width")
 
 
 _PARTS = "parts = np.split(x @ weight, 3, axis=-1)  # three times (…, T, H·D)\n"
@@ -564,6 +597,11 @@ fused.mistake(
     "parts = np.moveaxis((x @ weight).reshape(*x.shape[:-1], -1, 3), -1, 0)\n",
     "every third column goes to q; the columns of q are the first H·D: np.split(x @ weight, 3, "
     "axis=-1)",
+)
+fused.mistake(
+    _PARTS,
+    "m = x.shape[-1]; parts = [(x @ weight)[..., k * m : k * m + m] for k in range(3)]\n",
+    "the columns are cut at M, the width of x; q, k and v have H·D columns each, a third of all",
 )
 fused.mistake(
     _TUPLE,
@@ -607,11 +645,9 @@ def double(first, weights):
 
 @double.check
 def each_head_has_one_matrix(yours, rng):
-    one = yours(rng.standard_normal((4, 5)), rng.standard_normal((3, 5, 2)))
-    assert np.shape(one) == (3, 4, 2), (
-        "for W (M, N) = (4, 5) and H = 3 matrices (N, D) = (5, 2) the result should be\n"
-        f"(H, M, D) = (3, 4, 2), not {np.shape(one)}"
-    )
+    first, weights = rng.standard_normal((4, 5)), rng.standard_normal((3, 5, 2))
+    name = "the result, for W (4, 5) and 3 heads (5, 2),"
+    _shaped(yours(first, weights), first @ weights, name, "H M D")
 
 
 @double.check
@@ -674,10 +710,8 @@ def bilinear(w_q, w_k):
 
 @bilinear.check
 def each_head_has_a_square_matrix(yours, rng):
-    w = yours(rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 5, 2)))
-    assert np.shape(w) == (3, 5, 5), (
-        f"for H = 3, M = 5, D = 2 W should be (H, M, M) = (3, 5, 5), not {np.shape(w)}"
-    )
+    w_q, w_k = rng.standard_normal((2, 3, 5, 2))
+    _shaped(yours(w_q, w_k), w_q @ w_k.mT, "W, for 3 heads with M = 5 and D = 2,", "H M M")
 
 
 @bilinear.check
@@ -698,6 +732,12 @@ bilinear.mistake(
     "w_q.swapaxes(-1, -2) @ w_k",
     "this is W^Qᵀ W^K (H, D, D), in the inner dimension; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ",
 )
+for _new in ("w_q @ w_q.mT", "w_k @ w_k.mT"):
+    bilinear.mistake(
+        "w_q @ w_k.swapaxes(-1, -2)",
+        f"{_new}",
+        "one of w_q and w_k is used twice and the other not at all: W = W^Q W^Kᵀ",
+    )
 for _new in ("w_q @ w_k", "w_q @ w_k.T"):
     bilinear.mistake(
         "w_q @ w_k.swapaxes(-1, -2)",
