@@ -90,12 +90,12 @@ _HABITS: dict[str, Any] = {
     r"could not broadcast input array from shape (\(.*?\)) into shape (\(.*?\))": (
         "what is assigned has the shape {0}, its place {1}: are the axes in front missing there?"
     ),
-    r"out of bounds for axis 0.* has shape \(\d+, \d": (
+    r"out of bounds for axis 0.*line \d+: .*\[[a-z]\].* has shape \(\d+, \d": (
         "an integer k picks a row, x[k]; np.ndindex(x.shape) counts through all entries"
     ),
-    r"tuple index out of range": "here are fewer axes than this line assumes",
+    r"tuple index out of range": "there are fewer axes than this line assumes",
     r"truth value of an array": "x is None, x.any() or x.all(): an array is not true or false",
-    r"maximum recursion depth": "a loop over a list of what is left to do goes as deep as needed",
+    r"maximum recursion depth": "a loop, over a list of what is left to do, has no limit of depth",
 }
 """What to write in NumPy, by a pattern of the error and the line that led to it."""
 

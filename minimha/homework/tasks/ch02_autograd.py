@@ -549,11 +549,7 @@ backward.mistake(
     "gradients = [0.0]",
     "the list starts with zeros; a node that receives no gradient has None, not 0: start with None",
 )
-for _old in (
-    "pullback is None or gradients[k] is None",
-    "pullback is None",
-    "gradients[k] is None",
-):
+for _old in ("pullback is None or gradients[k] is None", "pullback is None"):
     backward.mistake(
         "if pullback is None or gradients[k] is None:\n            continue",
         f"if {_old}:\n            break",

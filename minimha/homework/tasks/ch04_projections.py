@@ -283,14 +283,21 @@ def batch_axes_stay_in_front(yours, rng):
 
 
 _LOOP = "return np.stack([x @ w for w in weights], axis=-3)"
-_SLICE = (
-    "each head gets only a slice of the columns of x; every head projects all of x with its own "
-    "matrix, x @ w, so that it can use any column (chapter 04)"
+_NOT_X = (
+    "what is multiplied by w is not x itself, but a slice, or an x changed before: every head "
+    "projects all of x with its own matrix, x @ w (chapter 04)"
 )
 for _new in (
     "np.stack([x[..., h * 2 : h * 2 + 2] @ w for h, w in enumerate(weights)], axis=-3)",
     "np.stack([s @ w for s, w in zip(np.split(x, 3, axis=-1), weights)], axis=-3)",
     "x.reshape(*x.shape[:-1], len(weights), -1).swapaxes(-3, -2) @ weights",
+):
+    per_head.mistake(_LOOP, f"return {_new}", _NOT_X)
+_SLICE = (
+    "each head gets only a slice of the columns of x; every head projects all of x with its own "
+    "matrix, x @ w, so that it can use any column (chapter 04)"
+)
+for _new in (
     "np.stack([x[..., 2 * h : 2 * h + 2] @ w[2 * h : 2 * h + 2] "
     "for h, w in enumerate(weights)], axis=-3)",
     "np.stack([x[..., h * 2 : h * 2 + 2] @ w[:2] for h, w in enumerate(weights)], axis=-3)",
@@ -403,6 +410,11 @@ stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.stack(weights, axis=-1)",
     "np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns into one matrix",
+)
+stack_weights.mistake(
+    _SIDE_BY_SIDE,
+    "weights",
+    "this is still the stack of matrices, (H, M, D): join their columns to one matrix (M, H·D)",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,

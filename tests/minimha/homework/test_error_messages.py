@@ -31,6 +31,17 @@ HABITS = {
     "np.einsum('...tm,...tn->mn', x, x)": "x.reshape(-1, x.shape[-1])",
     "t, m = x.shape": "*batch, t, m = x.shape",
     "x @ x": "k is 4 on the left and 3 on the right",
+    "np.dot(x[0], x[0])": "k is 4 on the left and 3 on the right",
+    "x + x.T": "x.swapaxes(-2, -1) swaps the last two",
+    "x * x[0].T": "@ is the product of matrices",
+    "np.split(x, 4)": "axis=-1) cuts the columns",
+    "x.reshape(2, 3, 4 / 2)": "// divides integers",
+    "x.reshape(5, 5)": "have to multiply to 24",
+    "x[0][:] = x": "has the shape (2,3,4), its place (3,4)",
+    "for k in range(x.size): x[k]": "np.ndindex(x.shape)",
+    "x.shape[3]": "fewer axes than this line assumes",
+    "x or 0": "x is None",
+    "f = lambda: f(); f()": "a list of what is left to do",
 }
 
 
