@@ -53,7 +53,7 @@ WRONG = {
         Wrong("by recursion", _KAHN, _RECURSIVE, "a chain of 4000 steps", "RecursionError"),
     ],
     "backward": [
-        Wrong("no return", "    return gradients\n", "", "a chain", "NoneType"),
+        Wrong("no return", "    return gradients\n", "", "a chain", "None: is a return missing?"),
         Wrong("the last place left empty", "gradients[-1] = gradient", "pass", "a chain", "gradient of x"),
         Wrong("one pullback called for each use", _WALK, _EACH_USE, "gradients of several uses add up", "was called 2 times"),
     ],

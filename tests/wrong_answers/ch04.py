@@ -17,6 +17,6 @@ WRONG = {
         Wrong("the first transposed", "first @ weights", "(first.T if len(first) == first.shape[1] else first) @ weights", "one matrix replaces two", "x times yours is wrong"),
     ],
     "bilinear": [
-        Wrong("the sum over the heads", "w_q @ w_k.swapaxes(-1, -2)", 'np.einsum("hmd,hnd->mn", w_q, w_k)', "each head has a square matrix", "not (5, 5)"),
+        Wrong("the sum over the heads", "w_q @ w_k.swapaxes(-1, -2)", 'np.einsum("hmd,hnd->mn", w_q, w_k)', "each head has a square matrix", "the mean over the axis H"),
     ],
 }  # fmt: skip
