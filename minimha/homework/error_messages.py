@@ -64,6 +64,11 @@ _HABITS: dict[str, Any] = {
     ),
     r"values to unpack.*\.shape": "*batch, t, m = x.shape works for any number of axes in front",
     r"'float' object cannot be interpreted as an integer": "a size is an integer: M // H",
+    r"float(?:64)?' object is not callable.*\.(imag|real)\(": "x.{0}, without ()",
+    r"name 'j' is not defined": "1j is the imaginary unit",
+    r"setting an array element with a sequence": (
+        "an array holds one number in each place: is a sum, or an index, missing?"
+    ),
     r"no '\.\.\.' ellipsis": (
         "einsum does not sum over …: first make one matrix of all rows, x.reshape(-1, x.shape[-1])"
     ),
@@ -81,9 +86,9 @@ _HABITS: dict[str, Any] = {
         "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"
     ),
     r"array split does not result in an equal division": (
-        "np.split(x, n) cuts axis 0, the rows; np.split(x, n, axis=-1) cuts the columns"
+        "np.split(x, n) cuts axis 0 and np.split(x, n, axis=-1) the columns; the length of that "
+        "axis must be a multiple of n"
     ),
-    r"'float' object cannot be interpreted as an integer": "// divides integers; / makes a float",
     r"cannot reshape array of size (\d+)": (
         "the lengths of the new shape have to multiply to {0}; one of them may be -1"
     ),

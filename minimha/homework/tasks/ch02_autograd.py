@@ -198,6 +198,17 @@ for _old, _new in (
         "unbroadcast",
     )
 matmul.mistake(
+    "unbroadcast(a.mT @ dy, b.shape)",
+    "(a.mT @ dy).sum(axis=tuple(range(a.ndim - 2)))",
+    "db is summed over the batch although b has a matrix for each item: sum only where b was "
+    "broadcast, with unbroadcast",
+)
+matmul.mistake(
+    _PAIR,
+    "unbroadcast(dy @ b.mT, b.shape), unbroadcast(a.mT @ dy, a.shape)",
+    "unbroadcast gets the shape of the other argument: da has the shape of a, db that of b",
+)
+matmul.mistake(
     _PAIR,
     "(dy @ b.mT).sum(axis=tuple(range(dy.ndim - a.ndim))), "
     "(a.mT @ dy).sum(axis=tuple(range(dy.ndim - b.ndim)))",
@@ -464,7 +475,7 @@ def a_chain(yours, rng):
 @backward.check(weight=2)
 def gradients_of_several_uses_add_up(yours, rng):
     made = [("a", [], None), ("b = a + a", [0, 0], _twice), ("c = b + b", [1, 1], _twice)]
-    _walked(yours, made, 1.0)
+    _walked(yours, made, 1.5)
     b = float(rng.uniform(1, 2))
     made = [
         ("a", [], None),
@@ -532,6 +543,16 @@ backward.mistake(
     "pullback(gradient)",
     "every pullback gets the gradient of the last node; it needs that of its own node, "
     "gradients[k]",
+)
+backward.mistake(
+    _ADDED,
+    "gradients[parent] = dx if gradients[parent] is None else gradients[parent] * dx",
+    "the gradients that reach a node are multiplied: a node used several times gets their sum",
+)
+backward.mistake(
+    "gradients[-1] = gradient\n",
+    "pass\n",
+    "the last node has no gradient at the start, so that none moves on: gradients[-1] = gradient",
 )
 backward.mistake(
     "gradients[-1] = gradient\n",

@@ -70,6 +70,16 @@ central_difference.mistake(
 )
 central_difference.mistake(
     _QUOTIENT,
+    "(f(x[k] + h) - f(x[k] - h)) / (2 * h)",
+    "f gets the entry alone; it takes an array of the shape of x, with one entry moved: f(x + h e)",
+)
+central_difference.mistake(
+    _QUOTIENT,
+    "(f(x + step) + f(x - step)) / (2 * h)",
+    "the two values are added: subtract f(x − h e) from f(x + h e)",
+)
+central_difference.mistake(
+    _QUOTIENT,
     "(f(x + step) - f(x - step)) / h",
     "the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)",
 )
@@ -384,8 +394,29 @@ gradient_error.mistake(
 gradient_error.mistake(
     "c * f(z)[0]",
     "c * f(x)[0]",
-    "the function given to complex_step does not depend on its argument, so the numeric gradient "
-    "is 0: compute y anew for each z, f(z)[0]",
+    "the numeric gradient is 0: the function given to complex_step has to compute y anew for each "
+    "z, f(z)[0], and return a complex number",
+)
+for _new in ("np.max(abs(gradient)) / np.max(abs(numeric))", "np.max(abs(numeric - 0 * gradient))"):
+    gradient_error.mistake(
+        _ERROR,
+        _new,
+        "the numeric gradient is not subtracted from the analytic one: max |analytic − numeric|",
+    )
+gradient_error.mistake(
+    _ERROR,
+    "np.max((gradient - numeric) ** 2) / np.max(numeric**2)",
+    "the deviations are squared: take absolute values, max |analytic − numeric| / max |numeric|",
+)
+gradient_error.mistake(
+    "(gradient,) = pullback(c)",
+    "(gradient,) = pullback(f(x)[0])",
+    "the pullback gets y; it takes the cotangent, pullback(c)",
+)
+gradient_error.mistake(
+    "c * f(z)[0]",
+    "c * f(z)",
+    "f returns (y, pullback): only f(z)[0] is y",
 )
 gradient_error.mistake(
     "c * f(z)[0]",

@@ -305,6 +305,12 @@ for _new in (
     per_head.mistake(_LOOP, f"return {_new}", _SLICE)
 per_head.mistake(
     _LOOP,
+    "h, m, d = weights.shape; y = x @ weights.reshape(m, -1); "
+    "return y.reshape(*y.shape[:-1], h, d).swapaxes(-3, -2)",
+    "a reshape of weights (H, M, D) to (M, H·D) cuts through the matrices: multiply x by each",
+)
+per_head.mistake(
+    _LOOP,
     "return np.stack([x @ weights[0] for w in weights], axis=-3)",
     "all heads use the matrix weights[0]; head h has its own, weights[h]",
 )

@@ -34,13 +34,15 @@ HABITS = {
     "np.dot(x[0], x[0])": "k is 4 on the left and 3 on the right",
     "x + x.T": "x.swapaxes(-2, -1) swaps the last two",
     "x * x[0].T": "@ is the product of matrices",
-    "np.split(x, 4)": "axis=-1) cuts the columns",
-    "x.reshape(2, 3, 4 / 2)": "// divides integers",
+    "np.split(x, 4)": "axis=-1) the columns",
     "x.reshape(5, 5)": "have to multiply to 24",
     "x[0][:] = x": "has the shape (2,3,4), its place (3,4)",
     "for k in range(x.size): x[k]": "np.ndindex(x.shape)",
     "x.shape[3]": "fewer axes than this line assumes",
     "x or 0": "x is None",
+    "x[0, 0, 0].imag()": "x.imag, without ()",
+    "2 * j": "1j is the imaginary unit",
+    "x[0, 0, 0] = x[0, 0]": "is a sum, or an index, missing?",
     "f = lambda: f(); f()": "a list of what is left to do",
 }
 

@@ -13,6 +13,7 @@ RELATED = {
     "only the shape is wrong": X.reshape(3, 20),
     "along the axis head, [0, 1, 2] are the right [2, 1, 0]": X[::-1],
     "along the axis query, [0, 1, 2, 3] are the right [1, 1, 1, 1]": X[:, [1, 1, 1, 1]],
+    "along the axis head, [0, 1] are the right [0, 1], but 3 are expected": X[:2],
     "only [2] along the axis head": X[2],
     "only [0] along the axis query": X[:, :1],
     "the sum or the mean over the axis width": X.mean(axis=-1, keepdims=True),
@@ -58,10 +59,11 @@ def test_masks_are_compared_too():
         (np.where(X > 1, np.nan, -X), X),
         (np.array([1.0, 2.5]), np.array([3.0, 0.1])),
         (np.array(1.0), np.array(4.0)),
+        (np.arange(12.0).reshape(3, 4), np.arange(12.0).reshape(3, 4) + ROWS[:, 0]),
         (np.array(0.123), np.array(0.456)),
         (np.array([True, False, False]), np.array([False, True, True, True])),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_numbers_that_agree_by_chance_or_not_at_all_are_not_related(yours, right):
     assert resemblance(yours, right) == ""
