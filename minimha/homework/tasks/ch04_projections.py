@@ -18,7 +18,8 @@ def _shaped(yours, expected, name, axes):
     "This is the pullback of a matrix product from chapter 02: dx = dy Wᵀ and dW = xᵀ dy. Only "
     "the axes in front are new: all of them share the same W.",
     "A weight that is used in several places gets the sum of the gradients from all of them. Every "
-    "position of every sequence is a row: reshape x to one long matrix of rows, and dy to another.",
+    "position of every sequence is a row: reshape x into one long matrix of rows, and dy into "
+    "another.",
     "rows = x.reshape(-1, x.shape[-1]), drows likewise from dy; then dx = dy @ weight.T and "
     "dweight = rows.T @ drows.",
 ))  # fmt: skip
@@ -394,7 +395,7 @@ _SIDE_BY_SIDE = "np.concatenate(weights, axis=-1)"
 stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.concatenate(weights, axis=0)",
-    "the matrices are one below the other, (H·M, D); side by side is axis=-1",
+    "the matrices are one below the other, (H·M, D); axis=-1 puts them side by side",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
