@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `minimha notebooks`, and store the function that runs it as `run`."""
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("minimha-notebooks"), metavar="DIR",
-        help="where they go (default: minimha-notebooks); what is there already stays as it is",
+        help="where they go (default: minimha-notebooks); existing files stay unchanged",
     )  # fmt: skip
     parser.add_argument("--no-open", action="store_true", help="copy them only")
     parser.set_defaults(run=_hand_out, command=parser)
@@ -64,7 +64,7 @@ def _hand_out(options: Any) -> int:
         for path in notebooks():
             copy = options.folder / path.name
             if copy.exists():
-                print(f"{copy}  is there already, and is left as it is")
+                print(f"{copy}  already exists and was left unchanged")
             else:
                 copy.write_bytes(path.read_bytes())
                 print(copy)

@@ -80,7 +80,7 @@ def groups(step: Step) -> Cause | None:
 
 
 def softmax(step: Step) -> Cause | None:
-    """dx = y · (dy − Σ dy · y), and what known mistakes make of it."""
+    """dx = y · (dy − Σ dy · y), and the forms that known mistakes give it."""
     if not step.keeps_shape:
         return None
     y, dy, x = step.output, step.dy, step.value

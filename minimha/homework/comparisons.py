@@ -157,18 +157,18 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
         same(value, expected, f"the result, when tap doubles {step},", advice=advice)
 
 
-def same_gradients(told: Any, expected: dict[str, Any]) -> None:
+def same_gradients(yours: Any, expected: dict[str, Any]) -> None:
     """Compare the gradients of the intermediates, which a pullback returns last, by name."""
     names = ", ".join(expected)
-    if not isinstance(told, dict) or not set(expected) <= set(told):
-        found = ", ".join(map(str, told)) if isinstance(told, dict) else _described(told)
+    if not isinstance(yours, dict) or not set(expected) <= set(yours):
+        found = ", ".join(map(str, yours)) if isinstance(yours, dict) else _described(yours)
         wanted = "the last thing that the pullback returns should be a dictionary of"
         text = f"{wanted} {names}, not {found or 'nothing'}"
         raise AssertionError(textwrap.fill(text, 80))
     for name, gradient in expected.items():
         axes = " ".join(AXES.get((name, gradient.ndim), ())) or None
         label = f"the gradient of {name} in the dictionary"
-        same(told[name], gradient, label, axes, advice=f"is d{name} changed after it was computed?")
+        same(yours[name], gradient, label, axes, advice=f"is d{name} changed after it is computed?")
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:

@@ -17,7 +17,7 @@ def check(function: Callable[..., Any]) -> None:
     """Check a function named after a task, print which checks pass, and record the outcome.
 
     Stops at the first check that fails, or takes more than 10 seconds. A function that still raises
-    NotImplementedError leaves the record as it is. Raises ValueError if no task has that name,
+    NotImplementedError leaves the record unchanged. Raises ValueError if no task has that name,
     TypeError for anything but a function.
     """
     if not callable(function):

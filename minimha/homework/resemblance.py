@@ -100,8 +100,8 @@ def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Ite
         return bool(factor.all()) and close(x, factor * y)
 
     factor = _written(float((a * b).sum() / (b * b).sum()))
-    told = b.size > 1 or ("." not in factor and "." in _written(b.item()))  # any 2 have a ratio
-    if multiple(a, b) and told:
+    telling = b.size > 1 or ("." not in factor and "." in _written(b.item()))  # any 2 have a ratio
+    if multiple(a, b) and telling:
         yield (
             "the sign is flipped"
             if factor == "−1"

@@ -53,7 +53,7 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
     """
     lengths = _integers(
         lengths,
-        "padding: lengths are integers, one a sequence",
+        "padding: lengths are integers, one per sequence",
         "; a boolean array of valid keys goes to masks.keys(valid)",
     )
     longest = 0 if 0 in lengths.shape else int(namespace(lengths).max(lengths))
@@ -84,7 +84,7 @@ def prefix(n: int | Array | Sequence[int]) -> Mask:
     n is one integer, or integers (…), one per sequence, at least 0; beyond S it means all keys.
     Raises TypeError unless n is integers, ValueError if it is negative or does not match the batch.
     """
-    n = _integers(n, "prefix: n is an integer, or integers, one a sequence")
+    n = _integers(n, "prefix: n is an integer, or integers, one per sequence")
     return _First("prefix", n, 0)
 
 
@@ -169,7 +169,7 @@ class _Keys(Mask):
 
 class _Documents(Mask):
     def __init__(self, ids: Any, key_ids: Any = None) -> None:
-        must = "documents: ids are integers, one a position"
+        must = "documents: ids are integers, one per position"
         self.query_ids = None if key_ids is None else _integers(ids, must)
         self.key_ids = _integers(ids if key_ids is None else key_ids, must)
         t = () if self.query_ids is None else self.query_ids.shape[-1:]
