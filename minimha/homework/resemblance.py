@@ -83,8 +83,8 @@ def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Itera
             if close(one, slices.sum(axis=0)) or close(one, slices.mean(axis=0)):
                 yield f"the sum or the mean over {name}, which should stay"
     if len(np.unique(b)) > b.size // 2 and close(np.sort(a, axis=None), np.sort(b, axis=None)):
-        places = "the wrong places" if a.shape == b.shape else "another shape and order"
-        yield f"the right numbers in {places}: follow where 0, 1, 2 … go in a small case"
+        where = "the wrong places" if a.shape == b.shape else "another shape and order"
+        yield f"the right numbers in {where}: follow where 0, 1, 2 … go in a small case"
 
 
 def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
