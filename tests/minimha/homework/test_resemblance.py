@@ -55,7 +55,7 @@ def test_masks_are_compared_too():
     [
         (X**2, X),
         (X + 1j, X),
-        (np.full(3, 0.5), np.ones(4)),
+        (np.ones((3, 4)), np.ones((4, 3))),
         (np.where(X > 1, np.nan, -X), X),
         (np.array([1.0, 2.5]), np.array([3.0, 0.1])),
         (np.array(1.0), np.array(4.0)),
