@@ -279,11 +279,6 @@ attention_forward.mistake(
     "the output is right, but tap gets Q Kᵀ without the scale: divide by √D before you call tap",
 )
 attention_forward.mistake(
-    "key.mT",
-    "key.T",
-    "key.T reverses all axes of key; key.mT swaps only the last two",
-)
-attention_forward.mistake(
     "query @ key.mT / query", "query @ key.mT * query", "Q Kᵀ is multiplied by √D; divide by it"
 )
 attention_forward.mistake(
