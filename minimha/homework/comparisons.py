@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import textwrap
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from minimha_autograd.gradcheck import aligned, place, ratio
 
 from ..diagnosis import AXES
+from . import inferred
 from .resemblance import resemblance
 
 
@@ -26,21 +28,24 @@ class DifferenceError(AssertionError):
 
 def same(
     yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
-    tolerance: float = 1e-12, advice: str = "",
+    tolerance: float = 1e-12, guess: str = "", advice: str = "",
 ) -> None:  # fmt: skip
     """Raise AssertionError, with the worst entry, if yours differs from the expected array.
 
     name       the name of the array in the task
     axes       its axes, letters or words: "B H T D" or "batch query key"
     tolerance  the largest error allowed, relative to the largest expected entry
+    guess      what it looks like, if the check knows more than this function
     advice     a last line: the likely mistake, or what to try
     """
     expected = np.asarray(expected)
     labels = axes.split() if axes else AXES.get((name, expected.ndim))
     lines = _facts(yours, expected, name, labels, tolerance)
     if lines:
-        guess = resemblance(np.asarray(yours), expected, labels) if len(lines) > 1 else ""
-        raise DifferenceError("\n".join(lines), guess, advice)
+        guess = guess or (
+            resemblance(np.asarray(yours), expected, labels) if len(lines) > 1 else ""
+        )
+        raise DifferenceError("\n".join(lines), guess or inferred.mask(yours, expected), advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞
@@ -125,9 +130,12 @@ def value_of(returned: Any, name: str = "the function") -> Any:
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
     """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
 
-    Names only the first wrong step, since later errors may follow from it.
+    Names only the first wrong step, since later errors may follow from it, and says what it is
+    instead: another product of the arrays so far, or weights that are no softmax.
     Functions may return a value, or a value and its pullback.
     """
+    arrays = dict(zip(inspect.signature(reference).parameters, inputs, strict=False))
+    arrays = {name: x for name, x in arrays.items() if isinstance(x, np.ndarray)}
     (value, expected), (found, steps) = zip(
         *(recorded(f, *inputs) for f in (yours, reference)), strict=True
     )
@@ -140,9 +148,15 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
         before = f"; {', '.join(right)}: right" if right else ""
         lines = _facts(found[name], step, name, AXES.get((name, step.ndim)), 1e-12)
         if lines:
-            raise AssertionError("\n".join([f"{lines[0]}{before}", *lines[1:]]))
+            guess = inferred.weights(found[name]) if name == "weights" else ""
+            guess = guess or inferred.product(name, found[name], step, arrays)
+            guess = guess or resemblance(np.asarray(found[name]), step, AXES.get((name, step.ndim)))
+            raise DifferenceError("\n".join([f"{lines[0]}{before}", *lines[1:]]), guess, "")
         right.append(name)
-    same(value, expected, "the result", advice=f"{', '.join(right)}: right; look at what follows")
+        arrays[name] = step
+    guess = inferred.product("the result", value, expected, arrays)
+    advice = f"{', '.join(right)}: right; look at what follows"
+    same(value, expected, "the result", guess=guess, advice=advice)
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -157,8 +171,9 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
         same(value, expected, f"the result, when tap doubles {step},", advice=advice)
 
 
-def same_gradients(yours: Any, expected: dict[str, Any]) -> None:
-    """Compare the gradients of the intermediates, which a pullback returns last, by name."""
+def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any]) -> None:
+    """Compare the gradients of the intermediates, which a pullback returns last, by name. values
+    are the intermediates themselves."""
     names = ", ".join(expected)
     if not isinstance(yours, dict) or not set(expected) <= set(yours):
         found = ", ".join(map(str, yours)) if isinstance(yours, dict) else _described(yours)
@@ -168,7 +183,13 @@ def same_gradients(yours: Any, expected: dict[str, Any]) -> None:
     for name, gradient in expected.items():
         axes = " ".join(AXES.get((name, gradient.ndim), ())) or None
         label = f"the gradient of {name} in the dictionary"
-        same(yours[name], gradient, label, axes, advice=f"is d{name} changed after it is computed?")
+        known = {**{f"d{other}": x for other, x in expected.items()}, **values}
+        what = next((k for k, x in known.items() if inferred.is_equal(yours[name], x)), f"d{name}")
+        guess = f'this is {what}; the entry "{name}" is d{name}, the gradient of {name}'
+        same(
+            yours[name], gradient, label, axes, guess=guess if what != f"d{name}" else "",
+            advice=f"is d{name} changed after it is computed?",
+        )  # fmt: skip
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:

@@ -20,8 +20,8 @@ WRONG = {
         Wrong("exp of large numbers", "np.exp(x - x.real.max(axis=-1, keepdims=True))", "np.exp(x)", "large entries do not overflow", "exp(1000) is infinite"),
     ],
     "attention_forward": [
-        Wrong("nothing returned", "return weights @ value", "weights @ value", "two tokens worked by hand", "None: is a return missing?"),
-        Wrong("the weights as well", "return weights @ value", "return weights @ value, weights", "two tokens worked by hand", "not a tuple of array, array"),
+        Wrong("nothing returned", "return weights @ value", "weights @ value", "each step of the forward", "None: is a return missing?"),
+        Wrong("the weights as well", "return weights @ value", "return weights @ value, weights", "each step of the forward", "not a tuple of array, array"),
         Wrong("no tap", 'tap("weights", e / e.sum(axis=-1, keepdims=True))', "e / e.sum(axis=-1, keepdims=True)", "each step of the forward", "weights is missing"),
         Wrong("scaled after the tap", 'tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'tap("scores", query @ key.mT) / query.shape[-1] ** 0.5', "each step of the forward", "scores is wrong"),
         Wrong("result of tap ignored", 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)', 'scores = query @ key.mT / query.shape[-1] ** 0.5\n    tap("scores", scores)', "what tap returns is used", "what tap returns"),

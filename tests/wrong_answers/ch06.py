@@ -20,6 +20,6 @@ WRONG = {
         Wrong("a little more than the sum", "np.where(total == 0, 1.0, total)", "(total + 1e-12)", "hidden entries have no weight", "yours 0.99999999999"),
         Wrong("no sum over the row", " - (dy * y).sum(axis=-1, keepdims=True)", "", "the gradient of x", "masked_softmax"),
         Wrong("a gradient and no tuple", "return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "return y * (dy - (dy * y).sum(axis=-1, keepdims=True))", "rows without a visible entry are zero", "with the comma"),
-        Wrong("hidden only at the end of the pullback", "        dy = np.where(mask, dy, 0.0)\n        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "        return (np.where(mask, y * (dy - (dy * y).sum(axis=-1, keepdims=True)), 0.0),)", "hidden entries have no effect", "in the sum over the row"),
+        Wrong("hidden only at the end of the pullback", "        dy = np.where(mask, dy, 0.0)\n        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)", "        return (np.where(mask, y * (dy - (dy * y).sum(axis=-1, keepdims=True)), 0.0),)", "hidden entries have no effect", "the sum over the row"),
     ],
 }  # fmt: skip

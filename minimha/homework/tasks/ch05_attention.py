@@ -5,6 +5,7 @@ import numpy as np
 from minimha_autograd import gradcheck
 
 from ..comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
+from ..inferred import product
 from ..task import task
 
 
@@ -39,8 +40,10 @@ def scores(query, key):
 def the_scaled_product(yours, rng):
     query, key = rng.standard_normal((2, 4, 3, 7)), rng.standard_normal((2, 4, 5, 7))
     expected, _ = scores(query, key)
+    y = value_of(yours(query, key), "scores")
     same(
-        value_of(yours(query, key), "scores"), expected, "scores", "batch head query key",
+        y, expected, "scores", "batch head query key",
+        guess=product("scores", y, expected, {"query": query, "key": key}),
         advice="here D = 7, so √D = 2.646",
     )  # fmt: skip
 
@@ -81,6 +84,33 @@ scores.mistake(
     "Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the width of a key",
 )
 scores.mistake(
+    "return query @ key.mT / root, pullback",
+    "y = np.exp(query @ key.mT / root)\n    return y / y.sum(axis=-1, keepdims=True), pullback",
+    "this is softmax of the scores; return the scores themselves, Q Kᵀ / √D",
+)
+for _new in ("query.shape[0] ** 0.5", "np.log(query.shape[-1])", "(query.shape[-1] / 2) ** 0.5"):
+    scores.mistake(
+        "query.shape[-1] ** 0.5",
+        _new,
+        "Q Kᵀ is divided by another number; divide by √D, query.shape[-1] ** 0.5",
+    )
+for _new in (
+    "query * key / root",
+    "query * key.mT / root",
+    "np.dot(query, key.mT) / root",
+):
+    scores.mistake(
+        "query @ key.mT / root",
+        _new,
+        "a score is the dot product of a query and a key, for every query with every key: "
+        "query @ key.mT",
+    )
+scores.mistake(
+    "return query @ key.mT / root, pullback",
+    "return key @ query.mT / root, pullback",
+    "this is K Qᵀ, with a row for each key; Q Kᵀ has a row for each query",
+)
+scores.mistake(
     "query @ key.mT / root",
     "query @ key.mT * root",
     "Q Kᵀ is multiplied by √D; divide by it",
@@ -96,6 +126,8 @@ for _old, _new in (
     ("dy.mT @ query", "dy.T @ query"),
     ("dy @ key", "dy @ key.mT"),
     ("dy @ key", "dy.mT @ key"),
+    ("dy.mT @ query", "query.mT @ dy"),
+    ("dy @ key", "key.mT @ dy.mT"),
 ):
     scores.mistake(
         _old,
@@ -194,6 +226,37 @@ softmax.mistake(
 )
 
 
+for _new, _what in (
+    (f"y * dy - {_ROW_SUM}", "the factor y is missing in the second term"),
+    ("dy - y * dy.sum(axis=-1, keepdims=True)", "y and dy are exchanged"),
+    ("e * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e stands for y, but is not divided yet"),
+    ("y * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e stands for y, but is not divided yet"),
+    ("y * (dy - (dy * y**2).sum(axis=-1, keepdims=True))", "y is squared in the sum"),
+    ("y * (dy - y)", "only dy · y is subtracted from dy, not its sum over the row"),
+    ("y * (dy - dy.max(axis=-1, keepdims=True))", "the maximum stands for the sum"),
+    ("y * (dy - np.stack([(a * b).sum() for a, b in zip(dy, y, strict=True)])[:, None, None])",
+     "the sum runs over all rows of a batch"),
+):  # fmt: skip
+    softmax.mistake(
+        f"y * (dy - {_ROW_SUM})",
+        _new,
+        f"{_what}: dx = y · (dy − Σ dy · y), with the sum over each row",
+    )
+softmax.mistake(
+    f"return (y * (dy - {_ROW_SUM}),)",
+    "jacobian = y[..., :, None] * (np.eye(y.shape[-1]) - y[..., :, None])\n"
+    "        return ((jacobian @ dy[..., None])[..., 0],)",
+    "the second term has y² in place of y yᵀ: the Jacobian is y_i (δ_ij − y_j), diag(y) − y yᵀ",
+)
+for _new in ("dy.dot(y)", "np.dot(dy, y)", "dy @ y", "np.dot(y, dy)", "y @ dy", "dy @ y.T"):
+    softmax.mistake(
+        _ROW_SUM,
+        _new,
+        "a matrix product does not give the sum over each row if x has more than one axis: "
+        "write (dy * y).sum(axis=-1, keepdims=True)",
+    )
+
+
 @task(chapter=5, difficulty=1, minutes=10, hints=(
     "Write three lines, one for each formula of the chapter's first section. Pass each "
     "intermediate through tap as soon as you have it.",
@@ -221,18 +284,6 @@ def attention_forward(query, key, value, *, tap=lambda name, x: x):
     # END SOLUTION
 
 
-@attention_forward.check
-def two_tokens_worked_by_hand(yours, rng):
-    query, key, value = np.array([[np.log(3), 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
-    advice = "compute it by hand, as the chapter does: Q = (ln 3, 0), K = (1, 0), V = (8, 4)"
-    with np.errstate(all="ignore"):
-        out, found = recorded(yours, query, key, value)
-    _, steps = recorded(attention_forward, query, key, value)
-    for name in steps.keys() & found.keys():
-        same(found[name], steps[name], name, "query key", advice=advice)
-    same(out, [[7.0], [6.0]], "out", "query width", advice=advice)
-
-
 @attention_forward.check(weight=2)
 def each_step_of_the_forward(yours, rng):
     same_steps(yours, attention_forward, *_random_inputs(rng, 2, 3))
@@ -245,10 +296,13 @@ def what_tap_returns_is_used(yours, rng):
 
 @attention_forward.check
 def large_scores_do_not_overflow(yours, rng):
-    query, key, value = np.array([[1000.0, 0.0], [1.0, 0.0], [8.0, 4.0]])[..., None]
-    with np.errstate(all="ignore"):
-        out = yours(query, key, value)
-    same(out, [[8.0], [6.0]], "out", "query width", advice="subtract each row's largest score")
+    query = np.array([[1000.0], [-1000.0]])
+    key, value = np.array([[1.0, 0.999, 0.0], [8.0, 4.0, 2.0]])[..., None]
+    for rows in (query[:1], query[1:], query):
+        with np.errstate(all="ignore"):
+            out = yours(rows, key, value)
+        expected = attention_forward(rows, key, value)
+        same(out, expected, "out", "query width", advice="subtract each row's largest score")
 
 
 _SCORES = 'scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)'
@@ -284,8 +338,8 @@ attention_forward.mistake(
 attention_forward.mistake(
     _STEPS,
     f"{_UNSCALED}\n    {_EXP}\n    {_WEIGHTS} / {_ROOT}",
-    "the weights are divided by √D, so their rows no longer sum to 1: divide the scores by √D, "
-    "before exp",
+    "the weights or the output are divided by √D instead of the scores: divide Q Kᵀ by √D, before "
+    "exp",
 )
 attention_forward.mistake(
     _STEPS,
@@ -307,14 +361,96 @@ for _old in ("e.sum(axis=-1, keepdims=True)", "scores.max(axis=-1, keepdims=True
     attention_forward.mistake(
         _old,
         _old.replace(", keepdims=True", ""),
-        f"{_old.split(',')[0]}) has lost its last axis, so it applies to columns instead of rows, "
+        "the maximum or the sum has lost its last axis, so it applies to columns instead of rows, "
         "or does not fit: keepdims=True keeps that axis",
     )
 attention_forward.mistake(
     _STEPS,
     _STEPS.replace(", keepdims=True", ""),
-    "the maximum and the sum have lost their last axis, so they apply to columns instead of rows, "
-    "or do not fit: keepdims=True keeps that axis",
+    "the maximum or the sum has lost its last axis, so it applies to columns instead of rows, "
+    "or does not fit: keepdims=True keeps that axis",
+)
+for _new in ("scores.max(axis=-2, keepdims=True)", "scores.max(axis=0, keepdims=True)"):
+    attention_forward.mistake(
+        "scores.max(axis=-1, keepdims=True)",
+        _new,
+        "the maximum is that of each column; subtract the largest score of each row, axis=-1",
+    )
+for _new in (
+    "np.clip(scores, -50, 50)", "np.clip(scores, -100, 100)", "np.clip(scores, -700, 700)",
+    "np.minimum(scores, 50)", "np.minimum(scores, 100)", "np.minimum(scores, 700)",
+):  # fmt: skip
+    attention_forward.mistake(
+        "scores - scores.max(axis=-1, keepdims=True)",
+        _new,
+        "large scores are cut off, so their differences are lost: subtract the largest score of "
+        "each row instead",
+    )
+attention_forward.mistake(
+    "scores - scores.max(axis=-1, keepdims=True)",
+    "scores - abs(scores).max(axis=-1, keepdims=True)",
+    "the largest absolute value is subtracted; where all scores are below −1000, every exp is 0. "
+    "Subtract the largest score of each row",
+)
+for _old, _new in (
+    ("query @ key.mT", "key @ query.mT"),
+    ("query @ key.mT", "query @ value.mT"),
+    ("query @ key.mT", "query @ key"),
+    ("weights @ value", "weights.mT @ value"),
+    ("weights @ value", "weights @ value.mT"),
+    ("weights @ value", "value @ weights"),
+):
+    attention_forward.mistake(
+        _old,
+        _new,
+        "a product has the wrong arrays or a wrong transpose: scores = Q Kᵀ / √D is (…, T, S), "
+        "and out = weights V is (…, T, Dv)",
+    )
+attention_forward.mistake(
+    _SCORES,
+    'scores = tap(query @ key.mT / query.shape[-1] ** 0.5, "scores")',
+    'tap takes the name first: tap("scores", scores)',
+)
+attention_forward.mistake(
+    _EXP,
+    "e = 2.0 ** (scores - scores.max(axis=-1, keepdims=True))",
+    "softmax takes powers of e, not of 2: np.exp",
+)
+attention_forward.mistake(
+    _SCORES,
+    "scores = query @ key.mT / query.shape[-1] ** 0.5\n"
+    "    visible = np.tri(*scores.shape[-2:], dtype=bool)\n"
+    '    scores = tap("scores", np.where(visible, scores, -np.inf))',
+    "later keys are hidden, but there is no mask here: every query sees every key",
+)
+attention_forward.mistake(
+    _SCORES,
+    "lengths = [np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key)]\n"
+    '    scores = tap("scores", (query / lengths[0]) @ (key / lengths[1]).mT)',
+    "query and key are divided by their lengths: divide Q Kᵀ by √D instead",
+)
+attention_forward.mistake(
+    "return weights @ value",
+    "return weights @ value, weights",
+    "the weights are returned as well: return out alone",
+)
+attention_forward.mistake(
+    _WEIGHTS,
+    'weights = tap("weights", e) / e.sum(axis=-1, keepdims=True)',
+    "tap gets e, before it is divided by the row sums: pass the weights to tap",
+)
+attention_forward.mistake(
+    f"{_SCORES}\n    {_EXP}",
+    "scores = query @ key.mT / query.shape[-1] ** 0.5\n"
+    '    scores = tap("scores", scores - scores.max(axis=-1, keepdims=True))\n'
+    "    e = np.exp(scores)",
+    "tap gets the scores after the maximum was subtracted: pass Q Kᵀ / √D to tap, and subtract "
+    "afterwards",
+)
+attention_forward.mistake(
+    _WEIGHTS,
+    'weights = tap("weights", e / e.sum(axis=(-2, -1), keepdims=True))',
+    "the sum runs over the whole matrix of weights: each row needs its own, axis=-1",
 )
 attention_forward.mistake(
     "scores.max(axis=-1, keepdims=True)",
@@ -400,7 +536,7 @@ def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
     inputs, dout = _random_inputs(rng, 2), rng.standard_normal((2, 3, 4))
     *_, expected = attention(*inputs)[1](dout)
     *_, steps = yours(*inputs)[1](dout)
-    same_gradients(steps, expected)
+    same_gradients(steps, expected, recorded(attention, *inputs)[1])
 
 
 @attention.check
@@ -459,6 +595,11 @@ for _old, _new in (
         "Vᵀ and dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey "
         "= dscoresᵀ Q / √D",
     )
+attention.mistake(
+    "weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))",
+    "scores * (dweights - (dweights * scores).sum(axis=-1, keepdims=True))",
+    "the pullback of softmax uses its output, the weights, not its input, the scores",
+)
 for _transposed in ("value.T", "value.swapaxes(1, 2)", "value.transpose(0, 2, 1)"):
     attention.mistake(
         "value.mT",

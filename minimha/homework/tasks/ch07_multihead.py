@@ -1,10 +1,13 @@
 """Tasks of chapter 07: several heads, their concatenation, and shared key and value heads."""
 
+import itertools
+
 import numpy as np
 
 from minimha_autograd import gradcheck
 
-from ..comparisons import same, same_gradients, same_steps, tap_is_used, value_of
+from ..comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
+from ..inferred import rearranged, rows_used
 from ..task import task
 
 
@@ -37,7 +40,10 @@ def merge_heads(x):
 def each_row_holds_one_position(yours, rng):
     x = rng.standard_normal((2, 3, 5, 4))
     expected = np.concatenate([x[:, h] for h in range(3)], axis=-1)
-    same(value_of(yours(x), "merge_heads"), expected, axes="B T H·D")
+    y = value_of(yours(x), "merge_heads")
+    guess = rearranged(y, x, "B H T D")
+    guess += ": put them into the order (B, T, H, D), then reshape to (B, T, H·D)" * bool(guess)
+    same(y, expected, axes="B T H·D", guess=guess)
 
 
 @merge_heads.check
@@ -56,6 +62,60 @@ def the_gradient_undoes_both_steps(yours, rng):
         same(value_of(yours(x), "merge_heads"), merge_heads(x)[0], "y")
 
 
+for _new in ("np.concatenate(np.moveaxis(x, -3, 0), axis=-2)", "np.vstack(list(x))"):
+    merge_heads.mistake(
+        "return swapped.reshape(*swapped.shape[:-2], -1)",
+        f"return {_new}",
+        "the heads are one below the other, along T; put them side by side, along D: axis=-1",
+    )
+merge_heads.mistake(
+    "return swapped.reshape(*swapped.shape[:-2], -1)",
+    "return np.concatenate(np.moveaxis(x, -3, 0)[::-1], axis=-1)",
+    "the heads are in reverse order: head 0 comes first",
+)
+for _reduced in ("mean", "sum", "max"):
+    merge_heads.mistake(
+        "return swapped.reshape(*swapped.shape[:-2], -1)",
+        f"return x.{_reduced}(axis=-3)",
+        f"this is the {_reduced} of the heads; keep them, side by side in a row",
+    )
+merge_heads.mistake(
+    "return swapped.reshape(*swapped.shape[:-2], -1)",
+    "return np.repeat(x.mean(axis=-3), x.shape[-3], axis=-1)",
+    "each head is replaced by the mean of all heads; keep them, side by side in a row",
+)
+for _new in ("np.concatenate(list(x), axis=-1)", "np.hstack(list(x))",
+             "np.concatenate([x[h] for h in range(x.shape[-3])], axis=-1)"):  # fmt: skip
+    merge_heads.mistake(
+        "return swapped.reshape(*swapped.shape[:-2], -1)",
+        f"return {_new}",
+        "the loop runs over the first axis, the batch; head h is x[..., h, :, :]",
+    )
+for _new in ("_, h, t, d = x.shape\n    swapped", "h, t, d = x.shape\n    swapped"):
+    merge_heads.mistake(
+        "swapped = x",
+        f"{_new} = x",
+        "the number of axes before H is fixed: x.shape[-3:] are H, T, D, whatever comes before",
+    )
+for _new in ("(dy,)", "(dy.swapaxes(-2, -1),)", "(dy.reshape(swapped.shape).swapaxes(-2, -1),)",
+             "(dy.swapaxes(-2, -1).reshape(x.shape),)",
+             "(np.stack(np.split(dy, x.shape[-3], axis=-1)),)"):  # fmt: skip
+    merge_heads.mistake(
+        "(dy.reshape(swapped.shape).swapaxes(-3, -2),)",
+        _new,
+        "the pullback undoes both steps in reverse order: reshape dy to (…, T, H, D), then swap T "
+        "and H",
+    )
+merge_heads.mistake(
+    "dy.reshape(swapped.shape).swapaxes(-3, -2)",
+    "np.moveaxis(dy.reshape(*swapped.shape[:-2], x.shape[-1], -1), -1, -3)",
+    "the columns are cut as (D, H), but head h is a block of D columns: reshape to (…, T, H, D)",
+)
+merge_heads.mistake(
+    "dy.reshape(swapped.shape).swapaxes(-3, -2)",
+    "np.repeat(dy.reshape(swapped.shape).swapaxes(-3, -2)[..., :1, :, :], x.shape[-3], axis=-3)",
+    "every head gets the columns of head 0; head h gets columns h·D to (h + 1)·D − 1",
+)
 merge_heads.mistake(
     "return swapped.reshape(",
     "return x.reshape(",
@@ -125,9 +185,9 @@ def repeat_heads(x, rep):
 
 @repeat_heads.check
 def query_head_h_reads_head_h_over_rep(yours, rng):
-    x = rng.standard_normal((2, 3, 5, 4))
-    expected = np.stack([x[:, h // 2] for h in range(6)], axis=1)
-    same(value_of(yours(x, 2), "repeat_heads"), expected, axes="B H S D")
+    x = rng.standard_normal((4, 2, 5, 7))
+    expected = np.stack([x[:, h // 3] for h in range(6)], axis=1)
+    same(value_of(yours(x, 3), "repeat_heads"), expected, axes="B H S D")
 
 
 @repeat_heads.check
@@ -157,8 +217,8 @@ for _new in ("np.tile(x, (rep, 1, 1))", "np.concatenate([x] * rep, axis=-3)"):
     repeat_heads.mistake(
         "np.repeat(x, rep, axis=-3)",
         _new,
-        "the heads are in the order 0 1 2 0 1 2; the copies of a head have to be adjacent, "
-        "0 0 1 1 2 2: np.repeat(x, rep, axis=-3)",
+        "the heads are in the order 0 1 0 1 0 1; the copies of a head have to be adjacent, "
+        "0 0 0 1 1 1: np.repeat(x, rep, axis=-3)",
     )
 for _axis in ("0", "1", "-2"):
     repeat_heads.mistake(
@@ -176,6 +236,41 @@ repeat_heads.mistake(
     "groups.mean(axis=-3)",
     "dx is the mean over the query heads of a group; each uses the head of x, so dx is their sum",
 )
+for _new, _text in (
+    ("x", "the heads are not repeated"),
+    ("np.repeat(x, rep - 1, axis=-3)", "there are rep − 1 copies of each head, not rep"),
+    ("np.repeat(x, rep + 1, axis=-3)", "there are rep + 1 copies of each head, not rep"),
+    ("np.repeat(x, rep, axis=-3) / rep", "each copy is divided by rep"),
+    ("np.repeat(x[..., None, :, :], rep, axis=-3)", "the copies have an axis of their own"),
+    ("np.repeat(x, rep, axis=-1)", "the wrong axis is repeated, the width"),
+    ("np.repeat(x, rep, axis=-3) * (np.arange(rep * x.shape[-3]) % rep == 0)[:, None, None]",
+     "only one copy of each head is filled"),
+    ("x[..., np.arange(rep * x.shape[-3]) % rep, :, :]",
+     "head h is head h % rep of x; it should be h // rep"),
+):  # fmt: skip
+    repeat_heads.mistake(
+        "np.repeat(x, rep, axis=-3)",
+        _new,
+        f"{_text}: each head of x stands rep times in a row, np.repeat(x, rep, axis=-3)",
+    )
+for _new, _what in (
+    ("dy[..., : x.shape[-3], :, :]", "the first heads of dy alone"),
+    ("dy[..., -x.shape[-3] :, :, :]", "the last heads of dy alone"),
+    ("np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)", "the sum over all query heads"),
+    ("dy.sum(axis=-3, keepdims=True)", "the sum over all query heads"),
+    ("groups[..., 0, :, :] * rep", "rep times one head of dy"),
+    ("groups[..., -1, :, :] * rep", "rep times one head of dy"),
+    ("groups.max(axis=-3)", "the largest head of dy"),
+    ("groups.sum(axis=-4)", "the sum over the wrong axis, along the groups"),
+    ("groups.sum(axis=2)", "the sum over an axis counted from the front"),
+    ("groups", "dy of each query head, not yet summed"),
+):
+    repeat_heads.mistake(
+        "groups.sum(axis=-3)",
+        _new,
+        f"dx is {_what}; rep adjacent query heads share a head of x, so dx is the sum over these: "
+        "reshape to (…, G, rep, S, D), then sum over rep",
+    )
 for _member in ("0", "-1"):
     repeat_heads.mistake(
         "groups.sum(axis=-3)",
@@ -226,7 +321,14 @@ def a_single_head_contributes_the_whole_output(yours, rng):
 def each_head_is_multiplied_by_its_own_rows_of_w_o(yours, rng):
     heads, w_o = rng.standard_normal((3, 5, 4)), rng.standard_normal((12, 7))
     expected = np.stack([heads[h] @ w_o[4 * h : 4 * (h + 1)] for h in range(3)])
-    same(yours(heads, w_o), expected, axes="H T M")
+    found, guess = yours(heads, w_o), ""
+    if np.shape(found) == expected.shape:
+        used = rows_used(lambda w: yours(heads, w), w_o)
+        of = next((h for h in used if used[h] != list(range(4 * h, 4 * h + 4))), None)
+        if of is not None:
+            guess = f"head {of} depends on the rows {used[of]} of w_o; its rows are {4 * of} to "
+            guess += f"{4 * of + 3}, h·D to (h + 1)·D − 1, because D = 4"
+    same(found, expected, axes="H T M", guess=guess)
 
 
 head_contributions.mistake(
@@ -258,6 +360,46 @@ head_contributions.mistake(
     "w_o is cut along its columns, as if it were (M, H·D): its rows belong to the heads, "
     "w_o.reshape(H, D, M)",
 )
+for _axis in ("0", "1", "-2", "-1"):
+    head_contributions.mistake(
+        "return heads @ w_o.reshape(num_heads, width, -1)",
+        "parts = heads @ w_o.reshape(num_heads, width, -1)\n"
+        f"    return np.stack([parts[..., h, :, :] for h in range(num_heads)], axis={_axis})",
+        "the axis of the heads is in the wrong place: the result is (…, H, T, M), so stack along "
+        "axis −3",
+    )
+head_contributions.mistake(
+    "return heads @ w_o.reshape(num_heads, width, -1)",
+    "parts = [heads[h] @ w_o[h * width : (h + 1) * width] for h in range(num_heads)]\n"
+    "    return np.stack(parts)",
+    "heads[h] is item h of the first axis, which may be the batch: head h is heads[..., h, :, :]",
+)
+head_contributions.mistake(
+    "w_o.reshape(num_heads, width, -1)",
+    "w_o.T.reshape(num_heads, width, -1)",
+    "w_o is transposed: its rows belong to the heads, w_o.reshape(H, D, M)",
+)
+head_contributions.mistake(
+    "return heads @ w_o.reshape(num_heads, width, -1)",
+    "cut = [slice(h * width, (h + 1) * width) for h in range(num_heads)]\n"
+    "    return np.stack([heads[..., h, :, :] @ w_o[:, c] for h, c in enumerate(cut)], axis=-3)",
+    "the columns of w_o are cut into heads: its rows belong to the heads, w_o[h·D : (h + 1)·D]",
+)
+for _new, _text in (
+    ("heads @ w_o.reshape(num_heads, width, -1)[::-1]", "the blocks of w_o are in reverse order"),
+    ("heads @ np.roll(w_o.reshape(num_heads, width, -1), 1, axis=0)", "the blocks are shifted"),
+    ("heads.sum(axis=-3, keepdims=True) @ w_o.reshape(num_heads, width, -1)",
+     "the heads are added up first"),
+    ("heads @ w_o.reshape(num_heads, width, -1) / num_heads", "the result is divided by H"),
+    ("heads.reshape(*heads.shape[:-3], heads.shape[-2], num_heads, width).swapaxes(-3, -2)"
+     " @ w_o.reshape(num_heads, width, -1)",
+     "the heads are reshaped without a swap, which mixes heads and positions"),
+):  # fmt: skip
+    head_contributions.mistake(
+        "heads @ w_o.reshape(num_heads, width, -1)",
+        _new,
+        f"{_text}: head h is multiplied by block h of w_o, rows h·D to (h + 1)·D − 1",
+    )
 head_contributions.mistake(
     "return heads @ w_o.reshape(num_heads, width, -1)",
     "own = heads @ w_o.reshape(num_heads, width, -1)\n"
@@ -392,7 +534,7 @@ def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
     inputs, dy = _layer(rng, (2,), 5, 7, 3, 4, 6), rng.standard_normal((2, 5, 7))
     *_, expected = multi_head_attention(*inputs, 3)[1](dy)
     *_, steps = yours(*inputs, 3)[1](dy)
-    same_gradients(steps, expected)
+    same_gradients(steps, expected, recorded(multi_head_attention, *inputs, 3)[1])
 
 
 _PROJECTED = """\
@@ -421,7 +563,7 @@ multi_head_attention.mistake(
     "x itself is split into heads, so each head gets only a slice of the columns of x, and w_q, "
     "w_k and w_v are not used: project first, x @ w_q, then split the result",
 )
-for _name, _other in (("k", "q"), ("v", "k")):
+for _name, _other in itertools.permutations("qkv", 2):
     multi_head_attention.mistake(
         f"linear(x, w_{_name})",
         f"linear(x, w_{_other})",
@@ -476,6 +618,79 @@ multi_head_attention.mistake(
     "return merged, pullback",
     "the output projection is missing: y = merged w_o is (…, T, M)",
 )
+for _name in ("q", "k"):
+    multi_head_attention.mistake(
+        f"linear(x, w_{_name})",
+        f"linear(x, w_{_name}.T)",
+        "a matrix is transposed: w_q, w_k and w_v are (M, H·D), so a projection is x @ w_q",
+    )
+multi_head_attention.mistake(
+    _PROJECTED,
+    _PROJECTED.replace("w_q", "w_v").replace("w_k", "w_v"),
+    "one matrix is used for all: query, key and value each have their own",
+)
+for _name in ("query", "key", "value"):
+    multi_head_attention.mistake(
+        f"split({_name}, num_heads))",
+        f"split({_name}, w_{_name[0]}.shape[1] // num_heads))",
+        "split gets the width of a head instead of the number of heads: split(…, num_heads)",
+    )
+multi_head_attention.mistake(
+    _SPLIT,
+    _SPLIT.replace("num_heads", "w_q.shape[1] // num_heads"),
+    "split gets the width of a head instead of the number of heads: split(…, num_heads)",
+)
+multi_head_attention.mistake(
+    "merge(heads)",
+    "heads",
+    "the heads are not merged: merge(heads) is (…, T, H·Dv), as w_o needs it",
+)
+for _new in ("return y + x, pullback", "return x, pullback"):
+    multi_head_attention.mistake(
+        "return y, pullback",
+        _new,
+        "x is added to the output; a residual belongs to the block, not to attention",
+    )
+multi_head_attention.mistake(
+    "pull_attention = attention(query, key, value)",
+    "pull_attention = attention(query / query.shape[-1] ** 0.5, key, value)",
+    "1/√D is applied twice: attention divides by √D already",
+)
+multi_head_attention.mistake(
+    'query = tap("query", split(query, num_heads))',
+    'query = tap("query", split(query, num_heads) / (w_q.shape[1] // num_heads) ** 0.5)',
+    "1/√D is applied twice: attention divides by √D already",
+)
+for _wrong in ("merge(dmerged)", "dmerged", "split(dy, num_heads)"):
+    multi_head_attention.mistake(
+        "dheads = split(dmerged, num_heads)",
+        f"dheads = {_wrong}",
+        "dheads = split(dmerged, num_heads): dmerged comes from the pullback of the output "
+        "projection, and split is the pullback of merge",
+    )
+for _wrong in ("dvalue, dkey, dquery", "dkey, dquery, dvalue", "dvalue, dquery, dkey"):
+    multi_head_attention.mistake(
+        "dquery, dkey, dvalue = pull_attention",
+        f"{_wrong} = pull_attention",
+        "the pullback of attention returns dquery, dkey, dvalue, in this order",
+    )
+multi_head_attention.mistake(
+    "dmerged, dw_o = pull_o(dy)",
+    "dw_o, dmerged = pull_o(dy)",
+    "the pullback of linear returns the gradient of its input first, then that of its matrix",
+)
+_PULLED = """dx_q, dw_q = pull_q(merge(dquery))
+        dx_k, dw_k = pull_k(merge(dkey))
+        dx_v, dw_v = pull_v(merge(dvalue))"""
+for _names in (("q",), ("q", "k", "v")):
+    _swapped = _PULLED
+    for _name in _names:
+        _swapped = _swapped.replace(f"dx_{_name}, dw_{_name} =", f"dw_{_name}, dx_{_name} =")
+    multi_head_attention.mistake(
+        _PULLED,
+        _swapped,
+        "the pullback of linear returns the gradient of its input first, then that of its matrix",
+    )
 multi_head_attention.mistake(
     "linear(merged, w_o)",
     "linear(merged, w_o.T)",
