@@ -45,7 +45,7 @@ def same(
         guess = guess or (
             resemblance(np.asarray(yours), expected, labels) if len(lines) > 1 else ""
         )
-        raise DifferenceError("\n".join(lines), guess or inferred.mask(yours, expected), advice)
+        raise DifferenceError("\n".join(lines), guess, advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞

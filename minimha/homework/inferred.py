@@ -119,18 +119,3 @@ def is_equal(yours: Any, known: Any) -> bool:
     """Whether both are the same array up to rounding."""
     both = isinstance(yours, np.ndarray) and isinstance(known, np.ndarray)
     return both and yours.shape == known.shape and np.allclose(yours, known, rtol=1e-9, atol=1e-12)
-
-
-def mask(yours: Any, expected: np.ndarray) -> str:
-    """Which entries of a square mask are wrong, if they have a place in common."""
-    if not isinstance(yours, np.ndarray) or not yours.dtype == expected.dtype == bool:
-        return ""
-    if yours.shape != expected.shape or yours.ndim < 2 or yours.shape[-1] != yours.shape[-2]:
-        return ""
-    wrong = np.argwhere(yours != expected)
-    hidden = {bool(x) for x in expected[yours != expected]}
-    after = {int(np.sign(j - i)) for *_, i, j in wrong}
-    if len(hidden) > 1 or len(after) > 1:
-        return ""
-    keys = {0: "each position itself", 1: "later positions", -1: "earlier positions"}[after.pop()]
-    return f"{keys} {'should be visible' if hidden.pop() else 'should be hidden'}"
