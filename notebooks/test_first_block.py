@@ -76,6 +76,9 @@ def test_the_first_block_leads_into_every_chapter(python, tmp_path, request):
     assert "to do  " in chapters[0].read_text(encoding="utf-8")
     assert "softmax, hint 1 of 3" in (folder / "hint.ipynb").read_text(encoding="utf-8")
 
+    homework = "minimha homework start softmax && pytest --pyargs minimha.homework -k softmax"
+    assert typed(f"source .venv/bin/activate && {homework}").wait(timeout=60) == 0
+
 
 def _opened(jupyter, home):
     """The address that Jupyter tells the browser to open, once its server answers there."""

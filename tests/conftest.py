@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from minimha_autograd import backend
 from minimha_autograd.gradcheck import text_table
@@ -22,6 +21,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
+    try:
+        from hypothesis import settings
+    except ModuleNotFoundError:  # homework checked by pytest in a clone loads this file, too
+        return
     draws = 100 if config.getoption("--thorough") else 10  # tests use multiples of it
     settings.register_profile(
         "house", max_examples=draws, deadline=None, derandomize=True, database=None
