@@ -18,10 +18,10 @@ from .resemblance import resemblance
 
 
 class DifferenceError(AssertionError):
-    """An array is not what was expected. `facts` is the message without the advice."""
+    """An array is not what was expected. `facts` is the message without guesses and advice."""
 
-    def __init__(self, facts: str, guess: str, advice: str) -> None:
-        more = [("looks like", guess), ("try", advice)]
+    def __init__(self, facts: str, guess: str, relation: str, advice: str) -> None:
+        more = [("looks like", guess), ("relation", relation), ("try", advice)]
         super().__init__("\n".join([facts, *(aligned(*line) for line in more if line[1])]))
         self.facts = facts
 
@@ -42,10 +42,9 @@ def same(
     labels = axes.split() if axes else AXES.get((name, expected.ndim))
     lines = _facts(yours, expected, name, labels, tolerance)
     if lines:
-        guess = guess or (
-            resemblance(np.asarray(yours), expected, labels) if len(lines) > 1 else ""
-        )
-        raise DifferenceError("\n".join(lines), guess, advice)
+        related = len(lines) > 1 and not guess
+        relation = resemblance(np.asarray(yours), expected, labels) if related else ""
+        raise DifferenceError("\n".join(lines), guess, relation, advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞
@@ -150,8 +149,10 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
         if lines:
             guess = inferred.weights(found[name]) if name == "weights" else ""
             guess = guess or inferred.product(name, found[name], step, arrays)
-            guess = guess or resemblance(np.asarray(found[name]), step, AXES.get((name, step.ndim)))
-            raise DifferenceError("\n".join([f"{lines[0]}{before}", *lines[1:]]), guess, "")
+            labels = AXES.get((name, step.ndim))
+            relation = "" if guess else resemblance(np.asarray(found[name]), step, labels)
+            facts = "\n".join([f"{lines[0]}{before}", *lines[1:]])
+            raise DifferenceError(facts, guess, relation, "")
         right.append(name)
         arrays[name] = step
     guess = inferred.product("the result", value, expected, arrays)

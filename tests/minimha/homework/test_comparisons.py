@@ -14,7 +14,7 @@ def shown(yours, expected, axes):
 
 def test_small_masks_are_drawn_side_by_side():
     causal = np.tri(3, dtype=bool)
-    drawn, _, guess = shown(causal.T, causal, "query key").partition("\n  looks like   ")
+    drawn, _, guess = shown(causal.T, causal, "query key").partition("\n  relation     ")
     assert "(key, query)" in guess
     assert drawn.endswith("""\
   drawn        ■ True, · False; rows: query, columns: key
@@ -26,7 +26,7 @@ def test_small_masks_are_drawn_side_by_side():
 
 def test_masks_of_transposed_shapes_are_drawn_side_by_side_too():
     mask = np.tri(2, 3, dtype=bool)
-    drawn, _, guess = shown(mask.T, mask, "query key").partition("\n  looks like   ")
+    drawn, _, guess = shown(mask.T, mask, "query key").partition("\n  relation     ")
     assert "(key, query)" in guess
     assert drawn.endswith("""\
                yours    expected
