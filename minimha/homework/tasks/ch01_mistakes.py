@@ -36,11 +36,12 @@ standardise.mistake(
     "x.mean()",
     "x.mean() is the mean of the whole array; each row needs its own: axis=-1, keepdims=True",
 )
-standardise.mistake(
-    "x.std(axis=-1, keepdims=True)",
-    "x.std()",
-    "x.std() is the deviation of the whole array; each row needs its own: axis=-1, keepdims=True",
-)
+for _whole in ("x.std()", "np.sqrt(((x - mean) ** 2).mean())"):
+    standardise.mistake(
+        "x.std(axis=-1, keepdims=True)",
+        _whole,
+        "this is one deviation of the whole array; each row needs its own: axis=-1, keepdims=True",
+    )
 standardise.mistake(
     "x.std(axis=-1, keepdims=True)",
     "x.std(axis=-1, keepdims=True, ddof=1)",

@@ -88,6 +88,11 @@ scores.mistake(
 
 _ROW_SUM = "(dy * y).sum(axis=-1, keepdims=True)"
 softmax.mistake(
+    f"y * (dy - {_ROW_SUM})",
+    f"e * (dy - {_ROW_SUM})",
+    "dx = e · (dy − Σ dy · y): the factor is y, the output of softmax, not e: y · (dy − Σ dy · y)",
+)
+softmax.mistake(
     _ROW_SUM,
     "(dy * y).sum(axis=-1)",
     "the sum has lost its last axis, so it does not fit dy: keepdims=True keeps it",

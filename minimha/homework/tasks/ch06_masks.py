@@ -184,7 +184,19 @@ def hidden_entries_have_no_weight(yours, rng):
             masked_softmax(x, mask)[0],
             f"y, for x around ±{size}," if size else "y",
             "batch head query key",
+            guess=_sums(y, mask),
         )
+
+
+def _sums(y, mask):
+    """What is wrong if hidden entries have no weight, and rows do not sum to 1."""
+    hidden = np.shape(y) == (2, 3, 4, 5) and not y[..., ~mask].any()
+    if not hidden or np.isnan(y).any() or np.allclose(y.sum(axis=-1), 1):
+        return ""
+    return (
+        "hidden entries have no weight, but they are still in the sum: the rows do not sum to 1. "
+        "Hide them before the sum"
+    )
 
 
 @masked_softmax.check

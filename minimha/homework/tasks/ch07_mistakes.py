@@ -111,10 +111,11 @@ for _new in ("np.tile(x, (rep, 1, 1))", "np.concatenate([x] * rep, axis=-3)"):
         "the heads are in the order 0 1 0 1 0 1; the copies of a head have to be adjacent, "
         "0 0 0 1 1 1: np.repeat(x, rep, axis=-3)",
     )
-for _axis in ("0", "1", "-2"):
+_SHAPE = "(*x.shape[:-3], rep * x.shape[-3], *x.shape[-2:])"
+for _new in ("axis=0)", "axis=1)", "axis=-2)", f"axis=-2).reshape{_SHAPE}"):
     repeat_heads.mistake(
         "np.repeat(x, rep, axis=-3)",
-        f"np.repeat(x, rep, axis={_axis})",
+        f"np.repeat(x, rep, {_new}",
         "the wrong axis is repeated: the heads are axis −3, whatever comes before them",
     )
 repeat_heads.mistake(
