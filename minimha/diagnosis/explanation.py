@@ -73,9 +73,9 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
             added.append(aligned("located", _location(trace, finding)))
         guess = [aligned("looks like", finding.text)]
         if finding.chapter:
-            is_written = int(finding.chapter[:2]) in chapters.CHAPTERS
-            later = "" if is_written else " (not written yet)"
-            guess.append(aligned("read", f"chapter {finding.chapter}{later}"))
+            chapter = chapters.CHAPTERS.get(int(finding.chapter[:2]))
+            page = f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/gradients.md"
+            guess.append(aligned("read", page))
         facts, lines = [*facts, *added], [*lines, *added, *guess]
     diagnosis = diagnosis._replace(facts="\n".join(facts))
     if rest := [f.node for f in diagnosis.findings if f not in shown]:
