@@ -99,7 +99,11 @@ def _check(x: Array, width: int | None) -> int:
     columns = x.shape[-1]
     width = columns if width is None else integer(width, "width")
     if width % 2 or not 2 <= width <= columns:
-        fix = f"; width={columns - 1} keeps the last column" if width == columns > 1 else ""
+        fix = (
+            f"; width={columns - 1} leaves the last column unchanged"
+            if width == columns > 1
+            else ""
+        )
         raise ValueError(f"width = {width} must be even and from 2 to D = {columns}{fix}")
     return width
 
