@@ -17,7 +17,7 @@ RESTLESS = [bug for bug in CATALOGUE if bug.hygiene]
 NAMED = 0.95  # the share of causes that must be named correctly
 
 
-def each(bugs, step=5):
+def each(bugs, step=8):
     """A test of each bug; all but one in `step` run only with --thorough."""
     marks = [() if n % step == 0 else pytest.mark.thorough for n in range(len(bugs))]
     return pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def confusion(pairs):
     return rows
 
 
-@pytest.mark.parametrize("bugs", [WRONG[::3], pytest.param(WRONG, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("bugs", [WRONG[::6], pytest.param(WRONG, marks=pytest.mark.thorough)])
 def test_causes_are_named(bugs, tables):
     named = {bug: diagnosis(bug).cause for bug in bugs}
     misses = [

@@ -214,8 +214,8 @@ def in_background():
     signal.signal(signal.SIGINT, handler)
 
 
-BAD_FILES = [  # each runs pytest: every third by default
-    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (k % 3 > 0))
+BAD_FILES = [  # each runs pytest: every sixth by default
+    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (k % 6 > 0))
     for k, (name, case) in enumerate(BAD.items())
 ]
 
@@ -262,11 +262,16 @@ FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
 @pytest.mark.parametrize(
     ("data", "code", "says"),
     [
-        (FILE.replace("\n", "\r\n").encode(), 0, "ok     twice: of any"),
+        pytest.param(
+            FILE.replace("\n", "\r\n").encode(),
+            0,
+            "ok     twice: of any",
+            marks=pytest.mark.thorough,
+        ),
         (b"\xef\xbb\xbf" + FILE.encode(), 0, "ok     twice: of any"),
         (FILE.replace("utf-8", "latin-1").encode("latin-1"), 0, "ok     twice: of any"),
         (FILE.encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
-        (FILE.encode("utf-16"), 1, "null bytes"),
+        pytest.param(FILE.encode("utf-16"), 1, "null bytes", marks=pytest.mark.thorough),
     ],
     ids=["Windows line endings", "byte order mark", "latin-1", "latin-1, undeclared", "utf-16"],
 )

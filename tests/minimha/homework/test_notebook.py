@@ -75,7 +75,9 @@ def test_an_answer_accepted_in_a_file_counts_as_done_in_a_notebook(notebook, stu
     assert "0 of 2 tasks" in notebook(homework.progress)
 
 
-@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(k, marks=pytest.mark.thorough) for k in (1, 2))]
+)
 def test_there_is_one_record_wherever_it_was_created(first, notebook, student, folder, monkeypatch):
     def in_homework(command):
         with monkeypatch.context() as patch:
