@@ -1,16 +1,8 @@
 """Wrong answers to the tasks of chapter 02."""
 
+from minimha.homework.tasks.ch02_mistakes import _KAHN
 from wrong_answers import Wrong
 
-_KAHN = """\
-    ready = [name for name in parents if waits[name] == 0]
-    for name in ready:  # the list grows during the loop
-        for child in children[name]:
-            waits[child] -= 1
-            if waits[child] == 0:
-                ready.append(child)
-    return ready
-"""
 _RECURSIVE = """\
     order = []
     def visit(name):
