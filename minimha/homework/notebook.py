@@ -33,7 +33,8 @@ def check(function: Callable[..., Any]) -> None:
     if outcome == TO_DO:
         _say_if_done(name)
         return
-    record.add(Path(), name, notebook=outcome)
+    if outcome == PASSED or record.read(Path()).get(name, {}).get("notebook") != PASSED:
+        record.add(Path(), name, notebook=outcome)  # what once passed stays done
     if outcome == FAILED:
         print(f'\nfor a hint: mh.homework.hint("{name}")')
 

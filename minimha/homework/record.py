@@ -2,7 +2,7 @@
 
 For each task it contains, as far as they are known,
 
-    notebook             the outcome of its last check in a notebook
+    notebook             the best outcome of its checks in a notebook
     file, hash, outcome  its file, the outcome of that file's last check, and the file's hash then,
                          so that a later change shows
     hints                how many hints the student has read
@@ -68,7 +68,7 @@ def files(place: Path) -> dict[str, Path]:
 
 
 def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
-    """The state of each task: PASSED if it passed its last check in a notebook; otherwise the
+    """The state of each task: PASSED if it has passed in a notebook; otherwise the
     outcome of its file's last check, or CHANGED since then; or NOT_STARTED."""
     known, found = read(place), {}
     for name in course():
