@@ -33,8 +33,8 @@ def key_intervals(
 
     For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
     by `Mask.array(…, queries=…)` of `inside`, only where an interval is not enough. It needs
-    O(T + S) memory per sequence, besides the array of `dense`. Arguments and errors are those of
-    `resolve`.
+    O(T + S) memory per sequence, in addition to the array of `dense`. Arguments and errors are
+    those of `resolve`.
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the

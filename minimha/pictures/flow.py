@@ -17,13 +17,12 @@ Place = tuple[float, float, float]  # left and right end without margins, and mi
 
 
 def data_flow(
-    rows: Sequence[Sequence[str | None]], arrows: Sequence[tuple[str, ...]], *, title: str = ""
+    rows: Sequence[Sequence[str]], arrows: Sequence[tuple[str, ...]], *, title: str = ""
 ) -> Figure:
     """Draw how data flows through a layer: arrays are boxes, operations are arrows.
 
-    rows    rows of boxes from top to bottom. A box is "name (axes)", such as "x (B, T, M)". Each
-            row is centred; None leaves a place empty. A box that is alone in its row is made wide
-            enough for straight arrows
+    rows    rows of boxes from top to bottom, each centred. A box is "name (axes)", such as
+            "x (B, T, M)". A box that is alone in its row is made wide enough for straight arrows
     arrows  (from, to, operation), where from and to are names of boxes in different rows; or
             (from, to, operation, gradient), which adds a dashed arrow back with its own label
     title   above the picture
@@ -40,53 +39,58 @@ def data_flow(
     """
     from matplotlib.figure import Figure
 
-    places: dict[str, Place] = {}
-    sizes, alone = {}, []
-    for r, row in enumerate(rows):
-        for c, text in enumerate(row):
-            if text is not None:
-                name, _, axes_of = text.partition(" (")
-                if name in places:
-                    raise ValueError(f"two boxes have the name {name!r}")
-                x = (c - (len(row) - 1) / 2) * _COLUMN
-                places[name] = x, x, -(r + 0.5) * _ROW
-                sizes[name] = f"({axes_of}" if axes_of else ""
-        if len(row) - row.count(None) == 1:
-            alone.append(name)
+    places, labels = _boxes(rows)
     for name in (end for arrow in arrows for end in arrow[:2]):
         if name not in places:
             raise ValueError(f"no box has the name {name!r}; there are {', '.join(places)}")
-    centres = {name: place[0] for name, place in places.items()}
-    for name in alone:
-        reached = [centres[end] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
-        left, right = min(reached, default=centres[name]), max(reached, default=centres[name])
-        places[name] = left, right, places[name][2]
+    alone = [row[0].partition(" (")[0] for row in rows if len(row) == 1]
+    places |= {name: _stretched(name, places, arrows) for name in alone}
 
-    half, height = max(2, *map(len, rows), 2) * _COLUMN / 2, len(rows) * _ROW
+    half, height = max(2, *map(len, rows)) * _COLUMN / 2, len(rows) * _ROW
     above = 0.3 if title else 0
     figure = Figure(figsize=(2 * half, height + above))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(-half, half), ylim=(-height, above))
     axes.set_axis_off()
     axes.text(0, above / 3, title, ha="center", va="center", fontsize=11)
     for name, place in places.items():
-        _box(axes, place, name, sizes[name])
-    for start, end, *labels in arrows:
-        _arrows(axes, places[start], places[end], *labels)
+        _draw_box(axes, place, labels[name])
+    for start, end, *texts in arrows:
+        _draw_arrows(axes, places[start], places[end], *texts)
     return figure
 
 
-def _box(axes: Axes, place: Place, name: str, sizes: str) -> None:
+def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, str]]:
+    """The place and the label of each box, by name."""
+    places: dict[str, Place] = {}
+    labels = {}
+    for r, row in enumerate(rows):
+        for c, text in enumerate(row):
+            name = text.partition(" (")[0]
+            if name in places:
+                raise ValueError(f"two boxes have the name {name!r}")
+            x = (c - (len(row) - 1) / 2) * _COLUMN
+            places[name], labels[name] = (x, x, -(r + 0.5) * _ROW), text.replace(" (", "\n(", 1)
+    return places, labels
+
+
+def _stretched(name: str, places: dict[str, Place], arrows: Sequence[tuple[str, ...]]) -> Place:
+    """The place of a box that reaches every box connected with it."""
+    reached = [places[end][0] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
+    left, right, y = places[name]
+    return min(reached, default=left), max(reached, default=right), y
+
+
+def _draw_box(axes: Axes, place: Place, label: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     left, right, y = place
     corner, width = (left - _WIDTH / 2, y - _HEIGHT / 2), right - left + _WIDTH
     style = "round,pad=0,rounding_size=0.08"
     axes.add_patch(FancyBboxPatch(corner, width, _HEIGHT, style, fc="#EAF2FA", ec="#1F3B57"))
-    text = f"{name}\n{sizes}".rstrip()
-    axes.text((left + right) / 2, y, text, ha="center", va="center", fontsize=10, linespacing=1.3)
+    axes.text((left + right) / 2, y, label, ha="center", va="center", fontsize=10, linespacing=1.3)
 
 
-def _arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
+def _draw_arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
     """An arrow forward, and next to it the one backward: straight down where both boxes reach."""
     low, high = max(start[0], end[0]), min(start[1], end[1])
     x0, x1 = ((low + high) / 2,) * 2 if low <= high else (sum(start[:2]) / 2, sum(end[:2]) / 2)

@@ -66,7 +66,7 @@ def folder() -> Path:
     """Where kernels are stored: `kernels-…` in MINIMHA_CACHE_DIR, or else in `minimha` in
     NUMBA_CACHE_DIR, or else in `minimha` in the folder of the user's caches.
 
-    Files in this folder are executed, so nobody else should be able to write to it.
+    Code from this folder is executed, so only its owner should be able to write to it.
     """
     if ours := os.environ.get("MINIMHA_CACHE_DIR"):
         caches = Path(ours).expanduser()
