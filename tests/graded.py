@@ -1,0 +1,62 @@
+"""A task to grade, and what the grader says of submissions to it."""
+
+import textwrap
+from pathlib import Path
+
+import minimha
+from minimha import homework
+from minimha.homework.grading import grade as grading
+from minimha.homework.grading.process import Limits, Submission
+from minimha.homework.task import Task
+
+LIMITS = Limits(seconds=20, megabytes=250)
+SHORT = Limits(seconds=3, megabytes=250)  # for code that never ends
+ROOT = Path(minimha.__file__).parents[1]
+HINTS = ("look", "do", "write")
+
+
+def scaled(x, factor, *, tap=lambda name, x: x):
+    """Return factor · x, and its pullback, which takes dy to (dx,)."""
+    y = tap("y", factor * x)
+
+    def pullback(dy):
+        # BEGIN SOLUTION: return a tuple
+        return (factor * dy,)
+        # END SOLUTION
+
+    return y, pullback
+
+
+TASK = Task(scaled, 1, 3, 5, HINTS, ())
+
+
+@TASK.check
+def values(yours, rng):
+    x = rng.standard_normal((2, 3))
+    homework.same(homework.value_of(yours(x, 3), "scaled"), 3 * x, "y")
+
+
+@TASK.check(weight=2)
+def gradients(yours, rng):
+    x, dy = rng.standard_normal((2, 2, 3))
+    _, pullback = yours(x, 3, tap=lambda name, y: y)
+    (dx,) = pullback(dy)
+    homework.same(dx, 3 * dy, "dx")
+
+
+RIGHT = f"import numpy as np\n\n{TASK.code(solved=True)}"
+STUB = f"import numpy as np\n{TASK.code()}"
+
+
+def judged(source, limits=LIMITS, task=TASK):
+    return grading.judged(task, textwrap.dedent(source).encode(), 0, limits)
+
+
+def outcomes(verdicts):
+    return [verdict.outcome for verdict in verdicts]
+
+
+def called(source, name, *arguments, **settings):
+    """The result of the function with this name in the source, run as a submission."""
+    with Submission(textwrap.dedent(source).encode(), name, LIMITS) as submission:
+        return submission.function()(*arguments, **settings)

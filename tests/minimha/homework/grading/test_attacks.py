@@ -1,0 +1,311 @@
+"""Submissions that attack, cheat or crash get no points for it, and affect nothing else.
+
+Cases are (source, outcomes of the two checks, message).
+"""
+
+import numpy as np
+import pytest
+from graded import HINTS, LIMITS, RIGHT, ROOT, SHORT, STUB, TASK, called, judged, outcomes, scaled
+
+from minimha import homework
+from minimha.homework.grading import grade as grading
+from minimha.homework.grading import process
+from minimha.homework.grading.process import Limits, Submission
+from minimha.homework.task import FAILED, PASSED, TO_DO, Task
+
+GREEDY = """a, n = [], 1 << 24
+        while n:
+            try: a.append(bytearray(n))
+            except MemoryError: n //= 2
+        raise MemoryError"""
+FATAL = {  # only when the pullback is called: the earlier check still counts
+    "ends itself": ("import os; os._exit(0)", "exit code 0"),
+    "exits": ("import sys; sys.exit(0)", "SystemExit"),
+    "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "sleeps": ("import time; time.sleep(99)", "not done after 3 seconds"),
+    "loops": ("while True: pass", "not done after 3 seconds"),
+    "calls back for ever": ("while True: tap('y', dy)", "not done after 3 seconds"),
+    "crashes": ("np.lib.stride_tricks.as_strided(np.ones(1), (1 << 30,), (4096,)).sum()", "Segmentation"),
+    "aborts": ("import os; os.abort()", "Abort"),
+    "recurses": ("pullback(dy)", "RecursionError"),
+    "uses too much memory": ("a = []\n        while True: a.append(np.ones(1 << 20))", "MemoryError"),
+    "uses all memory": (GREEDY, "MemoryError"),
+    "returns too much": ("return (np.broadcast_to(1.0, (10**6, 10**6)),)", "MB are too large"),
+    "returns objects": ("return (np.array([object()]),)", "dtype object"),
+    "returns a set": ("return ({1, 2},)", "a set cannot be sent"),
+    "returns cycles": ("a = []; a.append(a); return a", "RecursionError"),
+    "returns NaN": ("return (factor * dy * np.nan,)", "dx is wrong"),
+    "raises an error without text": ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})", "E"),
+    "raises terminal escape codes": ("raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;')", "]0;"),
+}  # fmt: skip
+
+
+SLOW = {"loops", "calls back for ever", "sleeps"}
+FATAL_CASES = [
+    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name in SLOW))
+    for name, case in FATAL.items()
+]
+
+
+@pytest.mark.parametrize(("end", "says"), FATAL_CASES)
+def test_a_crash_in_one_check_does_not_affect_the_others(end, says):
+    source = RIGHT.replace("        return (factor", f"        {end}\n        return (factor")
+    first, second = judged(source, SHORT if "not done" in says else LIMITS)
+    assert outcomes([first, second]) == [PASSED, FAILED]
+    assert says in second.message
+    assert grading.score([first, second]) == pytest.approx(1 / 3)
+
+
+LIAR = """
+    import numpy as np
+    class Liar(np.ndarray):
+        def _true(self, *_, **__): return np.True_
+        __eq__ = __le__ = __lt__ = all = any = _true
+        dtype = property(lambda self: np.dtype(float))
+        def __array_function__(self, *_): return True
+        def __array_ufunc__(self, *_, **__): return np.zeros((2, 3))
+    def scaled(x, factor, *, tap=None):
+        wrong = np.zeros((2, 3)).view(Liar)
+        return wrong, lambda dy: (wrong,)
+"""
+FORGED = """
+    import os, struct, numpy as np
+    {}
+    def scaled(x, factor, *, tap=None):
+        return np.zeros((2, 3)), lambda dy: (np.zeros((2, 3)),)
+"""
+FOUND = """import sys
+    frame = sys._getframe()
+    while "connection" not in frame.f_locals: frame = frame.f_back
+    connection = frame.f_locals["connection"]
+    """
+WORTHLESS = {
+    "prints what a passing run prints": FORGED.format(
+        "print('ok     scaled: values\\nok     scaled: gradients\\n2 passed in 0.01s')"
+    ),
+    "ends when it is loaded": "import os; os._exit(0)",
+    "lies about equality": LIAR,
+    "changes NumPy": FORGED.format("np.allclose = np.array_equal = lambda *a, **k: True; np.ndarray = list"),
+    "changes its arguments to fit": """
+        def scaled(x, factor, *, tap=None):
+            x[...] = 0
+            def pullback(dy):
+                dy[...] = 0
+                return (dy,)
+            return 1 * x, pullback
+    """,
+    "writes along the connection": FORGED.format("[os.write(n, bytes(99)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
+    "writes half a message": FORGED.format("[os.write(n, struct.pack('>II', 99, 0)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
+    "answers for the connection": FORGED.format(FOUND + "for _ in range(9): connection._send(['return', True, []])"),
+    "asks the other end": FORGED.format(FOUND + "connection.call(0, (), {})"),
+    "changes the messages": FORGED.format("import json; json.dumps = lambda *a: '[' * 10**5"),
+    "names no task": "def scale(x): return x",
+    "is not Python": "def scaled(:",
+    "is no text": "\0\1\2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", WORTHLESS.values(), ids=WORTHLESS)
+def test_worthless_submissions_get_no_points(source):
+    verdicts = judged(source)
+    assert outcomes(verdicts) == [FAILED, FAILED]
+    assert all(verdict.message for verdict in verdicts)
+
+
+HARMLESS = {
+    "prints a lot": "[print('x' * 10**6) for _ in range(100)]",
+    "prints errors": "import sys; sys.stderr.write('x' * 10**7); sys.stdout.close()",
+    "leaves threads": """
+import _thread
+try: _thread.start_new_thread(lambda: [0 for _ in iter(int, 1)], ())
+except RuntimeError: pass  # only root may, as none of the limits on processes holds for it
+""",
+    "is not UTF-8": "# coding: latin-1\n# \xe4",
+    "imports what is there": "import os, sys, math, random, typing, numpy.linalg",
+    "is not run as a program": "if __name__ == '__main__': import minimha",
+}
+
+
+@pytest.mark.parametrize("line", HARMLESS.values(), ids=HARMLESS)
+def test_harmless_extra_lines_cost_no_points(line):
+    source = f"{line}\n{RIGHT}".encode("latin-1" if "latin" in line else "utf-8")
+    verdicts = grading.judged(TASK, source, 0, Limits(10, 250))
+    assert outcomes(verdicts) == [PASSED, PASSED], verdicts
+
+
+def lazy(*, copies=0, steps=False):
+    """An answer that returns zeros or its first argument, with the right gradient of that."""
+
+    def answer(*arguments, **_):
+        value = 1 * arguments[0] if copies else np.zeros(3)
+
+        def pullback(dy):
+            others = [
+                x for x in arguments[copies:] if isinstance(x, np.ndarray) and x.dtype != bool
+            ]
+            gradients = [dy] * copies + [np.zeros(x.shape) for x in others]
+            return (*gradients, {}) if steps else tuple(gradients)
+
+        return value, pullback
+
+    return answer
+
+
+def refuse(*_, **__):
+    raise ValueError
+
+
+LAZY = {
+    "zeros": lazy(),
+    "zeros and steps": lazy(steps=True),
+    "the first": lazy(copies=1),
+    "the first and steps": lazy(copies=1, steps=True),
+    "float32": lambda *_, **__: (np.zeros(3, "f4"), lambda dy: (*[np.zeros(3, "f4")] * 3, {})),
+    "an error": refuse,
+    "NaN": lambda *_, **__: np.nan,
+}
+
+
+@pytest.fixture
+def own_task():
+    """The task in the guide for teachers."""
+    homework.load_tasks(ROOT / "docs" / "own_tasks.py")
+    yield homework.TASKS["sigmoid"]
+    del homework.TASKS["sigmoid"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "answer",
+    [  # one, or all with --thorough
+        pytest.param(f, id=name, marks=[pytest.mark.thorough][name == "zeros and steps" :])
+        for name, f in LAZY.items()
+    ],
+)
+@pytest.mark.usefixtures("own_task")
+def test_a_right_gradient_of_the_wrong_function_earns_nothing(answer):
+    for task in homework.course().values():
+        assert grading.score(task.verdicts(answer), grading.passed_by_stub(task)) == 0, task.name
+
+
+def test_the_task_in_the_guide_accepts_right_answers_and_refuses_wrong_ones(own_task):
+    solved = f"import numpy as np\n{own_task.code(solved=True)}"
+    for text, expected in (
+        (solved, [PASSED, PASSED]),
+        (solved.replace("dy * y * (1 - y)", "dy * y"), [PASSED, FAILED]),
+        (solved.replace("np.exp(-x)", "np.exp(x)"), [FAILED, FAILED]),
+        (f"import numpy as np\n{own_task.code()}", [TO_DO, TO_DO]),
+    ):
+        assert outcomes(judged(text, task=own_task)) == expected
+
+
+def test_infinity_and_float32_are_not_equal_to_other_values():
+    expected = np.array([1.0, -np.inf, np.nan, 2.0])
+    homework.same(expected + 1e-13, expected)
+    for k in range(4):
+        wrong = expected.copy()
+        wrong[k] = np.inf
+        with pytest.raises(AssertionError):
+            homework.same(wrong, expected)
+    with pytest.raises(AssertionError, match="float32, where float64 is expected"):
+        homework.same(np.float32([0.1]), np.array([0.1]))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "says"),
+    [
+        (STUB, [PASSED, TO_DO], ""),
+        ("raise NotImplementedError", [TO_DO, TO_DO], ""),
+        (RIGHT.replace("return y, pullback", "return [y, pullback]"), [FAILED, PASSED], "not a list of array, function"),
+        (
+            f"import minimha\n{RIGHT}", [FAILED, FAILED],
+            "ImportError: minimha cannot be imported here, where homework is graded in <module>, line 1: import minimha",
+        ),
+    ],
+    ids=["stub", "file to do", "list", "import"],
+)  # fmt: skip
+def test_an_unfinished_submission_gets_a_message_with_the_reason(source, expected, says):
+    verdicts = judged(source)
+    assert outcomes(verdicts) == expected
+    assert says in " ".join(verdicts[0].message.split())
+
+
+def test_checks_that_the_stub_passes_earn_no_points():
+    free = grading.passed_by_stub(TASK)
+    assert free == {"values"}
+    assert grading.score(judged(STUB), free) == 0
+    assert grading.score(judged(RIGHT), free) == 1
+
+
+def test_functions_passed_by_one_check_are_gone_in_the_next():
+    source = b"kept = []\ndef f(g):\n    kept.append(g)\n    return kept[0]()\n"
+    with Submission(source, "f", LIMITS) as submission:
+        assert submission.function()(lambda: 1) == 1
+        with pytest.raises(KeyError):
+            submission.function()(lambda: 2)
+
+
+def test_an_argument_changed_in_place_gets_the_same_message_as_without_grading():
+    softmax = homework.course()["softmax"]
+    source = "import numpy as np\n" + softmax.code(solved=True).replace(
+        "    e = np.exp(x - x", "    x -= x"
+    ).replace("True))  #", "True)\n    e = np.exp(x)  #")
+    values, gradients, *_ = judged(source, task=softmax)
+    assert values.message == "softmax changes x in place: work on a copy"
+    assert "x was changed in place" in gradients.message
+
+
+def test_an_array_that_another_function_returned_and_is_changed_in_place_is_detected():
+    kept = np.ones(3)
+    source = b"def f(g, x):\n    y = g()\n    y += x\n    x *= 2\n    return y\n"
+    for restores, seen in ((True, 2), (False, 1)):
+        x = np.ones(3)
+        with Submission(source, "f", LIMITS) as submission:
+            f = submission.function()
+            submission.connection.restores = restores
+            np.testing.assert_array_equal(f(lambda: kept, x), kept if restores else kept + 1)
+        assert submission.connection.changed
+        assert (x.tolist(), kept.tolist()) == ([seen] * 3, [2, 2, 2])
+
+
+def test_an_array_that_comes_back_is_the_same_object():
+    source = """
+        def f(g, x):
+            y = x + 1
+            same, z = g(y) is y, x
+            x[0] = 7
+            return y, same, z, g(x)
+    """
+    x, w = np.ones(3), np.ones(2)
+    _, same, z, gx = called(source, "f", lambda x: x, x)
+    assert same
+    assert x.tolist() == [1, 1, 1]  # because changes are not restored
+    assert z.tolist() == gx.tolist() == [7, 1, 1]
+    back = called("def f(x, w): return w, x, w", "f", x, w)
+    assert [id(array) for array in back] == [id(w), id(x), id(w)]
+
+
+def test_the_data_limit_counts_all_calls_together(monkeypatch):
+    monkeypatch.setattr(process, "_MOST", 1 << 22)
+    source = "import numpy as np\ndef scaled(x, factor, *, tap):\n    while True: tap('y', np.ones(1 << 17))\n"
+    assert judged(source)[1].message == "it sent back too much"
+
+
+def test_a_file_that_never_loads_costs_one_time_limit(monkeypatch):
+    starts, start = [], Submission._start
+    monkeypatch.setattr(Submission, "_start", lambda self: starts.append(start(self)))
+    first, second = judged("import time; time.sleep(99)", Limits(1, 250))
+    assert first.message == second.message == "not done after 1 seconds"
+    assert len(starts) == 1
+
+
+@pytest.mark.thorough
+def test_a_task_takes_at_most_twice_the_time_limit_of_a_check():
+    task = Task(scaled, 1, 3, 5, HINTS, ())
+    task.checks = [*TASK.checks, *TASK.checks]
+    source = "import time\ndef scaled(*_, **__):\n    time.sleep(99)\n"
+    verdicts = judged(source, SHORT, task)
+    assert [verdict.message for verdict in verdicts] == [
+        *["not done after 3 seconds"] * 2,
+        *["no time was left for this check"] * 2,
+    ]
