@@ -67,6 +67,7 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        flags += ["--disable-dev-shm-usage"]  # a container often has little shared memory
         # Chromium reads messages from descriptor 3 and writes them to descriptor 4.
         pipes = ["sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1', "sh"]
         offline = ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}"]
