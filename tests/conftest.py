@@ -10,6 +10,8 @@ import pytest
 from minimha_autograd import backend
 from minimha_autograd.gradcheck import text_table
 
+pytest.register_assert_rewrite("invariants")  # so that its failures show the values
+
 
 def pytest_addoption(parser):
     parser.addoption(
