@@ -16,8 +16,8 @@ SHOWN = ("split_heads", "softmax", "attention")
 HEAD = """\
 # What a wrong answer shows
 
-Five usual mistakes in each of three tasks, and what a student reads after making one. Lines with −
-are the student's, lines with + are the solution's. A test compares this page with what happens.
+Five common mistakes in each of three tasks, and what a student reads after making one. Lines with −
+are the student's, lines with + are the solution's. A test checks that the messages are up to date.
 """
 
 

@@ -122,18 +122,18 @@ for _new in ("", " and n != 1", " and m != 1"):
         " and 1 not in (n, m)",
         _new,
         "a length of 1 is refused; in either shape it fits every other length, and the "
-        "result has that length",
+        "result has the other length",
     )
 for _new in ("min(n, m)", "n", "m", "1 if 1 in (n, m) else n"):
     broadcast_shape.mistake(
         "m if n == 1 else n",
         _new,
-        "an axis of length 1 is not stretched: beside it, the result has the other length",
+        "an axis of length 1 is not stretched: if one length is 1, the result has the other",
     )
 broadcast_shape.mistake(
     "m if n == 1 else n",
     "max(n, m)",
-    "for the lengths 0 and 1, max(n, m) is 1; beside a length of 1, the result has the other "
+    "for the lengths 0 and 1, max(n, m) is 1; if one length is 1, the result has the other "
     "length, here 0",
 )
 broadcast_shape.mistake(

@@ -91,7 +91,7 @@ for _old, _new in (
     matmul.mistake(
         _old,
         _new,
-        "a reshape is no transpose, it only cuts the same numbers into other rows: .mT",
+        "a reshape is not a transpose; it only cuts the same numbers into different rows: .mT",
     )
 matmul.mistake(
     "dy @ b.mT",
@@ -166,7 +166,7 @@ topological_order.mistake(
 topological_order.mistake(
     "return ready",
     "return ready[::-1]",
-    "each name comes before its parents, which is the order of the backward: reverse the list",
+    "each name comes before its parents, as in the backward pass: reverse the list",
 )
 topological_order.mistake(
     "children[parent].append(name)",
@@ -236,7 +236,7 @@ backward.mistake(
 backward.mistake(
     "gradients[-1] = gradient\n",
     "pass\n",
-    "the last node has no gradient at the start, so that none moves on: gradients[-1] = gradient",
+    "the last node has no gradient at the start, so nothing is passed on: gradients[-1] = gradient",
 )
 backward.mistake(
     "gradients[-1] = gradient\n",

@@ -127,9 +127,9 @@ complex_step.mistake(
 complex_step.mistake(
     "z[k] += 1e-20j",
     "z[k] += 1e-20",
-    "the result is 0: only the imaginary part of f changes, f(z).imag, and only if the step is "
-    "imaginary, 1e-20j, in an array of complex numbers, x.astype(complex); the imaginary part is 0 "
-    "for a real step",
+    "the result is 0: a real step leaves the imaginary part 0, and the real part does not change; "
+    "add an imaginary step, 1e-20j, in an array of complex numbers, x.astype(complex), and take "
+    "f(z).imag",
 )
 for _new in ("f(z) / 1e-20", "f(z).imag / 1e-20j"):
     complex_step.mistake(

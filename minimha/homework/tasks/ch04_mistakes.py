@@ -166,8 +166,8 @@ for _new in (
 
 _LOOP = "return np.stack([x @ w for w in weights], axis=-3)"
 _NOT_X = (
-    "what is multiplied by w is not x itself, but a slice, or an x changed before: every head "
-    "projects all of x with its own matrix, x @ w (chapter 04)"
+    "w multiplies a slice of x, or a changed x, but not x itself: every head projects all of x "
+    "with its own matrix, x @ w (chapter 04)"
 )
 for _new in (
     "np.stack([x[..., h * 2 : h * 2 + 2] @ w for h, w in enumerate(weights)], axis=-3)",
@@ -285,8 +285,8 @@ stack_weights.mistake(
     _SIDE_BY_SIDE,
     "np.concatenate([np.concatenate([w if h == k else 0 * w for k in range(len(weights))], axis=-1)"
     " for h, w in enumerate(weights)])",
-    "the matrices are blocks on a diagonal, so that each head sees a part of x only; they stand "
-    "side by side, (M, H·D)",
+    "the matrices are blocks on a diagonal, so each head sees only a part of x; put them side by "
+    "side, (M, H·D)",
 )
 stack_weights.mistake(
     _SIDE_BY_SIDE,
@@ -443,7 +443,7 @@ bilinear.mistake(
 bilinear.mistake(
     "w_q @ w_k.swapaxes(-1, -2)",
     "w_q.swapaxes(-1, -2) @ w_k",
-    "this is W^Qᵀ W^K (H, D, D), in the inner dimension; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ",
+    "this is W^Qᵀ W^K (H, D, D), a sum over M instead of D; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ",
 )
 for _new in ("w_q @ w_q.mT", "w_k @ w_k.mT"):
     bilinear.mistake(

@@ -16,12 +16,14 @@ scores.mistake("query.shape[-1] ** 0.5", "query.shape[-1]", "Q Kᵀ is divided b
 scores.mistake(
     "query.shape[-1] ** 0.5",
     "query.shape[-2] ** 0.5",
-    "Q Kᵀ is divided by the root of T, the number of queries; divide by √D, the width of a query",
+    "Q Kᵀ is divided by the root of T, the number of queries; divide by √D, the root of the width "
+    "of a query",
 )
 scores.mistake(
     "query.shape[-1] ** 0.5",
     "key.shape[-2] ** 0.5",
-    "Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the width of a key",
+    "Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the root of the width "
+    "of a key",
 )
 scores.mistake(
     "return query @ key.mT / root, pullback",
@@ -32,7 +34,7 @@ for _new in ("query.shape[0] ** 0.5", "np.log(query.shape[-1])", "(query.shape[-
     scores.mistake(
         "query.shape[-1] ** 0.5",
         _new,
-        "Q Kᵀ is divided by another number; divide by √D, query.shape[-1] ** 0.5",
+        "Q Kᵀ is divided by the wrong number; divide by √D, query.shape[-1] ** 0.5",
     )
 for _new in (
     "query * key / root",
@@ -120,11 +122,11 @@ softmax.mistake(
 for _new, _what in (
     (f"y * dy - {_ROW_SUM}", "the factor y is missing in the second term"),
     ("dy - y * dy.sum(axis=-1, keepdims=True)", "y and dy are exchanged"),
-    ("e * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e stands for y, but is not divided yet"),
-    ("y * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e stands for y, but is not divided yet"),
+    ("e * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e is used for y, but is not divided yet"),
+    ("y * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e is used for y, but is not divided yet"),
     ("y * (dy - (dy * y**2).sum(axis=-1, keepdims=True))", "y is squared in the sum"),
     ("y * (dy - y)", "only dy · y is subtracted from dy, not its sum over the row"),
-    ("y * (dy - dy.max(axis=-1, keepdims=True))", "the maximum stands for the sum"),
+    ("y * (dy - dy.max(axis=-1, keepdims=True))", "the maximum is taken instead of the sum"),
     ("y * (dy - np.stack([(a * b).sum() for a, b in zip(dy, y, strict=True)])[:, None, None])",
      "the sum runs over all rows of a batch"),
 ):  # fmt: skip

@@ -346,14 +346,14 @@ for _total in ("np.where(total == 0, 1.0, total)", "total"):
 masked_softmax.mistake(
     _PEAK,
     "peak = x.real.max()",
-    "not the largest visible entry of each row is subtracted, but a larger number, such as x.max() "
-    "of all rows or 0: in a row far below it, every exp is 0",
+    "the number subtracted is not the largest visible entry of each row but a larger one, such as "
+    "x.max() of all rows or 0: in a row far below it, every exp is 0",
 )
 for _new in ("-10.0", "-100.0", "-1000.0", "np.inf", "x.real.min()", "np.nan"):
     masked_softmax.mistake(
         "np.where(mask, x, -np.inf)",
         f"np.where(mask, x, {_new})",
-        "hidden entries get another number than −∞, so they have a weight if the visible ones are "
+        "hidden entries get a number other than −∞, so they have a weight if the visible ones are "
         "as small: put −∞ there",
     )
 for _eps in ("1e-6", "1e-8", "1e-9", "1e-10"):
@@ -367,13 +367,13 @@ for _axis in ("0", "1", "-2", "-3"):
     masked_softmax.mistake(
         "e.sum(axis=-1, keepdims=True)",
         f"e.sum(axis={_axis}, keepdims=True)",
-        "the sum runs along another axis than the keys: each row sums to 1, axis=-1",
+        "the sum runs along an axis other than the keys: each row sums to 1, axis=-1",
     )
 for _axis in ("0", "1", "-3"):
     masked_softmax.mistake(
         _FORWARD,
         _FORWARD.replace("axis=-1", f"axis={_axis}"),
-        "softmax runs along another axis than the keys, axis=-1",
+        "softmax does not run along the keys, axis=-1",
     )
 masked_softmax.mistake(
     "e.sum(axis=-1, keepdims=True)",
@@ -384,8 +384,8 @@ for _new in ("mask.sum(axis=-1, keepdims=True)", "x.shape[-1]"):
     masked_softmax.mistake(
         "np.where(total == 0, 1.0, total)",
         f"np.maximum({_new}, 1)",
-        "e is divided by a number of keys: divide by the sum of e over the row, so that it sums to "
-        "1",
+        "e is divided by the number of keys: divide by the sum of e over the row, so that it sums "
+        "to 1",
     )
 for _lost in ("x.real.max(axis=-1, keepdims=True)", "e.sum(axis=-1, keepdims=True)"):
     masked_softmax.mistake(
@@ -403,7 +403,7 @@ for _new in ("x[~mask] = -np.inf", "x = x.copy()\n    x[~mask] = -np.inf"):
 for _new, _what in (
     ("dy", "the pullback of softmax is missing"),
     ("dy * y", "the sum over the row is missing"),
-    ("e * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e stands for y, but is not divided yet"),
+    ("e * (dy - (dy * e).sum(axis=-1, keepdims=True))", "e is used for y, but is not divided yet"),
     ("y * (dy - dy.sum(axis=-1, keepdims=True) / np.maximum(mask.sum(axis=-1, keepdims=True), 1))",
      "the plain mean over the visible entries is subtracted; the right one is weighted by y"),
     ("y * dy - (dy * y).sum(axis=-1, keepdims=True)", "the factor y is missing in the second term"),
@@ -437,8 +437,8 @@ for _new in (*_FINITE, "x + np.where(mask, 0.0, -1e9)", "x + np.where(mask, 0.0,
     masked_softmax.mistake(
         "np.where(mask, x, -np.inf)",
         _new,
-        "a row with no visible entry gets weights, not 0, as a large negative number in place of "
-        "−∞ leads to: use −∞, and treat such a row separately",
+        "a row with no visible entry gets weights, not 0, as happens with a large negative number "
+        "in place of −∞: use −∞, and treat such a row separately",
     )
 _EXP = "np.exp(x - np.where(peak == -np.inf, 0.0, peak))"
 _TOTAL = "total = e.sum(axis=-1, keepdims=True)"

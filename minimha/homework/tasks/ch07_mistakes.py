@@ -143,7 +143,7 @@ for _new, _text in (
     repeat_heads.mistake(
         "np.repeat(x, rep, axis=-3)",
         _new,
-        f"{_text}: each head of x stands rep times in a row, np.repeat(x, rep, axis=-3)",
+        f"{_text}: each head of x appears rep times in a row, np.repeat(x, rep, axis=-3)",
     )
 for _new, _what in (
     ("dy[..., : x.shape[-3], :, :]", "the first heads of dy alone"),
@@ -376,7 +376,7 @@ for _new in ("return y + x, pullback", "return x, pullback"):
     multi_head_attention.mistake(
         "return y, pullback",
         _new,
-        "x is added to the output; a residual belongs to the block, not to attention",
+        "the output is y, without x: a residual connection belongs to the block, not to attention",
     )
 multi_head_attention.mistake(
     "pull_attention = attention(query, key, value)",

@@ -194,7 +194,7 @@ for _new, _what in (
     )
 for _new, _text in (
     ("(first[rows, None] <= keys) | (keys <= last[rows, None])",
-     "one condition is enough here (or); both must hold: first[i] ≤ j and j ≤ last[i]"),
+     "the two conditions are joined by or; both must hold: first[i] ≤ j and j ≤ last[i]"),
     ("(first[:n, None] <= keys) & (keys <= last[:n, None])",
      "first and last are those of the first queries: take those of the tile, first[rows]"),
     ("keys <= np.arange(i, i + n)[:, None]",
@@ -315,7 +315,7 @@ for _new, _text in (
     ("weights * (delta[rows, None] - dweights)", "the sign is flipped"),
     ("weights * (dweights - weights * delta[rows, None])",
      "delta is multiplied by the weights twice"),
-    ("weights * dweights - delta[rows, None]", "the factor weights of delta is missing"),
+    ("weights * dweights - delta[rows, None]", "delta is not multiplied by the weights"),
     ("weights * (1 - weights) * dweights", "this is only the diagonal of the Jacobian"),
     ("weights * (dweights - dweights.mean(axis=-1, keepdims=True))",
      "the plain mean of dweights is subtracted instead of delta"),
@@ -371,7 +371,7 @@ for _new, _text in (
     ("first[rows, None] <= keys", "last is ignored"),
     ("(first[rows, None] <= keys - j) & (keys - j <= last[rows, None])",
      "the keys are counted from the start of the tile; j is the position among all keys"),
-    ("(first[rows, None] <= keys) | (keys <= last[rows, None])", "one condition is enough (or)"),
+    ("(first[rows, None] <= keys) | (keys <= last[rows, None])", "the conditions are joined by or"),
 ):  # fmt: skip
     tiled_backward.mistake(
         "(first[rows, None] <= keys) & (keys <= last[rows, None])",

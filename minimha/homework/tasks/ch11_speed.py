@@ -207,9 +207,9 @@ _RETURNED = "out[rows], lse[rows] = acc / total[:, None], m + np.log(total)"
     "The two loops are the same as in the forward. In a tile, compute the weights first: how do "
     "they follow from lse?",
     "weights = e^(scores − lse), 0 where a key is hidden; this includes the division by the row's "
-    "sum. The sum that softmax subtracts in each row is delta = Σ dout · out over Dv, which needs "
-    "no tile: compute it before the loops. A query is in many tiles of keys, and a key in many "
-    "tiles of queries, so all three gradients are sums: use +=.",
+    "sum. The sum that the pullback of softmax subtracts in each row is delta = Σ dout · out over "
+    "Dv, which needs no tile: compute it before the loops. A query is in many tiles of keys, and a "
+    "key in many tiles of queries, so all three gradients are sums: use +=.",
     "weights = np.exp(np.where(visible, scores - lse[rows, None], -np.inf)); dscores = weights "
     "* (dout[rows] @ value[keys].T - delta[rows, None]); then dquery[rows] += scale * dscores "
     "@ key[keys], dkey[keys] += scale * dscores.T @ query[rows], dvalue[keys] += weights.T @ "
