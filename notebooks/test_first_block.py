@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the block is fo
 
 
 @pytest.fixture
-def usual(tmp_path):
+def usual():
     """The folder of a Python as its makers ship it."""
     return Path(sys.base_prefix, "bin")
 

@@ -6,6 +6,7 @@ import difflib
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 from .error_messages import error_with_line
 from .task import TASKS, Task
@@ -18,6 +19,15 @@ def course() -> dict[str, Task]:
     return TASKS
 
 
+def run_file(path: Path, name: str) -> dict[str, Any]:
+    """The names that a file defines, run as a module of its own with this name."""
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses look their module up
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+    return vars(module)
+
+
 def load_tasks(path: Path) -> None:
     """Add the tasks of a teacher's own file to those of the course.
 
@@ -25,11 +35,8 @@ def load_tasks(path: Path) -> None:
     defines no task.
     """
     before = len(course())
-    module = types.ModuleType(f"_minimha_homework_tasks_{path.stem}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+        run_file(path, f"_minimha_homework_tasks_{path.stem}")
     except OSError:
         raise
     except Exception as error:

@@ -20,10 +20,15 @@ from .resemblance import resemblance
 class DifferenceError(AssertionError):
     """An array is not what was expected. `facts` is the message without guesses and advice."""
 
-    def __init__(self, facts: str, guess: str, relation: str, advice: str) -> None:
+    def __init__(
+        self, facts: list[str], yours: Any, expected: np.ndarray, labels: Sequence[str] | None,
+        guess: str, advice: str = "",
+    ) -> None:  # fmt: skip
+        related = len(facts) > 1 and not guess
+        relation = resemblance(np.asarray(yours), expected, labels) if related else ""
         more = [("looks like", guess), ("relation", relation), ("try", advice)]
-        super().__init__("\n".join([facts, *(aligned(*line) for line in more if line[1])]))
-        self.facts = facts
+        super().__init__("\n".join([*facts, *(aligned(*line) for line in more if line[1])]))
+        self.facts = "\n".join(facts)
 
 
 def same(
@@ -40,11 +45,8 @@ def same(
     """
     expected = np.asarray(expected)
     labels = axes.split() if axes else AXES.get((name, expected.ndim))
-    lines = _facts(yours, expected, name, labels, tolerance)
-    if lines:
-        related = len(lines) > 1 and not guess
-        relation = resemblance(np.asarray(yours), expected, labels) if related else ""
-        raise DifferenceError("\n".join(lines), guess, relation, advice)
+    if facts := _facts(yours, expected, name, labels, tolerance):
+        raise DifferenceError(facts, yours, expected, labels, guess, advice)
 
 
 @np.errstate(invalid="ignore")  # ∞ − ∞
@@ -75,6 +77,8 @@ def _facts(
     fine |= (a == b) | (np.isnan(a) & np.isnan(b))
     if fine.all():
         return []
+    if yours.dtype == object:
+        return [f"{name} should hold {expected.dtype}, not objects"]
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
     facts = [("worst entry", place(worst, labels))]
@@ -135,29 +139,22 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
     """
     arrays = dict(zip(inspect.signature(reference).parameters, inputs, strict=False))
     arrays = {name: x for name, x in arrays.items() if isinstance(x, np.ndarray)}
-    (value, expected), (found, steps) = zip(
-        *(recorded(f, *inputs) for f in (yours, reference)), strict=True
-    )
+    (value, found), (expected, steps) = (recorded(f, *inputs) for f in (yours, reference))
+    found["the result"], steps["the result"] = value, np.asarray(expected)
     right: list[str] = []
     for name, step in steps.items():
         if name not in found:
             raise AssertionError(
                 f'{name} is missing: write {name} = tap("{name}", {name}) where it is computed'
             )
-        before = f"; {', '.join(right)}: right" if right else ""
-        lines = _facts(found[name], step, name, AXES.get((name, step.ndim)), 1e-12)
-        if lines:
+        labels = AXES.get((name, step.ndim))
+        if facts := _facts(found[name], step, name, labels, 1e-12):
             guess = inferred.weights(found[name]) if name == "weights" else ""
             guess = guess or inferred.product(name, found[name], step, arrays)
-            labels = AXES.get((name, step.ndim))
-            relation = "" if guess else resemblance(np.asarray(found[name]), step, labels)
-            facts = "\n".join([f"{lines[0]}{before}", *lines[1:]])
-            raise DifferenceError(facts, guess, relation, "")
+            facts[0] += f"; {', '.join(right)}: right" if right else ""
+            raise DifferenceError(facts, found[name], step, labels, guess)
         right.append(name)
         arrays[name] = step
-    guess = inferred.product("the result", value, expected, arrays)
-    advice = f"{', '.join(right)}: right; look at what follows"
-    same(value, expected, "the result", guess=guess, advice=advice)
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -181,14 +178,13 @@ def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any])
         wanted = "the last thing that the pullback returns should be a dictionary of"
         text = f"{wanted} {names}, not {found or 'nothing'}"
         raise AssertionError(textwrap.fill(text, 80))
+    known = {f"d{name}": x for name, x in expected.items()} | values
     for name, gradient in expected.items():
-        axes = " ".join(AXES.get((name, gradient.ndim), ())) or None
-        label = f"the gradient of {name} in the dictionary"
-        known = {**{f"d{other}": x for other, x in expected.items()}, **values}
-        what = next((k for k, x in known.items() if inferred.is_equal(yours[name], x)), f"d{name}")
+        what = next((k for k, x in known.items() if inferred.is_equal(yours[name], x)), "")
         guess = f'this is {what}; the entry "{name}" is d{name}, the gradient of {name}'
         same(
-            yours[name], gradient, label, axes, guess=guess if what != f"d{name}" else "",
+            yours[name], gradient, f"the gradient of {name} in the dictionary",
+            " ".join(AXES.get((name, gradient.ndim), ())), guess=guess if what else "",
             advice=f"is d{name} changed after it is computed?",
         )  # fmt: skip
 

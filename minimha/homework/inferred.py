@@ -12,17 +12,6 @@ from typing import Any
 
 import numpy as np
 
-CUTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "split({})": lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(-3, -2),
-    "{}, reshaped to (…, H, T, D) without a swap of T and H,": lambda x, h: x.reshape(
-        *x.shape[:-2], h, x.shape[-2], -1
-    ),
-    "{}, where head h gets every H-th column instead of a block of D columns,": lambda x, h: (
-        np.moveaxis(x.reshape(*x.shape[:-1], -1, h), -1, -3)
-    ),
-}
-"""(…, T, H·D) -> (…, H, T, D): the right way first, then the wrong ones, and how each is called."""
-
 
 def product(name: str, yours: Any, right: np.ndarray, arrays: dict[str, np.ndarray]) -> str:
     """Which product of two of these arrays it is, and which it should be."""
@@ -32,11 +21,13 @@ def product(name: str, yours: Any, right: np.ndarray, arrays: dict[str, np.ndarr
     theirs = next((text for text, made in _products(arrays, right) if _multiple(made, right)), "")
     if not mine or mine == theirs:
         return ""
-    return f"{name} = {mine}{f'; it should be {theirs}' if theirs else ''}".replace(",;", ";")
+    return f"{name} = {mine}{f'; it should be {theirs}' if theirs else ''}"
 
 
 def _products(arrays: dict[str, np.ndarray], like: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """All products of two arrays, each transposed or not, that have as many entries as like."""
+    """All products of two arrays, each transposed or not, in the shape of like, if need be
+    after a split into heads."""
+    h = like.shape[-3] if like.ndim > 2 else 0
     for (a, x), (b, y) in itertools.product(arrays.items(), repeat=2):
         for left, right in itertools.product((False, True), repeat=2):
             text = f"{a}{'.mT' * left} @ {b}{'.mT' * right}"
@@ -46,14 +37,14 @@ def _products(arrays: dict[str, np.ndarray], like: np.ndarray) -> Iterator[tuple
                 continue
             if made.shape == like.shape:
                 yield text, made
-            elif made.size == like.size and made.shape[:-1] == (*like.shape[:-3], like.shape[-2]):
-                for cut, split in CUTS.items():
-                    yield cut.format(text), split(made, like.shape[-3])
+            elif h and made.shape == (*like.shape[:-3], like.shape[-2], h * like.shape[-1]):
+                heads = made.reshape(*made.shape[:-1], h, like.shape[-1])
+                yield f"split({text})", heads.swapaxes(-3, -2)
 
 
 def _multiple(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether b is a number times a, and neither is 0."""
-    if a.shape != b.shape or not np.isfinite(b).all():
+    """Whether b is a number times a, which has its shape, and neither is 0."""
+    if not np.isfinite(b).all():
         return False
     ratio = np.sum(a * b) / (np.sum(a * a) or 1)
     return bool(abs(ratio) > 1e-12 and abs(ratio * a - b).max() <= 1e-9 * abs(b).max())

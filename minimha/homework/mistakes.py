@@ -59,7 +59,7 @@ class Call:
     tapped: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., Any]:
+def calls_recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., Any]:
     """The same function, which adds its calls, and those of its pullbacks, to the list."""
 
     @functools.wraps(function)
@@ -78,7 +78,7 @@ def recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., A
         new.result = _copy(result)
         if type(result) is tuple:
             for k in [k for k, x in enumerate(result) if callable(x)]:
-                pullback = recorded(result[k], new.pulled.setdefault(k, []))
+                pullback = calls_recorded(result[k], new.pulled.setdefault(k, []))
                 result = (*result[:k], pullback, *result[k + 1 :])
         return result
 
@@ -200,6 +200,6 @@ def _copy(x: Any) -> Any:
     """A copy that later changes of arrays, lists and dictionaries do not reach."""
     if isinstance(x, np.ndarray):
         return x.copy()
-    if isinstance(x, tuple | list):
-        return type(x)(map(_copy, x)) if type(x) in (tuple, list) else x
+    if type(x) in (tuple, list):
+        return type(x)(map(_copy, x))
     return {key: _copy(y) for key, y in x.items()} if type(x) is dict else x

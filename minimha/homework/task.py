@@ -37,7 +37,7 @@ import numpy as np
 from minimha_autograd.gradcheck import aligned
 
 from .error_messages import arguments_watched, error_message, file_of, line_of
-from .mistakes import Call, Mistake, named, recorded
+from .mistakes import Call, Mistake, calls_recorded, named
 from .solutions import solved as with_solution
 from .solutions import stubbed
 from .verdicts import FAILED, PASSED, TO_DO, Check, Verdict
@@ -104,7 +104,7 @@ class Task:
         file, changed = file_of(yours), set[str]()
         outcome, message, calls = PASSED, "", list[Call]()
         try:
-            check.holds(arguments_watched(recorded(yours, calls), changed), rng)
+            check.holds(arguments_watched(calls_recorded(yours, calls), changed), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything

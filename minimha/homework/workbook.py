@@ -14,7 +14,6 @@ import signal
 import sys
 import textwrap
 import threading
-import types
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ import minimha_autograd
 
 from ..course import chapters
 from . import record
-from .catalogue import course
+from .catalogue import course, run_file
 from .error_messages import error_with_line
 from .task import Task
 from .verdicts import FAILED, TO_DO, Check, Verdict
@@ -139,14 +138,11 @@ def load(path: Path, name: str) -> Callable[..., Any]:
 
     Raises LoadError with a message for the student, and NotImplementedError if the file does.
     """
-    module = types.ModuleType(f"_minimha_homework_{name}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look their module up
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # for imports of files beside it
     try:
         with in_time():
-            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+            names = run_file(path, f"_minimha_homework_{name}")
     except (NotImplementedError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
@@ -155,10 +151,10 @@ def load(path: Path, name: str) -> Callable[..., Any]:
         raise LoadError(
             f"{path.name} cannot be loaded\n{error_with_line(error, str(path))}"
         ) from None
-    function = vars(module).get(name)
+    function = names.get(name)
     if callable(function):
         return function
-    functions = [key for key, value in vars(module).items() if isinstance(value, type(load))]
+    functions = [key for key, value in names.items() if isinstance(value, type(load))]
     near = "".join(f": is it {other}?" for other in difflib.get_close_matches(name, functions, 1))
     raise LoadError(f"{path.name} defines no function {name}{near}")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .connection import Connection, ConnectionLost
+from .connection import NO_ANSWER, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
@@ -60,7 +60,7 @@ class Submission:
                 self._start()
                 self._function = self.connection.call(0, [np.frombuffer(self.source, np.uint8)], {})
                 if not callable(self._function):
-                    raise ConnectionLost("it sent back an invalid answer")
+                    raise ConnectionLost(NO_ANSWER)
             except (Exception, ConnectionLost) as error:
                 self._unusable = error
                 raise

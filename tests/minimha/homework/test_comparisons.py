@@ -44,6 +44,23 @@ def test_of_a_mask_with_more_axes_the_part_with_the_worst_entry_is_drawn():
     assert text.endswith("■ ·      ■ ■\n               ■ ■      ■ ■")
 
 
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (lambda x: x.ravel(), "scores has the wrong shape"),
+        (lambda x: [[1], [2, 3]], "not a list of list, list"),
+    ],
+    ids=["flat", "ragged"],
+)
+def test_a_step_that_is_no_product_and_no_array_gets_its_facts(scores, says):
+    task = homework.course()["attention_forward"]
+
+    def yours(query, key, value, *, tap):
+        tap("scores", scores(query @ key.mT))
+
+    assert says in next(task.verdicts(yours)).message
+
+
 @pytest.mark.parametrize("shape", [(5,), (11, 2)])
 def test_one_axis_and_large_masks_are_not_drawn(shape):
     mask = np.ones(shape, dtype=bool)

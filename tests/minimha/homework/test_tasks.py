@@ -7,7 +7,7 @@ from wrong_answers import Wrong, all_wrong, answered, first_failure, function
 
 from minimha import homework
 from minimha.course import chapters as course
-from minimha.homework.mistakes import Mistake, named, recorded
+from minimha.homework.mistakes import Mistake, calls_recorded, named
 from minimha.homework.task import FAILED, PASSED, TO_DO
 from minimha.homework.verdicts import lines
 
@@ -88,7 +88,7 @@ def test_a_wrong_value_is_named_whatever_the_pullback_returns():
     solution = "def f(x):\n    return 2 * x, lambda dy: (2 * dy,)\n"
     once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
     calls = []
-    _, pullback = recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
+    _, pullback = calls_recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
     pullback(1.0)
     assert named([once], solution, "f", calls) == "the factor 2 is missing"
 
@@ -103,5 +103,5 @@ def test_replayed_calls_use_the_recorded_results_of_tap():
     ignored = Mistake('y = tap("y", 2 * x)', 'tap("y", 2 * x); y = 2 * x', "tap is ignored")
     names, calls = {}, []
     exec(ignored.made_in(solution), names)
-    recorded(names["f"], calls)(3.0, tap=lambda name, x: 10 * x)
+    calls_recorded(names["f"], calls)(3.0, tap=lambda name, x: 10 * x)
     assert named([ignored], solution, "f", calls) == "tap is ignored"
