@@ -34,7 +34,7 @@ from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .transformers import GPT, Block
 
 if TYPE_CHECKING:
-    from . import cost, diagnosis, homework, interchange, pictures
+    from . import cost, diagnosis, homework, interchange, pictures, training
 
 __version__ = "0.1.0"
 conventions = masks.conventions
@@ -78,9 +78,10 @@ __all__ = [
     "positions",
     "projections",
     "scaled_dot_product_attention",
+    "training",
 ]
 
-_ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures"}
+_ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures", "training"}
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -101,8 +101,7 @@ HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha.course.tour",
     "minimha.interchange.safetensors_file",
     "minimha.interchange.torch_layer",
-    "minimha.nn.data",
-    "minimha.nn.training",
+    "minimha.training",
 }
 
 

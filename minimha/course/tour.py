@@ -13,11 +13,11 @@ import numpy as np
 from minimha_autograd import Operation, backend, gradcheck, no_grad, ops
 from minimha_autograd.gradcheck import text_table
 
-from .. import functional, masks, pictures
+from .. import functional, masks, pictures, training
 from ..attention import attention
 from ..multihead import multi_head_attention
-from ..nn import data, training
 from ..projections import project_in, project_out
+from ..training import data
 from ..transformers import GPT
 
 CONTEXT = 64

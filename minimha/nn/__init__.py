@@ -1,10 +1,9 @@
-"""Building and training networks: modules, layers, optimisers, data, training."""
+"""Building networks: modules, layers, optimisers."""
 
 from .layers import Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module, parameter
 from .optimisers import AdamW
 
 __all__ = [
-    "AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "data", "parameter",
-    "training",
+    "AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "parameter",
 ]  # fmt: skip

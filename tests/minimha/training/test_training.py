@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from minimha import GPT
-from minimha.nn import data, training
+from minimha import GPT, training
+from minimha.training import data
 
 PATTERN = "a bird in the hand is worth two in the bush. " * 40
 

@@ -12,8 +12,8 @@ from minimha_autograd import Tensor, backend, no_grad
 from minimha_autograd.backend import Array
 
 from ..functional import cross_entropy
+from ..nn import AdamW
 from .data import random_batches, windows
-from .optimisers import AdamW
 
 
 class LanguageModel(Protocol):
