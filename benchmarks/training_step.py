@@ -111,8 +111,8 @@ def torch_step(model: mh.GPT) -> Callable[[], float]:
         x = x + functional.embedding(positions, weights["positions.table"])
         for path in blocks:
             x = x + attention(norm(x, f"{path}.norm_attention"), path)
-            widened = linear(norm(x, f"{path}.norm_mlp"), f"{path}.widen")
-            x = x + linear(functional.gelu(widened, approximate="tanh"), f"{path}.narrow")
+            widened = linear(norm(x, f"{path}.norm_mlp"), f"{path}.mlp.widen")
+            x = x + linear(functional.gelu(widened, approximate="tanh"), f"{path}.mlp.narrow")
         return linear(norm(x, "norm"), "head")
 
     draws = batches()

@@ -30,8 +30,8 @@ from .attention import (
     scaled_dot_product_attention,
 )
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
-from .nn import AdamW, Embedding, LayerNorm, Linear, Module, RMSNorm
-from .transformers import GPT, Block
+from .nn import MLP, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
+from .transformers import GPT, Block, generate
 
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, pictures, training
@@ -45,8 +45,10 @@ attention.PROVIDERS.append(f"{__name__}.kernels.attention")
 
 __all__ = [
     "GPT",
+    "MLP",
     "AdamW",
     "Block",
+    "Dropout",
     "Embedding",
     "GradcheckError",
     "KeyValueCache",
@@ -65,6 +67,7 @@ __all__ = [
     "diagnosis",
     "explain_dispatch",
     "functional",
+    "generate",
     "gradcheck",
     "homework",
     "implementation",

@@ -121,7 +121,7 @@ def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads,
     return np.concatenate(outs, axis=-1) @ w_o + b_o, np.stack(all_weights, axis=-3)
 
 
-def normed(x, weight, bias):
+def normed(x, weight, bias=0.0):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(
         x.var(-1, keepdims=True) + 1e-5
     ) * weight + bias
@@ -543,6 +543,7 @@ RECORDS = [
     Record(functional.layer_norm, normed).at(
         Case((B, T, M), (M,), (M,)),
         Case((0, M), (M,), (M,)),
+        Case((T, M), (M,)),
         Refused(ValueError, "x is .* weight is", (B, T), (M,), (M,)),
     ),
     Record(functional.rms_norm, root_mean_square_normed).at(
@@ -608,6 +609,7 @@ RECORDS = [
         Refused(ValueError, "same M and N", (T, M), (D, M), (M,)),
         Refused(ValueError, "same M and N", (), (M, D), (D,)),
     ),
+    entrywise(functional.relu, lambda x: (x + abs(x)) / 2),
     entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
     Record(functional.embedding, lambda table, k: table[k]).at(
         Case((5, M), INDICES),

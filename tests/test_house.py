@@ -102,6 +102,7 @@ HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha.interchange.safetensors_file",
     "minimha.interchange.torch_layer",
     "minimha.training",
+    "minimha.transformers.generation",
 }
 
 

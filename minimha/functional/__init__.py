@@ -5,7 +5,7 @@ from .checks import check_probability, integer
 from .cross_entropy import cross_entropy
 from .dropout import draw, drop, dropout
 from .embedding import embedding
-from .gates import gelu, silu
+from .gates import gelu, relu, silu
 from .linear import linear
 from .masked_products import (
     hide,
@@ -36,6 +36,7 @@ __all__ = [
     "masked_softmax",
     "ones_where_hidden",
     "products",
+    "relu",
     "rms_norm",
     "rope",
     "silu",

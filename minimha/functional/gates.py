@@ -1,4 +1,4 @@
-"""The gates of perceptrons: y = x · g, where g lies between 0 and 1."""
+"""The activations of perceptrons: y = x · g, where the gate g lies between 0 and 1."""
 
 from __future__ import annotations
 
@@ -34,6 +34,22 @@ def gelu(x: Array) -> tuple[Array, Pullback]:
         return (dy * (g + z * dg),)
 
     return x * g, pullback
+
+
+@operation
+def relu(x: Array) -> tuple[Array, Pullback]:
+    """y = x · g with g = 1 where x > 0, else 0.   dx = dy · g.
+
+    At x = 0 the gradient is 0, as in PyTorch. A NaN stays NaN.
+    Source: Nair and Hinton, "Rectified Linear Units Improve Restricted Boltzmann Machines" (2010).
+    """
+    xp = namespace(x)
+    zero = xp.zeros_like(x)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        return (xp.where(x > 0, dy, zero),)
+
+    return xp.where(x <= 0, zero, x), pullback
 
 
 @operation

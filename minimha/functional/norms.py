@@ -11,30 +11,32 @@ from .acceleration import accelerated
 @operation
 @accelerated
 def layer_norm(
-    x: Array, weight: Array, bias: Array, *, eps: float = 1e-5
+    x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5
 ) -> tuple[Array, Pullback]:
     """y = x̂ · weight + bias with x̂ = (x − mean(x)) / σ, σ = √(variance(x) + eps), over the axis M.
 
         dbias = Σ dy,  dweight = Σ dy · x̂, summed over the rows
         dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ  with g = dy · weight
 
-    x (…, M), weight (M,), bias (M,). Raises ValueError for other shapes.
+    x (…, M), weight (M,), bias (M,) or None. Raises ValueError for other shapes.
     Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
     """
     xp, width, rows = namespace(x), x.shape[-1], tuple(range(x.ndim - 1))
-    if weight.shape != (width,) or bias.shape != (width,):
+    if any(p.shape != (width,) for p in (weight, bias) if p is not None):
         raise ValueError(f"weight and bias must have the width of x, ({width},)")
 
     centred = x - _mean(x)
     sigma = xp.sqrt(_mean(centred * centred) + eps)  # var() would drop imaginary parts
     x_hat = centred / sigma
 
-    def pullback(dy: Array) -> tuple[Array, Array, Array]:
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
         g = dy * weight
         dx = (g - _mean(g) - x_hat * _mean(g * x_hat)) / sigma
-        return dx, xp.sum(dy * x_hat, axis=rows), xp.sum(dy, axis=rows)
+        dbias = None if bias is None else xp.sum(dy, axis=rows)
+        return dx, xp.sum(dy * x_hat, axis=rows), dbias
 
-    return x_hat * weight + bias, pullback
+    y = x_hat * weight
+    return y if bias is None else y + bias, pullback
 
 
 @operation

@@ -1,9 +1,9 @@
 """Building networks: modules, layers, optimisers."""
 
-from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .layers import MLP, Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module, parameter
 from .optimisers import AdamW
 
 __all__ = [
-    "AdamW", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "parameter",
+    "MLP", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "parameter",
 ]  # fmt: skip

@@ -8,13 +8,25 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
-from ..functional import embedding, layer_norm, linear, rms_norm
+from ..functional import (
+    check_probability,
+    drop,
+    embedding,
+    gelu,
+    layer_norm,
+    linear,
+    relu,
+    rms_norm,
+    silu,
+)
 from .module import Module, parameter
 
 
 class Linear(Module):
-    """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,); weights start with variance
-    1/M."""
+    """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,).
+
+    Weights start normal with the standard deviation std, by default 1/√M; biases start at 0.
+    """
 
     def __init__(
         self,
@@ -22,10 +34,12 @@ class Linear(Module):
         out_features: int,
         *,
         bias: bool = True,
+        std: float | None = None,
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        shape, std = (in_features, out_features), 1 / math.sqrt(in_features)
+        shape = in_features, out_features
+        std = 1 / math.sqrt(in_features) if std is None else std
         self.weight = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
         self.bias = parameter(backend.full((out_features,), 0, dtype=dtype)) if bias else None
 
@@ -37,13 +51,16 @@ class Linear(Module):
 class LayerNorm(Module):
     """`functional.layer_norm` with its weight and bias, over a last axis of the given width."""
 
-    def __init__(self, width: int, *, dtype: str = "float32") -> None:
+    def __init__(
+        self, width: int, *, bias: bool = True, eps: float = 1e-5, dtype: str = "float32"
+    ) -> None:
         self.weight = parameter(backend.full((width,), 1, dtype=dtype))
-        self.bias = parameter(backend.full((width,), 0, dtype=dtype))
+        self.bias = parameter(backend.full((width,), 0, dtype=dtype)) if bias else None
+        self.eps = eps
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
-        return layer_norm(x, self.weight, self.bias)
+        return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
 
 class RMSNorm(Module):
@@ -69,3 +86,54 @@ class Embedding(Module):
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""
         return embedding(self.table, indices)
+
+
+class Dropout(Module):
+    """`functional.drop` with the probability p, in calls with an rng."""
+
+    def __init__(self, p: float) -> None:
+        check_probability(p, "p")
+        self.p = p
+
+    def __call__(self, x: Any, rng: backend.Generator | None = None) -> Any:
+        """x itself without an rng, as in evaluation. (…) -> (…)"""
+        return x if rng is None else drop(x, self.p, rng=rng)
+
+
+class MLP(Module):
+    """The multi-layer perceptron of a transformer block: M -> hidden -> M, each position alone.
+
+        "gelu", "relu"   narrow(activation(widen(x)))
+        "swiglu"         narrow(silu(gate(x)) · widen(x))
+
+    hidden  the width between the two maps, 4 M by default
+
+    Source: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer" (2020).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        hidden: int | None = None,
+        *,
+        activation: str = "gelu",
+        bias: bool = True,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        if activation not in (known := ("gelu", "relu", "swiglu")):
+            raise ValueError(f"activation = {activation!r} must be one of {', '.join(known)}")
+        rng, hidden = backend.generator(rng), 4 * d_model if hidden is None else hidden
+        self.activation = activation
+        self.widen = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
+        self.gate = None
+        if activation == "swiglu":
+            self.gate = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
+        self.narrow = Linear(hidden, d_model, bias=bias, rng=rng, dtype=dtype)
+
+    def __call__(self, x: Any) -> Any:
+        """(…, M) -> (…, M)"""
+        wide = self.widen(x)
+        if self.gate is not None:
+            return self.narrow(silu(self.gate(x)) * wide)
+        return self.narrow(gelu(wide) if self.activation == "gelu" else relu(wide))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,18 @@ class Module:
             tensor.data = backend.move(tensor.data, xp, device)
         self.zero_grad()
         return self
+
+    def __repr__(self) -> str:
+        """Every parameter with its name, shape and number of entries, and their sum."""
+        rows = [
+            (name, str(tuple(p.shape)), f"{math.prod(p.shape):,}")
+            for name, p in self.named_parameters()
+        ]
+        total = sum(math.prod(p.shape) for p in self.parameters())
+        rows.append(("all parameters", "", f"{total:,}"))
+        names, shapes, counts = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = [f"  {n:<{names}}  {s:<{shapes}}  {c:>{counts}}" for n, s, c in rows]
+        return "\n".join([type(self).__name__, *lines])
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         seen = set()

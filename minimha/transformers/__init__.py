@@ -1,5 +1,7 @@
-"""Transformers built from the layers: a block and a small GPT."""
+"""Transformers built from the layers: a block, a GPT, and its generation."""
 
-from .gpt import GPT, Block
+from .block import Block, norm_layer
+from .generation import check_sampling, generate, probabilities
+from .gpt import GPT
 
-__all__ = ["GPT", "Block"]
+__all__ = ["GPT", "Block", "check_sampling", "generate", "norm_layer", "probabilities"]

@@ -1,44 +1,19 @@
-"""The transformer block, and a GPT made of such blocks."""
+"""A GPT: transformer blocks under a causal mask, which predict the next token."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
-from ..functional import gelu
-from ..multihead import MultiHeadAttention
-from ..nn import Embedding, LayerNorm, Linear, Module
-
-
-class Block(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): a pre-norm transformer block of width M.
-
-    The multi-layer perceptron widens to 4 M. Source: Radford et al., GPT-2 (2019).
-    """
-
-    def __init__(
-        self, d_model: int, num_heads: int, *, rng: Rng = 0, dtype: str = "float32"
-    ) -> None:
-        rng = backend.generator(rng)
-        self.norm_attention = LayerNorm(d_model, dtype=dtype)
-        self.attention = MultiHeadAttention(d_model, num_heads, rng=rng, dtype=dtype)
-        self.norm_mlp = LayerNorm(d_model, dtype=dtype)
-        self.widen = Linear(d_model, 4 * d_model, rng=rng, dtype=dtype)
-        self.narrow = Linear(4 * d_model, d_model, rng=rng, dtype=dtype)
-
-    def __call__(
-        self, x: Any, mask: masks.Mask | Array | None = None, *, return_weights: bool = False
-    ) -> Any:
-        """The output (B, T, M) for x (B, T, M); with return_weights also the attention weights
-        (B, H, T, T)."""
-        attended = self.attention(self.norm_attention(x), mask=mask, return_weights=return_weights)
-        attended, *weights = attended if return_weights else (attended,)
-        x = x + attended
-        x = x + self.narrow(gelu(self.widen(self.norm_mlp(x))))
-        return (x, *weights) if weights else x
+from ..functional import linear
+from ..multihead import KeyValueCache, positions
+from ..nn import Dropout, Embedding, Linear, Module
+from .block import Block, norm_layer
 
 
 class GPT(Module):
@@ -49,6 +24,16 @@ class GPT(Module):
     d_model      M, the width, a multiple of num_heads
     num_heads    H
     num_layers   number of blocks
+    tie          whether the table of embeddings also is the last linear map: its gradient is then
+                 the sum of both uses
+    rope         `positions.Rope(…)`: rotary positions in every block, in place of learned ones
+    dropout      of the embeddings and in the blocks, in calls with an rng
+
+    The other arguments are those of `Block`. The defaults make a GPT-2; a Llama has norm="rms",
+    activation="swiglu", bias=False and rope. `settings` holds the arguments: GPT(**model.settings)
+    has the same shapes. Initial weights are those of GPT-2: normal with standard deviation 0.02,
+    and 0.02/√(2 · num_layers) for the maps whose output is added to the residual stream.
+    Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).
     """
 
     def __init__(
@@ -59,37 +44,76 @@ class GPT(Module):
         d_model: int,
         num_heads: int,
         num_layers: int,
+        bias: bool = True,
+        tie: bool = False,
+        dropout: float = 0.0,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        hidden: int | None = None,
+        activation: str = "gelu",
+        norm: str = "layer",
+        norm_eps: float | None = None,
+        rope: positions.Rope | None = None,
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        rng = backend.generator(rng)
-        self.context = context
-        self.tokens = Embedding(vocabulary, d_model, std=0.1, rng=rng, dtype=dtype)
-        self.positions = Embedding(context, d_model, std=0.1, rng=rng, dtype=dtype)
-        self.blocks = [Block(d_model, num_heads, rng=rng, dtype=dtype) for _ in range(num_layers)]
-        self.norm = LayerNorm(d_model, dtype=dtype)
-        self.head = Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
+        of_blocks: dict[str, Any] = {
+            "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
+            "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,
+            "rope": rope, "bias": bias, "dropout": dropout, "dtype": dtype,
+        }  # fmt: skip
+        self.settings = {
+            "vocabulary": vocabulary, "context": context, "d_model": d_model,
+            "num_layers": num_layers, "tie": tie, **of_blocks,
+        }  # fmt: skip
+        rng, self.context = backend.generator(rng), context
+        self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)
+        self.positions = None if rope else Embedding(context, d_model, rng=rng, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.blocks = [Block(d_model, rng=rng, **of_blocks) for _ in range(num_layers)]
+        self.norm = norm_layer(norm, d_model, bias=bias, eps=norm_eps, dtype=dtype)
+        self.head = None if tie else Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                residual = name.endswith(("attention.w_o", "mlp.narrow.weight"))
+                std = 0.02 / math.sqrt(2 * num_layers) if residual else 0.02
+                p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
 
-    def __call__(self, tokens: Array, *, return_weights: bool = False) -> Any:
+    def __call__(
+        self,
+        tokens: Array,
+        *,
+        caches: Sequence[KeyValueCache] | None = None,
+        rng: backend.Generator | None = None,
+        return_weights: bool = False,
+    ) -> Any:
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
-        With return_weights also a list with the attention weights (B, H, T, T) of each block.
+        caches          one `KeyValueCache` for each block: tokens continue those of earlier calls
+        rng             draws what dropout keeps; without rng there is no dropout
+        return_weights  also return a list with the attention weights (B, H, T, S) of each block
+
         Raises ValueError for more tokens than the context, TypeError for tokens that are not
         integers.
         """
         backend.require(backend.is_integral, tokens, "tokens")
-        if tokens.ndim != 2 or tokens.shape[1] > self.context:
+        past = len(caches[0]) if caches else 0
+        if tokens.ndim != 2 or past + tokens.shape[1] > self.context:
+            after = f" after {past} in the cache" if past else ""
             raise ValueError(
-                f"tokens has shape {tuple(tokens.shape)}, but must be (B, T) with T at most "
-                f"{self.context}, the context"
+                f"tokens has shape {tuple(tokens.shape)}{after}, but must be (B, T) with T at most "
+                f"{self.context - past}, the context"
             )
-        positions = namespace(tokens).arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(positions)
-        all_weights = []
-        for block in self.blocks:
-            x = block(x, masks.causal(), return_weights=return_weights)
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            end = past + tokens.shape[1]
+            x = x + self.positions(namespace(tokens).arange(past, end, device=tokens.device))
+        x, all_weights = self.dropout(x, rng), []
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            x = block(x, masks.causal(), cache=cache, rng=rng, return_weights=return_weights)
             if return_weights:
                 x, weights = x
                 all_weights.append(weights)
-        logits = self.head(self.norm(x))
+        x = self.norm(x)
+        logits = linear(x, self.tokens.table.mT) if self.head is None else self.head(x)
         return (logits, all_weights) if return_weights else logits

@@ -17,11 +17,13 @@ _BLOCK = 64
 
 
 @functional.acceleration.register("layer_norm")
-def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float = 1e-5) -> Any:
+def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
     """As `functional.layer_norm`; saves x and two numbers per row."""
-    if not are_floats(x, weight, bias) or not weight.shape == bias.shape == x.shape[-1:]:
+    shift = np.zeros_like(weight) if bias is None else bias
+    if not are_floats(x, weight, shift) or not weight.shape == shift.shape == x.shape[-1:]:
         return None
-    return _normalise(x, weight, contiguous(bias), eps)
+    y, pull = _normalise(x, weight, contiguous(shift), eps)
+    return y, pull if bias is not None else lambda dy: (*pull(dy)[:2], None)
 
 
 @functional.acceleration.register("rms_norm")

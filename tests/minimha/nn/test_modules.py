@@ -18,9 +18,12 @@ def gpt():
 def test_parameters_are_named_by_their_attributes(gpt):
     names = [name for name, _ in gpt.named_parameters()]
     assert len(names) == len(set(names)) == 2 + 2 * 16 + 2 + 1
-    assert {"tokens.table", "blocks.0.attention.w_q", "blocks.1.narrow.bias", "head.weight"} <= set(
-        names
-    )
+    assert {
+        "tokens.table",
+        "blocks.0.attention.w_q",
+        "blocks.1.mlp.narrow.bias",
+        "head.weight",
+    } <= set(names)
 
 
 def test_parameters_are_found_in_lists_tuples_dictionaries_and_unnamed_attributes():

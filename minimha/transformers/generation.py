@@ -1,0 +1,118 @@
+"""Generation: a model continues sequences of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import array_of, backend, no_grad
+from minimha_autograd.backend import Array, Rng
+
+from ..functional import integer
+from ..multihead import KeyValueCache
+from .gpt import GPT
+
+
+def generate(
+    model: GPT,
+    tokens: Array,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rng: Rng = 0,
+    cache: bool = True,
+) -> Array:
+    """tokens (B, T), T at least 1, followed by count tokens that the model continues them with:
+    (B, T + count).
+
+    temperature  the logits are divided by it; 0 takes the token with the largest logit
+    top_k        draw from the k most likely tokens only
+    top_p        draw from the most likely tokens that together have at least this probability
+    rng          a generator or a seed
+    cache        whether keys and values of earlier tokens are kept; the result is the same without,
+                 but each token then costs as much as all before it
+
+    When the context is full, the model goes on with the newest half of it: learned positions count
+    from the start of the context, so moving the context by one token changes every cached key.
+
+    Raises ValueError for settings out of range, TypeError for tokens that are not integers.
+    """
+    backend.require(backend.is_integral, array_of(tokens), "tokens")
+    like, known, start = model.parameters()[0].data, backend.to_numpy(array_of(tokens)), 0
+    if known.ndim != 2 or not known.shape[1]:
+        raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
+    check_sampling(temperature, top_k, top_p)
+    count, rng = integer(count, "count", least=0), backend.generator(rng)
+    caches: list[KeyValueCache] = []
+    with no_grad():
+        for _ in range(count):
+            end = known.shape[1]
+            if end - start > model.context:
+                start, caches = end - (model.context + 1) // 2, []
+            if not caches:
+                caches, seen = [KeyValueCache() for _ in model.blocks], start
+            new = backend.like(known[:, seen if cache else start : end], like)
+            logits = model(new, caches=caches if cache else None)
+            seen = end
+            last = backend.to_numpy(logits[:, -1].data)
+            drawn = sample(last, temperature, top_k, top_p, rng)
+            known = np.concatenate([known, drawn[:, None].astype(known.dtype)], axis=1)
+    return backend.like(known, array_of(tokens))
+
+
+def sample(
+    logits: np.ndarray,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """One token for each row of logits (B, V): (B,)."""
+    if temperature == 0:
+        return logits.argmax(axis=-1)
+    cumulative = probabilities(logits, temperature, top_k, top_p).cumsum(axis=-1)
+    drawn = rng.random((len(logits), 1)) * cumulative[:, -1:]
+    return (cumulative <= drawn).sum(axis=-1)
+
+
+def probabilities(
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> np.ndarray:
+    """The probabilities (B, V) from which `generate` draws, for logits (B, V).
+
+    softmax(logits / temperature), in float64, with all tokens outside top_k and then top_p set to 0
+    and the others scaled to a sum of 1. Tokens as likely as the last one inside stay, too.
+    Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
+    """
+    scaled = logits.astype(np.float64) / temperature
+    p = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    if top_k is not None and top_k < p.shape[-1]:
+        p = _at_least(p, np.sort(p, axis=-1)[:, -top_k, None])
+    if top_p is not None:
+        falling = -np.sort(-p, axis=-1)
+        inside = falling.cumsum(axis=-1) - falling < top_p  # those before it have less than top_p
+        p = _at_least(p, np.min(falling, axis=-1, keepdims=True, where=inside, initial=1.0))
+    return p
+
+
+def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+    """p with smaller entries set to 0, scaled to a sum of 1."""
+    p = np.where(p >= smallest, p, 0.0)
+    return p / p.sum(axis=-1, keepdims=True)
+
+
+def check_sampling(temperature: Any, top_k: Any, top_p: Any) -> None:
+    """Raise ValueError for settings of `generate` that are out of range."""
+    if not temperature >= 0:
+        raise ValueError(f"temperature = {temperature} must be at least 0")
+    if top_k is not None:
+        integer(top_k, "top_k", least=1)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")

@@ -1,0 +1,89 @@
+"""Generation: the same with and without a cache, reproducible, and limited to likely tokens."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.transformers import probabilities
+
+PROMPT = np.array([[3, 1, 4], [1, 5, 2]])
+
+
+@pytest.fixture
+def gpt():
+    """A GPT with large weights, so that its predictions differ between tokens."""
+    model = mh.GPT(11, context=8, d_model=12, num_heads=3, num_layers=2, dtype="float64")
+    for p in model.parameters():
+        p.data = p.data + 0.3 * np.random.default_rng(5).standard_normal(p.shape)
+    return model
+
+
+def test_the_cache_changes_nothing_even_beyond_the_context(gpt):
+    for settings in ({}, {"temperature": 0}, {"top_k": 3, "temperature": 0.7}, {"top_p": 0.8}):
+        cached = mh.generate(gpt, PROMPT, 20, rng=7, **settings)
+        np.testing.assert_array_equal(
+            cached, mh.generate(gpt, PROMPT, 20, rng=7, cache=False, **settings)
+        )
+        assert cached.shape == (2, 23)
+        np.testing.assert_array_equal(cached[:, :3], PROMPT)
+
+
+def test_at_temperature_0_each_token_has_the_largest_logit_of_what_came_before(gpt):
+    tokens = mh.generate(gpt, PROMPT, 5, temperature=0)
+    for end in range(3, 8):
+        np.testing.assert_array_equal(
+            tokens[:, end], gpt(tokens[:, :end]).data[:, -1].argmax(axis=-1)
+        )
+
+
+def test_the_context_restarts_with_its_newest_half(gpt):
+    tokens = mh.generate(gpt, PROMPT, 6, temperature=0)  # the ninth is predicted from 5 to 8
+    np.testing.assert_array_equal(tokens[:, 8], gpt(tokens[:, :8]).data[:, -1].argmax(axis=-1))
+    tokens = mh.generate(gpt, tokens, 2, temperature=0)
+    np.testing.assert_array_equal(tokens[:, 9], gpt(tokens[:, 5:9]).data[:, -1].argmax(axis=-1))
+    np.testing.assert_array_equal(tokens[:, 10], gpt(tokens[:, 5:10]).data[:, -1].argmax(axis=-1))
+
+
+def test_the_seed_determines_the_tokens(gpt):
+    drawn = [mh.generate(gpt, PROMPT, 9, rng=seed).tolist() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_tokens_are_drawn_as_often_as_their_probability(gpt):
+    many = np.repeat(PROMPT[:1], 4000, axis=0)
+    drawn = mh.generate(gpt, many, 1, temperature=1.5, top_k=4)[:, -1]
+    expected = probabilities(gpt(PROMPT[:1]).data[:, -1], temperature=1.5, top_k=4)[0]
+    assert (expected > 0).sum() == 4
+    counts = np.bincount(drawn, minlength=11) / 4000
+    assert abs(counts - expected).max() < 4 * 0.5 / np.sqrt(4000)  # four standard deviations
+
+
+def test_probabilities_by_hand():
+    logits = np.log([[0.5, 0.2, 0.2, 0.1]])
+    for settings, expected in (
+        ({}, [0.5, 0.2, 0.2, 0.1]),
+        ({"temperature": 0.5}, np.array([25, 4, 4, 1]) / 34),
+        ({"top_k": 1}, [1, 0, 0, 0]),
+        ({"top_k": 2}, np.array([5, 2, 2, 0]) / 9),  # as likely as the second
+        ({"top_k": 9}, [0.5, 0.2, 0.2, 0.1]),
+        ({"top_p": 0.4}, [1, 0, 0, 0]),
+        ({"top_p": 0.55}, np.array([5, 2, 2, 0]) / 9),
+        ({"top_p": 1.0}, [0.5, 0.2, 0.2, 0.1]),
+    ):
+        np.testing.assert_allclose(probabilities(logits, **settings)[0], expected, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1.0}, "temperature = -1.0 must be at least 0"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_p": 0.0}, "top_p = 0.0 must be above 0"),
+        ({"top_p": 1.1}, "top_p = 1.1 must be above 0 and at most 1"),
+        ({"tokens": np.array([1, 2])}, r"\(2,\), but must be \(B, T\)"),
+        ({"tokens": np.zeros((1, 0), int)}, "T at least 1"),
+    ],
+)
+def test_invalid_settings_are_refused(gpt, settings, message):
+    with pytest.raises(ValueError, match=message):
+        mh.generate(gpt, settings.pop("tokens", PROMPT), 1, **settings)

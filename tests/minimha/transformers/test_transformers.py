@@ -1,0 +1,121 @@
+"""Blocks and GPTs: gradients with every setting, tied weights, caches, dropout."""
+
+import numpy as np
+import pytest
+from layers import assert_gradients
+
+import minimha as mh
+
+V, M, H = 7, 6, 2
+LLAMA = {
+    "norm": "rms", "activation": "swiglu", "bias": False, "num_kv_heads": 1, "head_dim": 4,
+    "rope": mh.positions.Rope(),
+}  # fmt: skip
+
+
+def gpt(rng, **settings):
+    """A GPT in float64 with parameters far from their initial values."""
+    sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 2}
+    model = mh.GPT(V, **sizes, dtype="float64", **settings)
+    for p in model.parameters():
+        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tie": True, "bias": False}, LLAMA | {"tie": True}, {"activation": "relu"}]
+)
+def test_gradients_of_a_gpt(settings, rng):
+    model = gpt(rng, **settings)
+    tokens, targets = rng.integers(0, V, (2, 3, 5))
+    assert_gradients(
+        lambda: mh.functional.cross_entropy(model(tokens), targets), [], model, rng, 1e-7
+    )
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_gradients_of_a_block_with_cross_attention(norm_first, rng):
+    block = mh.Block(M, H, cross=True, norm_first=norm_first, hidden=5, dtype="float64")
+    for p in block.parameters():
+        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
+
+    def run(x, memory):
+        return block(x, mh.masks.causal(), memory, mh.masks.padding([4, 3]))
+
+    x, memory = rng.standard_normal((2, 3, M)), rng.standard_normal((2, 4, M))
+    assert_gradients(run, [x, memory], block, rng, 1e-7)
+
+
+def test_the_gradient_of_a_tied_table_is_the_sum_of_its_two_uses(rng):
+    tied, apart = gpt(rng, tie=True), gpt(rng)
+    shared = dict(tied.named_parameters())
+    assert "head.weight" not in shared
+    for name, p in apart.named_parameters():
+        p.data = shared["tokens.table"].data.T if name == "head.weight" else shared[name].data
+    tokens, targets = rng.integers(0, V, (2, 3, 5))
+    for model in (tied, apart):
+        mh.functional.cross_entropy(model(tokens), targets).backward()
+    as_table, as_head = apart.tokens.table.grad, apart.head.weight.grad.T
+    assert abs(as_table).max() > 1e-3 < abs(as_head).max()
+    np.testing.assert_allclose(tied.tokens.table.grad, as_table + as_head, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("settings", [{}, LLAMA])
+def test_a_model_that_reads_in_parts_with_caches_gives_the_same_logits(settings, rng):
+    model, tokens = gpt(rng, **settings), rng.integers(0, V, (2, 5))
+    with mh.no_grad():
+        expected = model(tokens).data
+        caches = [mh.KeyValueCache() for _ in model.blocks]
+        parts = [model(tokens[:, a:b], caches=caches).data for a, b in ((0, 2), (2, 3), (3, 5))]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-12, atol=1e-13)
+    with pytest.raises(ValueError, match=r"\(2, 1\) after 5 in the cache"):
+        model(tokens[:, :1], caches=caches)
+
+
+def test_a_cache_keeps_its_memory_for_the_next_keys(rng):
+    cache, k = mh.KeyValueCache(), rng.standard_normal((2, 3, 40, 4))
+    moved = 0
+    with mh.no_grad():
+        for t in range(40):
+            before = cache.keys
+            cache.keys, cache.values = cache.joined(k[:, :, t : t + 1], k[:, :, t : t + 1])
+            moved += t > 0 and not np.shares_memory(before, cache.keys)
+    np.testing.assert_array_equal(cache.keys, k)
+    assert moved <= 5  # of 39 steps: at 2, 5, 11 and 23 positions
+
+
+def test_dropout_needs_a_generator_and_keeps_the_mean(rng):
+    model, tokens = gpt(rng, dropout=0.3), rng.integers(0, V, (2, 5))
+    exact = model(tokens).data
+    np.testing.assert_array_equal(model(tokens).data, exact)
+    one, other = (model(tokens, rng=np.random.default_rng(seed)).data for seed in (1, 1))
+    np.testing.assert_array_equal(one, other)
+    assert abs(one - exact).max() > 1e-3
+    x = np.ones((400, 50))
+    assert mh.Dropout(0.2)(x) is x
+    dropped = mh.Dropout(0.2)(x, rng)
+    assert abs(dropped.mean() - 1) < 5 * 0.5 / np.sqrt(x.size)
+    assert set(np.unique(dropped)) == {0.0, 1.25}
+
+
+def test_initial_weights_are_those_of_gpt2():
+    model = mh.GPT(50, context=40, d_model=64, num_heads=4, num_layers=8, rng=1)
+    for name, p in model.named_parameters():
+        expected = 0.02 / 4 if name.endswith(("w_o", "narrow.weight")) else 0.02
+        if p.ndim == 2:
+            assert abs(p.data.std() / expected - 1) < 0.1, name
+    assert mh.GPT(**model.settings).blocks[0].attention.w_q.shape == (64, 64)
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(ValueError, match="norm = 'batch' must be 'layer' or 'rms'"):
+        mh.Block(M, H, norm="batch")
+    with pytest.raises(ValueError, match="activation = 'tanh' must be one of gelu, relu, swiglu"):
+        mh.Block(M, H, activation="tanh")
+
+
+def test_a_module_shows_its_parameters():
+    shown = repr(mh.MLP(3, 5))
+    assert shown.splitlines()[0] == "MLP"
+    assert "  widen.weight    (3, 5)  15\n  widen.bias      (5,)     5\n" in shown
+    assert shown.endswith("38")
