@@ -31,7 +31,7 @@ class Plan:
     """A tour whose input is known to be usable."""
 
     text: str
-    vocabulary: data.Vocabulary
+    vocabulary: data.CharacterTokenizer
     parts: data.Split
     library: str
     seed: int
@@ -46,7 +46,7 @@ class Plan:
         pictures.check_path(picture)
         by_default = text is None and steps == STEPS
         characters = data.python_reference() if text is None else data.read_text(text)
-        vocabulary = data.Vocabulary(characters)
+        vocabulary = data.CharacterTokenizer(characters)
         parts = data.split(vocabulary.encode(characters), CONTEXT)
         return cls(characters, vocabulary, parts, library, seed, steps, picture, by_default)
 

@@ -1,12 +1,21 @@
-"""Text for a character-level model: its source, its vocabulary, and a bigram baseline."""
+"""Data to train on: texts, their tokens, batches of windows, a bigram baseline, and digits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Rng
+
+_SHAKESPEARE = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
+_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 def python_reference() -> str:
@@ -39,10 +48,42 @@ def read_text(path: str | Path) -> str:
     return text
 
 
-class Vocabulary:
+def shakespeare() -> str:
+    """Tiny Shakespeare: 1,115,394 characters of his plays, the text of Karpathy's char-rnn (2015).
+
+    The first call downloads the file and checks its SHA-256; later calls read it from the user's
+    cache folder. Raises ValueError if the download fails or its checksum is wrong, RuntimeError
+    without pooch.
+    """
+    pooch = _package("pooch", "pooch")
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        path = pooch.retrieve(
+            _SHAKESPEARE, f"sha256:{_SHA256}", "tiny-shakespeare.txt", pooch.os_cache("minimha")
+        )
+    except OSError as error:  # as all errors of the network
+        raise ValueError(
+            f"cannot download {_SHAKESPEARE}: connect to the network once, or use another text"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{_SHAKESPEARE} is not the expected text: its SHA-256 differs from {_SHA256}"
+        ) from error
+    return read_text(path)
+
+
+def _package(module: str, distribution: str) -> Any:
+    """A module of an optional package. Raises RuntimeError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeError(f"this needs {distribution}: pip install {distribution}") from error
+
+
+class CharacterTokenizer:
     """The distinct characters of a text, in order; a token is the index of a character."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: Iterable[str]) -> None:
         self.characters = sorted(set(text))
         self._index = {c: k for k, c in enumerate(self.characters)}
 
@@ -50,12 +91,39 @@ class Vocabulary:
         return len(self.characters)
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens (T,) of a text. Raises KeyError for a character outside the vocabulary."""
+        """The tokens (T,) of a text. Raises ValueError for a character that has none."""
+        for c in text:
+            if c not in self._index:
+                raise ValueError(f"{c!r} is not among the {len(self)} characters of the vocabulary")
         return np.array([self._index[c] for c in text], dtype=np.int64)
 
-    def decode(self, tokens: np.ndarray) -> str:
+    def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens (T,)."""
         return "".join(self.characters[k] for k in tokens)
+
+
+class PretrainedTokenizer:
+    """The tokenizer in a model's folder, such as that of GPT-2 or Llama, read from the file
+    tokenizer.json by the library `tokenizers`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Raises ValueError if the file is missing or unusable, RuntimeError without tokenizers."""
+        tokenizers = _package("tokenizers", "tokenizers")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"cannot read {Path(folder) / 'tokenizer.json'}: {error}") from error
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens (T,) of a text."""
+        return np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens (T,), without special tokens."""
+        return self._tokenizer.decode(list(map(int, tokens)))
 
 
 class Split(NamedTuple):
@@ -107,3 +175,16 @@ def bigram_loss(parts: Split, vocabulary: int, smoothing: float = 0.1) -> float:
     np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)
     p /= p.sum(axis=1, keepdims=True)
     return float(-np.mean(np.log(p[parts.validation[:-1], parts.validation[1:]])))
+
+
+def digits(rng: Rng = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The 1797 handwritten digits of scikit-learn: images (N, 8, 8), from 0 to 1, labels (N,).
+
+    An image is a sequence of 8 positions, its rows, of width 8. The order is random and depends
+    only on rng, so that `images[:1500]` to train on and `images[1500:]` to validate on, with the
+    same labels, are always the same split. Raises RuntimeError without scikit-learn.
+    """
+    bunch = _package("sklearn.datasets", "scikit-learn").load_digits()
+    order = backend.generator(rng).permutation(len(bunch.target))
+    images = (bunch.images[order] / 16).astype(np.float32)
+    return images, bunch.target[order].astype(np.int64)

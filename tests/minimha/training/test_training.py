@@ -1,4 +1,4 @@
-"""Text, the bigram table, training and sampling."""
+"""Training, evaluation and sampling."""
 
 import math
 import platform
@@ -14,76 +14,12 @@ from minimha.training import data
 PATTERN = "a bird in the hand is worth two in the bush. " * 40
 
 
-def test_text_becomes_tokens_and_back():
-    vocabulary = data.Vocabulary("hello")
-    assert vocabulary.characters == ["e", "h", "l", "o"]
-    assert vocabulary.decode(vocabulary.encode("hole")) == "hole"
-
-
-def test_the_default_text_needs_no_download():
-    text = data.python_reference()
-    assert len(text) > 100_000
-    assert "lambda" in text
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read"),
-        (b"", "is empty"),
-        (b" \n ", "is empty"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"a\0b" * 99, "is binary"),
-    ],
-)
-def test_unusable_files_are_named(content, message, tmp_path):
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as failure:
-        data.read_text(path)
-    assert "\n" not in str(failure.value)
-    assert str(path) in str(failure.value)
-
-
-def test_the_held_out_part_is_the_end_of_the_text_and_at_least_one_context_long():
-    tokens = np.arange(100)
-    parts = data.split(tokens, 30)
-    np.testing.assert_array_equal(np.concatenate(parts), tokens)
-    assert len(parts.validation) == 31
-    assert len(data.split(tokens, 5).validation) == 10
-    with pytest.raises(ValueError, match="61 characters: a context of 30 needs at least 62"):
-        data.split(tokens[:61], 30)
-
-
-def test_targets_are_the_next_tokens(rng):
-    tokens = np.arange(50) * 3
-    inputs, targets = next(data.random_batches(tokens, batch=4, context=7, rng=rng))
-    assert inputs.shape == (4, 7)
-    np.testing.assert_array_equal(targets, inputs + 3)
-    inputs, targets = data.windows(tokens, 7)
-    assert inputs.shape == (7, 7)
-    np.testing.assert_array_equal(inputs.ravel(), tokens[:49])
-    np.testing.assert_array_equal(targets.ravel(), tokens[1:50])
-
-
-def test_the_bigram_table_equals_counting_by_hand():
-    train, validation = "abacab", "abcb"
-    pairs, before = ["ab", "ba", "ac", "ca", "ab"], "abaca"
-    expected = -np.mean(
-        [math.log((pairs.count(p) + 0.1) / (before.count(p[0]) + 0.3)) for p in ("ab", "bc", "cb")]
-    )
-    vocabulary = data.Vocabulary(train)
-    parts = data.Split(vocabulary.encode(train), vocabulary.encode(validation))
-    assert data.bigram_loss(parts, 3) == pytest.approx(expected, rel=1e-14)
-
-
 def small_gpt(vocabulary):
     return GPT(vocabulary, context=16, d_model=16, num_heads=2, num_layers=1)
 
 
 def test_a_transformer_beats_the_bigram_table_on_text_with_longer_dependencies():
-    vocabulary = data.Vocabulary(PATTERN)
+    vocabulary = data.CharacterTokenizer(PATTERN)
     parts = data.split(vocabulary.encode(PATTERN), 16)
     model = small_gpt(len(vocabulary))
     losses = list(training.train(model, parts.train, steps=200, batch=8, lr=1e-2))
@@ -96,7 +32,7 @@ def test_a_transformer_beats_the_bigram_table_on_text_with_longer_dependencies()
 
 
 def test_the_same_seed_gives_the_same_training_and_sample():
-    tokens = data.Vocabulary(PATTERN).encode(PATTERN)
+    tokens = data.CharacterTokenizer(PATTERN).encode(PATTERN)
     runs = []
     for _ in range(2):
         model = small_gpt(30)
@@ -109,7 +45,7 @@ def test_the_same_seed_gives_the_same_training_and_sample():
 
 
 def test_evaluation_is_the_mean_over_all_windows():
-    tokens = data.Vocabulary(PATTERN).encode(PATTERN)[:200]
+    tokens = data.CharacterTokenizer(PATTERN).encode(PATTERN)[:200]
     model = small_gpt(30)
     inputs, targets = data.windows(tokens, 16)
     losses = []
