@@ -99,8 +99,7 @@ HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha_autograd.backend",
     "minimha_autograd.gradcheck",
     "minimha.course.tour",
-    "minimha.interchange.safetensors_file",
-    "minimha.interchange.torch_layer",
+    "minimha.interchange",
     "minimha.training",
     "minimha.transformers.generation",
 }

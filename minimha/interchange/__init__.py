@@ -9,11 +9,12 @@ their names, but no code.
 """
 
 from .files import check_writable, written_whole
+from .pretrained import from_pretrained, save_pretrained
 from .safetensors_file import load, read, save, write
 from .states import set_state, state
 from .torch_layer import from_torch, to_torch
 
 __all__ = [
-    "check_writable", "from_torch", "load", "read", "save", "set_state", "state", "to_torch",
-    "write", "written_whole",
+    "check_writable", "from_pretrained", "from_torch", "load", "read", "save", "save_pretrained",
+    "set_state", "state", "to_torch", "write", "written_whole",
 ]  # fmt: skip

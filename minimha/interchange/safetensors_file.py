@@ -22,10 +22,13 @@ _DTYPES = {
 """safetensors' names of dtypes, and the NumPy dtypes that hold them exactly."""
 
 
-def write(arrays: Mapping[str, Any], path: str | Path) -> None:
+def write(
+    arrays: Mapping[str, Any], path: str | Path, *, metadata: dict[str, str] | None = None
+) -> None:
     """Write a dictionary of arrays to a safetensors file, completely or not at all.
 
-    bfloat16, which NumPy lacks, is written as float32, exactly. No metadata is written.
+    bfloat16, which NumPy lacks, is written as float32, exactly. metadata is text by name, none by
+    default; transformers wants {"format": "pt"}.
     Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
     file cannot be written; TypeError for arrays that are not a dictionary.
     """
@@ -50,7 +53,7 @@ def write(arrays: Mapping[str, Any], path: str | Path) -> None:
             + "; ".join(wrong)
         )
     with written_whole(path) as unfinished:
-        unfinished.write_bytes(packed(host))
+        unfinished.write_bytes(packed(host, metadata))
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:

@@ -1,0 +1,341 @@
+"""GPT-2 and Llama in the files of Hugging Face: config.json and model.safetensors in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import backend
+
+from ..multihead import positions
+from ..transformers import GPT
+from .files import written_whole
+from .safetensors_file import read, write
+from .states import mismatches, set_state, state
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How Hugging Face's files describe one kind of model.
+
+    fixed        our settings that all models of this kind share
+    settings     for each entry of config.json, our setting and the value of an absent entry;
+                 ... marks entries that must be present
+    activations  their names of activations, and ours
+    needed       entries of config.json of which a GPT knows one value only
+    prefix       of all names but lm_head's; files of models without a head lack it
+    names        for each of their weights, ours. N counts the blocks, .T is the transpose, and
+                 {q,k,v} are three of our arrays, side by side
+    buffers      a pattern for the names of constants in files of old versions
+    """
+
+    model_type: str
+    architecture: str
+    fixed: dict[str, Any]
+    settings: dict[str, tuple[str, Any]]
+    activations: dict[str, str]
+    needed: dict[str, Any]
+    prefix: str
+    names: dict[str, str]
+    buffers: str
+
+
+_GPT2 = _Layout(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    fixed={"norm": "layer", "bias": True, "rope": None},
+    settings={
+        "vocab_size": ("vocabulary", ...),
+        "n_positions": ("context", ...),
+        "n_embd": ("d_model", ...),
+        "n_head": ("num_heads", ...),
+        "n_layer": ("num_layers", ...),
+        "n_inner": ("hidden", None),
+        "activation_function": ("activation", "gelu_new"),
+        "layer_norm_epsilon": ("norm_eps", 1e-5),
+        "tie_word_embeddings": ("tie", True),
+        "embd_pdrop": ("dropout", 0.1),
+        "attn_pdrop": ("dropout", 0.1),
+        "resid_pdrop": ("dropout", 0.1),
+    },
+    activations={"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"},
+    needed={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    prefix="transformer.",
+    names={  # Conv1D keeps a matrix as (in, out), as we do
+        "transformer.wte.weight": "tokens.table",
+        "transformer.wpe.weight": "positions.table",
+        "transformer.h.N.ln_1.weight": "blocks.N.norm_attention.weight",
+        "transformer.h.N.ln_1.bias": "blocks.N.norm_attention.bias",
+        "transformer.h.N.attn.c_attn.weight": "blocks.N.attention.w_{q,k,v}",
+        "transformer.h.N.attn.c_attn.bias": "blocks.N.attention.b_{q,k,v}",
+        "transformer.h.N.attn.c_proj.weight": "blocks.N.attention.w_o",
+        "transformer.h.N.attn.c_proj.bias": "blocks.N.attention.b_o",
+        "transformer.h.N.ln_2.weight": "blocks.N.norm_mlp.weight",
+        "transformer.h.N.ln_2.bias": "blocks.N.norm_mlp.bias",
+        "transformer.h.N.mlp.c_fc.weight": "blocks.N.mlp.widen.weight",
+        "transformer.h.N.mlp.c_fc.bias": "blocks.N.mlp.widen.bias",
+        "transformer.h.N.mlp.c_proj.weight": "blocks.N.mlp.narrow.weight",
+        "transformer.h.N.mlp.c_proj.bias": "blocks.N.mlp.narrow.bias",
+        "transformer.ln_f.weight": "norm.weight",
+        "transformer.ln_f.bias": "norm.bias",
+        "lm_head.weight": "head.weight.T",
+    },
+    buffers=r"h\.\d+\.attn\.(masked_)?bias$",
+)
+
+_LLAMA = _Layout(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    fixed={"norm": "rms"},
+    settings={
+        "vocab_size": ("vocabulary", ...),
+        "max_position_embeddings": ("context", ...),
+        "hidden_size": ("d_model", ...),
+        "num_attention_heads": ("num_heads", ...),
+        "num_hidden_layers": ("num_layers", ...),
+        "intermediate_size": ("hidden", ...),
+        "num_key_value_heads": ("num_kv_heads", None),
+        "head_dim": ("head_dim", None),
+        "hidden_act": ("activation", "silu"),
+        "rms_norm_eps": ("norm_eps", 1e-6),
+        "rope_theta": ("rope", 10000.0),
+        "tie_word_embeddings": ("tie", False),
+        "attention_bias": ("bias", False),
+        "mlp_bias": ("bias", False),
+        "attention_dropout": ("dropout", 0.0),
+    },
+    activations={"silu": "swiglu"},
+    needed={"rope_type": "default", "rope_scaling": None},
+    prefix="model.",
+    names={
+        "model.embed_tokens.weight": "tokens.table",
+        "model.layers.N.input_layernorm.weight": "blocks.N.norm_attention.weight",
+        "model.layers.N.self_attn.q_proj.weight": "blocks.N.attention.w_q.T",
+        "model.layers.N.self_attn.q_proj.bias": "blocks.N.attention.b_q",
+        "model.layers.N.self_attn.k_proj.weight": "blocks.N.attention.w_k.T",
+        "model.layers.N.self_attn.k_proj.bias": "blocks.N.attention.b_k",
+        "model.layers.N.self_attn.v_proj.weight": "blocks.N.attention.w_v.T",
+        "model.layers.N.self_attn.v_proj.bias": "blocks.N.attention.b_v",
+        "model.layers.N.self_attn.o_proj.weight": "blocks.N.attention.w_o.T",
+        "model.layers.N.self_attn.o_proj.bias": "blocks.N.attention.b_o",
+        "model.layers.N.post_attention_layernorm.weight": "blocks.N.norm_mlp.weight",
+        "model.layers.N.mlp.gate_proj.weight": "blocks.N.mlp.gate.weight.T",
+        "model.layers.N.mlp.gate_proj.bias": "blocks.N.mlp.gate.bias",
+        "model.layers.N.mlp.up_proj.weight": "blocks.N.mlp.widen.weight.T",
+        "model.layers.N.mlp.up_proj.bias": "blocks.N.mlp.widen.bias",
+        "model.layers.N.mlp.down_proj.weight": "blocks.N.mlp.narrow.weight.T",
+        "model.layers.N.mlp.down_proj.bias": "blocks.N.mlp.narrow.bias",
+        "model.norm.weight": "norm.weight",
+        "lm_head.weight": "head.weight.T",
+    },
+    buffers=r"rotary_emb\.inv_freq$",
+)
+
+_LAYOUTS = {layout.model_type: layout for layout in (_GPT2, _LLAMA)}
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_TOKENS = ("bos_token_id", "eos_token_id")  # for transformers' generation; a GPT does not use them
+
+
+def from_pretrained(folder: str | Path) -> GPT:
+    """The GPT-2 or Llama in a folder that Hugging Face's `save_pretrained` has written.
+
+    Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
+    The weights keep their dtype, except that bfloat16, which NumPy lacks, becomes float32. The
+    names may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
+    Constants that old versions stored among the weights are ignored. Dropout acts only in calls
+    with an rng.
+
+    Raises ValueError, with all reasons, for a config.json with settings that a `GPT` does not have,
+    and for weights that are missing, extra or of another shape or dtype; OSError if a file is
+    missing.
+    """
+    folder = Path(folder)
+    config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    kind = config.get("model_type")
+    if kind not in _LAYOUTS:
+        raise ValueError(f"{folder}: model_type is {kind!r}, but must be 'gpt2' or 'llama'")
+    layout = _LAYOUTS[kind]
+    settings, wrong = _settings(layout, config)
+    if wrong:
+        raise ValueError(f"{folder / _CONFIG} does not describe a GPT: " + "; ".join(wrong))
+
+    arrays, bare = _entries(folder, layout)
+    pieces = _pieces(layout, settings)
+    table = next(iter(pieces))
+    if settings["tie"] and np.array_equal(arrays.get("lm_head.weight", 0), arrays.get(table, 1)):
+        del arrays["lm_head.weight"]  # the same weights, stored twice
+    dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
+    model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
+    ours = {name: backend.to_numpy(p.data) for name, p in model.named_parameters()}
+    required = {name: (x.shape, x.dtype) for name, x in _packed(pieces, ours).items()}
+    if wrong := mismatches(arrays, required):
+        raise ValueError(f"the weights in {folder} do not fit its {_CONFIG}: " + "; ".join(wrong))
+    set_state(model, _unpacked(pieces, arrays))
+    tokens = {key: config[key] for key in _TOKENS if key in config}
+    vars(model)["origin"] = {"bare": bare, "tokens": tokens}  # for save_pretrained
+    return model
+
+
+def save_pretrained(model: GPT, folder: str | Path) -> None:
+    """Write config.json and model.safetensors, which Hugging Face's transformers can load.
+
+    A model with norm="rms" becomes a Llama, any other a GPT-2. A model that was loaded is written
+    with the same names, shapes, dtype and values. GPT-2 always has biases: for a model without
+    them, zeros are written. The folder is made if needed; each file appears completely or not at
+    all. The same model always gives the same bytes.
+
+    Raises ValueError, with all reasons, for a model that the layout cannot represent; TypeError for
+    another module; OSError if the files cannot be written.
+    """
+    if not isinstance(model, GPT):
+        raise TypeError(f"model must be a GPT, not a {type(model).__name__}")
+    layout = _LLAMA if model.settings["norm"] == "rms" else _GPT2
+    settings = _resolved(model.settings | {"norm_eps": model.norm.eps})
+    config = _config(layout, settings)
+    back, wrong = _settings(layout, config)
+    back = _resolved({"rope": None} | back)
+    wrong += [
+        f"{name} is {settings[name]!r}, but must be {value!r}"
+        for name, value in back.items()
+        if settings[name] != value and (layout, name) != (_GPT2, "bias")
+    ]
+    if wrong:
+        raise ValueError(f"{layout.architecture} has no such model: " + "; ".join(wrong))
+
+    pieces, ours = _pieces(layout, back), state(model)
+    names = {part.removesuffix(".T") for parts in pieces.values() for part in parts}
+    if not settings["bias"]:
+        for name in names - ours.keys():
+            rows = re.sub(r"\bb_(.)$", r"w_\1", name).replace(".bias", ".weight")
+            ours[name] = np.zeros(ours[rows].shape[-1], ours[rows].dtype)
+    if names != ours.keys():
+        raise ValueError(
+            "attention must be in the stacked form, see `convert`; other names are "
+            + ", ".join(sorted(names ^ ours.keys()))
+        )
+    origin = vars(model).get("origin", {"bare": False, "tokens": dict.fromkeys(_TOKENS)})
+    config |= origin["tokens"] | {"dtype": ours["tokens.table"].dtype.name}
+    theirs = _packed(pieces, ours)
+    if origin["bare"]:
+        theirs = {name.removeprefix(layout.prefix): x for name, x in theirs.items()}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # config.json comes last: a folder without it is not a model
+    write(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
+    with written_whole(folder / _CONFIG) as unfinished:
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def _settings(layout: _Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments of the GPT that config.json describes, and all reasons why there is none."""
+    config = config | (config.get("rope_parameters") or {})
+    found = dict(layout.fixed)
+    wrong = [
+        f"{key} is {config[key]!r}, but must be {value!r}"
+        for key, value in layout.needed.items()
+        if config.get(key, value) != value
+    ]
+    for key, (name, default) in layout.settings.items():
+        value: Any = config.get(key, default)
+        if value is ...:
+            wrong.append(f"{key} is missing")
+        elif name == "activation" and value not in layout.activations:
+            known = " or ".join(map(repr, layout.activations))
+            wrong.append(f"{key} is {value!r}, but must be {known}")
+        else:
+            value = layout.activations[value] if name == "activation" else value
+            value = positions.Rope(base=value) if name == "rope" else value
+            if found.setdefault(name, value) != value:
+                wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
+    return found, wrong
+
+
+def _config(layout: _Layout, settings: dict[str, Any]) -> dict[str, Any]:
+    """The entries of config.json for the resolved settings of a GPT."""
+    config: dict[str, Any] = {
+        "architectures": [layout.architecture],
+        "model_type": layout.model_type,
+        **layout.needed,
+    }
+    activations = {ours: theirs for theirs, ours in reversed(layout.activations.items())}
+    for key, (name, default) in layout.settings.items():
+        value = settings[name]
+        if name == "activation":
+            value = activations.get(value, value)
+        elif name == "rope":
+            value = getattr(value, "base", default)
+        config[key] = value
+    if "rope_theta" in config:  # where version 4 of transformers looks for it; version 5 does below
+        config["rope_parameters"] = {
+            "rope_theta": config["rope_theta"],
+            "rope_type": config.pop("rope_type"),
+        }
+    return config
+
+
+def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a GPT, with the sizes that None stands for."""
+    m, h = settings["d_model"], settings["num_heads"]
+    sizes = {"num_kv_heads": h, "head_dim": m // h, "hidden": 4 * m}
+    return settings | {name: n for name, n in sizes.items() if settings.get(name) is None}
+
+
+def _entries(folder: Path, layout: _Layout) -> tuple[dict[str, np.ndarray], bool]:
+    """The arrays in a folder by their full names, without the constants, and whether the names in
+    the file lack the prefix."""
+    files, index = [_WEIGHTS], folder / f"{_WEIGHTS}.index.json"
+    if index.exists() and not (folder / _WEIGHTS).exists():
+        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(parts.values()))
+    arrays = {name: x for file in files for name, x in read(folder / file).items()}
+    bare = not any(name.startswith(layout.prefix) for name in arrays)
+    return {
+        layout.prefix + name if bare and not name.startswith("lm_head.") else name: x
+        for name, x in arrays.items()
+        if not re.search(layout.buffers, name)
+    }, bare
+
+
+def _pieces(layout: _Layout, settings: dict[str, Any]) -> dict[str, list[str]]:
+    """For each of their weights in a model of these settings, the names of ours in it."""
+    return {
+        theirs.replace(".N.", f".{n}."): [
+            ours.replace(".N.", f".{n}.").replace("{q,k,v}", role)
+            for role in ("qkv" if "{q,k,v}" in ours else "-")
+        ]
+        for theirs, ours in layout.names.items()
+        for n in range(settings["num_layers"] if ".N." in theirs else 1)
+        if not (settings["tie"] and theirs == "lm_head.weight")
+        and not (theirs.endswith(".bias") and not settings["bias"])
+    }
+
+
+def _packed(pieces: dict[str, list[str]], ours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our arrays under their names."""
+
+    def piece(name: str) -> np.ndarray:
+        return ours[name.removesuffix(".T")].T if name.endswith(".T") else ours[name]
+
+    return {
+        theirs: piece(*parts) if len(parts) == 1 else np.concatenate([*map(piece, parts)], axis=-1)
+        for theirs, parts in pieces.items()
+    }
+
+
+def _unpacked(pieces: dict[str, list[str]], theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Their arrays under our names: the inverse of `_packed`."""
+    return {
+        part.removesuffix(".T"): x.T if part.endswith(".T") else x
+        for name, parts in pieces.items()
+        for part, x in zip(parts, np.split(theirs[name], len(parts), axis=-1), strict=True)
+    }

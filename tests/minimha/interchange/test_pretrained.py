@@ -1,0 +1,208 @@
+"""Folders with a GPT-2 or a Llama: what is read is written back, and whatever does not fit is named.
+
+`test_pretrained_with_transformers.py` compares with the models of Hugging Face.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import interchange
+
+GPT2 = {"context": 8, "d_model": 6, "num_heads": 3, "num_layers": 2}
+LLAMA = GPT2 | {
+    "num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 9, "norm": "rms",
+    "activation": "swiglu", "bias": False, "rope": mh.positions.Rope(500.0),
+}  # fmt: skip
+SIZES = {
+    "gpt2": GPT2,
+    "gpt2 tied": GPT2 | {"tie": True, "hidden": 7, "activation": "relu", "norm_eps": 0.1},
+    "llama": LLAMA,
+    "llama tied": LLAMA | {"tie": True, "bias": True, "num_kv_heads": None, "norm_eps": 0.1},
+}
+TOKENS = np.arange(14).reshape(2, 7) % 11
+
+
+def model(kind, dtype="float32"):
+    """A GPT in which no parameter is zero."""
+    made, rng = mh.GPT(11, rng=1, dtype=dtype, **SIZES[kind]), np.random.default_rng(2)
+    for p in made.parameters():
+        p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(dtype)
+    return made
+
+
+def saved(made, folder):
+    interchange.save_pretrained(made, folder)
+    return folder
+
+
+def edited(folder, **entries):
+    """The folder, with other entries in its config.json; None removes one."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | entries
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return folder
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def reasons(call, *arguments):
+    """The list of faults in the error."""
+    with pytest.raises(ValueError, match=": ") as failure:
+        call(*arguments)
+    return re.split(r" (?:a GPT|fit its config\.json|no such model): ", str(failure.value))[
+        1
+    ].split("; ")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
+    one = model(kind, dtype)
+    other = interchange.from_pretrained(saved(one, tmp_path / "one"))
+    assert sorted(contents(tmp_path / "one")) == ["config.json", "model.safetensors"]
+    before, after = interchange.state(one), interchange.state(other)
+    assert before.keys() == after.keys()
+    for name, x in before.items():
+        assert (x.dtype, x.tobytes()) == (after[name].dtype, after[name].tobytes()), name
+    np.testing.assert_array_equal(one(TOKENS).data, other(TOKENS).data)
+    assert contents(saved(other, tmp_path / "other")) == contents(tmp_path / "one")
+
+
+def test_a_gpt_2_without_biases_is_written_with_zeros(tmp_path):
+    one = mh.GPT(11, **GPT2, bias=False, rng=1)
+    other = interchange.from_pretrained(saved(one, tmp_path))
+    assert other.settings["bias"]
+    weights, zeros = interchange.state(one), interchange.state(other)
+    for name, x in weights.items():
+        np.testing.assert_array_equal(zeros.pop(name), x)
+    assert len(zeros) == 2 * 8 + 1
+    assert not any(x.any() for x in zeros.values())
+    np.testing.assert_array_equal(one(TOKENS).data, other(TOKENS).data)
+
+
+def test_a_file_of_an_old_version_without_prefix_is_read_and_written_back(tmp_path):
+    kind = "gpt2 tied"
+    path = saved(model(kind), tmp_path) / "model.safetensors"
+    arrays = {n.removeprefix("transformer."): x for n, x in interchange.read(path).items()}
+    mask = {f"h.{n}.attn.bias": np.tri(8, dtype=bool)[None, None] for n in range(2)}
+    constants = mask | {"h.0.attn.masked_bias": np.array(-1e4, "float32")}
+    interchange.write(arrays | constants | {"lm_head.weight": arrays["wte.weight"]}, path)
+    edited(tmp_path, tie_word_embeddings=None, eos_token_id=5)
+    loaded = interchange.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(loaded(TOKENS).data, model(kind)(TOKENS).data)
+    back = saved(loaded, tmp_path / "back")
+    np.testing.assert_equal(interchange.read(back / "model.safetensors"), arrays)
+    assert json.loads((back / "config.json").read_text())["eos_token_id"] == 5
+
+
+def test_a_model_in_several_files_is_read(tmp_path):
+    path = saved(model("llama"), tmp_path) / "model.safetensors"
+    parts, places = [{}, {}], {}
+    for k, (name, x) in enumerate(interchange.read(path).items()):
+        parts[k % 2][name], places[name] = x, f"part-{k % 2}.safetensors"
+    for k, part in enumerate(parts):
+        interchange.write(part, tmp_path / f"part-{k}.safetensors")
+    path.unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    loaded = interchange.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(loaded(TOKENS).data, model("llama")(TOKENS).data)
+
+
+# Refusals
+
+
+def test_all_settings_that_a_gpt_lacks_are_named_together(tmp_path):
+    edited(
+        saved(model("gpt2"), tmp_path / "gpt2"), n_embd=None, activation_function="gelu",
+        attn_pdrop=0.5, scale_attn_by_inverse_layer_idx=True, add_cross_attention=True,
+    )  # fmt: skip
+    assert reasons(interchange.from_pretrained, tmp_path / "gpt2") == [
+        "scale_attn_by_inverse_layer_idx is True, but must be False",
+        "add_cross_attention is True, but must be False",
+        "n_embd is missing",
+        "activation_function is 'gelu', but must be 'gelu_new' or 'gelu_pytorch_tanh' or 'relu'",
+        "attn_pdrop is 0.5, but a GPT has one dropout, already 0.0",
+    ]
+    edited(
+        saved(model("llama"), tmp_path / "llama"), mlp_bias=True, hidden_act="relu",
+        rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0},
+    )  # fmt: skip
+    assert reasons(interchange.from_pretrained, tmp_path / "llama") == [
+        "rope_type is 'llama3', but must be 'default'",
+        "hidden_act is 'relu', but must be 'silu'",
+        "mlp_bias is True, but a GPT has one bias, already False",
+    ]
+    edited(tmp_path / "llama", model_type="mamba")
+    with pytest.raises(ValueError, match="model_type is 'mamba', but must be 'gpt2' or 'llama'"):
+        interchange.from_pretrained(tmp_path / "llama")
+
+
+def test_rope_settings_of_older_versions_are_read(tmp_path):
+    folder = edited(saved(model("llama"), tmp_path), rope_parameters=None)
+    assert interchange.from_pretrained(folder).settings["rope"].base == 500
+    edited(folder, rope_scaling={"type": "linear", "factor": 2.0})
+    (reason,) = reasons(interchange.from_pretrained, folder)
+    assert reason == "rope_scaling is {'type': 'linear', 'factor': 2.0}, but must be None"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("gpt2", (6, 18)), ("llama", (20, 6))],
+)
+def test_all_weights_that_do_not_fit_are_named_together(kind, shape, tmp_path):
+    path = saved(model(kind), tmp_path) / "model.safetensors"
+    arrays = interchange.read(path)
+    names = [name for name in arrays if arrays[name].shape == shape]
+    turned, gone, *_ = names
+    arrays[turned] = arrays[turned].T
+    del arrays[gone]
+    halved = next(name for name in arrays if name.startswith("lm_head"))
+    arrays |= {"nonsense": np.zeros(3), halved: arrays[halved].astype("float16")}
+    interchange.write(arrays, path)
+    assert set(reasons(interchange.from_pretrained, tmp_path)) == {
+        f"{turned} is float32 {shape[::-1]}, but must be float32 {shape}",
+        f"{gone} is missing",
+        f"{halved} is float16 (11, 6), but must be float32 (11, 6)",
+        "nonsense is extra",
+    }
+
+
+def test_a_tied_model_with_another_head_in_its_file_is_refused(tmp_path):
+    path = saved(model("llama tied"), tmp_path) / "model.safetensors"
+    interchange.write(interchange.read(path) | {"lm_head.weight": np.ones((11, 6), "f4")}, path)
+    assert reasons(interchange.from_pretrained, tmp_path) == ["lm_head.weight is extra"]
+
+
+def test_a_model_that_fits_neither_layout_is_refused_and_nothing_is_written(tmp_path):
+    folder = tmp_path / "new"
+    strange = mh.GPT(11, **GPT2 | {"num_heads": 2}, num_kv_heads=1, rope=mh.positions.Rope())
+    wrong = reasons(interchange.save_pretrained, strange, folder)
+    assert wrong == [
+        "rope is Rope(base=10000.0, width=None, interleaved=False), but must be None",
+        "num_kv_heads is 1, but must be 2",
+    ]
+    strange = mh.GPT(11, **GPT2 | {"num_heads": 1}, norm="rms", bias=False)
+    wrong = reasons(interchange.save_pretrained, strange, folder)
+    assert wrong[0] == "hidden_act is 'gelu', but must be 'silu'"
+    assert wrong[1].startswith("rope is None, but must be Rope(base=10000.0")
+    fused = model("gpt2")
+    fused.blocks[1].attention = fused.blocks[1].attention.convert("fused")
+    with pytest.raises(ValueError, match=r"see `convert`; other names are .*1\.attention\.w_qkv"):
+        interchange.save_pretrained(fused, folder)
+    with pytest.raises(TypeError, match="model must be a GPT, not a Linear"):
+        interchange.save_pretrained(mh.Linear(2, 3), folder)
+    assert not folder.exists()
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        interchange.from_pretrained(tmp_path)
+    (saved(model("gpt2"), tmp_path) / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        interchange.from_pretrained(tmp_path)

@@ -1,0 +1,147 @@
+"""GPT-2 and Llama of Hugging Face's transformers and the models here have the same logits, with
+weights that go through files in both directions: to 1e-5 in float32 and 1e-12 in float64 of the
+largest, because sums round in a different order. Llama has 1e-5 in float64 too: transformers
+computes its norms and angles in float32. Skipped if transformers is not installed."""
+
+import os
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import interchange
+
+pytestmark = [
+    pytest.mark.thorough,  # transformers takes seconds to import
+    pytest.mark.skipif(
+        not (find_spec("torch") and find_spec("transformers")),
+        reason="torch and transformers are not installed",
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+V, N, M, B, T = 13, 10, 24, 2, 9
+DTYPES = ["float32", "float64"]
+GPT2 = {"n_positions": N, "n_embd": M, "n_head": 3, "n_layer": 2}
+LLAMA = {
+    "max_position_embeddings": N, "hidden_size": M, "num_attention_heads": 4, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "intermediate_size": 17,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+}  # fmt: skip
+THEIRS = {
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False, "n_inner": 17}),
+    "gpt2 relu": (
+        "GPT2LMHeadModel",
+        GPT2 | {"activation_function": "relu", "layer_norm_epsilon": 0.1},
+    ),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "llama tied": ("LlamaForCausalLM", LLAMA | {"tie_word_embeddings": True, "rms_norm_eps": 0.1}),
+    "llama wide": ("LlamaForCausalLM", LLAMA | {"head_dim": 10}),
+    "llama biases": ("LlamaForCausalLM", LLAMA | {"attention_bias": True, "mlp_bias": True}),
+}
+SMALL = {"context": N, "d_model": M, "num_layers": 2}
+ROTARY = {"rope": mh.positions.Rope(50.0), "bias": False}
+OURS = {
+    "gpt2": SMALL | {"num_heads": 3},
+    "gpt2 without biases": SMALL | {"num_heads": 4, "bias": False, "tie": True},
+    "gpt2 relu": SMALL | {"num_heads": 2, "activation": "relu", "hidden": 17, "norm_eps": 0.1},
+    "llama": SMALL | ROTARY | {"num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 17},
+    "llama tied": SMALL | ROTARY | {"num_heads": 6, "tie": True, "norm_eps": 0.1},
+    "llama biases": SMALL | ROTARY | {"num_heads": 3, "bias": True},
+}
+
+
+@pytest.fixture(scope="module")
+def hugging_face():
+    os.environ["TRANSFORMERS_VERBOSITY"], os.environ["HF_HUB_OFFLINE"] = "error", "1"
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def their_model(transformers, kind, dtype="float32"):
+    """A model of theirs in which no weight is zero."""
+    import torch
+
+    name, entries = THEIRS[kind]
+    config = "GPT2Config" if name.startswith("GPT2") else "LlamaConfig"
+    entries = {"vocab_size": V, "bos_token_id": 1, "eos_token_id": 2} | entries
+    model = getattr(transformers, name)(getattr(transformers, config)(**entries)).eval()
+    drawn = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=drawn) / 3)
+    return model.to(getattr(torch, dtype))
+
+
+def same_logits(ours, theirs):
+    import torch
+
+    tokens = np.random.default_rng(3).integers(V, size=(B, T))
+    with torch.no_grad():
+        expected = theirs(torch.tensor(tokens)).logits.numpy()
+    got = ours(tokens).data
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    exact = got.dtype == "float64" and ours.settings["norm"] == "layer"
+    assert abs(got - expected).max() <= (1e-12 if exact else 1e-5) * abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", THEIRS)
+def test_a_model_of_theirs_has_the_same_logits_and_is_written_back_bit_for_bit(
+    kind, dtype, hugging_face, tmp_path
+):
+    theirs = their_model(hugging_face, kind, dtype)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = interchange.from_pretrained(tmp_path / "theirs")
+    same_logits(ours, theirs)
+    interchange.save_pretrained(ours, tmp_path / "ours")
+    one, other = (tmp_path / name / "model.safetensors" for name in ("theirs", "ours"))
+    assert one.read_bytes() == other.read_bytes()
+    back = hugging_face.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    same_logits(ours, back)
+    different = {"n_inner", "_name_or_path"}  # None there, the number here
+    one, other = (m.config.to_dict().items() for m in (theirs, back))
+    assert {k: v for k, v in one if k not in different} == {
+        k: v for k, v in other if k not in different
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", OURS)
+def test_a_model_of_ours_has_the_same_logits_there(kind, dtype, hugging_face, tmp_path):
+    llama = {"norm": "rms", "activation": "swiglu"} if kind.startswith("llama") else {}
+    ours, rng = mh.GPT(V, **OURS[kind], **llama, dtype=dtype), np.random.default_rng(5)
+    for p in ours.parameters():
+        p.data = (p.data + rng.standard_normal(p.shape) / 3).astype(dtype)
+    interchange.save_pretrained(ours, tmp_path)
+    theirs, report = hugging_face.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    same_logits(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama tied"])
+def test_a_model_without_its_head_and_in_several_files_is_read(kind, hugging_face, tmp_path):
+    theirs = their_model(hugging_face, kind)
+    theirs.base_model.save_pretrained(tmp_path, max_shard_size="5KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    same_logits(interchange.from_pretrained(tmp_path), theirs)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama wide"])
+def test_both_libraries_continue_a_text_in_the_same_way(kind, hugging_face, tmp_path):
+    import torch
+
+    theirs = their_model(hugging_face, kind)
+    theirs.save_pretrained(tmp_path)
+    prompt = np.array([[3, 1, 4]])
+    ours = mh.generate(interchange.from_pretrained(tmp_path), prompt, N - 3, temperature=0)
+    expected = theirs.generate(
+        torch.tensor(prompt), do_sample=False, max_length=N, eos_token_id=None, pad_token_id=0
+    )
+    np.testing.assert_array_equal(ours, expected)
