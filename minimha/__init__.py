@@ -22,7 +22,7 @@ from minimha_autograd import (
 )
 from minimha_autograd.gradcheck import EXPLAINERS
 
-from . import attention, functional, masks, projections
+from . import attention, functional, masks, nn, projections
 from .attention import (
     attention_steps,
     explain_dispatch,
@@ -30,7 +30,18 @@ from .attention import (
     scaled_dot_product_attention,
 )
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
-from .nn import MLP, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
+from .nn import (
+    MLP,
+    SGD,
+    Adam,
+    AdamW,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    RMSNorm,
+)
 from .transformers import GPT, Block, generate
 
 if TYPE_CHECKING:
@@ -46,6 +57,8 @@ attention.PROVIDERS.append(f"{__name__}.kernels.attention")
 __all__ = [
     "GPT",
     "MLP",
+    "SGD",
+    "Adam",
     "AdamW",
     "Block",
     "Dropout",
@@ -74,6 +87,7 @@ __all__ = [
     "interchange",
     "masks",
     "multi_head_attention",
+    "nn",
     "no_grad",
     "operation",
     "ops",

@@ -2,8 +2,9 @@
 
 from .layers import MLP, Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module, parameter
-from .optimisers import AdamW
+from .optimisers import SGD, Adam, AdamW, clip_gradients, decay_groups, warmup_cosine
 
 __all__ = [
-    "MLP", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "RMSNorm", "parameter",
+    "MLP", "SGD", "Adam", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module",
+    "RMSNorm", "clip_gradients", "decay_groups", "parameter", "warmup_cosine",
 ]  # fmt: skip

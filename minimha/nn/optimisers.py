@@ -1,71 +1,272 @@
-"""Optimisers: from gradients to better parameters."""
+"""Optimisers: from gradients to better parameters; decay groups, clipping, and a schedule."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from minimha_autograd import Tensor
-from minimha_autograd.backend import namespace
+from minimha_autograd import Tensor, backend
+from minimha_autograd.backend import Array, HostArray, namespace
 
 from .. import functional
+from .module import Module
+
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+State = dict[str, Any]
+"""What an optimiser remembers of one parameter: arrays of its shape, and counters."""
 
 
-class AdamW:
-    """Adam with decoupled weight decay.
+class Optimiser:
+    """Parameters in groups, their settings, and what the steps so far left behind.
 
+    A subclass defines `_start`, the state of a parameter before its first step, and `_update`,
+    which changes the state and returns the parameter's next value.
+
+    parameters  Tensors that require a gradient; or groups, dictionaries with such Tensors as
+                "params" and settings of their own: {"params": biases, "weight_decay": 0.0}
+    lr          learning rate; may be changed between steps, and does not replace a group's own
+
+    A step skips parameters whose .grad is None. A tied parameter is updated once.
+    """
+
+    def __init__(self, parameters: Parameters, lr: float, **settings: Any) -> None:
+        self.lr, self.settings = lr, settings
+        self.groups = _groups(parameters, {"lr", *settings})
+        self.parameters: list[Tensor] = [p for group in self.groups for p in group["params"]]
+        self._states = {p: self._start(p.data) for p in self.parameters}
+        _keep_freed_memory()
+
+    def _start(self, p: Array) -> State:
+        raise NotImplementedError
+
+    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Update every parameter once, by its .grad."""
+        for group in self.groups:
+            settings = {"lr": self.lr, **self.settings, **group}
+            settings = {name: backend.number(value) for name, value in settings.items()}
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data = self._update(p.data, p.grad, self._states[p], settings)
+
+    def zero_grad(self) -> None:
+        """Set the gradients to None."""
+        for p in self.parameters:
+            p.grad = None
+
+    def state(self) -> dict[str, HostArray]:
+        """Copies of the states of all parameters, on the host: "0.m" is m of the first one.
+
+        The settings are not included.
+        """
+        return {
+            f"{k}.{name}": backend.to_numpy(backend.asarray(x)).copy()
+            for k, p in enumerate(self.parameters)
+            for name, x in self._states[p].items()
+        }
+
+    def set_state(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from the state that `state` returned.
+
+        Raises ValueError, naming all entries that do not fit and changing nothing, for the state of
+        another optimiser or of other parameters.
+        """
+        wanted, given = ({n: _kind(x) for n, x in s.items()} for s in (self.state(), arrays))
+        wrong = [f"{name} is missing" for name in wanted if name not in given]
+        wrong += [f"{name} is extra" for name in given if name not in wanted]
+        wrong += [
+            f"{name} is {given[name]}, but must be {wanted[name]}"
+            for name in wanted
+            if given.get(name, wanted[name]) != wanted[name]
+        ]
+        if wrong:
+            raise ValueError("the state does not fit the optimiser: " + "; ".join(wrong))
+        for k, p in enumerate(self.parameters):
+            for name, old in self._states[p].items():
+                new = arrays[f"{k}.{name}"]
+                counter = isinstance(old, int)
+                self._states[p][name] = int(new) if counter else backend.like(new, p.data)
+
+
+def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
+    """Groups, each with a list of its parameters. Raises TypeError and ValueError."""
+    if isinstance(parameters, Tensor | Module):
+        fix = "model.parameters()" if isinstance(parameters, Module) else "[tensor]"
+        raise TypeError(f"parameters is a list of Tensors: write {fix}")
+    items: list[Any] = list(parameters)
+    groups = items if items and isinstance(items[0], dict) else [{"params": items}]
+    seen: set[Tensor] = set()
+    made = []
+    for group in groups:
+        if unknown := group.keys() - known - {"params"}:
+            raise TypeError(
+                f"a group has no setting {', '.join(sorted(unknown))}: "
+                f"there are {', '.join(sorted(known))}"
+            )
+        params = list(dict.fromkeys(group["params"]))  # a tied parameter is updated once
+        if wrong := [p for p in params if not isinstance(p, Tensor)]:
+            raise TypeError(f"parameters must be Tensors, not {backend.described(wrong[0])}")
+        if not seen.isdisjoint(params):
+            raise ValueError("a parameter is in two groups: each may be in one only")
+        seen.update(params)
+        made.append({**group, "params": params})
+    return made
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if backend.is_array(x) else f"a {type(x).__name__}"
+
+
+class SGD(Optimiser):
+    """Stochastic gradient descent with momentum.
+
+        g ← g + weight_decay · p,   b ← momentum · b + g,   p ← p − lr · b
+
+    The arguments are explained in `Optimiser`. Source: Sutskever et al., "On the importance of
+    initialization and momentum in deep learning" (2013), with b in the form that PyTorch uses: lr
+    multiplies b, not g, so a new lr also scales past gradients.
+    """
+
+    def __init__(
+        self, parameters: Parameters, lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
+
+    def _start(self, p: Array) -> State:
+        return {"b": 0.0 * p}
+
+    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        g = g + settings["weight_decay"] * p
+        state["b"] = settings["momentum"] * state["b"] + g
+        return p - settings["lr"] * state["b"]
+
+
+class Adam(Optimiser):
+    """Adam: steps of about lr in every entry, whatever the size of its gradients.
+
+        g ← g + weight_decay · p
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
-        p ← p − lr · (m̂ / (√v̂ + eps) + weight_decay · p),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
+        p ← p − lr · m̂ / (√v̂ + eps),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    parameters    Tensors that require a gradient; a step skips those whose .grad is None, and t
-                  counts the steps of each parameter
-    lr            learning rate; may be changed between steps
-
-    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), algorithm 2.
+    t counts the steps of each parameter. Source: Kingma and Ba, "Adam" (2015), algorithm 1. The
+    arguments are explained in `Optimiser`. The decay passes through m and v: see `AdamW`.
     """
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        parameters: Parameters,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self._size = sum(math.prod(p.shape) for p in self.parameters)
+
+    def _start(self, p: Array) -> State:
+        return {"t": 0, "m": 0.0 * p, "v": 0.0 * p}
+
+    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        if settings["weight_decay"]:
+            g = g + settings["weight_decay"] * p
+        return self._moved(p, g, state, settings, decay=1.0)
+
+    def _moved(
+        self, p: Array, g: Array, state: State, settings: Mapping[str, Any], decay: float
+    ) -> Array:
+        """decay · p − lr · m̂ / (√v̂ + eps)"""
+        state["t"] += 1
+        t, m, v, (beta1, beta2) = *state.values(), settings["betas"]
+        correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
+        rate, eps = settings["lr"] * correction / (1 - beta1**t), settings["eps"] * correction
+        fast = functional.acceleration.kernel("adamw", self._size)
+        moved = fast(p, g, m, v, (beta1, beta2), decay, rate, eps) if fast else None
+        if moved is None:
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
+            moved = decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
+        p, state["m"], state["v"] = moved
+        return p
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: every entry shrinks at the same rate.
+
+        p ← p − lr · (m̂ / (√v̂ + eps) + weight_decay · p),   m̂ and v̂ as in `Adam`, without decay
+
+    In `Adam`, where the decay is part of g, the division by √v̂ all but cancels it for entries with
+    large gradients. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019),
+    algorithm 2.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
         lr: float = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
-        if isinstance(parameters, Tensor):
-            raise TypeError("parameters is a list of Tensors: write [tensor]")
-        self.parameters = list(dict.fromkeys(parameters))  # a tied parameter is updated once
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        _keep_freed_memory()
-        self._state = [(0, 0.0 * p.data, 0.0 * p.data) for p in self.parameters]  # t, m, v
+        super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def step(self) -> None:
-        """Update every parameter once, by its .grad."""
-        beta1, beta2 = self.betas
-        size = sum(math.prod(p.shape) for p in self.parameters)
-        fast = functional.acceleration.kernel("adamw", size)
-        for k, p in enumerate(self.parameters):
-            g = p.grad
-            if g is None:
-                continue
-            t, m, v = self._state[k]
-            t += 1
-            correction = math.sqrt(1 - beta2**t)  # of v̂, taken out of the division of arrays
-            decay, eps = 1 - self.lr * self.weight_decay, self.eps * correction
-            rate = self.lr * correction / (1 - beta1**t)
-            moved = fast(p.data, g, m, v, self.betas, decay, rate, eps) if fast else None
-            if moved is None:
-                m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
-                moved = decay * p.data - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
-            p.data, m, v = moved
-            self._state[k] = t, m, v
+    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        return self._moved(
+            p, g, state, settings, decay=1 - settings["lr"] * settings["weight_decay"]
+        )
 
-    def zero_grad(self) -> None:
-        """Set the gradients to None."""
-        for p in self.parameters:
-            p.grad = None
+
+def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups for an optimiser: parameters with two or more axes decay, others do not.
+
+    So the matrices of linear maps and the tables of embeddings decay; biases and the weights of
+    norms do not. Source: nanoGPT, `configure_optimizers`.
+    """
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+
+
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); returns the norm before.
+
+    The norm is that of all gradients as one vector, so its direction does not change. A NaN in any
+    gradient makes the norm and all gradients NaN; an infinite entry becomes NaN, others 0. These
+    are the results of `torch.nn.utils.clip_grad_norm_`. Source: Pascanu et al., "On the difficulty
+    of training recurrent neural networks" (2013).
+    """
+    gradients = [(p, p.grad) for p in parameters if p.grad is not None]
+    flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]
+    norm = math.sqrt(float(sum(namespace(g).vecdot(g, g) for g in flat)))
+    if not norm + 1e-6 <= max_norm:  # also if the norm is NaN
+        for p, g in gradients:
+            p.grad = g * (max_norm / (norm + 1e-6))
+    return norm
+
+
+def warmup_cosine(step: int, *, steps: int, warmup: int, lr: float, min_lr: float) -> float:
+    """The learning rate of a step, counted from 0: a linear rise, then half a cosine down.
+
+        step < warmup   lr · (step + 1) / (warmup + 1)
+        step < steps    min_lr + ½ (1 + cos(π · (step − warmup) / (steps − warmup))) · (lr − min_lr)
+        otherwise       min_lr
+
+    Source: nanoGPT, `get_lr`.
+    """
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    if step >= steps:
+        return min_lr
+    return min_lr + 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) * (
+        lr - min_lr
+    )
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """Modules: parameters by name, and gradients through a whole GPT."""
 
-import math
-
 import numpy as np
 import pytest
 from layers import assert_gradients
@@ -111,23 +109,3 @@ def test_a_gpt_shows_its_weights_without_changing_its_logits(gpt):
 def test_invalid_tokens_are_refused(gpt, tokens, error, message):
     with pytest.raises(error, match=message):
         gpt(tokens)
-
-
-def test_adamw_requires_a_list():
-    with pytest.raises(TypeError, match="list of Tensors"):
-        mh.AdamW(mh.Tensor([1.0], requires_grad=True))
-
-
-def test_two_steps_of_adamw_by_hand():
-    """With gradients g then 3 g: m̂ = (0.1·0.9 g + 0.1·3 g)/0.19, v̂ = (0.1·0.9 g² + 0.1·9 g²)/0.19."""
-    p, idle = mh.Tensor([2.0], requires_grad=True), mh.Tensor([1.0], requires_grad=True)
-    optimiser = mh.AdamW([p, idle], lr=0.1, betas=(0.9, 0.9), eps=0.01, weight_decay=0.5)
-    g, expected = 0.2, 2.0
-    for k, (m, v) in enumerate([(1.0, 1.0), (0.39 / 0.19, 0.99 / 0.19)]):
-        p.grad = np.array([(1.0, 3.0)[k] * g])
-        optimiser.step()
-        expected -= 0.1 * (m * g / (math.sqrt(v) * g + 0.01) + 0.5 * expected)
-        np.testing.assert_allclose(p.data, expected, rtol=1e-14)
-    assert idle.data == 1  # parameters without a gradient do not move
-    optimiser.zero_grad()
-    assert p.grad is None
