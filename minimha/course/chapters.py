@@ -35,6 +35,7 @@ CHAPTERS = {
         Chapter(5, "attention", "Attention", 50),
         Chapter(6, "masks", "Masks, and where NaN comes from", 55),
         Chapter(7, "multi-head", "Many heads", 75),
+        Chapter(8, "positions", "Positions", 75),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
     )
 }

@@ -16,6 +16,8 @@ from . import (  # noqa: F401
     ch06_mistakes,
     ch07_mistakes,
     ch07_multihead,
+    ch08_mistakes,
+    ch08_positions,
     ch11_mistakes,
     ch11_speed,
 )
