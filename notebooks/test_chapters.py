@@ -59,6 +59,15 @@ TWO_TOKENS = {  # worked by hand in the text
         "summed over the heads [1. 0.]",
         "two heads: left letter correct in 100%, right letter in 100%",
     ],
+    "08_positions": [
+        "in order\n [[7.]\n [6.]]\nswapped\n [[6.]\n [7.]]",
+        "dot products\n [[1.   0.54]\n [0.54 1.  ]]",
+        "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
+        "rotated back: dq of token 2   [-0.75 -0.75]",
+        "out [7. 5.]",
+        "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
+        "halves, W^Q and W^K:     100%",
+    ],
     "11_speed": [
         "score 1.0986   factor 0.3333   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
         "score 0.0000   factor 1.0000   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
