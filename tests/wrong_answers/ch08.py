@@ -4,7 +4,8 @@ from wrong_answers import Wrong
 
 WRONG = {
     "sinusoidal": [
-        Wrong("the first row of ones and zeros", "return table", "table[0] = 1\n    return table", "the first row is sin 0 and cos 0", "worst entry"),
+        Wrong("a list of rows", "return table", "return list(table)", "one pair is the sine and cosine of the position", "np.stack"),
+        Wrong("the exponent rounded down", "base ** (-np.arange(0, width, 2) / width)", "base ** (-np.arange(0, width, 2) // width)", "each pair has its own frequency", "worst entry"),
     ],
     "rotate_pairs": [
         Wrong("a value and no pullback", "return rotated(x, sin), pullback", "return rotated(x, sin)", "one pair is rotated by its angle", "should return two things"),

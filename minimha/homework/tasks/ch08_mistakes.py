@@ -10,14 +10,12 @@ sinusoidal.mistake(
     "table[:, 0::2] = np.cos(t * theta)\n    table[:, 1::2] = np.sin(t * theta)",
     "sine and cosine are swapped: columns 2i hold the sines, columns 2i + 1 the cosines",
 )
-for _first, _second in (("sin", "cos"), ("cos", "sin")):
-    sinusoidal.mistake(
-        _FILLED,
-        f"table[:, : width // 2] = np.{_first}(t * theta)\n"
-        f"    table[:, width // 2 :] = np.{_second}(t * theta)",
-        "sines fill one half of the columns and cosines the other half. Here a pair is two "
-        "neighbours: sines go to table[:, 0::2], cosines to table[:, 1::2]",
-    )
+sinusoidal.mistake(
+    _FILLED,
+    "table[:, : width // 2] = np.sin(t * theta)\n    table[:, width // 2 :] = np.cos(t * theta)",
+    "sines fill one half of the columns and cosines the other half. Here a pair is two "
+    "neighbours: sines go to table[:, 0::2], cosines to table[:, 1::2]",
+)
 for _old, _new in (("np.cos(t", "np.sin(t"), ("np.sin(t", "np.cos(t")):
     sinusoidal.mistake(
         _old,
@@ -80,7 +78,7 @@ sinusoidal.mistake(
     "np.log(base)",
 )
 for _new in (
-    "base ** (-np.arange(0, width, 2) / (width - 2))",
+    "base ** (-np.arange(0, width, 2) / max(width - 2, 1))",
     "base ** (-np.arange(0, width, 2) / (width - 1))",
 ):
     sinusoidal.mistake(_THETA, _new, "2i is divided by the wrong number: the exponent is −2i/M")
@@ -157,6 +155,14 @@ rotate_pairs.mistake(
     "x[..., 0::2] and x[..., 1::2]",
 )
 rotate_pairs.mistake(
+    f"{_PAIRS}\n        y = {_STACKED}",
+    "first, second = np.split(x, 2, axis=-1)\n"
+    "        y = x * np.repeat(cos, 2, axis=-1)\n"
+    "        y = y + np.concatenate([-second, first], axis=-1) * np.repeat(sin, 2, axis=-1)",
+    "the angles are repeated for pairs of neighbours, but the columns are exchanged between the "
+    "halves: the partner of column 2i is column 2i + 1",
+)
+rotate_pairs.mistake(
     _STACKED,
     "np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)",
     "the rotated pairs are returned as halves: write them back to columns 2i and 2i + 1, for "
@@ -188,6 +194,21 @@ rotate_pairs.mistake(
     _BACK,
     "return (dy,)",
     "dy is returned unchanged: rotate it by −angles",
+)
+for _new in ("np.stack([p - q, r - s], axis=-1)", "np.stack([p + q, r + s], axis=-1)"):
+    rotate_pairs.mistake(
+        _BACK,
+        "a, b = dy[..., 0::2], dy[..., 1::2]\n"
+        "        p, q, r, s = a * cos, b * sin, b * cos, a * sin\n"
+        f"        return ({_new}.reshape(x.shape),)",
+        "both sines have the same sign in the pullback: the gradients of the pair (a, b) are "
+        "dy₀ cos + dy₁ sin and dy₁ cos − dy₀ sin",
+    )
+rotate_pairs.mistake(
+    _BACK,
+    "a, b = dy[..., 0::2], dy[..., 1::2]\n"
+    "        return (np.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1),)",
+    "the gradient is returned as halves: write the gradients of pair i to columns 2i and 2i + 1",
 )
 rotate_pairs.mistake(
     _BACK,
@@ -287,6 +308,16 @@ alibi_bias.mistake(
 )
 alibi_bias.mistake(
     _BIAS,
+    "-slopes[:, None, None] * (abs(i - j) + 1)",
+    "the distance is one too large: the distance of a position to itself is 0",
+)
+alibi_bias.mistake(
+    _BIAS,
+    "np.exp(-slopes[:, None, None] * abs(i - j))",
+    "this is the exponential of the bias: softmax applies exp, so return minus slope · |i − j|",
+)
+alibi_bias.mistake(
+    _BIAS,
     "-abs(i - j) / slopes[:, None, None]",
     "the distance is divided by the slope: multiply them",
 )
@@ -333,6 +364,11 @@ for _new in (
         "the positions of the queries are off by one: the last query is at the position of the "
         "last key, S − 1",
     )
+alibi_bias.mistake(
+    _I,
+    "i = np.arange(t - s, 2 * t - s)[:, None]",
+    "the offset has the wrong sign: the first query is at position S − T, after the cached keys",
+)
 alibi_bias.mistake(
     _I,
     "i = np.full((t, 1), s - 1)",

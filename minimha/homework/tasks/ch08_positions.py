@@ -36,10 +36,9 @@ def sinusoidal(count, width, base=10000.0):
 
 
 @sinusoidal.check
-def the_first_row_is_sin_0_and_cos_0(yours, rng):
-    width = 2 * int(rng.integers(2, 6))
-    name = f"sinusoidal(1, {width})"
-    same(yours(1, width), sinusoidal(1, width), name, "position column")
+def one_pair_is_the_sine_and_cosine_of_the_position(yours, rng):
+    count = int(rng.integers(4, 9))
+    same(yours(count, 2), sinusoidal(count, 2), f"sinusoidal({count}, 2)", "position column")
 
 
 @sinusoidal.check
@@ -104,15 +103,15 @@ def each_pair_has_its_own_angle(yours, rng):
 
 
 @rotate_pairs.check(weight=2)
-def the_gradient_is_rotated_back(yours, rng):
+def the_gradient_is_rotated_back(yours, rng, right=rotate_pairs):
     angles = rng.uniform(-3, 3, (5, 3))
 
-    def rotate(x):
+    def rotate_pairs(x):
         return yours(x, angles)
 
     x = rng.standard_normal((2, 5, 6))
-    gradcheck(rotate, x, axes=["head position column"])
-    same(value_of(rotate(x), "rotate_pairs"), rotate_pairs(x, angles)[0], "y")
+    gradcheck(rotate_pairs, x, axes=["head position column"])
+    same(value_of(rotate_pairs(x), "rotate_pairs"), right(x, angles)[0], "y")
 
 
 @task(chapter=8, difficulty=2, minutes=10, hints=(
