@@ -18,10 +18,11 @@ from ..attention import attention
 from ..multihead import multi_head_attention
 from ..projections import project_in, project_out
 from ..training import data
-from ..transformers import GPT
+from ..transformers import GPT, generate
 
 CONTEXT = 64
 STEPS = 1000
+LR = 5e-3
 MARGIN = 0.1
 """How much lower than that of the bigram table a loss must be, in nats per character."""
 
@@ -71,7 +72,7 @@ def run(plan: Plan) -> int:
     below = _judge(model, parts, len(vocabulary))
     prompt = parts.validation[: CONTEXT // 2]
     print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
-    continued = training.sample(model, prompt, count=200, rng=plan.seed)[len(prompt) :]
+    continued = generate(model, prompt[None], 200, rng=plan.seed)[0, len(prompt) :]
     for line in vocabulary.decode(continued).splitlines():
         print("   | " + "".join(c if c.isprintable() else " " for c in line))
 
@@ -148,13 +149,13 @@ def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
     recent: list[float] = []
     with Progress(transient=True) as progress:
         task = progress.add_task("   training", total=steps)
-        losses = training.train(model, tokens, steps=steps, batch=12, lr=5e-3, rng=seed)
-        for step, loss in enumerate(losses, 1):
+        run = training.Training(model, tokens, steps=steps, batch=12, lr=LR, seed=seed)
+        for loss in run:
             recent.append(loss)
             progress.update(task, advance=1)
-            if step % tenth == 0 or step == steps:
+            if run.step % tenth == 0 or run.step == steps:
                 mean = float(np.mean(recent))
-                line = f"   step {step:5d}   loss {mean:.3f}   {'#' * round(10 * mean)}"
+                line = f"   step {run.step:5d}   loss {mean:.3f}   {'#' * round(10 * mean)}"
                 progress.console.print(line, highlight=False)
                 recent.clear()
 

@@ -17,6 +17,8 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         yield unfinished
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())  # or after a power failure the new name may hold no content
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

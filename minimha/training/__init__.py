@@ -1,6 +1,6 @@
-"""Training language models: text and batches, the loop, evaluation, sampling."""
+"""Training language models: text and batches, the loop, checkpoints, evaluation."""
 
 from . import data
-from .loop import LanguageModel, evaluate, sample, tokens_for, train
+from .loop import Training, estimate, evaluate, tokens_for
 
-__all__ = ["LanguageModel", "data", "evaluate", "sample", "tokens_for", "train"]
+__all__ = ["Training", "data", "estimate", "evaluate", "tokens_for"]

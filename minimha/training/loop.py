@@ -1,92 +1,184 @@
-"""Training a language model, evaluating it, and sampling from it."""
+"""Training a language model, and evaluating it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any, Protocol
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from minimha_autograd import Tensor, backend, no_grad
-from minimha_autograd.backend import Array
+from minimha_autograd import backend, no_grad
+from minimha_autograd.backend import Array, Rng
 
+from .. import interchange
 from ..functional import cross_entropy
-from ..nn import AdamW
+from ..nn import AdamW, clip_gradients, decay_groups, warmup_cosine
+from . import checkpoint
 from .data import random_batches, windows
 
 
-class LanguageModel(Protocol):
-    """A module that maps tokens (B, T), T up to its context, to logits (B, T, vocabulary)."""
+class Training:
+    """A training run of a language model. Each turn of a loop over it makes one step:
 
-    context: int
+        for loss in Training(model, tokens, steps=2000, batch=12, lr=1e-3):
+            ...
 
-    def __call__(self, tokens: Array, /) -> Any: ...
+    A step draws windows at random places of the text, and follows the gradient of their cross
+    entropy with `AdamW`, after clipping it. It yields the loss before the step, in nats per token.
+    The learning rate is that of `warmup_cosine`.
 
-    def parameters(self) -> list[Tensor]: ...
+    model         a GPT, or another Module with a context T that maps tokens (B, T) and a generator,
+                  rng, to logits (B, T, vocabulary)
+    tokens        (N,), the text to learn, with N > T
+    steps         steps of the whole run; `step` counts those that were made
+    batch         B, windows in a step
+    lr, min_lr    the largest and the last learning rate; min_lr is lr/10 by default
+    warmup        steps in which the learning rate rises; a tenth of all steps by default
+    weight_decay  of parameters with two or more axes, see `decay_groups`
+    clip          the largest norm of the gradient, see `clip_gradients`
+    seed          of all random numbers: step k draws its windows and what dropout drops from a
+                  generator seeded by (seed, k)
 
-
-def train(
-    model: LanguageModel,
-    tokens: np.ndarray,
-    *,
-    steps: int,
-    batch: int,
-    lr: float,
-    rng: np.random.Generator | int = 0,
-) -> Iterator[float]:
-    """Train on windows of the tokens with AdamW, and yield the loss, in nats, after each step.
-
-    The learning rate rises to lr over the first tenth of the steps, then falls to lr/10 along a
-    cosine.
+    The same run, stopped at any step and resumed from a checkpoint, ends with the same weights, bit
+    for bit, on the same machine with the same number of threads.
+    Raises ValueError for a text that is too short.
     """
-    optimiser = AdamW(model.parameters(), betas=(0.9, 0.99))
-    draws = random_batches(
-        tokens, batch=batch, context=model.context, rng=np.random.default_rng(rng)
-    )
-    for step, (inputs, targets) in zip(range(steps), draws, strict=False):
-        optimiser.lr = lr * _schedule(step, steps)
-        optimiser.zero_grad()
-        loss = cross_entropy(model(tokens_for(model, inputs)), tokens_for(model, targets))
+
+    def __init__(
+        self,
+        model: Any,
+        tokens: np.ndarray,
+        *,
+        steps: int,
+        batch: int,
+        lr: float,
+        min_lr: float | None = None,
+        warmup: int | None = None,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.1,
+        clip: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        _require_a_window(model, tokens)
+        min_lr = lr / 10 if min_lr is None else min_lr
+        warmup = steps // 10 if warmup is None else warmup
+        self.model, self.tokens, self.steps, self.step = model, tokens, steps, 0
+        self.batch, self.clip, self.seed = batch, clip, seed
+        self.rate = partial(warmup_cosine, steps=steps, warmup=warmup, lr=lr, min_lr=min_lr)
+        self.optimiser = AdamW(decay_groups(model, weight_decay), lr, betas=betas)
+        self.settings = {
+            "steps": steps, "batch": batch, "lr": lr, "min_lr": min_lr, "warmup": warmup,
+            "betas": betas, "weight_decay": weight_decay, "clip": clip, "seed": seed,
+            "text": _described(tokens), **_described_model(model),
+        }  # fmt: skip
+
+    def __iter__(self) -> Iterator[float]:
+        return self
+
+    def __next__(self) -> float:
+        """Make one step; returns its loss."""
+        if self.step >= self.steps:
+            raise StopIteration
+        rng = np.random.default_rng((self.seed, self.step))
+        draws = random_batches(self.tokens, batch=self.batch, context=self.model.context, rng=rng)
+        inputs, targets = (tokens_for(self.model, tokens) for tokens in next(draws))
+        self.optimiser.lr = self.rate(self.step)
+        self.optimiser.zero_grad()
+        loss = cross_entropy(self.model(inputs, rng=rng), targets)
         loss.backward()
-        optimiser.step()
-        yield loss.item()
+        clip_gradients(self.optimiser.parameters, self.clip)
+        self.optimiser.step()
+        self.step += 1
+        return loss.item()
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint from which `resume` continues: one safetensors file.
+
+        The checkpoint that was there is kept as NAME-previous. Raises OSError if the file cannot be
+        written.
+        """
+        arrays = {f"model.{name}": x for name, x in interchange.state(self.model).items()}
+        arrays |= {f"optimiser.{name}": x for name, x in self.optimiser.state().items()}
+        arrays["step"] = np.asarray(self.step)
+        checkpoint.write(arrays, self.settings, path)
+
+    def resume(self, path: str | Path) -> None:
+        """Continue from a checkpoint; if it is damaged, from NAME-previous, with a warning.
+
+        Raises FileNotFoundError if there is none, and ValueError, changing nothing, if all are
+        damaged or are of another model, another text or a run with other settings: the message
+        names every difference.
+        """
+        arrays = checkpoint.read(path, self.settings)
+        interchange.set_state(self.model, _part(arrays, "model."))
+        self.optimiser.set_state(_part(arrays, "optimiser."))
+        self.step = int(arrays["step"])
 
 
-def _schedule(step: int, steps: int) -> float:
-    warmup = max(1, steps // 10)
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - 1 - warmup)))
+def _described(tokens: np.ndarray) -> str:
+    numbers = np.asarray(tokens, np.int64)
+    digest = hashlib.sha256(numbers.tobytes()).hexdigest()
+    return f"{len(numbers)} tokens with SHA-256 {digest[:16]}…"
 
 
-def evaluate(model: LanguageModel, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per character, over all windows of the tokens."""
+def _described_model(model: Any) -> dict[str, Any]:
+    """The settings of a model; if it has none, the dtypes and shapes of its parameters."""
+    settings = getattr(model, "settings", None) or {
+        name: f"{x.dtype} {x.shape}" for name, x in interchange.state(model).items()
+    }
+    return {f"model.{name}": value for name, value in settings.items()}
+
+
+def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+
+
+def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
+    """The mean loss, in nats per token, over all windows of the tokens, without overlap.
+
+    Raises ValueError for less than one window.
+    """
+    _require_a_window(model, tokens)
     inputs, targets = windows(tokens, model.context)
-    total = 0.0
+    starts = range(0, len(inputs), batch)
+    return _mean_loss(model, ((inputs[k : k + batch], targets[k : k + batch]) for k in starts))
+
+
+def estimate(
+    model: Any, tokens: np.ndarray, *, batch: int = 12, batches: int = 200, rng: Rng = 0
+) -> float:
+    """The mean loss, in nats per token, over random batches, as in nanoGPT's `estimate_loss`.
+
+    Raises ValueError for less than one window.
+    """
+    _require_a_window(model, tokens)
+    rng = backend.generator(rng)
+    draws = random_batches(tokens, batch=batch, context=model.context, rng=rng)
+    return _mean_loss(model, islice(draws, batches))
+
+
+def _mean_loss(model: Any, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
+    losses, sizes = [], []
     with no_grad():
-        for k in range(0, len(inputs), batch):
-            logits = model(tokens_for(model, inputs[k : k + batch]))
-            some = targets[k : k + batch]
-            total += cross_entropy(logits, tokens_for(model, some)).item() * len(some)
-    return total / len(inputs)
+        for inputs, targets in batches:
+            logits = model(tokens_for(model, inputs))
+            losses.append(cross_entropy(logits, tokens_for(model, targets)).item())
+            sizes.append(len(inputs))
+    return float(np.average(losses, weights=sizes))
 
 
-def sample(
-    model: LanguageModel, prompt: np.ndarray, *, count: int, rng: np.random.Generator | int = 0
-) -> np.ndarray:
-    """The prompt (T,) followed by count tokens, each drawn from the model's prediction."""
-    rng = np.random.default_rng(rng)
-    tokens = list(prompt)
-    with no_grad():
-        for _ in range(count):
-            seen = np.array(tokens[-model.context :])[None, :]
-            last = backend.to_numpy(model(tokens_for(model, seen)).data)[0, -1].astype(np.float64)
-            odds = np.exp(last - last.max())
-            tokens.append(rng.choice(len(odds), p=odds / odds.sum()))
-    return np.array(tokens)
+def _require_a_window(model: Any, tokens: np.ndarray) -> None:
+    if len(tokens) <= model.context:
+        raise ValueError(
+            f"there are {len(tokens)} tokens, but a context of {model.context} needs at least "
+            f"{model.context + 1}"
+        )
 
 
-def tokens_for(model: LanguageModel, tokens: np.ndarray) -> Array:
+def tokens_for(model: Any, tokens: np.ndarray) -> Array:
     """Tokens in the library and on the device of the model's parameters."""
     return backend.like(tokens, model.parameters()[0].data)

@@ -1,47 +1,76 @@
-"""Training, evaluation and sampling."""
+"""Training and evaluation."""
 
 import math
 import platform
 import subprocess
 import sys
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from minimha import GPT, training
+import minimha as mh
+from minimha import training
 from minimha.training import data
 
 PATTERN = "a bird in the hand is worth two in the bush. " * 40
 
 
-def small_gpt(vocabulary):
-    return GPT(vocabulary, context=16, d_model=16, num_heads=2, num_layers=1)
+def small_gpt(vocabulary, **settings):
+    return mh.GPT(vocabulary, context=16, d_model=16, num_heads=2, num_layers=1, **settings)
 
 
 def test_a_transformer_beats_the_bigram_table_on_text_with_longer_dependencies():
     vocabulary = data.CharacterTokenizer(PATTERN)
     parts = data.split(vocabulary.encode(PATTERN), 16)
     model = small_gpt(len(vocabulary))
-    losses = list(training.train(model, parts.train, steps=200, batch=8, lr=1e-2))
+    losses = list(training.Training(model, parts.train, steps=200, batch=8, lr=1e-2))
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
     bigrams = data.bigram_loss(parts, len(vocabulary))
     assert training.evaluate(model, parts.validation) < bigrams - 0.1
-    continued = training.sample(model, parts.validation[:16], count=30)
-    assert len(continued) == 46
-    assert set(continued) <= set(range(len(vocabulary)))
 
 
-def test_the_same_seed_gives_the_same_training_and_sample():
+def test_a_step_is_adamw_with_decay_groups_clipping_and_the_schedule():
+    """Written out, with other settings than the defaults."""
     tokens = data.CharacterTokenizer(PATTERN).encode(PATTERN)
-    runs = []
-    for _ in range(2):
-        model = small_gpt(30)
-        losses = list(training.train(model, tokens, steps=5, batch=4, lr=1e-2, rng=1))
-        runs.append((losses, training.sample(model, tokens[:3], count=9, rng=2).tolist()))
-    assert runs[0] == runs[1]
-    state = np.random.get_state()[1].tolist()
-    training.sample(model, tokens[:3], count=2)
+    one, other = (small_gpt(30, dropout=0.3) for _ in range(2))
+    settings = {"steps": 9, "warmup": 3, "lr": 0.1, "min_lr": 0.02}
+    run = training.Training(
+        one, tokens, batch=2, betas=(0.8, 0.9), weight_decay=0.3, clip=0.2, seed=5, **settings
+    )
+    optimiser = mh.AdamW(mh.nn.decay_groups(other, 0.3), betas=(0.8, 0.9))
+    for step, loss in zip(range(9), run, strict=True):
+        rng = np.random.default_rng((5, step))
+        inputs, targets = next(data.random_batches(tokens, batch=2, context=16, rng=rng))
+        expected = mh.functional.cross_entropy(other(inputs, rng=rng), targets)
+        assert (loss, run.step) == (expected.item(), step + 1)
+        other.zero_grad()
+        expected.backward()
+        assert mh.nn.clip_gradients(optimiser.parameters, 0.2) > 0.2
+        optimiser.lr = mh.nn.warmup_cosine(step, **settings)
+        optimiser.step()
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        np.testing.assert_array_equal(p.data, q.data)
+
+
+def test_the_seed_determines_the_run_and_nothing_global_changes():
+    tokens, state = np.arange(200) % 30, np.random.get_state()[1].tolist()
+    losses = [
+        list(training.Training(small_gpt(30), tokens, steps=3, batch=4, lr=1e-2, seed=seed))
+        for seed in (1, 1, 2)
+    ]
+    assert losses[0] == losses[1] != losses[2]
     assert np.random.get_state()[1].tolist() == state
+
+
+def test_a_text_without_a_whole_window_is_refused():
+    model = small_gpt(30)
+    run = partial(training.Training, steps=1, batch=1, lr=0.1)
+    for call in (run, training.evaluate, training.estimate):
+        call(model, np.arange(17))
+        with pytest.raises(ValueError, match="16 tokens, but a context of 16 needs at least 17"):
+            call(model, np.arange(16))
 
 
 def test_evaluation_is_the_mean_over_all_windows():
@@ -56,6 +85,14 @@ def test_evaluation_is_the_mean_over_all_windows():
     for batch in (5, 64):
         loss = training.evaluate(model, tokens, batch=batch)
         assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_an_estimate_is_the_mean_over_random_batches():
+    tokens, model = np.arange(200) % 30, small_gpt(30)
+    draws = data.random_batches(tokens, batch=2, context=16, rng=np.random.default_rng(4))
+    losses = [mh.functional.cross_entropy(model(x), y).item() for x, y in islice(draws, 3)]
+    loss = training.estimate(model, tokens, batch=2, batches=3, rng=4)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory or not")

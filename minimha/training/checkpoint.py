@@ -1,0 +1,98 @@
+"""Checkpoints: files that a crash or a damaged disk does not turn into wrong numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import interchange
+
+_CHECKSUM, _SETTINGS = "checksum", "settings"
+"""Names in the file of the arrays that hold the checksum, and the settings as JSON."""
+
+
+def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: str | Path) -> None:
+    """Write arrays and settings, with a checksum, to a safetensors file; the checkpoint that was
+    there becomes NAME-previous.
+
+    If the process is killed at any moment, each file still has its old content or its new one. A
+    damaged file does not replace NAME-previous. Raises OSError if a file cannot be written.
+    """
+    path = Path(path).resolve()
+    content = {**arrays, _SETTINGS: np.frombuffer(_json(settings), "uint8")}
+    with contextlib.suppress(FileNotFoundError, ValueError):  # of _read: nothing to keep
+        _read(path)
+        with interchange.written_whole(_previous(path)) as unfinished:
+            shutil.copyfile(path, unfinished)
+    interchange.write({**content, _CHECKSUM: _checksum(content)}, path)
+
+
+def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint; if it is damaged those of NAME-previous, with a warning.
+
+    Raises FileNotFoundError if there is none, ValueError if all are damaged, or if the checkpoint
+    has other settings, all of which the message names.
+    """
+    arrays = _first_undamaged(Path(path).resolve())
+    saved, wanted = (json.loads(x) for x in (arrays.pop(_SETTINGS).tobytes(), _json(settings)))
+    none = "missing"
+    wrong = [
+        f"{name} is {saved.get(name, none)} in the checkpoint, but {wanted.get(name, none)} here"
+        for name in {**wanted, **saved}
+        if saved.get(name, none) != wanted.get(name, none)
+    ]
+    if wrong:
+        raise ValueError(f"{path} is a checkpoint of another run: " + "; ".join(wrong))
+    return arrays
+
+
+def _first_undamaged(path: Path) -> dict[str, np.ndarray]:
+    found = [file for file in (path, _previous(path)) if file.exists()]
+    errors: list[str] = []
+    for file in found:
+        try:
+            arrays = _read(file)
+        except ValueError as error:
+            errors.append(str(error))
+        else:
+            if errors:
+                warnings.warn(f"{errors[0]}; continuing from {file.name}", stacklevel=4)
+            return arrays
+    if not found:
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    raise ValueError("; ".join(errors))
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    arrays = interchange.read(path)
+    if _CHECKSUM not in arrays:
+        raise ValueError(f"{path} is not a checkpoint: it has no checksum")
+    if not np.array_equal(arrays.pop(_CHECKSUM), _checksum(arrays)):
+        raise ValueError(f"{path} is damaged: its content does not have its checksum")
+    return arrays
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The SHA-256 of all names, dtypes, shapes and entries."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        x = np.asarray(arrays[name])
+        digest.update(f"{name} {x.dtype} {x.shape} ".encode())
+        digest.update(x.tobytes())
+    return np.frombuffer(digest.digest(), "uint8")
+
+
+def _json(settings: Mapping[str, Any]) -> bytes:
+    return json.dumps(settings, default=repr).encode()
+
+
+def _previous(path: Path) -> Path:
+    return path.with_stem(f"{path.stem}-previous")
