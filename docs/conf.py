@@ -39,8 +39,8 @@ ALSO_TEX = {  # TeX that docutils does not read or space well, and the same so t
     r"\\dots(?![a-z])": r"\\ldots",
     r"\\([bB]igg?)(?=[(\[])": r"\\\1l",
     r"\\([bB]igg?)(?=[)\]])": r"\\\1r",
-    r"(?<=[\w)}])\s*(?=\\(ln|log|tanh)\b)": r"\\,",
-    r"\\(ln|log|tanh)(\^\w)?\s*(?=[\w\\])": r"\\\1\2\\,",
+    r"(?<=[\w)}])\s*(?=\\(ln|log|tanh|sin|cos)\b)": r"\\,",
+    r"\\(ln|log|tanh|sin|cos)(\^\w)?\s*(?=\w|\\(?!big))": r"\\\1\2\\,",
 }
 
 
