@@ -17,7 +17,7 @@ from minimha_autograd import Tensor, backend, no_grad
 from minimha_autograd.modes import watch
 from minimha_autograd.tape import Node
 
-from ...attention import attention, scaled_dot_product
+from ... import attention
 from ...functional import cross_entropy
 
 Arrays = dict[str, np.ndarray]
@@ -163,7 +163,7 @@ class Probe:
             seen.append((name, x))
             return x
 
-        with watch(see), mock.patch.object(scaled_dot_product, "choose", _with_weights):
+        with watch(see), mock.patch.object(attention.scaled_dot_product, "choose", _with_weights):
             logits = self.call(inputs)
         steps = [Step(name, backend.to_numpy(x.data), _node(x)) for name, x in seen]
         return _node(logits), steps
@@ -189,7 +189,7 @@ def _with_weights(_: str, x: Any) -> Callable[..., Any]:
     """In place of the choice of an implementation: the reference, which also makes the weights."""
 
     def attend(*_: Any) -> Any:
-        out, weights = attention(*x._replace(return_weights=True))
+        out, weights = attention.attention(*x._replace(return_weights=True))
         return (out, weights) if x.return_weights else out
 
     return attend

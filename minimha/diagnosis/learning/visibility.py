@@ -43,7 +43,7 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
     at = t // 2
     changed = probe.inputs.copy()
     changed[:, at] = probe.other_tokens(changed[:, at])
-    moved = _change(probe, changed).any(axis=0)  # (T,)
+    moved = _any(_change(probe, changed).T)  # (T,)
     earlier, later = moved[:at].nonzero()[0], moved[at + 1 :]
     if probe.predicts_next and len(earlier):
         inverted = not later.any() and at + 1 < t
@@ -122,8 +122,10 @@ def padding(probe: Probe) -> Iterator[Finding]:
     """The logits of real positions are the same without the padding behind them."""
     if probe.padding is None:
         return
-    lengths = np.where(probe.real, np.arange(1, probe.real.shape[1] + 1), 0).max(axis=1)
-    rows = [b for b in np.argsort(lengths) if 0 < lengths[b] < probe.real.shape[1]][:4]
+    lengths: np.ndarray = np.where(probe.real, np.arange(1, probe.inputs.shape[1] + 1), 0).max(
+        axis=1
+    )
+    rows = [b for b in np.argsort(lengths) if 0 < lengths[b] < probe.inputs.shape[1]][:4]
     probe.figures["padding"] = f"invisible in {len(rows)} sequences" if rows else "none at the end"
     with probe.holding(probe.moved()):
         whole = probe.logits()
@@ -132,7 +134,7 @@ def padding(probe: Probe) -> Iterator[Finding]:
             with_padding = whole[b, : lengths[b]] if probe.per_position else whole[b]
             if _differ(with_padding, alone, loose=100).any():
                 figure = (
-                    f"without the {probe.real.shape[1] - lengths[b]} padded positions of sequence "
+                    f"without the {probe.inputs.shape[1] - lengths[b]} padded positions of sequence "
                     f"{b}, its logits change by {abs(with_padding - alone).max():.2g}"
                 )
                 text = (
@@ -220,7 +222,7 @@ def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
 
 
 def _any(moved: np.ndarray) -> np.ndarray:
-    return moved.reshape(len(moved), -1).any(axis=1)
+    return np.array([bool(row.any()) for row in moved])
 
 
 def _positions(places: np.ndarray) -> str:
