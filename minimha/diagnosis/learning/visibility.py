@@ -134,8 +134,8 @@ def padding(probe: Probe) -> Iterator[Finding]:
             with_padding = whole[b, : lengths[b]] if probe.per_position else whole[b]
             if _differ(with_padding, alone, loose=100).any():
                 figure = (
-                    f"without the {probe.inputs.shape[1] - lengths[b]} padded positions of sequence "
-                    f"{b}, its logits change by {abs(with_padding - alone).max():.2g}"
+                    f"without the {probe.inputs.shape[1] - lengths[b]} padded positions of "
+                    f"sequence {b}, its logits change by {abs(with_padding - alone).max():.2g}"
                 )
                 text = (
                     "padded positions take part: attention needs a mask that hides them as keys, "
