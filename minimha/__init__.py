@@ -7,7 +7,8 @@ S key positions, D head width of Q and K, Dv head width of V, M model width.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from minimha_autograd import (
     GradcheckError,
@@ -45,7 +46,6 @@ from .transformers import GPT, Block, generate
 
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, pictures, training
-    from .diagnosis import diagnose
 
 __version__ = "0.1.0"
 conventions = masks.conventions
@@ -77,7 +77,6 @@ __all__ = [
     "conventions",
     "cost",
     "detect_anomaly",
-    "diagnose",
     "diagnosis",
     "explain_dispatch",
     "functional",
@@ -102,10 +101,8 @@ __all__ = [
 _ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures", "training"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     """Load a rarely needed subpackage on first use."""
-    if name == "diagnose":
-        return importlib.import_module(f"{__name__}.diagnosis").diagnose
     if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The command `minimha`, also `python -m minimha`: the tour, the notebooks, the homework."""
+"""The command `minimha`, also `python -m minimha`: the tour, notebooks, homework, training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from minimha_autograd.backend import LIBRARIES
 
 from .course import chapters as course
 from .course import tour
-from .homework import commands
+from .homework import commands as homework
+from .training import commands as training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,11 +59,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(run=_tour)
     others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
-    for name, module, text in (
-        ("notebooks", course, "copy the chapters of the course and open them in Jupyter"),
-        ("homework", commands, "exercises: begin one, check it, get a hint"),
+    for name, add_arguments, text in (
+        (
+            "notebooks",
+            course.add_arguments,
+            "copy the chapters of the course, open them in Jupyter",
+        ),
+        ("homework", homework.add_arguments, "exercises: begin one, check it, get a hint"),
+        ("train", training.add_train_arguments, "train a GPT on a text"),
+        ("generate", training.add_generate_arguments, "let a trained model write text"),
     ):
-        module.add_arguments(others.add_parser(name, help=text, description=text))
+        add_arguments(others.add_parser(name, help=text, description=text))
     settings: dict[str, Any]
     for option, settings, text in (
         ("--text", {"type": Path, "metavar": "FILE"},

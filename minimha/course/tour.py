@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import Operation, backend, gradcheck, no_grad, ops
+from minimha_autograd import Operation, backend, gradcheck, ops
 from minimha_autograd.gradcheck import text_table
 
 from .. import functional, masks, pictures, training
@@ -74,12 +73,12 @@ def run(plan: Plan) -> int:
     print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
     continued = generate(model, prompt[None], 200, rng=plan.seed)[0, len(prompt) :]
     for line in vocabulary.decode(continued).splitlines():
-        print("   | " + "".join(c if c.isprintable() else " " for c in line))
+        print(f"   | {training.printable(line)}")
 
-    sentence = real_sentence(vocabulary.decode(parts.validation))
+    sentence = training.real_sentence(vocabulary.decode(parts.validation))
     print(f"\n3. What each head attends to, in {sentence!r}")
     figure = pictures.attention_heads(
-        attention_weights(model, vocabulary.encode(sentence)),
+        training.attention_weights(model, vocabulary.encode(sentence)),
         sentence,
         title="Attention weights of each head, over held-out text",
     )
@@ -170,16 +169,3 @@ def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
         f"{table:.3f}. The transformer is {verdict} the table."
     )
     return table - loss
-
-
-def attention_weights(model: GPT, tokens: np.ndarray) -> np.ndarray:
-    """The weights (layers, H, T, T) with which the model reads tokens (T,)."""
-    with no_grad():
-        _, weights = model(training.tokens_for(model, tokens[None, :]), return_weights=True)
-    return np.stack([backend.to_numpy(w.data)[0] for w in weights])
-
-
-def real_sentence(text: str) -> str:
-    """The first plain sentence of about 40 characters, or the first 40 characters."""
-    found = re.search(r"(?<=\s)[A-Z][a-z, ]{28,42}[.!?](?=\s)", text)
-    return found.group() if found else text[:40]

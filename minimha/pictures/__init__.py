@@ -7,6 +7,7 @@
     data_flow        how data flows through a layer: arrays with their axes, operations, gradients
     graph            the tape: how a Tensor was computed, with shapes and gradients
     costs            parameters, flop and time of the forms of the projections, and where they cross
+    losses           training and validation loss over the steps
     save, svg        a figure as a file, as text
 
 `report.plot()` draws the V-curve of a gradient check.
@@ -16,6 +17,7 @@ from .costs import costs
 from .flow import data_flow
 from .heat import attention_heads, heat_map
 from .interactive import Attention, attention_html
+from .losses import losses
 from .masks import mask, mask_svg
 from .saving import FORMATS, check_path, save, svg
 from .tape import graph
@@ -30,6 +32,7 @@ __all__ = [
     "data_flow",
     "graph",
     "heat_map",
+    "losses",
     "mask",
     "mask_svg",
     "save",

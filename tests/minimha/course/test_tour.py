@@ -123,10 +123,3 @@ def test_a_full_disk_is_reported_in_one_line(text, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(tour.pictures, "save", full)
     assert toured("--text", text, "--steps", 2, "--picture", tmp_path / "p.png") == 1
     assert capsys.readouterr().err == "minimha: no space left on device\n"
-
-
-def test_a_sentence_is_found_or_the_beginning_of_the_text_is_used():
-    assert tour.real_sentence("x. This sentence is plain, of some length. y") == (
-        "This sentence is plain, of some length."
-    )
-    assert tour.real_sentence("0123456789" * 9) == "0123456789" * 4

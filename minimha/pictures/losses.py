@@ -1,0 +1,58 @@
+"""The loss over the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TRAINING, _VALIDATION = "#0072B2", "#D55E00"  # colours of Okabe and Ito, for the colour-blind
+
+
+def losses(
+    training: Mapping[int, float] | Sequence[float], validation: Mapping[int, float] | None = None
+) -> Figure:
+    """The training loss of every step with its running mean, and the validation loss.
+
+    training    the loss, in nats, by step, or a list of the losses of steps 1, 2, …
+    validation  the loss on held-out data, by step
+
+    The running mean is over a fiftieth of all steps, because the losses of single batches differ a
+    lot.
+
+    Returns the figure; `save` writes it to a file.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if not isinstance(training, Mapping):
+        training = dict(enumerate(training, 1))
+    steps, values = list(training), list(training.values())
+    axes.plot(steps, values, color=_TRAINING, alpha=0.25, linewidth=0.8)
+    mean = _running_mean(values, max(1, len(values) // 50))
+    axes.plot(steps, mean, color=_TRAINING, label="training")
+    if validation:
+        axes.plot(
+            list(validation), list(validation.values()), "o--",
+            color=_VALIDATION, markersize=4, label="validation",
+        )  # fmt: skip
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _running_mean(values: Sequence[float], span: int) -> np.ndarray:
+    """For each of the values, the mean of the last `span` values up to it; at first of fewer."""
+    sums = np.cumsum([0.0, *values])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - span)
+    return (sums[ends] - sums[starts]) / (ends - starts)

@@ -1,0 +1,305 @@
+"""The commands `minimha train` and `minimha generate`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minimha_autograd import backend
+
+from .. import interchange, pictures
+from ..transformers import GPT, generate
+from . import data, watching
+from .loop import Training
+
+SETTINGS: dict[str, tuple[str, Any, str]] = {
+    "text": ("FILE", "python", "what to learn: a UTF-8 file; python, the language reference that "
+             "Python carries; or shakespeare, which is downloaded once"),
+    "layers": ("N", 4, "blocks"),
+    "heads": ("N", 4, "attention heads in each block"),
+    "width": ("N", 128, "width of the model, a multiple of --heads"),
+    "context": ("N", 64, "the longest sequence, in characters"),
+    "steps": ("N", 2000, "training steps"),
+    "batch": ("N", 12, "sequences in each step"),
+    "lr": ("RATE", 1e-3, "the largest learning rate, reached after a tenth of the steps"),
+    "dropout": ("P", 0.0, "probability of dropout"),
+    "seed": ("N", 0, "of all random numbers"),
+    "backend": ("LIBRARY", "numpy", f"array library: {', '.join(backend.LIBRARIES)}"),
+}  # fmt: skip
+"""For each setting of a run, the name of its value, its default and its description."""
+
+_RUN, _VOCABULARY, _LOSSES = "run.json", "vocabulary.json", "losses.csv"
+_CHECKPOINT, _PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
+
+
+def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `minimha train`, and store the function that runs it as `run`."""
+    for name, (metavar, default, text) in SETTINGS.items():
+        parser.add_argument(
+            f"--{name}", type=type(default), metavar=metavar, help=f"{text} (default: {default})"
+        )
+    parser.add_argument(
+        "--every", type=int, metavar="N",
+        help="steps between two reports and checkpoints (default: a tenth of the steps)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER",
+        help="a new folder for the model, its checkpoints and pictures",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true",
+        help="continue the run in FOLDER; its settings need not be given again",
+    )  # fmt: skip
+    parser.set_defaults(run=_train, command=parser)
+
+
+def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `minimha generate`, and store the function that runs it as `run`."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="written by minimha train")
+    settings: dict[str, Any]
+    for option, settings, text in (
+        ("--tokens", {"type": int, "default": 256, "metavar": "N"}, "how many (default: 256)"),
+        ("--prompt", {"metavar": "TEXT"}, "the text to continue (default: a line break)"),
+        ("--temperature", {"type": float, "default": 1.0, "metavar": "X"},
+         "below 1 more predictable, above 1 more varied, 0 always the most likely (default: 1)"),
+        ("--top-k", {"type": int, "metavar": "K"}, "draw from the K most likely tokens only"),
+        ("--top-p", {"type": float, "metavar": "P"},
+         "draw from the most likely tokens that together have probability P"),
+        ("--seed", {"type": int, "default": 0, "metavar": "N"},
+         "of all random numbers (default: 0)"),
+    ):  # fmt: skip
+        parser.add_argument(option, help=text, **settings)
+    parser.add_argument(
+        "--no-cache", action="store_true",
+        help="compute all keys and values again for each token: the same text, but slower",
+    )  # fmt: skip
+    parser.set_defaults(run=_generate, command=parser)
+
+
+def _train(options: argparse.Namespace) -> int:
+    try:
+        plan = Plan.of(options)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 2
+    return plan.run()
+
+
+@dataclass
+class Plan:
+    """A run whose settings fit together, ready to start or to continue."""
+
+    folder: Path
+    settings: dict[str, Any]
+    tokenizer: data.CharacterTokenizer
+    parts: data.Split
+    training: Training
+    losses: watching.Losses
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Plan:
+        """Check everything, then make the folder. Raises ValueError, RuntimeError or OSError, with
+        a one-line message."""
+        folder = options.out
+        settings = _settings(options)
+        text = _text(settings["text"])
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if settings.setdefault("sha256", digest) != digest:
+            raise ValueError(
+                f"the text {settings['text']} has changed since the run in {folder} began: restore "
+                "it, or start a new run with another --out"
+            )
+        tokenizer = data.CharacterTokenizer(text)
+        parts = data.split(tokenizer.encode(text), settings["context"])
+        model = GPT(
+            len(tokenizer), context=settings["context"], d_model=settings["width"],
+            num_heads=settings["heads"], num_layers=settings["layers"],
+            dropout=settings["dropout"], tie=True, rng=settings["seed"],
+        )  # fmt: skip
+        model.to(settings["backend"])
+        training = Training(
+            model, parts.train, steps=settings["steps"], batch=settings["batch"],
+            lr=settings["lr"], seed=settings["seed"],
+        )  # fmt: skip
+        losses = watching.Losses()
+        if (folder / _CHECKPOINT).exists():
+            training.resume(folder / _CHECKPOINT)
+            losses = _read_losses(folder / _LOSSES, training.step)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
+        return cls(folder, settings, tokenizer, parts, training, losses)
+
+    def run(self) -> int:
+        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C."""
+        run, tokenizer, validation = self.training, self.tokenizer, self.parts.validation
+        self.begin()
+        every = self.settings["every"]
+        watched = watching.watch(run, validation, tokenizer, every=every, losses=self.losses)
+        with _interrupts() as interrupted:
+            for _ in watched:
+                if interrupted.is_set():
+                    break
+                if run.step % every == 0:
+                    self.save()
+            watched.close()
+            self.save()
+            finished = run.step == run.steps
+            if finished:  # the checkpoint before would depend on where the run was interrupted
+                (self.folder / _PREVIOUS).unlink(missing_ok=True)
+            weights, labels = watching.attention(run.model, validation, tokenizer)
+            title = f"Attention weights of each head after {run.step} steps"
+            figure = pictures.attention_heads(weights, labels, title=title)
+            pictures.save(figure, self.folder / "attention.png")
+        if not finished:
+            print(f"Stopped after {run.step} of {run.steps} steps. To continue:")
+            print(f"minimha train --out {shlex.quote(str(self.folder))} --resume")
+            return 130
+        print(f"\n{watching.sample(run.model, validation, tokenizer, 256)}\n")
+        print(f"The model is in {self.folder}. To let it write more:")
+        print(f"minimha generate {shlex.quote(str(self.folder))}")
+        return 0
+
+    def begin(self) -> None:
+        """Write what identifies the run, and remove what a killed run had not finished writing."""
+        for unfinished in self.folder.glob(".*-*.*"):
+            unfinished.unlink()
+        _write_json(self.settings, self.folder / _RUN)
+        _write_json(self.tokenizer.characters, self.folder / _VOCABULARY)
+
+    def save(self) -> None:
+        """Write all that a resumed run needs, the model and its losses. The checkpoint comes last,
+        because the losses must reach at least as far."""
+        interchange.save_pretrained(self.training.model, self.folder)
+        rows = [
+            f"{step},{loss!r},{self.losses.validation.get(step, '')}\n"
+            for step, loss in self.losses.training.items()
+        ]
+        with interchange.written_whole(self.folder / _LOSSES) as unfinished:
+            unfinished.write_text("step,training,validation\n" + "".join(rows), encoding="utf-8")
+        figure = pictures.losses(self.losses.training, self.losses.validation)
+        pictures.save(figure, self.folder / "loss.png")
+        self.training.save(self.folder / _CHECKPOINT)
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a new run, or of the one that is resumed."""
+    folder = options.out
+    given = {name: getattr(options, name) for name in [*SETTINGS, "every"]}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.get("text", "python") not in ("python", "shakespeare"):
+        given["text"] = str(Path(given["text"]).resolve())
+    if options.resume:
+        if not (folder / _RUN).exists():
+            raise ValueError(f"{folder} holds no run to resume: leave out --resume")
+        stored: dict[str, Any] = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+        for name, value in given.items():
+            if stored[name] != value:
+                raise ValueError(
+                    f"the run in {folder} has --{name} {stored[name]}, not {value}: leave it out, "
+                    "or start a new run with another --out"
+                )
+        return stored
+    if (folder / _RUN).exists():
+        raise ValueError(f"{folder} already holds a run: add --resume, or choose another --out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not an empty folder: choose another --out")
+    settings = {name: default for name, (_, default, _) in SETTINGS.items()} | given
+    settings.setdefault("every", max(1, settings["steps"] // 10))
+    for name in ("layers", "heads", "width", "context", "steps", "batch", "every"):
+        if settings[name] < 1:
+            raise ValueError(f"--{name} must be at least 1, not {settings[name]}")
+    if (
+        settings["seed"] < 0
+        or not 0 < settings["lr"] < math.inf
+        or not 0 <= settings["dropout"] < 1
+    ):
+        raise ValueError("--seed must not be negative, --lr positive, --dropout from 0 to below 1")
+    if settings["width"] % settings["heads"]:
+        raise ValueError(
+            f"--width {settings['width']} is not a multiple of --heads {settings['heads']}"
+        )
+    return settings
+
+
+def _text(source: str) -> str:
+    if source == "python":
+        return data.python_reference()
+    return data.shakespeare() if source == "shakespeare" else data.read_text(source)
+
+
+def _write_json(value: Any, path: Path) -> None:
+    with interchange.written_whole(path) as unfinished:
+        unfinished.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _read_losses(path: Path, last: int) -> watching.Losses:
+    """The losses up to a step: a run that was killed may have written more."""
+    losses = watching.Losses()
+    for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
+        step, training, validation = line.split(",")
+        losses.training[int(step)] = float(training)
+        if validation:
+            losses.validation[int(step)] = float(validation)
+    return losses
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, so that a step and a checkpoint are never left half done. A second
+    Ctrl-C raises KeyboardInterrupt."""
+    interrupted = threading.Event()
+
+    def notice(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _generate(options: argparse.Namespace) -> int:
+    try:
+        if options.prompt == "" or options.seed < 0:
+            raise ValueError(
+                "--prompt must have at least one character, --seed must not be negative"
+            )
+        model, tokenizer = _model(options.folder)
+        prompt = tokenizer.encode("\n" if options.prompt is None else options.prompt)[None, :]
+        tokens = generate(
+            model, prompt, options.tokens, temperature=options.temperature, top_k=options.top_k,
+            top_p=options.top_p, rng=options.seed, cache=not options.no_cache,
+        )  # fmt: skip
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 2
+    print(tokenizer.decode(tokens[0]))
+    return 0
+
+
+def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.PretrainedTokenizer]:
+    """The model in a folder, and its tokenizer: of characters, or as pretrained models have it.
+
+    Raises ValueError, RuntimeError or OSError, with a one-line message.
+    """
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder} holds no model: make one with minimha train --out {folder}")
+    model = interchange.from_pretrained(folder)
+    if not (folder / _VOCABULARY).exists():
+        return model, data.PretrainedTokenizer(folder)
+    return model, data.CharacterTokenizer(json.loads((folder / _VOCABULARY).read_text("utf-8")))

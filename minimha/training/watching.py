@@ -1,0 +1,191 @@
+"""Watching a training run: progress, losses, samples and attention, in a notebook or a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import math
+import re
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from minimha_autograd import backend, no_grad
+
+from .. import pictures
+from ..transformers import generate
+from .loop import evaluate, tokens_for
+
+_WIDTH = 72
+"""How many tokens a sample has: about a line of a terminal."""
+
+
+class Tokenizer(Protocol):
+    """Turns text into tokens and back, as `data.CharacterTokenizer` does."""
+
+    def encode(self, text: str) -> np.ndarray: ...
+
+    def decode(self, tokens: Any) -> str: ...
+
+
+@dataclass
+class Losses:
+    """The loss, in nats, by step: of each training batch, and of the validation tokens."""
+
+    training: dict[int, float] = field(default_factory=dict)
+    validation: dict[int, float] = field(default_factory=dict)
+
+    def recent(self, steps: int) -> float:
+        """The mean training loss of the last steps."""
+        return float(np.mean(list(self.training.values())[-steps:]))
+
+
+def watch(
+    run: Any,
+    validation: np.ndarray,
+    tokenizer: Tokenizer | None = None,
+    *,
+    every: int | None = None,
+    losses: Losses | None = None,
+) -> Generator[float, None, None]:
+    """The losses of a `Training`, which makes one step for each: shows how it proceeds.
+
+        for loss in watch(run, parts.validation, tokenizer):
+            pass
+
+    validation  tokens (T,) of held-out text, more than one context
+    tokenizer   with it, each report has a sample, which continues the validation text, and in a
+                notebook the attention of each head to one of its sentences
+    every       steps between two reports; by default a tenth of all steps
+    losses      where the losses are kept; by default a new `Losses`
+
+    A notebook shows a progress bar, the curve of the losses, the sample and the attention, which
+    all update in place. A terminal shows a progress bar and two lines for each report.
+    """
+    losses = Losses() if losses is None else losses
+    every = every or max(1, run.steps // 10)
+    screen = (_Notebook if _in_notebook() else _Terminal)(run, validation, tokenizer, every, losses)
+    with contextlib.closing(screen):
+        for loss in run:
+            losses.training[run.step] = loss
+            screen.progress(loss)
+            if run.step % every == 0 or run.step == run.steps:
+                losses.validation[run.step] = evaluate(run.model, validation)
+                screen.report()
+            yield loss
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@dataclass
+class _Screen:
+    run: Any
+    validation: np.ndarray
+    tokenizer: Tokenizer | None
+    every: int
+    losses: Losses
+
+
+@dataclass
+class _Terminal(_Screen):
+    """A progress bar, and lines above it."""
+
+    def __post_init__(self) -> None:
+        from rich.progress import Progress
+
+        self._progress = Progress(transient=True)
+        self._progress.disable = not self._progress.console.is_terminal
+        self._task = self._progress.add_task("training", total=self.run.steps)
+        self._progress.start()
+
+    def close(self) -> None:
+        self._progress.stop()
+
+    def progress(self, loss: float) -> None:
+        self._progress.update(self._task, completed=self.run.step)
+
+    def report(self) -> None:
+        step, losses = self.run.step, self.losses
+        text = f"step {step:6d}   training {losses.recent(self.every):.3f}"
+        text += f"   validation {losses.validation[step]:.3f}"
+        if self.tokenizer is not None:
+            continued = sample(self.run.model, self.validation, self.tokenizer, _WIDTH)
+            text += f"\n  | {printable(continued)}"
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass
+class _Notebook(_Screen):
+    """A progress bar and the last report, which update in place."""
+
+    def __post_init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._bar, self._last = (display(HTML(""), display_id=True) for _ in range(2))
+
+    def close(self) -> None:
+        """Both stay where they are, below the cell."""
+
+    def progress(self, loss: float) -> None:
+        step, steps = self.run.step, self.run.steps
+        if step % max(1, steps // 100) == 0:  # each update is a message to the browser
+            bar = f"<progress value={step} max={steps}></progress>"
+            self._bar.update(self._html(f"{bar} step {step} of {steps}, loss {loss:.3f}"))
+
+    def report(self) -> None:
+        run, losses = self.run, self.losses
+        parts = [
+            f"<p>After {run.step} steps, the loss is {losses.recent(self.every):.3f} on the "
+            f"training text and {losses.validation[run.step]:.3f} on the validation text.</p>",
+            pictures.svg(pictures.losses(losses.training, losses.validation)),
+        ]
+        if self.tokenizer is not None:
+            continued = sample(run.model, self.validation, self.tokenizer, 4 * _WIDTH)
+            weights, labels = attention(run.model, self.validation, self.tokenizer)
+            title = "What each head attends to, in a sentence of the validation text"
+            shown = pictures.attention_html(weights, labels, title=title)
+            parts += [f"<pre>{html.escape(continued)}</pre>", shown.html]
+        self._last.update(self._html("\n".join(parts)))
+
+
+def sample(model: Any, validation: np.ndarray, tokenizer: Tokenizer, count: int) -> str:
+    """How the model continues the beginning of the validation text, for half a context."""
+    prompt = validation[None, : max(1, model.context // 2)]
+    return tokenizer.decode(generate(model, prompt, count)[0, prompt.shape[1] :])
+
+
+def attention(
+    model: Any, validation: np.ndarray, tokenizer: Tokenizer
+) -> tuple[np.ndarray, list[str]]:
+    """The weights (layers, H, T, T) with which the model reads a sentence of the validation text,
+    and its T tokens as text: as many as a picture has room for."""
+    sentence = real_sentence(tokenizer.decode(validation[:10_000]))
+    tokens = tokenizer.encode(sentence)[: min(model.context, 32)]
+    weights = attention_weights(model, tokens)
+    room = math.isqrt(16_384 // math.prod(weights.shape[:2]))  # cells that attention_html accepts
+    return weights[..., :room, :room], [tokenizer.decode([token]) for token in tokens[:room]]
+
+
+def attention_weights(model: Any, tokens: np.ndarray) -> np.ndarray:
+    """The weights (layers, H, T, T) with which the model reads tokens (T,)."""
+    with no_grad():
+        _, weights = model(tokens_for(model, tokens[None, :]), return_weights=True)
+    return np.stack([backend.to_numpy(w.data)[0] for w in weights])
+
+
+def real_sentence(text: str) -> str:
+    """The first plain sentence of about 40 characters, or the first 40 characters."""
+    found = re.search(r"(?<=\s)[A-Z][a-z, ]{28,42}[.!?](?=\s)", text)
+    return found.group() if found else text[:40]
+
+
+def printable(text: str) -> str:
+    """The text as one line that a terminal shows as it is."""
+    return "".join(c if c.isprintable() else " " for c in text)

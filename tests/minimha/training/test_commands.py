@@ -1,0 +1,188 @@
+"""The commands `minimha train` and `minimha generate`."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import minimha as mh
+from minimha.__main__ import _parser, main
+from minimha.training import commands, data, watching
+
+TEXT = "The cat sat on the mat, and the dog sat on the log by the cat.\n" * 9
+SMALL = "--layers 1 --heads 2 --width 8 --context 8 --batch 2 --steps 7 --every 3 --dropout 0.1"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a text in the file t."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t").write_text(TEXT)
+    return tmp_path
+
+
+def trained(out, *more, small=SMALL):
+    return main(["train", "--text", "t", "--out", out, *small.split(), *more])
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def interrupt_at(step, monkeypatch):
+    """Press Ctrl-C in this step."""
+    watch = watching.watch
+
+    def pressed(run, *arguments, **settings):
+        for loss in watch(run, *arguments, **settings):
+            if run.step == step:
+                signal.raise_signal(signal.SIGINT)
+            yield loss
+
+    monkeypatch.setattr(commands.watching, "watch", pressed)
+
+
+def one_error(code, capsys):
+    assert code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("minimha: ")
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--heads 3", "--width 8 is not a multiple of --heads 3"),
+        ("--context 300", "the text has 567 characters: a context of 300 needs at least 602"),
+        ("--steps 0", "--steps must be at least 1, not 0"),
+        ("--dropout 1", "--dropout from 0 to below 1"),
+        ("--text absent", "absent: No such file or directory"),
+        ("--backend jax", "unknown array library 'jax': choose one of numpy,"),
+        ("--resume", "new holds no run to resume: leave out --resume"),
+        ("--out t", "t is not an empty folder: choose another --out"),
+        ("--out t/new", "cannot write to t/new: Not a directory"),
+    ],
+)
+def test_settings_that_do_not_fit_give_one_line_and_leave_no_folder(
+    options, message, folder, capsys
+):
+    before = content(folder)
+    assert message in one_error(trained("new", *options.split()), capsys)
+    assert content(folder) == before
+
+
+@pytest.fixture
+def begun(folder):
+    """A run that was stopped before its first checkpoint."""
+    options = _parser().parse_args(["train", "--text", "t", "--out", "run", *SMALL.split()])
+    plan = commands.Plan.of(options)
+    plan.begin()
+    mh.interchange.save_pretrained(plan.training.model, "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "run already holds a run: add --resume, or choose another --out"),
+        (
+            "--resume --width 16",
+            "the run in run has --width 8, not 16: leave it out, or start a new",
+        ),
+        ("--resume --text u", "t, not"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_and_unchanged(options, message, begun, capsys):
+    before = content(begun)
+    assert message in one_error(trained("run", *options.split()), capsys)
+    assert content(begun) == before
+
+
+def test_a_text_that_changed_since_the_run_began_is_refused(begun, folder, capsys):
+    (folder / "t").write_text(TEXT + "more")
+    error = one_error(main(["train", "--out", "run", "--resume"]), capsys)
+    assert "has changed since the run in run began" in error
+
+
+def test_a_model_of_characters_continues_a_prompt(begun, capsys):
+    assert main(["generate", "run", "--tokens", "20", "--prompt", "The cat"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("The cat")
+    assert len(text) == len("The cat") + 20 + len("\n")
+    assert main(["generate", "run", "--tokens", "20", "--prompt", "The cat", "--no-cache"]) == 0
+    assert capsys.readouterr().out == text
+    model = mh.interchange.from_pretrained(begun)
+    vocabulary = data.CharacterTokenizer(json.loads((begun / "vocabulary.json").read_text()))
+    settings = {"temperature": 0.7, "top_k": 5, "top_p": 0.9}
+    tokens = mh.generate(model, vocabulary.encode("\n")[None], 20, rng=3, **settings)
+    options = ["--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3"]
+    assert main(["generate", "run", "--tokens", "20", *options]) == 0
+    assert capsys.readouterr().out == vocabulary.decode(tokens[0]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("absent", "absent holds no model: make one with minimha train --out absent"),
+        ("run --prompt caé", "'é' is not among the"),
+        ("run --prompt=", "--prompt must have at least one character"),
+        ("run --tokens -1", "count"),
+        ("run --temperature -1", "temperature = -1.0 must be"),
+        ("run --seed -1", "--seed must not be negative"),
+    ],
+)
+def test_generate_refuses_in_one_line(options, message, begun, capsys):
+    assert message in one_error(main(["generate", *options.split()]), capsys)
+
+
+@pytest.mark.thorough
+def test_a_run_is_interrupted_and_resumed_bit_for_bit(folder, monkeypatch, capsys):
+    assert trained("whole") == 0
+    shown = capsys.readouterr().out
+    for part in ("step      3   training", "step      7   training", "validation", "  | "):
+        assert part in shown
+    whole = content(folder / "whole")
+    assert sorted(whole) == [
+        "attention.png", "checkpoint.safetensors", "config.json", "loss.png", "losses.csv",
+        "model.safetensors", "run.json", "vocabulary.json",
+    ]  # fmt: skip
+    for step in (2, 3, 6, 7):
+        with monkeypatch.context() as patch:
+            interrupt_at(step, patch)
+            assert trained(f"parts{step}") == (130 if step < 7 else 0)
+        if step < 7:
+            shown = capsys.readouterr().out
+            assert f"Stopped after {step} of 7 steps" in shown
+            assert (command := f"minimha train --out parts{step} --resume") in shown
+            assert main(command.split()[1:]) == 0
+        assert content(folder / f"parts{step}") == whole
+    assert main(["train", "--out", "whole", "--resume"]) == 0  # a finished run
+    assert content(folder / "whole") == whole
+
+
+@pytest.mark.thorough
+def test_a_killed_run_resumes_bit_for_bit(folder):
+    small = "--layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 24 --every 4"
+    assert trained("whole", small=small) == 0
+    call = [sys.executable, "-m", "minimha", "train", "--text", "t", *small.split()]
+    with subprocess.Popen([*call, "--out", "killed"], stdout=subprocess.DEVNULL) as process:
+        while not (folder / "killed" / "checkpoint-previous.safetensors").exists():
+            time.sleep(0.01)
+        process.kill()
+    assert not (folder / "killed" / "attention.png").exists()  # it was killed before the end
+    (folder / "killed" / ".model-1.safetensors").write_bytes(b"half")
+    assert main(["train", "--out", "killed", "--resume"]) == 0
+    assert content(folder / "killed") == content(folder / "whole")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("library", ["array-api-strict", "torch"])
+def test_a_run_computes_with_the_chosen_library(library, folder):
+    pytest.importorskip(library.replace("-", "_"))
+    assert trained("out", "--backend", library) == 0
+    assert main(["generate", "out", "--tokens", "5"]) == 0
