@@ -109,7 +109,8 @@ class GPT(Module):
             end = past + tokens.shape[1]
             x = x + self.positions(namespace(tokens).arange(past, end, device=tokens.device))
         x, all_weights = self.dropout(x, rng), []
-        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+        for k, block in enumerate(self.blocks):
+            cache = caches[k] if caches else None
             x = block(x, masks.causal(), cache=cache, rng=rng, return_weights=return_weights)
             if return_weights:
                 x, weights = x
