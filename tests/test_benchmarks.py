@@ -75,3 +75,11 @@ def test_the_benchmark_of_attention_runs(run, tmp_path):
     assert [row[2] for row in windows] == ["128", "512"] * 2  # on two threads, and on one
     assert all(("(" in row[3]) == torch for row in windows)
     assert tmp_path.joinpath("table.png").exists() == torch
+
+
+def test_the_benchmark_of_nanogpt_s_recipe_runs(run, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    _, rows = run("recipe.py", "--text", text)
+    assert rows[2][0] == "minimha"
+    assert abs(float(rows[2][2]) - 3.3) < 0.1  # about log 28 after two steps
