@@ -42,7 +42,7 @@ from .nn import (
     Module,
     RMSNorm,
 )
-from .transformers import GPT, Block, generate
+from .transformers import GPT, Block, EncoderDecoder, generate
 
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, pictures, training
@@ -63,6 +63,7 @@ __all__ = [
     "Block",
     "Dropout",
     "Embedding",
+    "EncoderDecoder",
     "GradcheckError",
     "KeyValueCache",
     "LayerNorm",

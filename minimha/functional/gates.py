@@ -44,12 +44,12 @@ def relu(x: Array) -> tuple[Array, Pullback]:
     Source: Nair and Hinton, "Rectified Linear Units Improve Restricted Boltzmann Machines" (2010).
     """
     xp = namespace(x)
-    zero = xp.zeros_like(x)
+    g = xp.astype(x > 0, x.dtype)
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (xp.where(x > 0, dy, zero),)
+        return (dy * g,)
 
-    return xp.where(x <= 0, zero, x), pullback
+    return xp.maximum(x, xp.zeros_like(x)), pullback  # x · g would be −0 for negative x
 
 
 @operation

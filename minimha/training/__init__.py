@@ -1,10 +1,10 @@
 """Training language models: text and batches, the loop, checkpoints, evaluation, watching a run."""
 
-from . import commands, data
+from . import commands, data, sequence_tasks
 from .loop import Training, estimate, evaluate, tokens_for
 from .watching import Losses, attention_weights, printable, real_sentence, watch
 
 __all__ = [
     "Losses", "Training", "attention_weights", "commands", "data", "estimate", "evaluate",
-    "printable", "real_sentence", "tokens_for", "watch",
+    "printable", "real_sentence", "sequence_tasks", "tokens_for", "watch",
 ]  # fmt: skip

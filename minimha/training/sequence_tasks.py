@@ -1,0 +1,150 @@
+"""Three tasks that turn one text into another: copying words, reversing them, and adding numbers.
+
+    >hello -> hello        <hello -> olleh        27+58 -> 85
+
+The digits of a sum are in the usual order, so its first digit needs the carry from the last ones.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from minimha_autograd import Tensor
+
+from .. import masks
+from ..functional import cross_entropy
+from ..nn import AdamW, clip_gradients, decay_groups, warmup_cosine
+from ..transformers import EncoderDecoder, greedy_decode
+
+SYMBOLS = "^$<>+" + string.digits + string.ascii_lowercase
+START, END = 0, 1
+"""The tokens before and after each target; END also fills up short texts."""
+Pair = tuple[str, str]
+
+
+def words(count: int, longest: int, rng: np.random.Generator) -> list[str]:
+    """Distinct random words of 1 to longest letters, each length equally likely."""
+    found: dict[str, None] = {}  # a dictionary keeps the order, which a set does not
+    while len(found) < count:
+        letters = rng.choice(list(string.ascii_lowercase), rng.integers(1, longest + 1))
+        found["".join(letters)] = None
+    return list(found)
+
+
+def copying(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
+    """(">hello", "hello"): different words of 1 to longest letters."""
+    return [(f">{word}", word) for word in words(count, longest, np.random.default_rng(rng))]
+
+
+def reversing(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
+    """("<hello", "olleh"): different words of 1 to longest letters."""
+    return [(f"<{word}", word[::-1]) for word in words(count, longest, np.random.default_rng(rng))]
+
+
+def adding() -> list[Pair]:
+    """("27+58", "85"): all 8100 sums of two numbers from 10 to 99."""
+    return [(f"{a}+{b}", f"{a + b}") for a in range(10, 100) for b in range(10, 100)]
+
+
+class Split(NamedTuple):
+    """The pairs to train on, and those that training never sees."""
+
+    train: list[Pair]
+    held_out: list[Pair]
+
+
+def hold_out(
+    pairs: Sequence[Pair], fraction: float = 0.1, rng: np.random.Generator | int = 0
+) -> Split:
+    """Hold out a random fraction of the pairs.
+
+    27+58 and 58+27 are held out together, because a model that has seen one could answer the other
+    from memory.
+    """
+    groups: dict[tuple[str, ...], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(tuple(sorted(pair[0].split("+"))), []).append(pair)
+    order = [list(groups.values())[k] for k in np.random.default_rng(rng).permutation(len(groups))]
+    count = round(fraction * len(order))
+    held_out, train = (
+        [pair for group in part for pair in group] for part in (order[:count], order[count:])
+    )
+    return Split(train, held_out)
+
+
+def encode(texts: Sequence[str]) -> np.ndarray:
+    """The tokens (N, length of the longest text) of texts, filled up with END."""
+    tokens = np.full((len(texts), max(map(len, texts))), END)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = [SYMBOLS.index(c) for c in text]
+    return tokens
+
+
+def arrays(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of the sources (N, S), and of the targets (N, T + 1) with START in front."""
+    return encode([source for source, _ in pairs]), encode([f"^{target}$" for _, target in pairs])
+
+
+def padding(source: np.ndarray) -> masks.Mask:
+    """The mask that hides the END tokens of sources (B, S)."""
+    return masks.padding((source != END).sum(axis=1))
+
+
+def loss(model: EncoderDecoder, source: np.ndarray, target: np.ndarray) -> Tensor:
+    """The cross entropy, in nats per token, of targets (B, T + 1) that begin with START.
+
+    The decoder reads target[:, :-1] and predicts target[:, 1:]. After END there is nothing to
+    predict, so these positions do not count.
+    """
+    inputs, targets = target[:, :-1], target[:, 1:]
+    counts = np.nonzero(inputs != END)
+    logits = model(source, inputs, padding(source))
+    return cross_entropy(logits[counts], targets[counts])
+
+
+def train(
+    model: EncoderDecoder,
+    pairs: Sequence[Pair],
+    *,
+    steps: int,
+    batch: int = 256,
+    lr: float = 7e-3,
+    rng: np.random.Generator | int = 0,
+) -> Iterator[float]:
+    """Train with AdamW on random batches of the pairs, and yield the loss of each step.
+
+    The learning rate rises over 100 steps to lr, then falls along a cosine to 0.
+    """
+    rng = np.random.default_rng(rng)
+    sources, targets = arrays(pairs)
+    optimiser = AdamW(decay_groups(model, 0.1), betas=(0.9, 0.98))
+    for step in range(steps):
+        optimiser.lr = warmup_cosine(
+            step, steps=steps, warmup=min(100, steps // 5), lr=lr, min_lr=0.0
+        )
+        optimiser.zero_grad()
+        chosen = rng.integers(0, len(pairs), batch)
+        value = loss(model, sources[chosen], targets[chosen])
+        value.backward()
+        clip_gradients(optimiser.parameters, 1.0)
+        optimiser.step()
+        yield value.item()
+
+
+def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> list[str]:
+    """What the model decodes for each source, up to count characters."""
+    tokens = encode(sources)
+    decoded = greedy_decode(model, tokens, padding(tokens), start=START, end=END, count=count)
+    return ["".join(SYMBOLS[c] for c in row).partition("$")[0] for row in decoded]
+
+
+def mistakes(model: EncoderDecoder, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
+    """(source, target, answer) of the pairs whose answer is not exactly the target."""
+    answered = answers(model, [source for source, _ in pairs])
+    return [
+        (*pair, answer) for pair, answer in zip(pairs, answered, strict=True) if answer != pair[1]
+    ]

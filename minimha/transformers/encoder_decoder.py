@@ -1,0 +1,226 @@
+"""The transformer of "Attention Is All You Need": an encoder, a decoder, and greedy decoding.
+
+Source: Vaswani et al., "Attention Is All You Need" (2017), section 3 and figure 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from minimha_autograd import backend, no_grad
+from minimha_autograd.backend import Array, Rng, namespace
+
+from .. import masks
+from ..functional import integer, linear
+from ..multihead import KeyValueCache, positions
+from ..nn import Dropout, Embedding, LayerNorm, Module
+from .block import Block
+
+
+class Stack(Module):
+    """num_layers blocks of width M and H = num_heads heads, one after another.
+
+    With norm_first, a LayerNorm follows the last block, because its output is a sum that nothing
+    has normalised yet. Without it, as in the paper, each block ends in a LayerNorm.
+    The other settings are those of `Block`.
+    """
+
+    cross = False
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_layers: int,
+        *,
+        norm_first: bool = False,
+        rng: Rng = 0,
+        dtype: str = "float32",
+        **settings: Any,
+    ) -> None:
+        settings |= {"cross": self.cross, "norm_first": norm_first, "dtype": dtype}
+        rng = backend.generator(rng)
+        self.blocks = [Block(d_model, num_heads, rng=rng, **settings) for _ in range(num_layers)]
+        self.norm = LayerNorm(d_model, dtype=dtype) if norm_first else None
+
+
+class Encoder(Stack):
+    """A stack of blocks in which every position sees all others, from a source to a memory."""
+
+    def __call__(
+        self,
+        x: Any,
+        mask: masks.Mask | Array | None = None,
+        *,
+        rng: backend.Generator | None = None,
+    ) -> Any:
+        """The memory (B, S, M) for x (B, S, M). mask hides the padding of the source."""
+        for block in self.blocks:
+            x = block(x, mask, rng=rng)
+        return x if self.norm is None else self.norm(x)
+
+
+class Decoder(Stack):
+    """A stack of blocks in which position t sees the positions up to t and the whole memory."""
+
+    cross = True
+
+    def __call__(
+        self,
+        x: Any,
+        memory: Any,
+        memory_mask: masks.Mask | Array | None = None,
+        *,
+        caches: Sequence[KeyValueCache] | None = None,
+        rng: backend.Generator | None = None,
+    ) -> Any:
+        """The output (B, T, M) for x (B, T, M) and a memory (B, S, M).
+
+        memory_mask hides the padding of the source; caches are one `KeyValueCache` for each block.
+        """
+        each: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
+        for block, cache in zip(self.blocks, each, strict=True):
+            x = block(x, masks.causal(), memory, memory_mask, cache=cache, rng=rng)
+        return x if self.norm is None else self.norm(x)
+
+
+class EncoderDecoder(Module):
+    """The paper's transformer: from source tokens (B, S) and target tokens (B, T) to the logits of
+    the next target token.
+
+        memory = encoder(√M · source_tokens(source) + p)           p: sinusoidal positions
+        logits = decoder(√M · tokens(target) + p, memory) · tableᵀ
+
+    vocabulary         number of different target tokens
+    d_model            M, the width, an even multiple of num_heads
+    num_heads          H
+    num_layers         number of blocks in the encoder, and in the decoder
+    source_vocabulary  number of different source tokens, which then have an embedding of their own.
+                       Without it, one table embeds source and target, as in the paper
+    dropout            of the embeddings and in the blocks, in calls with an rng
+
+    The table of the target tokens also is the last linear map, so its gradient is the sum over all
+    its uses. hidden, activation and norm_first are those of `Block`, with the paper's defaults.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        d_model: int,
+        num_heads: int,
+        num_layers: int,
+        source_vocabulary: int | None = None,
+        hidden: int | None = None,
+        activation: str = "relu",
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        rng: Rng = 0,
+        dtype: str = "float32",
+    ) -> None:
+        rng, self.d_model, self.dtype = backend.generator(rng), d_model, dtype
+        settings: dict[str, Any] = {
+            "hidden": hidden, "activation": activation, "norm_first": norm_first,
+            "dropout": dropout, "rng": rng, "dtype": dtype,
+        }  # fmt: skip
+
+        def table(count: int) -> Embedding:
+            return Embedding(count, d_model, std=1 / math.sqrt(d_model), rng=rng, dtype=dtype)
+
+        self.tokens = table(vocabulary)
+        self.source_tokens = table(source_vocabulary) if source_vocabulary else self.tokens
+        self.dropout = Dropout(dropout)
+        self.encoder = Encoder(d_model, num_heads, num_layers, **settings)
+        self.decoder = Decoder(d_model, num_heads, num_layers, **settings)
+
+    def __call__(
+        self,
+        source: Array,
+        target: Array,
+        source_mask: masks.Mask | Array | None = None,
+        *,
+        rng: backend.Generator | None = None,
+    ) -> Any:
+        """The logits (B, T, vocabulary) for source (B, S) and target (B, T), arrays of integers.
+
+        source_mask hides the padding of the source from the encoder and from the decoder:
+        `masks.padding(lengths)`. A target needs no mask if its padding is at the end, which causal
+        attention does not see; leave the padding out of the loss.
+        """
+        memory = self.encode(source, source_mask, rng=rng)
+        return self.decode(target, memory, source_mask, rng=rng)
+
+    def encode(
+        self,
+        source: Array,
+        source_mask: masks.Mask | Array | None = None,
+        *,
+        rng: backend.Generator | None = None,
+    ) -> Any:
+        """The memory (B, S, M) of the source (B, S)."""
+        return self.encoder(
+            self._embedded(self.source_tokens, source, 0, rng), source_mask, rng=rng
+        )
+
+    def decode(
+        self,
+        target: Array,
+        memory: Any,
+        source_mask: masks.Mask | Array | None = None,
+        *,
+        caches: Sequence[KeyValueCache] | None = None,
+        rng: backend.Generator | None = None,
+    ) -> Any:
+        """The logits (B, T, vocabulary) for target (B, T) and the memory (B, S, M) of its source.
+
+        With caches, one `KeyValueCache` for each block, the target continues that of earlier calls.
+        """
+        past = len(caches[0]) if caches else 0
+        x = self._embedded(self.tokens, target, past, rng)
+        x = self.decoder(x, memory, source_mask, caches=caches, rng=rng)
+        return linear(x, self.tokens.table.mT)
+
+    def _embedded(
+        self, table: Embedding, tokens: Array, past: int, rng: backend.Generator | None
+    ) -> Any:
+        """Tokens (B, T) as vectors (B, T, M), with the positions from past on."""
+        x = math.sqrt(self.d_model) * table(tokens)
+        p = positions.sinusoidal(tokens.shape[1], self.d_model, offset=past, dtype=self.dtype)
+        return self.dropout(x + backend.like(p, x.data), rng)
+
+
+def greedy_decode(
+    model: EncoderDecoder,
+    source: Array,
+    source_mask: masks.Mask | Array | None = None,
+    *,
+    start: int,
+    end: int,
+    count: int,
+    cache: bool = True,
+) -> Array:
+    """The most likely token at each step, for source (B, S): (B, T) with T at most count.
+
+    start, end  tokens: each target begins after start, which is not returned, and stops at end.
+                Decoding stops when every target of the batch has; shorter ones are filled up
+                with end
+    cache       whether the decoder keeps the keys and values of earlier tokens; the result is the
+                same without, but then each step computes all tokens anew
+    """
+    count = integer(count, "count", least=0)
+    with no_grad():
+        memory = model.encode(source, source_mask)
+        xp = namespace(source)
+        tokens = xp.full((source.shape[0], 1), start, dtype=xp.int64, device=source.device)
+        caches = [KeyValueCache() for _ in model.decoder.blocks] if cache else None
+        ended = tokens[:, 0] != tokens[:, 0]
+        while tokens.shape[1] <= count and not bool(xp.all(ended)):
+            new = tokens[:, -1:] if cache else tokens
+            logits = model.decode(new, memory, source_mask, caches=caches)
+            best = xp.argmax(logits.data[:, -1], axis=-1)
+            best = xp.where(ended, xp.full_like(best, end), best)
+            tokens = xp.concat([tokens, best[:, None]], axis=1)
+            ended = ended | (best == end)
+    return tokens[:, 1:]
