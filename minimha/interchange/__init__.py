@@ -1,20 +1,26 @@
-"""Weights as dictionaries of arrays: to and from modules, torch's layer, and safetensors files.
+"""Weights as dictionaries of arrays: to and from modules, other libraries' layers, and files.
 
     arrays = state(module)             set_state(module, arrays)
     arrays = to_torch(mha)             mha = from_torch(arrays, num_heads)
+    arrays = block_to_torch(block)     block = block_from_torch(arrays, num_heads)
+    weights = to_keras(mha)            mha = from_keras(weights)
     write(arrays, path)                arrays = read(path)
+    save_pretrained(model, folder)     model = from_pretrained(folder)
 
 All copies are exact, bit for bit. Nothing here unpickles: a safetensors file holds numbers and
 their names, but no code.
 """
 
 from .files import check_writable, written_whole
+from .keras_layer import from_keras, to_keras
 from .pretrained import from_pretrained, save_pretrained
 from .safetensors_file import load, read, save, write
 from .states import set_state, state
+from .torch_block import block_from_torch, block_to_torch
 from .torch_layer import from_torch, to_torch
 
 __all__ = [
-    "check_writable", "from_pretrained", "from_torch", "load", "read", "save", "save_pretrained",
-    "set_state", "state", "to_torch", "write", "written_whole",
+    "block_from_torch", "block_to_torch", "check_writable", "from_keras", "from_pretrained",
+    "from_torch", "load", "read", "save", "save_pretrained", "set_state", "state", "to_keras",
+    "to_torch", "write", "written_whole",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     """
     if not isinstance(mha, MultiHeadAttention):
         raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
-    if reasons := _beyond_torch(mha):
+    if reasons := beyond_torch(mha):
         raise ValueError("torch.nn.MultiheadAttention has no such layer: " + "; ".join(reasons))
     ours = state(mha.convert("stacked"))
     w = {role: ours[f"w_{role}"].T.copy() for role in "qkvo"}  # in row-major order
@@ -140,15 +140,23 @@ def _required(entries: dict[str, Any]) -> Required:
     return {name: (shape, out.dtype) for name, shape in shapes.items()}
 
 
-def _beyond_torch(mha: MultiHeadAttention) -> list[str]:
+def beyond_torch(mha: MultiHeadAttention) -> list[str]:
     """What this layer has that torch's lacks."""
     m, h, g = mha.sizes.d_model, mha.sizes.num_heads, mha.sizes.num_kv_heads
-    d, dv, default = mha.sizes.head_dim, mha.sizes.v_head_dim, 1 / math.sqrt(mha.sizes.head_dim)
-    usual = isinstance(mha.scale, Real) and math.isclose(mha.scale, default, rel_tol=1e-15)
+    d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
     reasons = {
         f"keys there have as many heads as queries, and here are {g} and {h}": g != h,
         f"heads there are M/H = {m}/{h} wide, and here head_dim is {d}": d * h != m,
         f"values there are as wide as keys, and here v_head_dim is {dv}, head_dim {d}": dv != d,
+    }
+    return [reason for reason, holds in reasons.items() if holds] + beyond_plain(mha)
+
+
+def beyond_plain(mha: MultiHeadAttention) -> list[str]:
+    """What this layer has that the layers of torch and Keras both lack."""
+    default = 1 / math.sqrt(mha.sizes.head_dim)
+    usual = isinstance(mha.scale, Real) and math.isclose(mha.scale, default, rel_tol=1e-15)
+    reasons = {
         f"the scale there is 1/√D = {default:.6g}, and here {mha.scale}": not usual,
         "softcap does not exist there": mha.softcap is not None,
         "sink does not exist there": mha.sink is not None,

@@ -1,0 +1,100 @@
+"""The weights of `keras.layers.MultiHeadAttention`. Keras itself need not be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import backend
+
+from ..multihead import MultiHeadAttention
+from .states import mismatches, on_host, set_state, state
+from .torch_layer import beyond_plain
+
+_NAMES = {
+    "query kernel": "w_q",
+    "query bias": "b_q",
+    "key kernel": "w_k",
+    "key bias": "b_k",
+    "value kernel": "w_v",
+    "value bias": "b_v",
+    "output kernel": "w_o",
+    "output bias": "b_o",
+}
+"""Keras's weights in its order, and ours."""
+
+
+def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
+    """The weights for the set_weights() of a `keras.layers.MultiHeadAttention(H, D, Dv)`.
+
+    Their order is query kernel (M, H, D) and bias (H, D), key kernel (Mk, G, D) and bias (G, D),
+    value kernel (Mv, G, Dv) and bias (G, Dv), output kernel (H, Dv, M) and bias (M,), without the
+    biases if there are none. With G ≠ H they fit a `keras.layers.GroupQueryAttention`, for which
+    Dv = D. The double form is multiplied out.
+
+    Raises ValueError, with all reasons, for a layer that Keras cannot represent, such as one in the
+    bilinear form; TypeError for another module.
+    """
+    if not isinstance(mha, MultiHeadAttention):
+        raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
+    if reasons := beyond_plain(mha):
+        raise ValueError("keras.layers.MultiHeadAttention has no such layer: " + "; ".join(reasons))
+    h, g = mha.sizes.num_heads, mha.sizes.num_kv_heads
+    d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
+    shapes = {
+        "w_q": (-1, h, d), "b_q": (h, d), "w_k": (-1, g, d), "b_k": (g, d),
+        "w_v": (-1, g, dv), "b_v": (g, dv), "w_o": (h, dv, -1), "b_o": (-1,),
+    }  # fmt: skip
+    ours = state(mha.convert("stacked"))
+    return [ours[name].reshape(shapes[name]) for name in _NAMES.values() if name in ours]
+
+
+def from_keras(
+    weights: Sequence[Any], *, form: str = "stacked", dropout: float = 0.0
+) -> MultiHeadAttention:
+    """The layer with the weights of a `keras.layers.MultiHeadAttention`, on the host.
+
+    weights  its get_weights(); `to_keras` lists order and shapes, which determine all sizes. The
+             dtype stays the same
+    form     of the projections, one of `projections.FORMS`
+    dropout  as in MultiHeadAttention
+
+    Raises ValueError, with all reasons, for another number of weights, and for weights of other
+    shapes or dtypes, such as those of a layer whose output is not as wide as its query.
+    """
+    names = [name for name in _NAMES if len(weights) == 8 or "kernel" in name]
+    if len(weights) != len(names):
+        raise ValueError(
+            f"weights has {len(weights)} entries, but must have 8, or 4 without biases: "
+            "pass layer.get_weights()"
+        )
+    theirs = dict(zip(names, weights, strict=True))
+    kernels: dict[str, Any] = {name: on_host(x) for name, x in theirs.items() if "kernel" in name}
+    wrong = [
+        f"{name} is {x if isinstance(x, str) else f'{x.dtype} {x.shape}'}"
+        for name, x in kernels.items()
+        if isinstance(x, str) or x.dtype.kind != "f" or x.ndim != 3
+    ]
+    if wrong:
+        raise ValueError("kernels must be floating-point numbers with 3 axes: " + "; ".join(wrong))
+    (m, h, d), (mk, g, _), (mv, _, dv), _ = (x.shape for x in kernels.values())
+    mha = MultiHeadAttention(
+        m, h, num_kv_heads=g, head_dim=d, v_head_dim=dv, kdim=mk, vdim=mv, bias=len(names) == 8,
+        dropout=dropout, dtype=kernels["query kernel"].dtype.name,
+    )  # fmt: skip
+    required = {name: (x.shape, x.dtype) for name, x in zip(names, to_keras(mha), strict=True)}
+    if wrong := mismatches(theirs, required):
+        raise ValueError(
+            "weights do not make a keras.layers.MultiHeadAttention: " + "; ".join(wrong)
+        )
+    shapes = {name: p.shape for name, p in mha.named_parameters()}
+    set_state(
+        mha,
+        {
+            _NAMES[name]: backend.to_numpy(x).reshape(shapes[_NAMES[name]])
+            for name, x in theirs.items()
+        },
+    )
+    return mha.convert(form)

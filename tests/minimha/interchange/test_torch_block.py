@@ -1,0 +1,123 @@
+"""torch.nn.TransformerEncoderLayer and the block with its weights compute the same, forward and
+backward, to 1e-5 in float32 and 1e-12 in float64 of the largest entry. The comparison is skipped
+without torch."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import interchange
+
+B, T, M, H, HIDDEN = 2, 5, 12, 3, 17
+SETTINGS = {
+    "torch's defaults": {"norm_first": False, "activation": "relu"},
+    "pre-norm": {"norm_first": True, "activation": "gelu", "norm_eps": 0.1},
+    "no biases": {"norm_first": True, "activation": "relu", "bias": False},
+}
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def drawn(kind, dtype, rng):
+    """A block in which no weight is zero."""
+    block = mh.Block(M, H, hidden=HIDDEN, dtype=dtype, **SETTINGS[kind])
+    for p in block.parameters():
+        p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(dtype)
+    return block
+
+
+def known(kind):
+    """What does not show in the weights."""
+    return {name: x for name, x in SETTINGS[kind].items() if name != "bias"}
+
+
+@pytest.mark.parametrize("prefix", ["", "layers.1"])
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_a_block_survives_a_round_trip_through_torch_s_layout(kind, prefix, rng):
+    block = drawn(kind, "float16", rng)
+    weights = interchange.block_to_torch(block)
+    if prefix:
+        others = {f"layers.10.{name}": x[:1] for name, x in weights.items()}
+        weights = others | {f"{prefix}.{name}": x for name, x in weights.items()}
+    back = interchange.block_from_torch(weights, H, prefix=prefix, dropout=0.25, **known(kind))
+    assert (back.dropout.p, back.attention.dropout) == (0.25, 0.25)
+    one, other = interchange.state(block), interchange.state(back)
+    assert {n: (x.dtype, x.tobytes()) for n, x in one.items()} == {
+        n: (x.dtype, x.tobytes()) for n, x in other.items()
+    }
+    x = rng.standard_normal((B, T, M)).astype("float16")
+    np.testing.assert_array_equal(back(x).data, block(x).data)
+
+
+def test_all_entries_that_do_not_fit_a_block_are_named(rng):
+    weights = interchange.block_to_torch(drawn("pre-norm", "float64", rng))
+    weights |= {"norm1.weight": np.ones(3), "extra": np.ones(2)}
+    del weights["self_attn.in_proj_bias"]
+    with pytest.raises(ValueError, match="do not make") as failure:
+        interchange.block_from_torch(weights, H)
+    assert str(failure.value).partition(": ")[2].split("; ") == [
+        "extra is extra",
+        "norm1.weight is float64 (3,), but must be float64 (12,)",
+        "self_attn.in_proj_bias is missing",
+    ]
+    with pytest.raises(ValueError, match=r"x\.linear1\.weight is a NoneType, but must be"):
+        interchange.block_from_torch(weights, H, prefix="x")
+    with pytest.raises(TypeError, match="must be a dictionary"):
+        interchange.block_from_torch([], H)
+
+
+def test_what_has_no_place_in_torch_s_encoder_layer_is_refused():
+    strange = mh.Block(
+        M, H, num_kv_heads=1, cross=True, norm="rms", activation="swiglu", hidden=HIDDEN
+    )
+    with pytest.raises(ValueError, match="has no such layer: ") as failure:
+        interchange.block_to_torch(strange)
+    assert str(failure.value).partition("such layer: ")[2].split("; ") == [
+        "keys there have as many heads as queries, and here are 1 and 3",
+        "cross-attention is in torch.nn.TransformerDecoderLayer",
+        "norms there are layer norms, and here RMS norms",
+        "the perceptron there has no gate, and here it is SwiGLU",
+    ]
+    with pytest.raises(TypeError, match="block must be a Block, not a Linear"):
+        interchange.block_to_torch(mh.Linear(2, 3))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_outputs_and_gradients_agree_with_torch(kind, dtype, rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    settings = SETTINGS[kind]
+    activation = torch.nn.functional.relu
+    if settings["activation"] == "gelu":
+        activation = lambda x: torch.nn.functional.gelu(x, approximate="tanh")  # noqa: E731
+    theirs = torch.nn.TransformerEncoderLayer(
+        M, H, HIDDEN, 0.0, activation, settings.get("norm_eps", 1e-5), batch_first=True,
+        norm_first=settings["norm_first"], bias=settings.get("bias", True),
+        dtype=getattr(torch, dtype),
+    )  # fmt: skip
+    ours = drawn(kind, dtype, rng)
+    weights = interchange.block_to_torch(ours)
+    theirs.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x, cotangent = rng.standard_normal((2, B, T, M)).astype(dtype)
+    leaf, their_x = mh.Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    y, expected = ours(leaf, mh.masks.causal()), theirs(their_x, future)
+    y.backward(cotangent)
+    expected.backward(torch.tensor(cotangent))
+
+    def close(one, other, least=0.0):
+        other = other.detach().numpy()
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert abs(one - other).max() <= TOLERANCE[dtype] * max(abs(other).max(), least)
+
+    close(y.data, expected)
+    close(leaf.grad, their_x.grad)
+    of_gradients = copy.deepcopy(ours)
+    for p in of_gradients.parameters():
+        p.data = p.grad
+    gradients = interchange.block_to_torch(of_gradients)
+    for name, p in theirs.named_parameters():
+        close(gradients[name], p.grad)
+    back = interchange.block_from_torch(theirs.state_dict(), H, **known(kind))
+    close(back(x, mh.masks.causal()).data, expected)
