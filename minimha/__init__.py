@@ -7,8 +7,7 @@ S key positions, D head width of Q and K, Dv head width of V, M model width.
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minimha_autograd import (
     GradcheckError,
@@ -46,6 +45,7 @@ from .transformers import GPT, Block, EncoderDecoder, generate
 
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, pictures, training
+    from .diagnosis import diagnose
 
 __version__ = "0.1.0"
 conventions = masks.conventions
@@ -78,6 +78,7 @@ __all__ = [
     "conventions",
     "cost",
     "detect_anomaly",
+    "diagnose",
     "diagnosis",
     "explain_dispatch",
     "functional",
@@ -102,8 +103,10 @@ __all__ = [
 _ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures", "training"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Load a rarely needed subpackage on first use."""
+    if name == "diagnose":
+        return importlib.import_module(f"{__name__}.diagnosis").diagnose
     if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

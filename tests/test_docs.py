@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from wrong_answers.page import PAGE as WRONG_ANSWERS
 from wrong_answers.page import page
 
@@ -14,7 +15,6 @@ import minimha as mh
 from minimha.__main__ import main
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "gradient-checks.md"
 
 
 def transcripts(text):
@@ -44,9 +44,10 @@ def steady(text):
     return re.sub(r"\d+\.\d+ ?s", "0.1s", re.sub(r"={2,}", "==", text)).split()
 
 
-def test_transcripts_are_real(capsys, tmp_path):
-    names, found = {}, transcripts(PAGE.read_text(encoding="utf-8"))
-    assert len(found) == 4
+@pytest.mark.parametrize(("page", "count"), [("gradient-checks", 4), ("diagnose", 1)])
+def test_transcripts_are_real(page, count, capsys, tmp_path):
+    names, found = {}, transcripts((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    assert len(found) == count
     for code, text in found:
         assert steady(happens(code, names, capsys, tmp_path)) == steady(text)
 

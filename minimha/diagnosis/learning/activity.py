@@ -1,0 +1,148 @@
+"""Do the parts of the model do anything: attention, the units of the perceptrons, the residuals?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd.tape import Node
+
+from .probe import Probe, Step
+from .report import Finding
+from .visibility import attention_weights
+
+_SHARP, _ALL, _FLAT = 0.999, 0.95, 1e-3
+_DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
+"""For inputs below, the slope of the activation is 0, or hardly more."""
+
+
+def collapsed(probe: Probe) -> Iterator[Finding]:
+    """Not every query puts all of its weight on one key, unless it sees only one."""
+    for step, rows in _rows(probe):
+        sharp = float(np.mean(rows.max(axis=1) > _SHARP))
+        if sharp < _ALL or not _sees_more(probe, step):
+            continue
+        figure = f"{sharp:.0%} of the queries have more than {_SHARP} of the weight on one key"
+        text = (
+            "the scores are so large that the softmax is saturated, and hardly any gradient passes "
+            "through it. Is the scale 1/√D missing, are W^Q and W^K too large, or is the norm "
+            "before attention missing?"
+        )
+        place = probe.place(step.node)
+        yield Finding("attention collapsed", place, figure, text, "05 attention")
+
+
+def uniform(probe: Probe) -> Iterator[Finding]:
+    """The weights depend on the queries and keys."""
+    entropies = []
+    for step, every in _rows(probe):
+        rows = every[(every > 0).sum(axis=1) > 1]
+        if not len(rows):
+            continue
+        n, seen = (rows > 0).sum(axis=1, keepdims=True), rows > 0
+        logs = np.log(rows, out=np.zeros_like(rows), where=seen)
+        entropies.append(float(np.mean(-(rows * logs).sum(axis=1) / np.log(n[:, 0]))))
+        spread = float(abs(rows * n - 1)[seen].max())
+        if spread < _FLAT:
+            figure = f"all weights of a query are equal, to {spread:.1e} of their mean"
+            text = (
+                "queries and keys do nothing, and each output is the mean of the visible values: "
+                "W^Q or W^K is nearly zero, or the scores are divided by far too much"
+            )
+            place = probe.place(step.node)
+            yield Finding("attention uniform", place, figure, text, "05 attention")
+    probe.figures["attention"] = (
+        f"entropy {min(entropies):.3f} to {max(entropies):.3f} of that of equal weights"
+        if entropies
+        else "no weights seen"
+    )
+
+
+def _rows(probe: Probe) -> Iterator[tuple[Step, np.ndarray]]:
+    """The attention weights of each layer, with one row for each query."""
+    steps = probe.trace(probe.inputs)[1]
+    for step in attention_weights(probe, steps, probe.inputs.shape[1]):
+        yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
+
+
+def _sees_more(probe: Probe, step: Step) -> bool:
+    """Whether most queries would see several keys if the scores were small."""
+    small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
+    with probe.holding(small):
+        again = attention_weights(probe, probe.trace(probe.inputs[:1])[1], probe.inputs.shape[1])
+        places = [s for s in again if probe.place(s.node) == probe.place(step.node)]
+    return any(np.mean((s.value > 0).sum(axis=-1) > 1) > 0.5 for s in places or again)
+
+
+def dead_units(probe: Probe) -> Iterator[Finding]:
+    """Most units of each activation are active somewhere in the batch."""
+    steps = probe.trace(probe.inputs)[1]
+    values = {step.node: step.value for step in steps if step.node is not None}
+    shares = []
+    for step in steps:
+        if step.operation not in _DEAD_BELOW or step.node is None or step.value.ndim < 2:
+            continue
+        before = [values[e[0]] for e in step.node.edges if e is not None and e[0] in values]
+        if len(before) != 1 or before[0].shape != step.value.shape:
+            continue
+        x = before[0].reshape(-1, step.value.shape[-1])
+        dead = x.max(axis=0) < _DEAD_BELOW[step.operation]
+        shares.append(float(dead.mean()))
+        if dead.mean() > 0.5:
+            figure = f"{dead.sum()} of {dead.size} units are off at all {len(x)} positions"
+            text = (
+                "units that are off everywhere get no gradient and never come back: the bias "
+                "before them is far below zero, or a step was too large"
+            )
+            yield Finding("dead units", probe.place(step.node), figure, text, "09 training")
+    if shares:
+        probe.figures["dead units"] = f"at most {max(shares):.0%} of a layer"
+
+
+def residual(probe: Probe) -> Iterator[Finding]:
+    """In a model with several attention layers, a path leads around each."""
+    root, steps = probe.trace(probe.inputs[:1])
+    weights = attention_weights(probe, steps, probe.inputs.shape[1])
+    of_weights = {step.node for step in weights}
+    if root is None or len(of_weights) < 2:
+        return
+    leaves = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
+    gates = {s.node for s in steps if s.operation in _DEAD_BELOW}
+    around = {
+        "attention": lambda n: n in of_weights or any(p in of_weights for p in _parents(n)),
+        "the perceptrons": lambda n: n in gates,
+    }
+    for what, blocked in around.items():
+        if (what == "attention" or len(gates) > 1) and not _reaches_table(root, blocked, leaves):
+            figure = f"every path from the tokens to the logits passes through {what}"
+            text = (
+                f"x = x + f(norm(x)) adds what a layer computes to its input; here the input is "
+                f"replaced, x = f(norm(x)), around {what}. Each token's own embedding is lost, "
+                "and the gradient shrinks with every layer"
+            )
+            yield Finding("no residual connection", what, figure, text, "09 training")
+            return
+
+
+def _parents(node: Node) -> list[Node]:
+    return [edge[0] for edge in node.edges if edge is not None]
+
+
+def _reaches_table(root: Node, blocked: object, leaves: set[Node]) -> bool:
+    """Whether a path leads from the logits to a lookup in a table of embeddings."""
+    seen, waiting = {root}, [root]
+    while waiting:
+        node = waiting.pop()
+        if blocked(node):  # type: ignore[operator]
+            continue
+        parents = _parents(node)
+        if node.signature and node.signature.name in _LOOKUPS and any(p in leaves for p in parents):
+            return True
+        new = [p for p in parents if p not in seen]
+        seen.update(new)
+        waiting += new
+    return False
+
+
+_LOOKUPS = {"embedding", "getitem", "gather"}

@@ -1,0 +1,75 @@
+"""Can the model learn one batch by heart?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...nn import AdamW
+from .probe import Probe
+from .report import Finding
+
+_STEPS, _RATES, _TOKENS = 200, (3e-3, 3e-2, 3e-4), 64
+
+
+def one_batch(probe: Probe) -> Iterator[Finding]:
+    """A few sequences are learned by heart in a few hundred steps."""
+    rows = max(1, _TOKENS // probe.inputs.shape[1]) if probe.per_position else 8
+    batch = probe.inputs[:rows], probe.targets[:rows]
+    classes = probe.logits(batch[0]).shape[-1]
+    losses: list[float] = []
+    goal = 0.0
+    for rate in _RATES:
+        losses = _train(probe, *batch, rate, goal := _goal(*batch, classes))
+        if min(losses) <= goal:
+            probe.figures["one batch"] = (
+                f"{batch[1].size} targets: loss {losses[0]:.2f} -> {losses[-1]:.2f} in "
+                f"{len(losses) - 1} steps"
+            )
+            return
+    figure = (
+        f"{batch[1].size} targets, {_STEPS} steps: loss {losses[0]:.3f} -> "
+        f"{losses[-1]:.3f}, expected {goal:.3f} or less"
+    )
+    text = (
+        "a model that cannot learn a single batch by heart will not learn from more data. No other "
+        "check found the cause: look for inputs that are lost on the way, a layer that is far too "
+        "narrow, or a mask that hides too much"
+    )
+    yield Finding("cannot learn one batch", "the model", figure, text, "10 debugging")
+
+
+def _train(
+    probe: Probe, inputs: np.ndarray, targets: np.ndarray, rate: float, goal: float
+) -> list[float]:
+    losses = []
+    with probe.copies():
+        optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
+        for _ in range(_STEPS + 1):
+            optimiser.zero_grad()
+            loss = probe.loss(inputs, targets)
+            losses.append(loss.item())
+            if losses[-1] <= goal or not math.isfinite(losses[-1]):
+                break
+            loss.backward()
+            optimiser.step()
+    return losses
+
+
+def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
+    """A quarter of a uniform guess, above what the same beginning with several continuations
+    makes unavoidable."""
+    seen: dict[bytes, list[int]] = {}
+    for x, y in zip(inputs, targets, strict=True):
+        if targets.ndim == 1:
+            seen.setdefault(x.tobytes(), []).append(int(y))
+        else:
+            for t, target in enumerate(y):
+                seen.setdefault(x[: t + 1].tobytes(), []).append(int(target))
+    total = 0.0
+    for values in seen.values():
+        counts = np.unique(values, return_counts=True)[1]
+        total -= float(np.sum(counts * np.log(counts / counts.sum())))
+    return total / targets.size + 0.25 * math.log(classes)

@@ -1,0 +1,121 @@
+"""Are the logits fit for the cross entropy?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd import detect_anomaly, no_grad
+
+from .probe import Probe
+from .report import Finding
+
+_ABOVE = 1.0  # nats above log(V): logits of variance 1 cost 0.5
+
+
+def finite(probe: Probe) -> Iterator[Finding]:
+    """No parameter and no logit is NaN or infinite."""
+    for name, x in probe.weights().items():
+        if not np.isfinite(x).all():
+            text = (
+                "a parameter holds NaN or infinity: training has diverged. Start again from an "
+                "earlier checkpoint, with a lower learning rate or with clipped gradients"
+            )
+            yield Finding("not finite", name, _count(x), text, "09 training")
+            return
+    logits = probe.logits()
+    if np.isfinite(logits).all():
+        return
+    where = "the logits"
+    try:
+        with no_grad(), detect_anomaly():
+            probe.call(probe.inputs)
+    except FloatingPointError as error:
+        where = str(error).splitlines()[0]
+    text = (
+        "the usual causes are a row of scores that is −∞ everywhere, a logarithm or division "
+        "of 0, and exp of a large number. mh.detect_anomaly() shows the line"
+    )
+    yield Finding("not finite", where, _count(logits), text, "06 masks")
+
+
+def _count(x: np.ndarray) -> str:
+    return f"{np.sum(~np.isfinite(x))} of {x.size} entries are not finite"
+
+
+def deterministic(probe: Probe) -> Iterator[Finding]:
+    """Without an rng the model has no dropout: the same inputs give the same logits."""
+    change = float(abs(probe.logits() - probe.logits()).max())
+    if change:
+        figure = f"two calls with the same inputs differ by up to {change:.2g}"
+        text = (
+            "dropout or other noise is active although the call has no rng, so evaluation is noisy "
+            "and no other check can be trusted. Let the caller pass the generator: "
+            "model(inputs, rng=rng) in training, model(inputs) elsewhere"
+        )
+        yield Finding("not deterministic", "the output", figure, text, "09 training")
+
+
+def dtypes(probe: Probe) -> Iterator[Finding]:
+    """All numbers have the dtype of the parameters."""
+    own = {name: x.dtype for name, x in probe.weights().items()}
+    main = probe.dtype
+    for name, dtype in own.items():
+        if dtype != main:
+            figure = f"{dtype}, while {next(iter(own))} is {main}"
+            text = "the parameters have different dtypes: pass the same dtype= to every layer"
+            yield Finding("dtype drift", name, figure, text, "01 arrays")
+            return
+    few = probe.inputs[:1]
+    for step in probe.trace(few)[1]:
+        dtype = step.value.dtype
+        if dtype.kind == "f" and dtype != main:
+            figure = f"{step.operation} returns {dtype}, while the parameters are {main}"
+            text = (
+                f"the computation goes on in {dtype} from here. A float64 array of NumPy, "
+                "or an astype, among float32 numbers doubles memory and time; float16 in part "
+                "loses digits"
+            )
+            yield Finding("dtype drift", probe.place(step.node), figure, text, "01 arrays")
+            return
+    probe.figures["dtype"] = str(main)
+
+
+def probabilities(probe: Probe) -> Iterator[Finding]:
+    """The model returns logits: cross_entropy applies the softmax itself.
+
+    Log-probabilities are fine: softmax(log p) = p.
+    """
+    logits = probe.logits()
+    sums = logits.sum(axis=-1, dtype=np.float64)
+    if logits.min() < 0 or abs(sums - 1).max() > 1e-3 or logits.shape[-1] < 2:
+        return
+    c = logits.shape[-1]
+    least = math.log(math.e + c - 1) - 1  # all probability on the target
+    text = (
+        "the model returns probabilities, but cross_entropy expects logits: its own softmax "
+        f"flattens them, so the loss cannot fall below {least:.3f} and the gradients are "
+        "small. Leave out the softmax at the end of the model; log-probabilities would be fine"
+    )
+    figure = f"every row sums to 1, all entries from {logits.min():.2g} to {logits.max():.2g}"
+    yield Finding("softmax before cross entropy", "the output", figure, text, "09 training")
+
+
+def loss(probe: Probe) -> Iterator[Finding]:
+    """At initialisation the loss is near log(V), that of a uniform guess; trained, it is lower."""
+    with no_grad():
+        value = probe.loss().item()
+    logits = probe.logits()
+    uniform, spread = math.log(logits.shape[-1]), float(logits.std(axis=-1).mean())
+    figure = f"{value:.3f} nats; log({logits.shape[-1]}) = {uniform:.3f}, a uniform guess"
+    probe.figures["loss"] = figure
+    if value > uniform + _ABOVE:
+        text = (
+            f"the model is worse than a uniform guess: its logits have standard deviation "
+            f"{spread:.2g}. At initialisation: the last linear map or a tied embedding starts "
+            "too large (GPT-2's weights start with standard deviation 0.02), or the norm before it "
+            "is missing. After training: the learning rate was too high"
+        )
+        yield Finding("loss above log(vocabulary)", "the output", figure, text, "09 training")

@@ -1,0 +1,204 @@
+"""A model with one batch, and the ways in which the checks look at it.
+
+The checks work on copies of the parameters: a `Tensor` lends its place to a new leaf, so that the
+weights, gradients, hooks and graphs of the model stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from minimha_autograd import Tensor, backend, no_grad
+from minimha_autograd.modes import watch
+from minimha_autograd.tape import Node
+
+from ... import attention
+from ...functional import cross_entropy
+
+Arrays = dict[str, np.ndarray]
+
+
+class Step(NamedTuple):
+    """One value that an operation made: its name, the value, and the value's node on the tape."""
+
+    operation: str
+    value: np.ndarray
+    node: Node | None
+
+
+class Probe:
+    """A model, a batch, and what the checks have learned so far.
+
+    model         maps inputs to logits
+    parameters    the model's parameters by name
+    inputs        (B, T) integers, or (B, T, …) numbers
+    targets       (B, T), or (B,) for a classifier; integers
+    real          which positions of the inputs are not padding, (B, T)
+    predicts_next whether the targets are the next inputs
+    figures       what each check measured, for the report
+    lr            the learning rate of the training
+    rng           the generator of all checks
+    """
+
+    def __init__(
+        self, model: Any, inputs: Any, targets: Any, padding: int | None, lr: float, seed: int
+    ) -> None:
+        self.model = model
+        named = model.named_parameters()  # an activation kept as an attribute is no parameter
+        self.parameters = {n: p for n, p in named if p._edge and p._edge[0].signature is None}
+        if not self.parameters:
+            raise ValueError("the model has no parameters: named_parameters() yields none")
+        self.inputs: np.ndarray = backend.to_numpy(backend.asarray(inputs))
+        self.targets: np.ndarray = backend.to_numpy(backend.asarray(targets))
+        shape = self.inputs.shape
+        if len(shape) < 2 or shape[1] < 2 or self.targets.shape not in (shape[:1], shape[:2]):
+            raise ValueError(
+                f"inputs has shape {shape} and targets {self.targets.shape}: they must be (B, T) "
+                "and (B, T), or (B, T) and (B,) for a classifier, with T at least 2"
+            )
+        self.padding, self.lr, self.rng = padding, lr, np.random.default_rng(seed)
+        self.real = np.ones(shape[:2], bool) if padding is None else self.inputs != padding
+        self.figures: dict[str, str] = {}
+        self.predicts_next = False
+
+    @property
+    def per_position(self) -> bool:
+        """Whether there is a target for each position."""
+        return self.targets.ndim == 2
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the first parameter."""
+        return next(iter(self.weights().values())).dtype
+
+    def call(self, inputs: np.ndarray) -> Any:
+        """The logits of the model as a Tensor; the first value, if it returns several."""
+        first = next(iter(self.parameters.values())).data
+        logits = self.model(backend.like(inputs, first))
+        logits = logits[0] if isinstance(logits, tuple) else logits
+        shape = self.targets.shape
+        if not isinstance(logits, Tensor) or logits.ndim != len(shape) + 1:
+            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            form = "(B, T, V)" if self.per_position else "(B, C)"
+            raise ValueError(f"the model must return a Tensor of logits {form}, not {what}")
+        return logits
+
+    def logits(self, inputs: np.ndarray | None = None) -> np.ndarray:
+        """The logits on the host, without a gradient."""
+        with no_grad():
+            return backend.to_numpy(self.call(self.inputs if inputs is None else inputs).data)
+
+    def loss(self, inputs: np.ndarray | None = None, targets: np.ndarray | None = None) -> Any:
+        """The mean cross entropy over the targets, as a Tensor; padding does not count."""
+        inputs = self.inputs if inputs is None else inputs
+        targets = self.targets if targets is None else targets
+        logits = self.call(inputs)
+        if self.padding is not None and self.per_position:
+            places = np.nonzero((inputs != self.padding) & (targets != self.padding))
+            logits = logits[tuple(backend.like(k, logits.data) for k in places)]
+            targets = targets[places]
+        return cross_entropy(logits, backend.like(targets, logits.data))
+
+    def gradients(self, *batch: np.ndarray) -> dict[str, np.ndarray | None]:
+        """The gradient of the loss by parameter, None where there is none."""
+        for p in self.parameters.values():
+            p.grad = None
+        loss = self.loss(*batch)
+        if loss.requires_grad:
+            loss.backward()
+        return {
+            name: None if p.grad is None else backend.to_numpy(p.grad)
+            for name, p in self.parameters.items()
+        }
+
+    def weights(self) -> Arrays:
+        """The parameters on the host."""
+        return {name: backend.to_numpy(p.data) for name, p in self.parameters.items()}
+
+    @contextmanager
+    def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
+        """Inside, the parameters have these arrays, and gradients of their own."""
+        tensors = {self.parameters[name]: x for name, x in arrays.items()}
+        before = [(p, p._data, p._edge) for p in tensors]
+        try:
+            for p, x in tensors.items():
+                leaf = Tensor(backend.like(x, p._data), requires_grad=True)
+                p._data, p._edge = leaf._data, leaf._edge
+            yield
+        finally:
+            for p, data, edge in before:
+                p._data, p._edge = data, edge
+
+    def copies(self) -> Any:
+        """Inside, the parameters have copies of their arrays; half precision becomes float32,
+        since its rounding hides small influences."""
+        return self.holding(
+            {
+                name: x.astype(np.float32 if x.dtype == np.float16 else x.dtype)
+                for name, x in self.weights().items()
+            }
+        )
+
+    def moved(self, scale: float = 0.02) -> Arrays:
+        """The parameters, each entry moved at random: a property that depends on the structure of
+        the model alone holds there, too, while one of special values, such as zeros, does not."""
+        moved = {}
+        for name, x in self.weights().items():
+            size = scale + 0.1 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
+            moved[name] = (x + size * self.rng.standard_normal(x.shape)).astype(x.dtype)
+        return moved
+
+    def other_tokens(self, inputs: np.ndarray) -> np.ndarray:
+        """Inputs of the same kind that differ in every place."""
+        if inputs.dtype.kind == "f":
+            return (inputs + 1 + self.rng.random(inputs.shape)).astype(inputs.dtype)
+        known = np.unique(self.inputs[self.real])
+        if len(known) == 1:
+            return np.where(inputs == 0, 1, 0).astype(inputs.dtype)
+        places = np.searchsorted(known, inputs).clip(max=len(known) - 1)
+        shifts = self.rng.integers(1, len(known), inputs.shape)
+        return known[(places + shifts) % len(known)].astype(inputs.dtype)
+
+    def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Step]]:
+        """The node of the logits, and all values on the way, attention weights among them."""
+        seen: list[tuple[str, Tensor]] = []
+
+        def see(name: str, x: Tensor) -> Tensor:
+            seen.append((name, x))
+            return x
+
+        with watch(see), mock.patch.object(attention.scaled_dot_product, "choose", _with_weights):
+            logits = self.call(inputs)
+        steps = [Step(name, backend.to_numpy(x.data), _node(x)) for name, x in seen]
+        return _node(logits), steps
+
+    def place(self, node: Node | None) -> str:
+        """The module whose parameters are the nearest on the way to a value: "blocks.0.mlp"."""
+        names = {_node(p): name for name, p in self.parameters.items()}
+        layer, found = [node], set[Any]()
+        while layer := [n for n in layer if n is not None and n not in found]:
+            for n in layer:
+                if n in names:
+                    return names[n].rpartition(".")[0] or names[n]
+            found.update(layer)
+            layer = [edge[0] for n in layer for edge in n.edges if edge is not None]
+        return "the model"
+
+
+def _node(x: Tensor) -> Node | None:
+    return None if x._edge is None else x._edge[0]
+
+
+def _with_weights(_: str, x: Any) -> Callable[..., Any]:
+    """In place of the choice of an implementation: the reference, which also makes the weights."""
+
+    def attend(*_: Any) -> Any:
+        out, weights = attention.attention(*x._replace(return_weights=True))
+        return (out, weights) if x.return_weights else out
+
+    return attend

@@ -1,0 +1,69 @@
+"""What the checks of a model found. Prints like the report of a gradient check."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minimha_autograd.gradcheck import aligned, listed, text_table
+
+from ...course import chapters
+
+
+class Finding(NamedTuple):
+    """Something wrong with a model, its data or its training.
+
+    name     a short name, the same for every model: "leak from the future"
+    where    the part of the model, as the path of a parameter or a module, or the axis concerned
+    figure   what was measured
+    text     what it means, and the likely cause
+    chapter  the chapter to read: "06 masks"
+    """
+
+    name: str
+    where: str
+    figure: str
+    text: str
+    chapter: str
+
+    def __str__(self) -> str:
+        chapter = chapters.CHAPTERS.get(int(self.chapter[:2]))
+        lines = (
+            ("where", self.where),
+            ("measured", self.figure),
+            ("looks like", self.text),
+            ("read", f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/diagnose.md"),
+        )
+        return "\n".join([self.name, *(aligned(*line) for line in lines)])
+
+
+def some(names: Sequence[str]) -> str:
+    """At most four names, and the number of the others."""
+    few = [*names[:3], f"{len(names) - 3} more"]
+    return listed(names if len(names) <= 4 else few)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `mh.diagnose`.
+
+    model     the name of the model's class
+    findings  the most likely cause first; the others may be its consequences
+    figures   what each check measured, by the name of the check
+    """
+
+    model: str
+    findings: list[Finding]
+    figures: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        if not self.findings:
+            table = text_table(("check", "measured"), self.figures.items())
+            return f"{self.model}: nothing found\n{table}"
+        count = len(self.findings)
+        line = f"{self.model}: {count} finding{'s' if count > 1 else ''}"
+        if count > 1:
+            line += ". Start with the first: the others may be its consequences"
+        return "\n".join([textwrap.fill(line, 80), *map(str, self.findings)])

@@ -1,0 +1,89 @@
+"""`mh.diagnose`: each finding comes first on its own breakage, and there is none on healthy models."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from broken_models import BROKEN, HEALTHY, batch, gpt
+
+import minimha as mh
+from minimha.diagnosis.learning import Finding
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+
+
+def diagnosed(make, seed=0):
+    model, inputs, targets, *settings = make(seed)
+    return mh.diagnose(model, inputs, targets, **dict(*settings))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_first_finding_is_the_cause(name, seed):
+    finding, make = BROKEN[name]
+    assert [f.name for f in diagnosed(make, seed).findings][:1] == [finding]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_model_has_no_findings(name, seed):
+    assert diagnosed(HEALTHY[name], seed).findings == []
+
+
+@pytest.mark.parametrize("name", ["no_mask", "returns_probabilities"])
+def test_a_leak_and_a_softmax_are_found(name):
+    finding, make = BROKEN[name]
+    assert [f.name for f in diagnosed(make).findings][:1] == [finding]
+
+
+def test_the_page_lists_each_finding_of_the_catalogue_once():
+    page = Path(__file__).parents[3] / "docs" / "diagnose.md"
+    table = page.read_text(encoding="utf-8").partition("## What it finds")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)[2:]
+    assert sorted(listed) == sorted({finding for finding, _ in BROKEN.values()})
+
+
+def test_the_model_and_its_gradients_and_graph_stay_as_they_are():
+    model, (x, y) = gpt(0, num_layers=1, context=6), (z[:2, :6] for z in batch(0))
+    mh.functional.cross_entropy(model(x), y).backward()
+    loss = mh.functional.cross_entropy(model(x), y)
+    before = [(p, p.data, p.data.copy(), p.grad, p.grad.copy()) for p in model.parameters()]
+    state = np.random.get_state()[1].copy()
+    assert not mh.diagnose(model, x, y).findings
+    for p, data, values, grad, numbers in before:
+        assert p.data is data
+        assert p.grad is grad
+        np.testing.assert_array_equal(data, values)
+        np.testing.assert_array_equal(grad, numbers)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    loss.backward()
+
+
+def test_the_report_says_what_is_wrong_where_and_what_to_read():
+    report = diagnosed(BROKEN["targets_are_the_inputs"][1])
+    (finding,) = report.findings
+    assert isinstance(finding, Finding)
+    lines = str(report).splitlines()
+    assert lines[0] == "GPT: 1 finding"
+    assert lines[1] == "targets not shifted"
+    labels = [line[2:13].strip() for line in lines[2:]]
+    assert [*filter(None, labels)] == ["where", "measured", "looks like", "read"]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [((3,), (3,), "inputs has shape"), ((2, 5), (2, 4), r"targets \(2, 4\)")],
+)
+def test_shapes_that_do_not_match_are_refused(inputs, targets, message):
+    with pytest.raises(ValueError, match=message):
+        mh.diagnose(gpt(0), np.zeros(inputs, int), np.zeros(targets, int))
+
+
+def test_a_model_of_another_task_is_refused():
+    x, _ = batch(0)
+    with pytest.raises(ValueError, match=r"must return a Tensor of logits \(B, C\)"):
+        mh.diagnose(gpt(0), x, x[:, 0])
