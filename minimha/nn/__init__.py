@@ -2,9 +2,17 @@
 
 from .layers import MLP, Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module, parameter
-from .optimisers import SGD, Adam, AdamW, clip_gradients, decay_groups, warmup_cosine
+from .optimisers import (
+    SGD,
+    Adam,
+    AdamW,
+    Optimiser,
+    clip_gradients,
+    decay_groups,
+    warmup_cosine,
+)
 
 __all__ = [
     "MLP", "SGD", "Adam", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module",
-    "RMSNorm", "clip_gradients", "decay_groups", "parameter", "warmup_cosine",
+    "Optimiser", "RMSNorm", "clip_gradients", "decay_groups", "parameter", "warmup_cosine",
 ]  # fmt: skip

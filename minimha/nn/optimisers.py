@@ -15,18 +15,17 @@ from .module import Module
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 State = dict[str, Any]
-"""What an optimiser remembers of one parameter: arrays of its shape, and counters."""
+"""The state of one parameter: arrays of its shape, and counters."""
 
 
 class Optimiser:
-    """Parameters in groups, their settings, and what the steps so far left behind.
+    """The base of all optimisers: groups of parameters, their settings, and their states.
 
-    A subclass defines `_start`, the state of a parameter before its first step, and `_update`,
-    which changes the state and returns the parameter's next value.
+    A subclass defines `start` and `update`.
 
     parameters  Tensors that require a gradient; or groups, dictionaries with such Tensors as
                 "params" and settings of their own: {"params": biases, "weight_decay": 0.0}
-    lr          learning rate; may be changed between steps, and does not replace a group's own
+    lr          learning rate, which may be changed between steps; a group with its own keeps it
 
     A step skips parameters whose .grad is None. A tied parameter is updated once.
     """
@@ -35,13 +34,15 @@ class Optimiser:
         self.lr, self.settings = lr, settings
         self.groups = _groups(parameters, {"lr", *settings})
         self.parameters: list[Tensor] = [p for group in self.groups for p in group["params"]]
-        self._states = {p: self._start(p.data) for p in self.parameters}
+        self._states = {p: self.start(p.data) for p in self.parameters}
         _keep_freed_memory()
 
-    def _start(self, p: Array) -> State:
+    def start(self, p: Array) -> State:
+        """The state of a parameter p before its first step."""
         raise NotImplementedError
 
-    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        """The next value of a parameter p with gradient g. Changes the state, but not p."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -51,7 +52,7 @@ class Optimiser:
             settings = {name: backend.number(value) for name, value in settings.items()}
             for p in group["params"]:
                 if p.grad is not None:
-                    p.data = self._update(p.data, p.grad, self._states[p], settings)
+                    p.data = self.update(p.data, p.grad, self._states[p], settings)
 
     def zero_grad(self) -> None:
         """Set the gradients to None."""
@@ -59,7 +60,7 @@ class Optimiser:
             p.grad = None
 
     def state(self) -> dict[str, HostArray]:
-        """Copies of the states of all parameters, on the host: "0.m" is m of the first one.
+        """Copies of the states of all parameters, on the host: "0.m" is m of the first parameter.
 
         The settings are not included.
         """
@@ -118,7 +119,7 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
 
 
 def _kind(x: Any) -> str:
-    return f"{x.dtype} {tuple(x.shape)}" if backend.is_array(x) else f"a {type(x).__name__}"
+    return f"{x.dtype} {tuple(x.shape)}" if backend.is_array(x) else backend.described(x)
 
 
 class SGD(Optimiser):
@@ -126,9 +127,9 @@ class SGD(Optimiser):
 
         g ← g + weight_decay · p,   b ← momentum · b + g,   p ← p − lr · b
 
-    The arguments are explained in `Optimiser`. Source: Sutskever et al., "On the importance of
-    initialization and momentum in deep learning" (2013), with b in the form that PyTorch uses: lr
-    multiplies b, not g, so a new lr also scales past gradients.
+    The other arguments are those of `Optimiser`. Source: Sutskever et al., "On the importance of
+    initialization and momentum in deep learning" (2013), in PyTorch's form: lr multiplies b, not g,
+    so a new lr also applies to past gradients.
     """
 
     def __init__(
@@ -136,10 +137,10 @@ class SGD(Optimiser):
     ) -> None:
         super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
 
-    def _start(self, p: Array) -> State:
+    def start(self, p: Array) -> State:
         return {"b": 0.0 * p}
 
-    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
         g = g + settings["weight_decay"] * p
         state["b"] = settings["momentum"] * state["b"] + g
         return p - settings["lr"] * state["b"]
@@ -152,8 +153,8 @@ class Adam(Optimiser):
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
         p ← p − lr · m̂ / (√v̂ + eps),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    t counts the steps of each parameter. Source: Kingma and Ba, "Adam" (2015), algorithm 1. The
-    arguments are explained in `Optimiser`. The decay passes through m and v: see `AdamW`.
+    t counts the steps of each parameter. The other arguments are those of `Optimiser`. The decay
+    passes through m and v: see `AdamW`. Source: Kingma and Ba, "Adam" (2015), algorithm 1.
     """
 
     def __init__(
@@ -168,10 +169,10 @@ class Adam(Optimiser):
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self._size = sum(math.prod(p.shape) for p in self.parameters)
 
-    def _start(self, p: Array) -> State:
+    def start(self, p: Array) -> State:
         return {"t": 0, "m": 0.0 * p, "v": 0.0 * p}
 
-    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
         if settings["weight_decay"]:
             g = g + settings["weight_decay"] * p
         return self._moved(p, g, state, settings, decay=1.0)
@@ -198,9 +199,9 @@ class AdamW(Adam):
 
         p ← p − lr · (m̂ / (√v̂ + eps) + weight_decay · p),   m̂ and v̂ as in `Adam`, without decay
 
-    In `Adam`, where the decay is part of g, the division by √v̂ all but cancels it for entries with
-    large gradients. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019),
-    algorithm 2.
+    In `Adam` the decay is part of g, and the division by √v̂ makes it weak for entries with large
+    gradients. The other arguments are those of `Optimiser`. Source: Loshchilov and Hutter,
+    "Decoupled Weight Decay Regularization" (2019), algorithm 2.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def _update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
         return self._moved(
             p, g, state, settings, decay=1 - settings["lr"] * settings["weight_decay"]
         )
@@ -235,12 +236,12 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); returns the norm before.
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return the norm that they had.
 
-    The norm is that of all gradients as one vector, so its direction does not change. A NaN in any
-    gradient makes the norm and all gradients NaN; an infinite entry becomes NaN, others 0. These
-    are the results of `torch.nn.utils.clip_grad_norm_`. Source: Pascanu et al., "On the difficulty
-    of training recurrent neural networks" (2013).
+    All gradients together count as one vector, which becomes shorter but keeps its direction. If
+    any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
+    all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
+    Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
     gradients = [(p, p.grad) for p in parameters if p.grad is not None]
     flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]

@@ -1,4 +1,4 @@
-"""Checkpoints: files that a crash or a damaged disk does not turn into wrong numbers."""
+"""Checkpoints: files in which a crash while writing, or any later damage, is detected."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _CHECKSUM, _SETTINGS = "checksum", "settings"
 
 
 def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: str | Path) -> None:
-    """Write arrays and settings, with a checksum, to a safetensors file; the checkpoint that was
-    there becomes NAME-previous.
+    """Write arrays and settings, with a checksum, to a safetensors file.
 
-    If the process is killed at any moment, each file still has its old content or its new one. A
-    damaged file does not replace NAME-previous. Raises OSError if a file cannot be written.
+    The checkpoint that was there is copied to NAME-previous first, unless it is damaged. If the
+    process is killed at any moment, each file has either its old content or its new content. Raises
+    OSError if a file cannot be written.
     """
     path = Path(path).resolve()
     content = {**arrays, _SETTINGS: np.frombuffer(_json(settings), "uint8")}
-    with contextlib.suppress(FileNotFoundError, ValueError):  # of _read: nothing to keep
+    with contextlib.suppress(FileNotFoundError, ValueError):  # from _read: nothing to keep
         _read(path)
         with interchange.written_whole(_previous(path)) as unfinished:
             shutil.copyfile(path, unfinished)
@@ -36,10 +36,10 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
 
 
 def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint; if it is damaged those of NAME-previous, with a warning.
+    """The arrays of a checkpoint; if it is damaged, those of NAME-previous, with a warning.
 
-    Raises FileNotFoundError if there is none, ValueError if all are damaged, or if the checkpoint
-    has other settings, all of which the message names.
+    Raises FileNotFoundError if there is none, ValueError if all are damaged or if the checkpoint
+    was written with other settings: the message names every difference.
     """
     arrays = _first_undamaged(Path(path).resolve())
     saved, wanted = (json.loads(x) for x in (arrays.pop(_SETTINGS).tobytes(), _json(settings)))

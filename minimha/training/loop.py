@@ -22,29 +22,29 @@ from .data import random_batches, windows
 
 
 class Training:
-    """A training run of a language model. Each turn of a loop over it makes one step:
+    """A training run of a language model: an iterator that makes one step each time.
 
         for loss in Training(model, tokens, steps=2000, batch=12, lr=1e-3):
             ...
 
-    A step draws windows at random places of the text, and follows the gradient of their cross
-    entropy with `AdamW`, after clipping it. It yields the loss before the step, in nats per token.
-    The learning rate is that of `warmup_cosine`.
+    A step draws windows at random places of the text, computes the gradient of their cross entropy,
+    clips it, and updates the parameters with `AdamW`. It yields the loss before the update, in nats
+    per token. The learning rate follows `warmup_cosine`.
 
-    model         a GPT, or another Module with a context T that maps tokens (B, T) and a generator,
-                  rng, to logits (B, T, vocabulary)
+    model         a GPT, or another Module with a context T, which maps tokens (B, T) to logits
+                  (B, T, vocabulary) when called as model(tokens, rng=generator)
     tokens        (N,), the text to learn, with N > T
-    steps         steps of the whole run; `step` counts those that were made
-    batch         B, windows in a step
+    steps         number of steps of the whole run; the attribute `step` counts those made so far
+    batch         B, the number of windows in a step
     lr, min_lr    the largest and the last learning rate; min_lr is lr/10 by default
-    warmup        steps in which the learning rate rises; a tenth of all steps by default
-    weight_decay  of parameters with two or more axes, see `decay_groups`
+    warmup        number of steps in which the learning rate rises, by default a tenth of all steps
+    weight_decay  for parameters with two or more axes, see `decay_groups`
     clip          the largest norm of the gradient, see `clip_gradients`
-    seed          of all random numbers: step k draws its windows and what dropout drops from a
-                  generator seeded by (seed, k)
+    seed          of all random numbers: step k draws its windows and its dropout from a generator
+                  seeded by (seed, k)
 
-    The same run, stopped at any step and resumed from a checkpoint, ends with the same weights, bit
-    for bit, on the same machine with the same number of threads.
+    A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
+    for bit, as a run without a stop, on the same machine with the same number of threads.
     Raises ValueError for a text that is too short.
     """
 
@@ -80,7 +80,7 @@ class Training:
         return self
 
     def __next__(self) -> float:
-        """Make one step; returns its loss."""
+        """Make one step and return its loss."""
         if self.step >= self.steps:
             raise StopIteration
         rng = np.random.default_rng((self.seed, self.step))
@@ -96,7 +96,7 @@ class Training:
         return loss.item()
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint from which `resume` continues: one safetensors file.
+        """Write a checkpoint, from which `resume` continues, to a safetensors file.
 
         The checkpoint that was there is kept as NAME-previous. Raises OSError if the file cannot be
         written.
@@ -109,9 +109,9 @@ class Training:
     def resume(self, path: str | Path) -> None:
         """Continue from a checkpoint; if it is damaged, from NAME-previous, with a warning.
 
-        Raises FileNotFoundError if there is none, and ValueError, changing nothing, if all are
-        damaged or are of another model, another text or a run with other settings: the message
-        names every difference.
+        Raises FileNotFoundError if there is none. Raises ValueError, without changing anything, if
+        all are damaged, or if the checkpoint belongs to another model, another text or a run with
+        other settings: the message names every difference.
         """
         arrays = checkpoint.read(path, self.settings)
         interchange.set_state(self.model, _part(arrays, "model."))
@@ -138,9 +138,11 @@ def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per token, over all windows of the tokens, without overlap.
+    """The mean loss, in nats per token, over all windows of the tokens that do not overlap.
 
-    Raises ValueError for less than one window.
+    batch  windows in a call of the model
+
+    Raises ValueError for fewer tokens than a window has.
     """
     _require_a_window(model, tokens)
     inputs, targets = windows(tokens, model.context)
@@ -151,9 +153,9 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
 def estimate(
     model: Any, tokens: np.ndarray, *, batch: int = 12, batches: int = 200, rng: Rng = 0
 ) -> float:
-    """The mean loss, in nats per token, over random batches, as in nanoGPT's `estimate_loss`.
+    """The mean loss, in nats per token, over random batches. Source: nanoGPT, `estimate_loss`.
 
-    Raises ValueError for less than one window.
+    Raises ValueError for fewer tokens than a window has.
     """
     _require_a_window(model, tokens)
     rng = backend.generator(rng)

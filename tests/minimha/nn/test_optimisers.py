@@ -139,7 +139,7 @@ def test_a_state_that_does_not_fit_is_refused_and_every_difference_is_named(rng)
         "0.t is missing",
         "2.m is extra",
         "1.m is float64 (5,), but must be float64 (4,)",
-        "1.v is a int, but must be float64 (4,)",
+        "1.v is 7, but must be float64 (4,)",
     ]
     np.testing.assert_equal(optimiser.state(), before)
 
