@@ -68,6 +68,12 @@ TWO_TOKENS = {  # worked by hand in the text
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
         "halves, W^Q and W^K:     100%",
     ],
+    "10_debugging": [
+        "entropy [0.56233514 0.69314718]",
+        "loss 0.693147",
+        "GPT: nothing found",
+        "Unmasked: 1 finding\nleak from the future",
+    ],
     "11_speed": [
         "score 1.0986   factor 0.3333   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
         "score 0.0000   factor 1.0000   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
