@@ -10,7 +10,7 @@ from minimha_autograd.tape import Node
 
 from .probe import Probe, Step
 from .report import Finding
-from .visibility import attention_weights
+from .weights import attention_weights
 
 _SHARP, _ALL, _FLAT = 0.999, 0.95, 1e-3
 _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import activity, data, fitting, gradients, outputs, visibility
+from . import activity, correct, data, fitting, outputs, reach, sizes, visibility, weights
 from .probe import Probe
 from .report import Finding, Report
 
@@ -16,14 +16,14 @@ STAGES: tuple[tuple[Check, ...], ...] = (
     (outputs.finite,),
     (outputs.deterministic,),
     (outputs.dtypes, outputs.probabilities),
-    (visibility.batch, visibility.softmax_axis),
+    (visibility.batch, weights.softmax_axis),
     (visibility.future_and_past, visibility.positions, visibility.padding),
     (activity.collapsed, activity.dead_units),
-    (gradients.reach,),
-    (gradients.copies, gradients.right, gradients.symmetric),
+    (reach.reach,),
+    (correct.copies, correct.right, sizes.symmetric),
     (activity.residual,),
-    (gradients.depth,),
-    (activity.uniform, outputs.loss, gradients.steps),
+    (sizes.depth,),
+    (activity.uniform, outputs.loss, sizes.steps),
     (fitting.one_batch,),
 )
 """What an earlier stage finds explains what a later one would find, so the search ends with the

@@ -116,6 +116,11 @@ class Probe:
             for name, p in self.parameters.items()
         }
 
+    @property
+    def few(self) -> tuple[np.ndarray, np.ndarray]:
+        """Two sequences and their targets, for what takes many calls."""
+        return self.inputs[:2], self.targets[:2]
+
     def weights(self) -> Arrays:
         """The parameters on the host."""
         return {name: backend.to_numpy(p.data) for name, p in self.parameters.items()}

@@ -45,6 +45,19 @@ def some(names: Sequence[str]) -> str:
     return listed(names if len(names) <= 4 else few)
 
 
+def common(names: Sequence[str]) -> str:
+    """The path that these parameters share, or the first of them."""
+    if len(names) == 1:
+        return names[0]
+    parts = [name.split(".") for name in names]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared) or some(names)
+
+
 @dataclass(frozen=True)
 class Report:
     """The result of `mh.diagnose`.

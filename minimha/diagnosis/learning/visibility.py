@@ -11,6 +11,7 @@ import numpy as np
 
 from .probe import Probe, Step
 from .report import Finding, some
+from .weights import attention_weights
 
 
 def batch(probe: Probe) -> Iterator[Finding]:
@@ -37,53 +38,53 @@ def batch(probe: Probe) -> Iterator[Finding]:
 
 def future_and_past(probe: Probe) -> Iterator[Finding]:
     """A model that predicts the next token sees the past, and not the future."""
-    t = probe.inputs.shape[1]
-    if not (probe.per_position and t > 1):
+    if not probe.per_position:
         return
-    at = t // 2
+    at = probe.inputs.shape[1] // 2
     changed = probe.inputs.copy()
     changed[:, at] = probe.other_tokens(changed[:, at])
     moved = _any(_change(probe, changed).T)  # (T,)
     earlier, later = moved[:at].nonzero()[0], moved[at + 1 :]
+    sees_past = bool(later.any()) or not len(later)
     if probe.predicts_next and len(earlier):
-        inverted = not later.any() and at + 1 < t
-        figure = f"another token at position {at} changes the logits of {_positions(earlier)}"
-        if inverted:
-            figure += ", and of no later position"
-        name = "mask the wrong way round" if inverted else "leak from the future"
-        text = (
-            "each position sees the future and not the past: the mask is inverted or "
-            "transposed. In minimha True means may attend; in torch's boolean masks True often "
-            "means hidden"
-            if inverted
-            else "a position sees a token that it should predict, so the loss in training is low "
-            "and generation fails. "
-            + (
-                "It sees one position too far: check the offset of the causal mask"
-                if list(earlier) == [at - 1]
-                else "The causal mask is missing, is not passed on to attention, or comes after "
-                "the softmax; or a mean or norm runs over the positions"
-            )
-        )
-        yield Finding(name, _layers(probe), figure, text, "06 masks")
-    elif at + 1 < t and not later.any() and (not len(earlier) or probe.predicts_next):
-        if not _attentions(probe):
-            probe.figures["past"] = "unused: the model sees the current token only"
-            return
-        figure = f"another token at position {at} changes no later logits"
+        yield _leak(probe, at, earlier, sees_past)
+    elif sees_past or len(earlier):
+        causal = "the future is not" if not len(earlier) else "so is the future"
+        probe.figures["past and future"] = f"the past is visible, {causal}"
+    elif not _attentions(probe):
+        probe.figures["past and future"] = "invisible: the model sees the current token only"
+    else:
+        figure = f"another token at position {at} changes no other logits"
         text = (
             "the past has no influence, although the model computes attention: its output is "
             "not used, or every query sees only itself. Is the mask inverted?"
         )
         yield Finding("past without influence", _layers(probe), figure, text, "06 masks")
-    else:
-        probe.figures["past and future"] = (
-            "the past is visible, the future is not"
-            if probe.predicts_next
-            else "not causal"
-            if len(earlier)
-            else "causal"
+
+
+def _leak(probe: Probe, at: int, earlier: np.ndarray, sees_past: bool) -> Finding:
+    """The finding that the token at one position changes the logits of earlier ones."""
+    places = f"{earlier[0]}" + (f" to {earlier[-1]}" if len(earlier) > 1 else "")
+    figure = f"another token at position {at} changes the logits of position {places}"
+    if not sees_past:
+        figure += ", and of no later position"
+        text = (
+            "each position sees the future and not the past: the mask is inverted or "
+            "transposed. In minimha True means may attend; in torch's boolean masks True often "
+            "means hidden"
         )
+        return Finding("mask the wrong way round", _layers(probe), figure, text, "06 masks")
+    cause = (
+        "It sees one position too far: check the offset of the causal mask"
+        if list(earlier) == [at - 1]
+        else "The causal mask is missing, is not passed on to attention, or comes after the "
+        "softmax; or a mean or norm runs over the positions"
+    )
+    text = (
+        "a position sees a token that it should predict, so the loss in training is low and "
+        f"generation fails. {cause}"
+    )
+    return Finding("leak from the future", _layers(probe), figure, text, "06 masks")
 
 
 def positions(probe: Probe) -> Iterator[Finding]:
@@ -145,59 +146,6 @@ def padding(probe: Probe) -> Iterator[Finding]:
                 return
 
 
-def softmax_axis(probe: Probe) -> Iterator[Finding]:
-    """The softmax of the scores runs over the keys, the last axis."""
-    t = probe.inputs.shape[1]
-    if t < 2 or t == len(probe.inputs):
-        return
-    for step in probe.trace(probe.inputs)[1]:
-        y = step.value
-        if not _is_square(y, t) or _sums_to_one(y, -1):
-            continue
-        others = (k for k in range(-2, -y.ndim - 1, -1) if y.shape[k] > 1)
-        if axis := next((k for k in others if _sums_to_one(y, k)), None):
-            figure = f"{step.operation} {y.shape} sums to 1 over axis {axis}, not over the last"
-            text = (
-                "the softmax runs over the wrong axis: the weights of each query must sum to 1 "
-                "over the keys, softmax(scores, axis=-1)"
-            )
-            place = probe.place(step.node)
-            yield Finding("softmax over the wrong axis", place, figure, text, "05 attention")
-            return
-
-
-def attention_weights(probe: Probe, steps: list[Step], t: int) -> list[Step]:
-    """The values that are attention weights: (…, T, T), rows that sum to 1, nothing negative.
-
-    Those of a student's own softmax, too, and cross-attention's, (…, T, S), if it is minimha's.
-    """
-    return [
-        step
-        for step in steps
-        if (_is_square(step.value, t) or (step.operation == "attention" and step.value.ndim > 2))
-        and step.value.shape[-1] > 1
-        and _sums_to_one(step.value, -1)
-    ]
-
-
-def _is_square(y: np.ndarray, t: int) -> bool:
-    return y.ndim > 2 and y.shape[-2:] == (t, t) and y.dtype.kind == "f"
-
-
-def _sums_to_one(y: np.ndarray, axis: int) -> bool:
-    """Whether the entries are weights over this axis. Rows without a visible key sum to 0."""
-    if y.min(initial=0.0) < 0:
-        return False
-    sums = y.sum(axis=axis, dtype=np.float64)
-    return bool(((abs(sums - 1) < 1e-3) | (sums == 0)).all() and sums.any())
-
-
-def _is_uniform(weights: np.ndarray) -> bool:
-    visible = weights > 0
-    mean = 1 / np.maximum(visible.sum(axis=-1, keepdims=True), 1)
-    return bool(abs(weights / mean - 1)[visible].max(initial=0.0) < 1e-4)
-
-
 def _attentions(probe: Probe) -> list[Step]:
     t = probe.inputs.shape[1]
     return attention_weights(probe, probe.trace(probe.inputs[:1])[1], t)
@@ -207,6 +155,12 @@ def _layers(probe: Probe) -> str:
     """Where attention is, for a message."""
     places = dict.fromkeys(probe.place(step.node) for step in _attentions(probe))
     return some([*places]) or "the model"
+
+
+def _is_uniform(weights: np.ndarray) -> bool:
+    visible = weights > 0
+    mean = 1 / np.maximum(visible.sum(axis=-1, keepdims=True), 1)
+    return bool(abs(weights / mean - 1)[visible].max(initial=0.0) < 1e-4)
 
 
 def _change(probe: Probe, changed: np.ndarray) -> np.ndarray:
@@ -223,7 +177,3 @@ def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
 
 def _any(moved: np.ndarray) -> np.ndarray:
     return np.array([bool(row.any()) for row in moved])
-
-
-def _positions(places: np.ndarray) -> str:
-    return f"position {places[0]}" + (f" to {places[-1]}" if len(places) > 1 else "")

@@ -184,11 +184,16 @@ def test_a_layer_is_found_under_its_prefix(prefix, rng):
 
 def test_the_code_of_the_page_about_weights_runs(tmp_path, monkeypatch):
     page = Path(__file__).parents[3] / "docs" / "interchange.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    cells = re.findall(
+        r"```{code-cell} python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+    )
+    code = "\n".join(cells).replace("%matplotlib inline\n", "")
     monkeypatch.chdir(tmp_path)
     exec(code, names := {})
     np.testing.assert_array_equal(names["same"].data, names["y"].data)
-    assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
+    assert {path.name for path in tmp_path.iterdir()} == {"layer.safetensors", "small-gpt2"}
+    for name, x in interchange.state(names["small"]).items():
+        np.testing.assert_array_equal(interchange.state(names["model"])[name], x)
 
 
 # Refusals

@@ -1,0 +1,105 @@
+"""Does a gradient reach every parameter, and are all parameters known?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd import no_grad
+from minimha_autograd.gradcheck import listed
+from minimha_autograd.tape import ancestors
+
+from ...nn import AdamW
+from .probe import Probe
+from .report import Finding, common, some
+
+
+def reach(probe: Probe) -> Iterator[Finding]:
+    """Every parameter gets a gradient, and every leaf of the graph is a parameter."""
+    yield from _unregistered(probe)
+    now = probe.gradients()
+    if not (without := [name for name, g in now.items() if _is_zero(g)]):
+        _note_structural_zeros(probe, now)
+        return
+    with probe.holding(probe.moved()):
+        moved = probe.gradients()
+    never = [name for name in without if _is_zero(moved[name])]
+    if never:
+        influential = [name for name in never if _changes_loss(probe, name)]
+        text = (
+            "it changes the loss, so the gradient is cut on the way: by detach(), .data, "
+            "no_grad(), Tensor(…) around a Tensor, or a pullback that returns zeros or None"
+            if influential
+            else "it does not change the loss: a layer that the forward pass does not call, or "
+            "whose result is not used"
+        )
+        names = influential or never
+        figure = f"{len(never)} of {len(now)} parameters get none: {some(never)}"
+        yield Finding("no gradient", common(names), figure, text, "02 autograd")
+    if stuck := [name for name in without if name not in never and name in _after_steps(probe)]:
+        figure = f"the gradient is 0 in {some(stuck)}, also after two steps"
+        text = (
+            "zeros that keep each other at zero: the gradient of each is a product with the other. "
+            "Initialise at random all but the last map of a branch"
+        )
+        yield Finding("stuck at zero", common(stuck), figure, text, "09 training")
+    if not (never or stuck):
+        probe.figures["gradients"] = (
+            f"0 in {some(without)} at first, because other weights start at zero"
+        )
+
+
+def _unregistered(probe: Probe) -> Iterator[Finding]:
+    """Leaves that get a gradient and are no parameters."""
+    own = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
+    root = probe.loss(*probe.few)._edge
+    leaves = [n for n in ancestors(root[0]) if n.signature is None] if root else []
+    unknown = [leaf for leaf in leaves if leaf not in own]
+    if unknown:
+        users = {
+            n.signature.name
+            for n in ancestors(root[0])
+            for edge in n.edges
+            if edge is not None and edge[0] in unknown
+        }
+        figure = (
+            f"{len(unknown)} of {len(leaves)} Tensors that get a gradient are not among the "
+            f"parameters; they are arguments of {listed(sorted(users))}"
+        )
+        text = (
+            "an optimiser that is given model.parameters() never updates them. Module finds "
+            "Tensors and Modules in attributes, lists, tuples and dictionaries; here one is in "
+            "something else, or is not an attribute at all"
+        )
+        yield Finding("parameter not registered", "the model", figure, text, "09 training")
+
+
+def _is_zero(g: np.ndarray | None) -> bool:
+    return g is None or not g.any()
+
+
+def _changes_loss(probe: Probe, name: str) -> bool:
+    with no_grad():
+        before = probe.loss().item()
+        with probe.holding({name: probe.moved(0.5)[name]}):
+            return abs(probe.loss().item() - before) > 1e-6 * abs(before)
+
+
+def _after_steps(probe: Probe) -> set[str]:
+    """The parameters whose gradient is still zero after two steps of AdamW."""
+    with probe.copies():
+        optimiser = AdamW(list(probe.parameters.values()), lr=1e-3, weight_decay=0.0)
+        for _ in range(2):
+            probe.gradients()
+            optimiser.step()
+        return {name for name, g in probe.gradients().items() if _is_zero(g)}
+
+
+def _note_structural_zeros(probe: Probe, gradients: dict[str, np.ndarray | None]) -> None:
+    """b_k adds the same number to all scores of a query, which the softmax ignores."""
+    sizes = {n: float(abs(g).max()) for n, g in gradients.items() if g is not None}
+    tiny = [n for n, size in sizes.items() if size < 1e-5 * float(np.median([*sizes.values()]))]
+    zeros = [n for n in tiny if not _changes_loss(probe, n)]
+    text = f"reach all {len(gradients)} parameters"
+    probe.figures["gradients"] = text + (f"; structural zeros: {some(zeros)}" if zeros else "")
