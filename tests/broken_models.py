@@ -620,6 +620,15 @@ def own_model_that_keeps_its_weights(seed):
 
 
 @healthy
+def own_model_with_a_new_leaf_in_each_call(seed):
+    class Watched(Student):
+        def embed(self, tokens):
+            return super().embed(tokens) + mh.Tensor(np.zeros(M, "float32"), requires_grad=True)
+
+    return student(seed, Watched)
+
+
+@healthy
 def own_model_with_one_layer(seed):
     return student(seed, layers=1)
 

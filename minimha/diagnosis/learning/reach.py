@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minimha_autograd import no_grad
+from minimha_autograd import Tensor, no_grad
 from minimha_autograd.gradcheck import listed
-from minimha_autograd.tape import ancestors
+from minimha_autograd.tape import Node, ancestors
 
 from ...nn import AdamW
 from .probe import Probe
@@ -37,7 +37,9 @@ def reach(probe: Probe) -> Iterator[Finding]:
         names = influential or never
         figure = f"{len(never)} of {len(now)} parameters get none: {some(never)}"
         yield Finding("no gradient", common(names), figure, text, "02 autograd")
-    if stuck := [name for name in without if name not in never and name in _after_steps(probe)]:
+    blocked = [name for name in without if name not in never]
+    still = _zero_after_steps(probe) if blocked else set()
+    if stuck := [name for name in blocked if name in still]:
         figure = f"the gradient is 0 in {some(stuck)}, also after two steps"
         text = (
             "zeros that keep each other at zero: the gradient of each is a product with the other. "
@@ -51,16 +53,15 @@ def reach(probe: Probe) -> Iterator[Finding]:
 
 
 def _unregistered(probe: Probe) -> Iterator[Finding]:
-    """Leaves that get a gradient and are no parameters."""
+    """Leaves that get a gradient, last from call to call, and are no parameters."""
     own = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
-    root = probe.loss(*probe.few)._edge
-    leaves = [n for n in ancestors(root[0]) if n.signature is None] if root else []
-    unknown = [leaf for leaf in leaves if leaf not in own]
-    if unknown:
+    nodes, again = ([*_graph(probe.loss(*probe.few))] for _ in range(2))
+    leaves = {node for node in nodes if node.signature is None and node in again}
+    if unknown := leaves - own:
         users = {
-            n.signature.name
-            for n in ancestors(root[0])
-            for edge in n.edges
+            node.signature.name
+            for node in nodes
+            for edge in node.edges
             if edge is not None and edge[0] in unknown
         }
         figure = (
@@ -75,6 +76,10 @@ def _unregistered(probe: Probe) -> Iterator[Finding]:
         yield Finding("parameter not registered", "the model", figure, text, "09 training")
 
 
+def _graph(loss: Tensor) -> list[Node]:
+    return ancestors(loss._edge[0]) if loss._edge is not None else []
+
+
 def _is_zero(g: np.ndarray | None) -> bool:
     return g is None or not g.any()
 
@@ -86,7 +91,7 @@ def _changes_loss(probe: Probe, name: str) -> bool:
             return abs(probe.loss().item() - before) > 1e-6 * abs(before)
 
 
-def _after_steps(probe: Probe) -> set[str]:
+def _zero_after_steps(probe: Probe) -> set[str]:
     """The parameters whose gradient is still zero after two steps of AdamW."""
     with probe.copies():
         optimiser = AdamW(list(probe.parameters.values()), lr=1e-3, weight_decay=0.0)

@@ -31,9 +31,8 @@ def batch(probe: Probe) -> Iterator[Finding]:
             "the axes B, H and T where a transpose is needed, or a mean or softmax over "
             "the batch axis"
         )
-        yield Finding(
-            "sequences of a batch mix", "axis 0, the batch", figure, text, "07 multi-head"
-        )
+        where = "axis 0, the batch"
+        yield Finding("sequences of a batch mix", where, figure, text, "07 multi-head")
 
 
 def future_and_past(probe: Probe) -> Iterator[Finding]:
@@ -123,10 +122,9 @@ def padding(probe: Probe) -> Iterator[Finding]:
     """The logits of real positions are the same without the padding behind them."""
     if probe.padding is None:
         return
-    lengths: np.ndarray = np.where(probe.real, np.arange(1, probe.inputs.shape[1] + 1), 0).max(
-        axis=1
-    )
-    rows = [b for b in np.argsort(lengths) if 0 < lengths[b] < probe.inputs.shape[1]][:4]
+    t = probe.inputs.shape[1]
+    lengths = np.max(probe.real * np.arange(1, t + 1), axis=1)
+    rows = [b for b in np.argsort(lengths) if 0 < lengths[b] < t][:4]
     probe.figures["padding"] = f"invisible in {len(rows)} sequences" if rows else "none at the end"
     with probe.holding(probe.moved()):
         whole = probe.logits()
@@ -135,8 +133,8 @@ def padding(probe: Probe) -> Iterator[Finding]:
             with_padding = whole[b, : lengths[b]] if probe.per_position else whole[b]
             if _differ(with_padding, alone, loose=100).any():
                 figure = (
-                    f"without the {probe.inputs.shape[1] - lengths[b]} padded positions of "
-                    f"sequence {b}, its logits change by {abs(with_padding - alone).max():.2g}"
+                    f"without the {t - lengths[b]} padded positions of sequence {b}, "
+                    f"its logits change by {abs(with_padding - alone).max():.2g}"
                 )
                 text = (
                     "padded positions take part: attention needs a mask that hides them as keys, "
