@@ -68,6 +68,16 @@ TWO_TOKENS = {  # worked by hand in the text
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
         "halves, W^Q and W^K:     100%",
     ],
+    "09_training": [
+        "loss 0.4904\ndlogits\n [[-0.125  0.125]\n [ 0.25  -0.25 ]]",
+        "dx [ 0.5 -0.5  0.   0. ]",
+        "tied = input + output: True",
+        "momentum p = 1, then 0.6 -0.16\nAdam     p = 1, then 0.9 0.8\n",
+        "AdamW    p = 1, then 0.89 0.7811",
+        "τ = 0.5: [0.9 0.1]",
+        "causal mask: earlier rows change by 0.00%",
+        "the same losses, bit for bit: True\nthe same weights: True",
+    ],
     "10_debugging": [
         "entropy [0.56233514 0.69314718]",
         "loss 0.693147",

@@ -36,6 +36,7 @@ CHAPTERS = {
         Chapter(6, "masks", "Masks, and where NaN comes from", 55),
         Chapter(7, "multi-head", "Many heads", 75),
         Chapter(8, "positions", "Positions", 75),
+        Chapter(9, "training", "Training a transformer", 90),
         Chapter(10, "debugging", "Debugging: when it does not learn", 60),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
     )

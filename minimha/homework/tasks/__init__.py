@@ -18,6 +18,8 @@ from . import (  # noqa: F401
     ch07_multihead,
     ch08_mistakes,
     ch08_positions,
+    ch09_mistakes,
+    ch09_training,
     ch10_debugging,
     ch10_mistakes,
     ch11_mistakes,

@@ -1,0 +1,339 @@
+"""Chapter 09: training."""
+
+# fmt: off
+from . import right, wrong
+
+logged = right("cross_entropy", """
+def cross_entropy(logits, targets):
+    x = logits - logits.real.max(axis=-1, keepdims=True)
+    total = np.exp(x).sum(axis=-1)
+    chosen = np.take_along_axis(x, targets[..., None], axis=-1)[..., 0]
+    loss = (np.log(total) - chosen).mean()
+
+    def pullback(dy):
+        d = np.exp(x) / total[..., None]
+        d = d - (np.arange(x.shape[-1]) == targets[..., None])
+        return (d * dy / targets.size,)
+
+    return loss, pullback
+""")
+flat = right("cross_entropy", """
+def cross_entropy(logits, targets):
+    C = logits.shape[-1]
+    rows = logits.reshape(-1, C)
+    t = targets.reshape(-1)
+    n = len(t)
+    rows = rows - rows.real.max(axis=1, keepdims=True)
+    e = np.exp(rows)
+    s = e.sum(axis=1, keepdims=True)
+    loss = -(rows[np.arange(n), t] - np.log(s[:, 0])).sum() / n
+    def pullback(dloss):
+        grad = e / s
+        grad[np.arange(n), t] -= 1
+        return (dloss * grad.reshape(logits.shape) / n,)
+    return loss, pullback
+""")
+right("cross_entropy", """
+def cross_entropy(logits, targets):
+    def lse(row):
+        top = row.real.max()
+        return top + np.log(np.sum(np.exp(row - top)))
+    total, count = 0, 0
+    for i in np.ndindex(targets.shape):
+        total = total + lse(logits[i]) - logits[i][targets[i]]
+        count += 1
+    def pullback(dy):
+        out = np.zeros(logits.shape, logits.dtype)
+        for i in np.ndindex(targets.shape):
+            out[i] = np.exp(logits[i] - lse(logits[i]))
+            out[i][targets[i]] -= 1
+        return (out * (dy / count),)
+    return total / count, pullback
+""")
+right("cross_entropy", """
+def cross_entropy(logits, targets):
+    hit = np.zeros(logits.shape)
+    np.put_along_axis(hit, np.expand_dims(targets, -1), 1.0, axis=-1)
+    m = np.max(logits.real, axis=-1, keepdims=True)
+    z = np.sum(np.exp(logits - m), axis=-1, keepdims=True)
+    log_softmax = logits - m - np.log(z)
+    return -np.mean(np.sum(hit * log_softmax, axis=-1)), lambda dy: (
+        (np.exp(log_softmax) - hit) * dy / np.prod(targets.shape),
+    )
+""")
+right("cross_entropy", """
+def cross_entropy(logits, targets):
+    difference = logits - np.take_along_axis(logits, targets[..., None], -1)
+    top = difference.real.max(-1)
+    e = np.exp(difference - top[..., None])
+    losses = top + np.log(e.sum(-1))
+    def pullback(dy):
+        p = e / e.sum(-1, keepdims=True)
+        return (dy / losses.size * (p - np.eye(logits.shape[-1])[targets]),)
+    return losses.mean(), pullback
+""")
+wrong("cross_entropy", "1/N missing in the gradient", r"1/N|mean|divide|number of targets",
+      logged, "d * dy / targets.size", "d * dy")
+wrong("cross_entropy", "the sum in place of the mean", r"mean|number of targets|divide",
+      logged, "chosen).mean()", "chosen).sum()", "d * dy / targets.size", "d * dy")
+wrong("cross_entropy", "only the target's logit gets a gradient", r"softmax|all logits|one-hot",
+      flat, "grad = e / s\n", "grad = np.zeros(e.shape)\n")
+wrong("cross_entropy", "one-hot not subtracted", r"one-hot|one_hot",
+      flat, "        grad[np.arange(n), t] -= 1\n", "")
+wrong("cross_entropy", "log of a rounded probability", r"log (p|0)|rounded|−∞|directly", """
+def cross_entropy(logits, targets):
+    e = np.exp(logits - logits.real.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    one = np.eye(logits.shape[-1])[targets]
+    loss = -np.log((p * one).sum(axis=-1)).mean()
+    return loss, lambda dy: (dy * (p - one) / targets.size,)
+""")
+wrong("cross_entropy", "the sign of the gradient", r"sign|minus|negat",
+      logged, "d * dy / targets.size", "-d * dy / targets.size")
+wrong("cross_entropy", "the logarithm is missing", r"logarithm|log", """
+def cross_entropy(logits, targets):
+    e = np.exp(logits - logits.real.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    one = np.eye(logits.shape[-1])[targets]
+    return -(p * one).sum() / targets.size, lambda dy: (dy * (p - one) / targets.size,)
+""")
+wrong("cross_entropy", "the incoming gradient is ignored", r"\bdy\b",
+      logged, "d * dy / targets.size", "d / targets.size")
+
+plain = right("layer_norm", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    var = ((x - mu) ** 2).mean(axis=-1, keepdims=True)
+    inv = 1 / np.sqrt(var + eps)
+    xn = (x - mu) * inv
+
+    def pullback(dy):
+        d = dy * weight
+        dx = inv * (d - d.mean(-1, keepdims=True) - xn * (d * xn).mean(-1, keepdims=True))
+        lead = tuple(range(dy.ndim - 1))
+        return dx, (dy * xn).sum(lead), dy.sum(lead)
+
+    return weight * xn + bias, pullback
+""")
+stepwise = right("layer_norm", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    M = x.shape[-1]
+    centred = x - x.sum(axis=-1, keepdims=True) / M
+    var = (centred ** 2).sum(axis=-1, keepdims=True) / M
+    std = (var + eps) ** 0.5
+    xhat = centred / std
+    def pullback(dy):
+        dbias = dy.reshape(-1, M).sum(axis=0)
+        dweight = (dy * xhat).reshape(-1, M).sum(axis=0)
+        dxhat = dy * weight
+        dstd = -(dxhat * centred).sum(axis=-1, keepdims=True) / std**2
+        dvar = dstd / (2 * std)
+        dcentred = dxhat / std + 2 * centred * dvar / M
+        dx = dcentred - dcentred.sum(axis=-1, keepdims=True) / M
+        return dx, dweight, dbias
+    return xhat * weight + bias, pullback
+""")
+right("layer_norm", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    M = x.shape[-1]
+    rows = x.reshape(-1, M)
+    y, xhat, sigma = (np.zeros(rows.shape, np.result_type(x, weight, bias)) for _ in range(3))
+    for i, row in enumerate(rows):
+        c = row - np.mean(row)
+        s = np.sqrt(np.mean(c * c) + eps)
+        xhat[i], sigma[i] = c / s, s
+        y[i] = xhat[i] * weight + bias
+    def pullback(dy):
+        dx, dw, db = np.zeros_like(y), np.zeros(M), np.zeros(M)
+        for i, d in enumerate(dy.reshape(-1, M)):
+            g = d * weight
+            J = np.eye(M) - 1 / M - np.outer(xhat[i], xhat[i]) / M
+            dx[i] = J @ g / sigma[i]
+            dw, db = dw + d * xhat[i], db + d
+        return dx.reshape(x.shape), dw, db
+    return y.reshape(x.shape), pullback
+""")
+builtin = right("layer_norm", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mean = np.mean(x, axis=-1, keepdims=True)
+    var = np.mean(np.square(x), axis=-1, keepdims=True) - mean**2
+    var = np.mean(np.square(x - mean), axis=-1, keepdims=True)
+    rstd = np.power(var + eps, -0.5)
+    h = (x - mean) * rstd
+    def pullback(dy):
+        g = dy * weight * rstd
+        inner = np.einsum("...m,...m->...", g, h)[..., None] / x.shape[-1]
+        dx = g - h * inner
+        dx -= g.mean(axis=-1, keepdims=True)
+        return dx, np.einsum("im,im->m", dy.reshape(-1, x.shape[-1]), h.reshape(-1, x.shape[-1])), np.sum(dy, axis=tuple(range(x.ndim - 1)))
+    return h * weight + bias, pullback
+""")
+right("layer_norm", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    normed = (x - mean) / np.sqrt(var + eps)
+    def pullback(dy):
+        d = dy * weight
+        n = x.shape[-1]
+        dx = (n * d - d.sum(-1, keepdims=True) - normed * (d * normed).sum(-1, keepdims=True)) / n
+        dx = dx / np.sqrt(var + eps)
+        dw, db = dy * normed, dy
+        while dw.ndim > 1:
+            dw, db = dw.sum(0), db.sum(0)
+        return dx, dw, db
+    return normed * weight + bias, pullback
+""")
+wrong("layer_norm", "only the direct term", r"terms?\b.*(mean|σ)|mean\(g\)",
+      plain, "inv * (d - d.mean(-1, keepdims=True) - xn * (d * xn).mean(-1, keepdims=True))", "inv * d")
+wrong("layer_norm", "the term through the mean is missing", r"mean\(g\)|through the mean",
+      plain, "d - d.mean(-1, keepdims=True) - xn", "d - xn")
+wrong("layer_norm", "the term through sigma is missing", r"x̂ · mean\(g · x̂\)|through σ",
+      plain, " - xn * (d * xn).mean(-1, keepdims=True)", "")
+wrong("layer_norm", "the weight is missing in dx", r"weight|gain",
+      plain, "d = dy * weight", "d = dy")
+wrong("layer_norm", "eps outside the root", r"eps.*(inside|root)|root",
+      plain, "1 / np.sqrt(var + eps)", "1 / (np.sqrt(var) + eps)")
+wrong("layer_norm", "M - 1 as in torch.var", r"M − 1|M - 1|n - 1|divides? by M",
+      stepwise, "var = (centred ** 2).sum(axis=-1, keepdims=True) / M", "var = (centred ** 2).sum(axis=-1, keepdims=True) / (M - 1)")
+wrong("layer_norm", "x in place of x hat in dweight", r"x̂",
+      plain, "(dy * xn).sum(lead)", "(dy * x).sum(lead)")
+wrong("layer_norm", "axis 0", r"each row|last axis|axis=-1",
+      plain, "axis=-1", "axis=0")
+wrong("layer_norm", "means instead of sums over the rows", r"sum|add (them )?up|mean",
+      plain, "(dy * xn).sum(lead), dy.sum(lead)", "(dy * xn).mean(lead), dy.mean(lead)")
+wrong("layer_norm", "the term through sigma has a factor 2 less", r"σ|factor|mean\(g · x̂\)|x̂",
+      stepwise, "dstd / (2 * std)", "dstd / (4 * std)")
+
+direct = right("adamw_step", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g ** 2
+    mhat = m / (1 - beta1 ** t)
+    vhat = v / (1 - beta2 ** t)
+    return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v
+""")
+right("adamw_step", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    new = p * (1 - lr * weight_decay)
+    m = m + (1 - beta1) * (g - m)
+    v = v + (1 - beta2) * (np.square(g) - v)
+    scale = lr / (1 - np.power(beta1, t))
+    new -= scale * m / (np.sqrt(v / (1 - np.power(beta2, t))) + eps)
+    return new, m, v
+""")
+right("adamw_step", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    c1, c2 = 1 - beta1 ** t, np.sqrt(1 - beta2 ** t)
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+    denominator = np.sqrt(v) / c2 + eps
+    step = lr * weight_decay * p + (lr / c1) * (m / denominator)
+    return (p - step, m, v)
+""")
+right("adamw_step", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    out = [np.empty(np.shape(p)) for _ in range(3)]
+    for i in np.ndindex(np.shape(p)):
+        mi = beta1 * m[i] + (1 - beta1) * g[i]
+        vi = beta2 * v[i] + (1 - beta2) * g[i] * g[i]
+        step = (mi / (1 - beta1 ** t)) / ((vi / (1 - beta2 ** t)) ** 0.5 + eps)
+        out[0][i] = p[i] - lr * step - lr * weight_decay * p[i]
+        out[1][i], out[2][i] = mi, vi
+    return tuple(out)
+""")
+loose = right("adamw_step", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    def average(old, new, beta):
+        return old * beta + new * (1.0 - beta)
+    m, v = average(m, g, beta1), average(v, g * g, beta2)
+    m_hat, v_hat = m / (1.0 - beta1**t), v / (1.0 - beta2**t)
+    p = (1 - lr * weight_decay) * p - lr * m_hat / (eps + v_hat**0.5)
+    return p, m, v
+""")
+wrong("adamw_step", "no bias correction", r"bias correction|1 − β",
+      direct, "m / (1 - beta1 ** t)", "m", "v / (1 - beta2 ** t)", "v")
+wrong("adamw_step", "the decay inside the averages", r"averages|L2|separately|enters",
+      direct, "m = beta1 * m", "g = g + weight_decay * p\n    m = beta1 * m", " + weight_decay * p)", ")")
+wrong("adamw_step", "eps inside the root", r"inside the root",
+      direct, "np.sqrt(vhat) + eps", "np.sqrt(vhat + eps)")
+wrong("adamw_step", "decay without the learning rate", r"learning rate|lr · weight_decay",
+      loose, "(1 - lr * weight_decay) * p", "(1 - weight_decay) * p")
+wrong("adamw_step", "corrected averages returned", r"m̂ and v̂|uncorrected",
+      direct, "weight_decay * p), m, v", "weight_decay * p), mhat, vhat")
+wrong("adamw_step", "g in place of g squared", r"g²",
+      direct, "g ** 2", "g")
+wrong("adamw_step", "counting from 0", r"t \+ 1|exponent|first step",
+      direct, "** t", "** (t + 1)")
+wrong("adamw_step", "in place", r"in place|copy", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m *= beta1
+    m += (1 - beta1) * g
+    v *= beta2
+    v += (1 - beta2) * g * g
+    p -= lr * (m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps) + weight_decay * p)
+    return p, m, v
+""")
+
+sorted_down = right("top_p", """
+def top_p(probabilities, p):
+    order = np.argsort(probabilities)[::-1]
+    total = np.cumsum(probabilities[order])
+    count = np.searchsorted(total, p) + 1
+    new = np.zeros_like(probabilities)
+    new[order[:count]] = probabilities[order[:count]]
+    return new / new.sum()
+""")
+looped = right("top_p", """
+def top_p(probabilities, p):
+    kept, total = [], 0
+    for k in sorted(range(len(probabilities)), key=lambda k: -probabilities[k]):
+        kept.append(k)
+        total += probabilities[k]
+        if total >= p:
+            break
+    return np.array([q / total if k in kept else 0 for k, q in enumerate(probabilities)])
+""")
+right("top_p", """
+def top_p(probabilities, p):
+    larger = probabilities[None, :] > probabilities[:, None]
+    before = (larger * probabilities).sum(axis=1)
+    kept = np.where(before < p, probabilities, 0)
+    return kept / kept.sum()
+""")
+masked = right("top_p", """
+def top_p(probabilities, p):
+    order = np.flip(np.argsort(probabilities))
+    ranked = probabilities[order]
+    drop = np.cumsum(ranked) >= p
+    drop[1:] = drop[:-1].copy()
+    drop[0] = False
+    ranked = np.where(drop, 0, ranked)
+    back = np.argsort(order)
+    return (ranked / ranked.sum())[back]
+""")
+right("top_p", """
+def top_p(probabilities, p):
+    rest, result = probabilities.copy(), np.zeros(len(probabilities))
+    while result.sum() < p:
+        k = int(rest.argmax())
+        result[k], rest[k] = rest[k], 0
+    return result / np.sum(result)
+""")
+wrong("top_p", "not divided by the sum", r"sum to 1|divide",
+      sorted_down, "return new / new.sum()", "return new")
+wrong("top_p", "the crossing token is dropped", r"crosses|dropped|at least p",
+      sorted_down, "np.searchsorted(total, p) + 1", "np.searchsorted(total, p)")
+wrong("top_p", "the least probable tokens", r"least probable|largest",
+      sorted_down, "np.argsort(probabilities)[::-1]", "np.argsort(probabilities)")
+wrong("top_p", "the sort is not undone", r"sorted order|own place|order",
+      masked, "[back]", "")
+wrong("top_p", "a threshold for each token", r"each probability|add (them )?up|largest down", """
+def top_p(probabilities, p):
+    kept = np.where(probabilities >= 1 - p, probabilities, 0.0)
+    return kept / kept.sum()
+""")
+wrong("top_p", "only the kept ones", r"keep their places|left out|shape", """
+def top_p(probabilities, p):
+    ranked = np.sort(probabilities)[::-1]
+    kept = ranked[: np.searchsorted(np.cumsum(ranked), p) + 1]
+    return kept / kept.sum()
+""")
