@@ -83,3 +83,10 @@ def test_the_benchmark_of_nanogpt_s_recipe_runs(run, tmp_path):
     _, rows = run("recipe.py", "--text", text)
     assert rows[2][0] == "minimha"
     assert abs(float(rows[2][2]) - 3.3) < 0.1  # about log 28 after two steps
+
+
+def test_the_benchmark_of_the_encoder_decoder_runs(run):
+    text, rows = run("encoder_decoder.py")
+    assert rows[0] == ["seed", "time, s", "copy", "reverse", "add"]
+    assert [cell.partition(" of ")[2] for cell in rows[2][2:4]] == ["400", "400"]
+    assert "the bound 120" in text
