@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,18 @@ def test_the_first_exercise_on_the_page_works_as_described(capsys, tmp_path, mon
 def test_the_page_shows_the_current_messages_for_wrong_answers():
     written = WRONG_ANSWERS.read_text(encoding="utf-8")
     assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m wrong_answers.page"
+
+
+@pytest.mark.thorough  # trains two small models
+def test_the_code_and_the_commands_of_the_page_about_training_run(tmp_path, monkeypatch, capsys):
+    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for cell in re.findall(r"```{code-cell} python\n(.*?)```", page, re.DOTALL):
+        exec(cell, names)
+    assert names["run"].step == 300
+    assert "\nThe " in capsys.readouterr().out
+    for command in re.findall(r"^\$ minimha (.*)", page, re.MULTILINE):
+        assert main(shlex.split(command)) == 0
+    files = re.findall(r"`([\w-]+\.\w+)`", page.partition("| --- |")[2].partition("\n\n")[0])
+    assert sorted(files) == sorted(path.name for path in (tmp_path / "reference").iterdir())

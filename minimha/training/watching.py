@@ -141,17 +141,23 @@ class _Notebook(_Screen):
 
     def report(self) -> None:
         run, losses = self.run, self.losses
+        curve = pictures.svg(pictures.losses(losses.training, losses.validation))
         parts = [
             f"<p>After {run.step} steps, the loss is {losses.recent(self.every):.3f} on the "
             f"training text and {losses.validation[run.step]:.3f} on the validation text.</p>",
-            pictures.svg(pictures.losses(losses.training, losses.validation)),
+            curve.replace(
+                "<svg", '<svg style="max-width: 100%; height: auto; background: #fff"', 1
+            ),
         ]
         if self.tokenizer is not None:
             continued = sample(run.model, self.validation, self.tokenizer, 4 * _WIDTH)
             weights, labels = attention(run.model, self.validation, self.tokenizer)
             title = "What each head attends to, in a sentence of the validation text"
             shown = pictures.attention_html(weights, labels, title=title)
-            parts += [f"<pre>{html.escape(continued)}</pre>", shown.html]
+            parts += [
+                f'<pre style="white-space: pre-wrap">{html.escape(continued)}</pre>',
+                shown.html,
+            ]
         self._last.update(self._html("\n".join(parts)))
 
 
