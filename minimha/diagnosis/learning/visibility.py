@@ -77,7 +77,8 @@ def _leak(probe: Probe, at: int, earlier: np.ndarray, sees_past: bool) -> Findin
         "It sees one position too far: check the offset of the causal mask"
         if list(earlier) == [at - 1]
         else "The causal mask is missing, is not passed on to attention, or comes after the "
-        "softmax; or a mean or norm runs over the positions"
+        "softmax; or a mean or norm runs over the positions; or heads are split by a reshape "
+        "without a transpose"
     )
     text = (
         "a position sees a token that it should predict, so the loss in training is low and "
