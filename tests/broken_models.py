@@ -303,7 +303,7 @@ def softmax_over_queries(seed):
     return student(seed, attention=Columns)
 
 
-@broken("leak from the future")
+@broken("past without influence")
 def heads_split_without_a_transpose(seed):
     class Reshaped(Attention):
         def split(self, x):

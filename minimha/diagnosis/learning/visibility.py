@@ -39,32 +39,54 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
     """A model that predicts the next token sees the past, and not the future."""
     if not probe.per_position:
         return
-    at = probe.inputs.shape[1] // 2
-    changed = probe.inputs.copy()
-    changed[:, at] = probe.other_tokens(changed[:, at])
-    moved = _any(_change(probe, changed).T)  # (T,)
-    earlier, later = moved[:at].nonzero()[0], moved[at + 1 :]
-    sees_past = bool(later.any()) or not len(later)
-    if probe.predicts_next and len(earlier):
-        yield _leak(probe, at, earlier, sees_past)
-    elif sees_past or len(earlier):
-        causal = "the future is not" if not len(earlier) else "so is the future"
-        probe.figures["past and future"] = f"the past is visible, {causal}"
-    elif not _attentions(probe):
+    places, moved = _influence(probe)
+    t = np.arange(moved.shape[1])
+    earlier, later = moved & (t < places[:, None]), moved & (t > places[:, None])
+    leaks, unseen = _any(earlier), ~_any(later) & (places < places.max())
+    if probe.predicts_next and leaks.any():
+        yield _leak(probe, places[leaks], earlier[leaks], bool(later.any()))
+    elif not later.any() and not leaks.any() and not _attentions(probe):
         probe.figures["past and future"] = "invisible: the model sees the current token only"
-    else:
-        figure = f"another token at position {at} changes no other logits"
+    elif probe.predicts_next and unseen.any():
+        where = "any position" if not later.any() else f"position {places[unseen][0]}"
+        figure = f"another token at {where} changes no later logits"
         text = (
             "the past has no influence, although the model computes attention: its output is "
             "not used, or every query sees only itself. Is the mask inverted?"
+            if not later.any()
+            else f"the past is cut off after {int(unseen.sum())} of {len(places)} positions. Heads "
+            "that are split by a reshape without a transpose do this: it cuts the sequence "
+            "into pieces, and each head sees only one of them"
         )
-        yield Finding("past without influence", _layers(probe), figure, text, "06 masks")
+        chapter = "07 multi-head" if later.any() else "06 masks"
+        yield Finding("past without influence", _layers(probe), figure, text, chapter)
+    else:
+        causal = "so is the future" if leaks.any() else "the future is not"
+        probe.figures["past and future"] = f"the past is visible, {causal}"
 
 
-def _leak(probe: Probe, at: int, earlier: np.ndarray, sees_past: bool) -> Finding:
-    """The finding that the token at one position changes the logits of earlier ones."""
-    places = f"{earlier[0]}" + (f" to {earlier[-1]}" if len(earlier) > 1 else "")
-    figure = f"another token at position {at} changes the logits of position {places}"
+def _influence(probe: Probe) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (P,), and which logits (P, T) change with another token at each of them."""
+    row = int(np.argmax(probe.real.sum(axis=1)))
+    real = probe.real[row].nonzero()[0]
+    places = real[np.unique(np.linspace(0, len(real) - 1, _MOST).astype(int))]
+    changed = np.repeat(probe.inputs[row : row + 1], len(places) + 1, axis=0)
+    for k, place in enumerate(places):
+        changed[k : k + 1, place] = probe.other_tokens(changed[k : k + 1, place])
+    with probe.holding(probe.moved()):
+        logits = probe.logits(changed)
+    return places, _differ(logits[:-1], logits[-1:])
+
+
+_MOST = 64  # positions
+
+
+def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool) -> Finding:
+    """The finding that tokens at these positions change the logits of earlier ones, (P, T)."""
+    k = len(places) // 2
+    found = earlier[k].nonzero()[0]
+    span = f"{found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
+    figure = f"another token at position {places[k]} changes the logits of position {span}"
     if not sees_past:
         figure += ", and of no later position"
         text = (
@@ -74,11 +96,10 @@ def _leak(probe: Probe, at: int, earlier: np.ndarray, sees_past: bool) -> Findin
         )
         return Finding("mask the wrong way round", _layers(probe), figure, text, "06 masks")
     cause = (
-        "It sees one position too far: check the offset of the causal mask"
-        if list(earlier) == [at - 1]
+        "It sees only a little too far: check the offset of the causal mask"
+        if found[0] > 0
         else "The causal mask is missing, is not passed on to attention, or comes after the "
-        "softmax; or a mean or norm runs over the positions; or heads are split by a reshape "
-        "without a transpose"
+        "softmax; or a mean or norm runs over the positions"
     )
     text = (
         "a position sees a token that it should predict, so the loss in training is low and "
