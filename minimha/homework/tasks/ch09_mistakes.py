@@ -73,6 +73,18 @@ cross_entropy.mistake(
     "-(log_p * one_hot).sum(axis=-1)",
     "this is the loss of each target: return their mean, one number",
 )
+cross_entropy.mistake(
+    _LOSS,
+    "-log_p[targets].mean()",
+    "[targets] picks whole rows: row n needs its column targets[n], as in "
+    "np.take_along_axis(log_p, targets[..., None], axis=-1)",
+)
+cross_entropy.mistake(
+    _LOSS,
+    "-log_p[np.arange(len(targets)), targets].mean()",
+    "this indexing needs a single axis of targets: for any number of axes, take "
+    "np.take_along_axis(log_p, targets[..., None], axis=-1), or reshape to rows first",
+)
 for _axis in ("0", "1", "-2"):
     cross_entropy.mistake(
         "np.exp(shifted).sum(axis=-1, keepdims=True)",
@@ -200,6 +212,8 @@ _DX = "dx = (g - through_mean - through_sigma) / sigma"
 _FORMULA = "dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight"
 for _old, _new, _text in (
     (_DX, "dx = g / sigma", "the terms through the mean and through σ are missing"),
+    (_DX, "dx = g * (1 - 1 / x.shape[-1] - x_hat**2 / x.shape[-1]) / sigma",
+     "only the diagonal of the Jacobian is used, but every entry of x acts on the whole row"),
     (_DX, "dx = (g - through_sigma) / sigma",
      "mean(g) is missing, the term through the mean of x (RMSNorm has no such term)"),
     (_DX, "dx = (g - through_mean) / sigma",
@@ -320,6 +334,11 @@ _ALL = f"""m = beta1 * m + (1 - beta1) * g
     m_hat = m / (1 - beta1**t)
     v_hat = v / (1 - beta2**t)
     {_STEP}"""
+adamw_step.mistake(
+    _ALL,
+    _ALL.partition("g * g\n    ")[2],
+    "m and v are not updated: m = β₁ m + (1 − β₁) g and v = β₂ v + (1 − β₂) g² come first",
+)
 for _step in (_STEP, _STEP.replace(" + weight_decay * p", "")):
     adamw_step.mistake(
         _ALL,
