@@ -39,15 +39,16 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
     """A model that predicts the next token sees the past, and not the future."""
     if not probe.per_position:
         return
-    places, moved = _influence(probe)
-    t = np.arange(moved.shape[1])
+    places, sizes = _influence(probe)
+    t, moved = np.arange(sizes.shape[1]), sizes > _ROUNDING
     earlier, later = moved & (t < places[:, None]), moved & (t > places[:, None])
     leaks, unseen = _any(earlier), ~_any(later) & (places < places.max())
+    clear = np.median(np.max(sizes * later, axis=1)) > _CLEAR  # else it may be too weak to be seen
     if probe.predicts_next and leaks.any():
         yield _leak(probe, places[leaks], earlier[leaks], bool(later.any()))
     elif not later.any() and not leaks.any() and not _attentions(probe):
         probe.figures["past and future"] = "invisible: the model sees the current token only"
-    elif probe.predicts_next and unseen.any():
+    elif probe.predicts_next and unseen.any() and (clear or not later.any()):
         where = "any position" if not later.any() else f"position {places[unseen][0]}"
         figure = f"another token at {where} changes no later logits"
         text = (
@@ -66,7 +67,7 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
 
 
 def _influence(probe: Probe) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (P,), and which logits (P, T) change with another token at each of them."""
+    """Positions (P,), and how much the logits (P, T) change with another token at each of them."""
     row = int(np.argmax(probe.real.sum(axis=1)))
     real = probe.real[row].nonzero()[0]
     places = real[np.unique(np.linspace(0, len(real) - 1, _MOST).astype(int))]
@@ -75,10 +76,11 @@ def _influence(probe: Probe) -> tuple[np.ndarray, np.ndarray]:
         changed[k : k + 1, place] = probe.other_tokens(changed[k : k + 1, place])
     with probe.holding(probe.moved()):
         logits = probe.logits(changed)
-    return places, _differ(logits[:-1], logits[-1:])
+    return places, _difference(logits[:-1], logits[-1:])
 
 
 _MOST = 64  # positions
+_ROUNDING, _CLEAR = 50, 1e4  # units in the last place of the largest logit
 
 
 def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool) -> Finding:
@@ -191,8 +193,13 @@ def _change(probe: Probe, changed: np.ndarray) -> np.ndarray:
 
 def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
     """Which rows differ by more than rounding."""
-    allowed = 50 * loose * float(np.finfo(a.dtype).eps) * max(abs(a).max(), abs(b).max())
-    return np.asarray(abs(a - b).max(axis=-1) > allowed)
+    return _difference(a, b) > loose * _ROUNDING
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The largest difference of each row, in units in the last place of the largest entry."""
+    unit = float(np.finfo(a.dtype).eps) * max(abs(a).max(), abs(b).max())
+    return np.asarray(abs(a - b).max(axis=-1) / (unit or 1.0))
 
 
 def _any(moved: np.ndarray) -> np.ndarray:
