@@ -8,8 +8,8 @@ from ..task import task
 
 @task(chapter=10, difficulty=1, minutes=5, hints=(
     "The entropy of one row P is −Σ P log P, with the natural logarithm. The sum is over the keys.",
-    "log 0 is −∞, and 0 · ∞ is NaN. A weight of 0 should contribute 0, so take the logarithm of "
-    "something harmless there.",
+    "log 0 is −∞, and 0 · ∞ is NaN. A weight of 0 should contribute 0, so take the logarithm of 1 "
+    "there, or of any other positive number.",
     "logs = np.log(np.where(weights > 0, weights, 1.0)), then −(weights * logs).sum(axis=-1)",
 ))  # fmt: skip
 def attention_entropy(weights):
@@ -47,12 +47,12 @@ def hidden_keys_contribute_nothing(yours, rng):
 
 
 @task(chapter=10, difficulty=1, minutes=5, hints=(
-    "The length of an array is the root of the sum of the squares of all entries.",
-    "np.linalg.norm(x) is this length for vectors and matrices; for more axes, pass x.ravel().",
+    "The norm of an array is the root of the sum of the squares of all entries.",
+    "np.linalg.norm(x) computes it for vectors and matrices; for more axes, pass x.ravel().",
     "np.linalg.norm((after - before).ravel()) / np.linalg.norm(before.ravel())",
 ))  # fmt: skip
 def update_ratio(before, after):
-    """How far a step moved a parameter, relative to its length: ‖after − before‖ / ‖before‖.
+    """How far a step moved a parameter, relative to its norm: ‖after − before‖ / ‖before‖.
 
     before, after  the parameter before and after a step of the optimiser: arrays of one shape, with
                    any number of axes. ‖x‖ is the root of the sum of the squares of all entries
@@ -81,7 +81,7 @@ def parameters_of_any_shape(yours, rng):
 @task(chapter=10, difficulty=2, minutes=15, hints=(
     "Change what a position must not see, and look at the logits of that position: they must stay "
     "exactly the same. Do this for each t from 1 on.",
-    "Copy the tokens, replace those from t on by others, for example (token + 1) % vocabulary, and "
+    "Copy the tokens, replace those from t on with others, such as (token + 1) % vocabulary, and "
     "compare the logits before t.",
     "np.any(model(changed)[:, :t] != model(tokens)[:, :t]) for some t: the model leaks.",
 ))  # fmt: skip
@@ -106,7 +106,8 @@ def leaks(model, tokens, vocabulary):
 
 
 def _models(rng, vocabulary, length):
-    """Functions of tokens (B, T) that return logits (B, T, V), by what they look at."""
+    """Functions of tokens (B, T) that return logits (B, T, V), by what each position looks at, and
+    whether they leak."""
     table = rng.standard_normal((vocabulary, vocabulary))
 
     def embedded(tokens):
@@ -143,16 +144,16 @@ def _models(rng, vocabulary, length):
 
     return {
         "only at their own token": (embedded, False),
-        "at all tokens up to their own": (
-            lambda tokens: np.cumsum(embedded(tokens), axis=1),
-            False,
-        ),
+        "at all tokens up to their own": (everything_before, False),
         "at all tokens": (everything, True),
         "at their own token and the next": (next_token, True),
         "at the last token of the sequence": (last_token, True),
         "at their own token, and only the first at the next one": (ahead(0), True),
         "at their own token, and only the third at the next one": (ahead(2), True),
-        "at their own token, and only the last but one at the next one": (ahead(length - 2), True),
+        "at their own token, and only the second to last at the next one": (
+            ahead(length - 2),
+            True,
+        ),
         "a little at all tokens, for a single class": (one_class, True),
     }
 

@@ -16,8 +16,11 @@ attention_entropy.mistake(
     "return -(weights * logs).sum(axis=-1) / np.log(10)",
     "np.log10 is the logarithm to base 10: nats need the natural logarithm, np.log",
 )
-for _new in ("return -(weights * logs).mean(axis=-1)",):
-    attention_entropy.mistake(_SUM, _new, "this is the mean over the keys: entropy is their sum")
+attention_entropy.mistake(
+    _SUM,
+    "return -(weights * logs).mean(axis=-1)",
+    "this is the mean over the keys: entropy is their sum",
+)
 attention_entropy.mistake(
     _SUM, "return -(weights * logs).sum(axis=-2)", "the sum is over the queries: keys are axis −1"
 )
@@ -65,13 +68,13 @@ attention_entropy.mistake(
 
 _MOVED, _RATIO = "moved = np.sqrt(np.sum((after - before) ** 2))", "np.sqrt(np.sum(before**2))"
 update_ratio.mistake(
-    _RATIO, "np.sqrt(np.sum(after**2))", "the ratio is to the length before the step, not after it"
+    _RATIO, "np.sqrt(np.sum(after**2))", "the ratio is to the norm before the step, not after it"
 )
 update_ratio.mistake(
     f"moved / {_RATIO}", f"{_RATIO} / moved", "the ratio is upside down: ‖step‖ / ‖before‖"
 )
 update_ratio.mistake(
-    f"moved / {_RATIO}", "moved", "this is the length of the step: divide by the length of before"
+    f"moved / {_RATIO}", "moved", "this is the norm of the step: divide by the norm of before"
 )
 update_ratio.mistake(
     f"{_MOVED}\n    return moved / {_RATIO}",
@@ -81,19 +84,19 @@ update_ratio.mistake(
 update_ratio.mistake(
     _MOVED,
     "moved = np.sqrt(np.sum(after**2)) - np.sqrt(np.sum(before**2))",
-    "this is the difference of two lengths: take the length of the difference, ‖after − before‖",
+    "this is the difference of two norms: take the norm of the difference, ‖after − before‖",
 )
 for _of in ("mean", "max"):
     update_ratio.mistake(
         f"{_MOVED}\n    return moved / {_RATIO}",
         f"return np.{_of}(abs(after - before) / abs(before))",
         f"this is the {_of} of the ratios of single entries, which is large where an entry is near "
-        "0: divide the lengths of the whole arrays",
+        "0: divide the norms of the whole arrays",
     )
     update_ratio.mistake(
         f"{_MOVED}\n    return moved / {_RATIO}",
         f"return np.{_of}(abs(after - before)) / np.{_of}(abs(before))",
-        "this compares absolute values: the length is the root of the sum of the squares",
+        "this compares absolute values: the norm is the root of the sum of the squares",
     )
 update_ratio.mistake(
     f"{_MOVED}\n    return moved / {_RATIO}",
@@ -103,12 +106,12 @@ update_ratio.mistake(
 update_ratio.mistake(
     f"{_MOVED}\n    return moved / {_RATIO}",
     "return (after - before) / before",
-    "this is one ratio for each entry: divide the lengths of the whole arrays",
+    "this is one ratio for each entry: divide the norms of the whole arrays",
 )
 update_ratio.mistake(
     f"{_MOVED}\n    return moved / {_RATIO}",
     "return np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)",
-    "this is one ratio for each row: the length is that of the whole array, without axis",
+    "this is one ratio for each row: the norm is that of the whole array, without axis",
 )
 update_ratio.mistake(
     f"{_MOVED}\n    return moved / {_RATIO}",
