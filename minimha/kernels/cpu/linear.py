@@ -4,7 +4,8 @@
 
 The right operand is copied one panel at a time. A panel is as wide as a block, and its depth is
 chosen so that it stays in the L1 cache while it is multiplied by rows of the left operand. The rows
-used at a time fit into the L2 cache. Source: Goto and van de Geijn, as for `microkernel`.
+used at a time fit into the L2 cache; they are copied only if the left operand is a transpose.
+Source: Goto and van de Geijn, as for `microkernel`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ... import functional
 from .. import threads
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
-from .matmul import matrix, multiply, right, right_of_transpose
-from .microkernel import BYTES, ROWS, VECTORS, no_vectors
+from .matmul import aligned, right, right_of_transpose
+from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors
 from .parallel import share, whole
 
 _DEEP, _HIGH = 256, 384
@@ -57,10 +58,13 @@ def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None
     sums  (N,), zeros to which the sums of b's columns are added
     """
     none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype)
-    blocks, like = -(-len(a) // ROWS), np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
-    chunks = min(threads.number(), a.size * b.shape[1] // _CHUNK[0], blocks // _CHUNK[1])
+    like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
+    blocks = [-(-side // block) for side, block in zip(c.shape, (ROWS, like.shape[2]), strict=True)]
+    by_rows = c.shape[0] >= c.shape[1]  # divide the longer side: every chunk copies the other one
+    count = blocks[0] if by_rows else blocks[1]
+    chunks = min(threads.number(), a.size * b.shape[1] // _CHUNK[0], count // _CHUNK[1])
     _product(
-        whole(blocks, chunks), *_in_memory(a), *_in_memory(b),
+        whole(count, chunks), by_rows, *_in_memory(a), *_in_memory(b),
         none if bias is None else contiguous(bias), none if sums is None else sums, like, c,
     )  # fmt: skip
     return c
@@ -73,38 +77,84 @@ def _in_memory(x: Array) -> tuple[Array, bool]:
 
 
 @kernel
-def _product(chunk, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _product(chunk, by_rows, a, a_transposed, b, b_transposed, bias, sums, like, c):
     start, stop = share(chunk)
-    first, last = start * ROWS, min(stop * ROWS, len(c))
-    depth, n, width = b.shape[1] if b_transposed else len(b), c.shape[1], like.shape[2]
-    tail, border = np.zeros((ROWS, _DEEP), like.dtype), matrix(_HIGH, width, like)
-    for m0 in range(first, last, _HIGH):
-        m1 = min(m0 + _HIGH, last)
-        rest = m1 - (m1 - m0) % ROWS
-        for k0 in range(0, depth, _DEEP):
-            k1 = min(k0 + _DEEP, depth)
-            left = a[k0:k1, m0:m1].T if a_transposed else a[m0:m1, k0:k1]
-            _move(left[rest - m0 :], tail[: m1 - rest, : k1 - k0], False)
-            for n0 in range(0, n, width):
-                n1 = min(n0 + width, n)
+    depth, width = b.shape[1] if b_transposed else len(b), like.shape[2]
+    top, bottom, low, high = 0, c.shape[0], 0, c.shape[1]
+    if by_rows:
+        top, bottom = start * ROWS, min(stop * ROWS, bottom)
+    else:
+        low, high = start * width, min(stop * width, high)
+    deep = -(-depth // -(-depth // _DEEP))  # depths that are as equal as possible
+    copies, flat_a = aligned((_HIGH + ROWS) * deep + BYTES // like.itemsize, like), a.reshape(-1)
+    border = np.empty((ROWS, width), like.dtype)
+    for m0 in range(top, bottom, _HIGH):
+        m1 = min(m0 + _HIGH, bottom)
+        whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
+        for k0 in range(0, depth, deep):
+            k1 = min(k0 + deep, depth)
+            used, add = k1 - k0, k0 > 0
+            _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
+            for n0 in range(low, high, width):
+                n1 = min(n0 + width, high)
                 if b_transposed:
                     panel = right_of_transpose(b, (n0, n1, k0, k1), like)
                 else:
                     panel = right(b, (k0, k1, n0, n1), like)
                 if m0 == 0 and sums.size:
                     _add_up(panel[0], sums[n0:n1])
-                into = c[m0:rest, n0:n1]
-                if n1 - n0 == width:
-                    multiply(left, k1 - k0, panel, 0, into, k0 > 0)
-                else:
-                    multiply(left, k1 - k0, panel, 0, border[: rest - m0, :width], False)
-                    _move(border, into, k0 > 0)
-                if rest < m1:
-                    multiply(tail[:, : k1 - k0], k1 - k0, panel, 0, border[:ROWS, :width], False)
-                    _move(border, c[rest:m1, n0:n1], k0 > 0)
+                place = m0 * depth + k0, ROWS * depth, depth, 1
+                _blocks(flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add)
+                place = 0, ROWS * used, 1, ROWS
+                _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add)
                 if bias.size and k1 == depth:
                     rows = c[m0:m1, n0:n1]
                     rows += bias[n0:n1]
+
+
+@kernel
+def _blocks(a, place, depth, panel, border, c, add):
+    """c (+)= a panel. place is where a is: start, and the distances of blocks, rows and columns."""
+    start, block, row, step = place
+    row_c, width = c.strides[0] // c.itemsize, panel.shape[2]
+    for i in range(0, c.shape[0], ROWS):
+        at = start + i // ROWS * block
+        if c.shape[0] - i >= ROWS and c.shape[1] == width:
+            multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, add)
+        else:
+            multiply_block(a, at, row, step, panel, 0, width, depth, border, 0, width, False)
+            _move(border, c[i : i + ROWS], add)
+
+
+@kernel
+def _copy_blocks(a, transposed, region, copies):
+    """Copy (m0, m1, k0, k1) of a, or of its transpose, in blocks whose ROWS rows are adjacent.
+
+    Neighbouring columns of the transpose of a are a whole row of a apart in memory. A cache holds
+    few addresses at such distances, so that products without the copy take a quarter longer.
+    """
+    m0, m1, k0, k1 = region
+    length, row, zero = BYTES // a.itemsize, a.shape[1], a.dtype.type(0)
+    wide = (
+        -(-ROWS // length) * length
+    )  # vectors may copy more than ROWS; the next ones overwrite it
+    for i in range(m0, m1, ROWS):
+        start = (i - m0) * (k1 - k0)
+        if transposed and i + ROWS <= m1 and i + wide <= row:
+            for k in range(k1 - k0):
+                for r in range(0, ROWS, length):
+                    copy_vector(a, (k0 + k) * row + i + r, copies, start + k * ROWS + r)
+            continue
+        used = min(ROWS, m1 - i)
+        for k in range(k1 - k0):
+            for r in range(ROWS):
+                if r >= used:
+                    x = zero
+                elif transposed:
+                    x = a[k0 + k, i + r]
+                else:
+                    x = a[i + r, k0 + k]
+                copies[start + k * ROWS + r] = x
 
 
 @kernel

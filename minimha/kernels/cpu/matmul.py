@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .microkernel import BYTES, ROWS, multiply_block, transpose_block
+from .microkernel import BYTES, ROWS, copy_vector, multiply_block, transpose_block
 
 _LINE = 64  # bytes in a cache line
 
@@ -60,11 +60,17 @@ def right(x, region, like):
     t0, t1, n0, n1 = region
     if like.ndim == 2:
         return x[t0:t1, n0:n1].copy()
-    width = like.shape[2]
+    width, length = like.shape[2], BYTES // like.itemsize
     panels = _panels(t1 - t0, n1 - n0, like)
     for p in range(len(panels)):
         start = n0 + p * width
         used = min(width, n1 - start)
+        if used == width and x.strides[1] == x.itemsize:
+            for i in range(t1 - t0):
+                at = (t0 + i) * (x.strides[0] // x.itemsize) + start
+                for j in range(0, width, length):
+                    copy_vector(x, at + j, panels, (p * (t1 - t0) + i) * width + j)
+            continue
         for i in range(t1 - t0):
             row = x[t0 + i, start : start + used]
             for j in range(used):

@@ -16,7 +16,7 @@ import itertools
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -24,9 +24,13 @@ VECTORS = 2
 
 
 def _registers() -> tuple[int, int, bool]:
-    """The bytes in a vector of this CPU, the number of rows that fit into its registers, and
-    whether it multiplies and adds vectors in one instruction."""
-    has = llvm.get_host_cpu_features()
+    """The bytes in a vector of the CPU that Numba compiles for, the number of rows that fit into
+    its registers, and whether it multiplies and adds vectors in one instruction."""
+    named = config.CPU_FEATURES  # such as "+avx2,+fma", if NUMBA_CPU_FEATURES is set
+    if named is None:
+        has = llvm.get_host_cpu_features()
+    else:
+        has = {name[1:]: name[0] == "+" for name in named.split(",") if name}
     if has.get("avx512f"):
         return 64, 12, True  # 24 of 32 registers hold the result
     if has.get("avx2") and has.get("fma"):
@@ -71,6 +75,11 @@ def multiply_block(
         )
         zeros, anything = ir.Constant(vector, None), ir.Constant(vector, ir.Undefined)
         first = ir.IntType(32)(0)
+        prefetch = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3]),
+            "llvm.prefetch.p0",
+        )
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), length), None)
 
         def address(type_, array, start):
@@ -90,6 +99,9 @@ def multiply_block(
         starts = (type_a, a, start_a), (type_b, b, start_b), (type_c, c, start_c)
         a, b, c = (address(*start) for start in starts)
         block = [vectors_at(advance(c, integer(r), row_c)) for r in range(ROWS)]
+        for place in itertools.chain(*block):  # c is on its way while the products are summed
+            where = builder.bitcast(place, ir.IntType(8).as_pointer())
+            builder.call(prefetch, [where, *(ir.IntType(32)(n) for n in (1, 3, 1))])
         sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in block]
         for register in itertools.chain(*sums):
             builder.store(zeros, register)
@@ -149,3 +161,23 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
         return context.get_dummy_value()
 
     return signature, generate
+
+
+@intrinsic
+def copy_vector(typing, x, start_x, y, start_y):
+    """Copy a vector from entry start_x of x to entry start_y of y. The arrays are plain memory."""
+
+    def generate(context, builder, signature, arguments):
+        x, start_x, y, start_y = arguments
+        entry = context.get_value_type(signature.args[0].dtype)
+        vector = ir.VectorType(entry, BYTES // context.get_abi_sizeof(entry))
+
+        def address(type_, array, start):
+            place = builder.gep(context.make_array(type_)(context, builder, array).data, [start])
+            return builder.bitcast(place, vector.as_pointer())
+
+        held = builder.load(address(signature.args[0], x, start_x), align=4)
+        builder.store(held, address(signature.args[2], y, start_y), align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, y, types.intp), generate
