@@ -75,10 +75,9 @@ def multiply_block(
         )
         zeros, anything = ir.Constant(vector, None), ir.Constant(vector, ir.Undefined)
         first = ir.IntType(32)(0)
-        prefetch = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3]),
-            "llvm.prefetch.p0",
+        byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[int32] * 3])
         )
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), length), None)
 
@@ -99,9 +98,9 @@ def multiply_block(
         starts = (type_a, a, start_a), (type_b, b, start_b), (type_c, c, start_c)
         a, b, c = (address(*start) for start in starts)
         block = [vectors_at(advance(c, integer(r), row_c)) for r in range(ROWS)]
-        for place in itertools.chain(*block):  # c is on its way while the products are summed
-            where = builder.bitcast(place, ir.IntType(8).as_pointer())
-            builder.call(prefetch, [where, *(ir.IntType(32)(n) for n in (1, 3, 1))])
+        for place in itertools.chain(*block):  # c arrives while the products are summed
+            how = (int32(n) for n in (1, 3, 1))  # to write, to keep in all caches, data
+            builder.call(prefetch, [builder.bitcast(place, byte), *how])
         sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in block]
         for register in itertools.chain(*sums):
             builder.store(zeros, register)
