@@ -127,15 +127,15 @@ def test_a_mask_that_cannot_be_drawn_shows_its_repr():
 
 
 def test_losses_are_drawn_over_their_steps_with_a_running_mean():
-    training = 3 + np.sin(np.arange(150.0))
-    figure = pictures.losses(training, {50: 3.5, 150: 3.25})
+    training = 3 + np.sin(np.arange(160.0))
+    figure = pictures.losses(training, {50: 3.5, 160: 3.25})
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss (nats per token)")
     each, mean, validation = axes.lines
-    np.testing.assert_array_equal(each.get_xydata(), np.c_[1:151, training])
-    expected = [training[max(0, k - 2) : k + 1].mean() for k in range(150)]  # 3 = 150 / 50
-    np.testing.assert_allclose(mean.get_xydata(), np.c_[1:151, expected])
-    np.testing.assert_array_equal(validation.get_xydata(), [[50, 3.5], [150, 3.25]])
+    np.testing.assert_array_equal(each.get_xydata(), np.c_[1:161, training])
+    expected = [training[max(0, k - 2) : k + 1].mean() for k in range(160)]  # 3 = 160 // 50
+    np.testing.assert_allclose(mean.get_xydata(), np.c_[1:161, expected])
+    np.testing.assert_array_equal(validation.get_xydata(), [[50, 3.5], [160, 3.25]])
     assert [text.get_text() for text in axes.get_legend().texts] == ["training", "validation"]
     resumed = pictures.losses({40: 2.0, 41: 1.0})
     np.testing.assert_array_equal(resumed.axes[0].lines[0].get_xydata(), [[40, 2], [41, 1]])

@@ -65,6 +65,7 @@ def one_error(code, capsys):
         ("--backend jax", "unknown array library 'jax': choose one of numpy,"),
         ("--resume", "new holds no run to resume: leave out --resume"),
         ("--out t", "t is not an empty folder: choose another --out"),
+        ("--out .", ". is not an empty folder: choose another --out"),
         ("--out t/new", "cannot write to t/new: Not a directory"),
     ],
 )
