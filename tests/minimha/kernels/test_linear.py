@@ -50,6 +50,16 @@ def test_products_agree_with_numpy(dtype):
     check()
 
 
+@pytest.mark.parametrize("shape", [(770, 300, 40), (40, 300, 770)])
+def test_threads_divide_rows_or_columns_without_overlap(shape, rng):
+    m, k, n = shape
+    a, b, sums = rng.standard_normal((m, k)), rng.standard_normal((k, n)), np.zeros(n)
+    with threads.limit(3):
+        c = linear.product(a, b, sums=sums)
+    np.testing.assert_allclose(c, a @ b, atol=1e-10)
+    np.testing.assert_allclose(sums, b.sum(axis=0), atol=1e-10)
+
+
 def test_rounding_errors_grow_slowly_with_the_depth(rng):
     """Blocks of the depth are summed separately; a single running sum would be ten times less
     accurate."""
