@@ -34,7 +34,7 @@ BATCH, CONTEXT, VOCABULARY = 12, 64, 65
 SIZES = {"d_model": 128, "num_heads": 4, "num_layers": 4}
 ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01}
 SKIPPED, COUNTED = 3, 10  # steps of a turn
-BOUND = 1.0
+BOUND = 0.9
 TITLE = f"""# What a training step costs
 
 `python benchmarks/training_step.py`. Forward, loss, backward and fused AdamW of a GPT at nanoGPT's
