@@ -183,4 +183,5 @@ def _require_a_window(model: Any, tokens: np.ndarray) -> None:
 
 def tokens_for(model: Any, tokens: np.ndarray) -> Array:
     """Tokens in the library and on the device of the model's parameters."""
-    return backend.like(tokens, model.parameters()[0].data)
+    _, first = next(iter(model.named_parameters()))
+    return backend.like(tokens, first.data)
