@@ -81,7 +81,7 @@ TWO_TOKENS = {  # worked by hand in the text
     "10_debugging": [
         "entropy [0.56233514 0.69314718]",
         "loss 0.693147",
-        "GPT: nothing found",
+        "GPT: no findings",
         "Unmasked: 1 finding\nleak from the future",
     ],
     "11_speed": [

@@ -16,9 +16,9 @@ class KeyValueCache:
             y = mha(x, mask=mh.masks.causal(), cache=cache)
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
-    positions. Within `no_grad`, new keys are written to memory reserved for them, so a step costs
-    the same however many there are. Outside it, gradients flow through the cache, and each step
-    copies all keys.
+    positions. Within `no_grad`, new keys are written to memory reserved for them, so that
+    appending costs the same however many there are. Outside it, gradients flow through the cache,
+    and each step copies all keys.
     """
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ class Dropout(Module):
 
 
 class MLP(Module):
-    """The multi-layer perceptron of a transformer block: M -> hidden -> M, each position alone.
+    """The multi-layer perceptron of a transformer block: M -> hidden -> M, for each position.
 
         "gelu", "relu"   narrow(activation(widen(x)))
         "swiglu"         narrow(silu(gate(x)) · widen(x))

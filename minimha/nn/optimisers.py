@@ -236,7 +236,7 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return the norm that they had.
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return their norm before scaling.
 
     All gradients together count as one vector, which becomes shorter but keeps its direction. If
     any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and

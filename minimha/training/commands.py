@@ -24,17 +24,17 @@ from . import data, watching
 from .loop import Training
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
-    "text": ("FILE", "python", "what to learn: a UTF-8 file; python, the language reference that "
-             "Python carries; or shakespeare, which is downloaded once"),
-    "layers": ("N", 4, "blocks"),
+    "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own language "
+             "reference; or shakespeare, which is downloaded once"),
+    "layers": ("N", 4, "number of blocks"),
     "heads": ("N", 4, "attention heads in each block"),
     "width": ("N", 128, "width of the model, a multiple of --heads"),
     "context": ("N", 64, "the longest sequence, in characters"),
     "steps": ("N", 2000, "training steps"),
-    "batch": ("N", 12, "sequences in each step"),
+    "batch": ("N", 12, "number of sequences in each step"),
     "lr": ("RATE", 1e-3, "the largest learning rate, reached after a tenth of the steps"),
     "dropout": ("P", 0.0, "probability of dropout"),
-    "seed": ("N", 0, "of all random numbers"),
+    "seed": ("N", 0, "seed of all random numbers"),
     "backend": ("LIBRARY", "numpy", f"array library: {', '.join(backend.LIBRARIES)}"),
 }  # fmt: skip
 """For each setting of a run, the name of its value, its default and its description."""
@@ -69,7 +69,8 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="written by minimha train")
     settings: dict[str, Any]
     for option, settings, text in (
-        ("--tokens", {"type": int, "default": 256, "metavar": "N"}, "how many (default: 256)"),
+        ("--tokens", {"type": int, "default": 256, "metavar": "N"},
+         "number of tokens to generate (default: 256)"),
         ("--prompt", {"metavar": "TEXT"}, "the text to continue (default: a line break)"),
         ("--temperature", {"type": float, "default": 1.0, "metavar": "X"},
          "below 1 more predictable, above 1 more varied, 0 always the most likely (default: 1)"),
@@ -77,7 +78,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         ("--top-p", {"type": float, "metavar": "P"},
          "draw from the most likely tokens that together have probability P"),
         ("--seed", {"type": int, "default": 0, "metavar": "N"},
-         "of all random numbers (default: 0)"),
+         "seed of all random numbers (default: 0)"),
     ):  # fmt: skip
         parser.add_argument(option, help=text, **settings)
     parser.add_argument(
@@ -157,7 +158,7 @@ class Plan:
             watched.close()
             self.save()
             finished = run.step == run.steps
-            if finished:  # the checkpoint before would depend on where the run was interrupted
+            if finished:  # the previous checkpoint depends on where the run was interrupted
                 (self.folder / _PREVIOUS).unlink(missing_ok=True)
             weights, labels = watching.attention(run.model, validation, tokenizer)
             title = f"Attention weights of each head after {run.step} steps"
@@ -208,8 +209,8 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         for name, value in given.items():
             if stored[name] != value:
                 raise ValueError(
-                    f"the run in {folder} has --{name} {stored[name]}, not {value}: leave it out, "
-                    "or start a new run with another --out"
+                    f"the run in {folder} has --{name} {stored[name]}, not {value}: leave out "
+                    f"--{name}, or start a new run with another --out"
                 )
         return stored
     if (folder / _RUN).exists():
@@ -218,15 +219,15 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{folder} is not an empty folder: choose another --out")
     settings = {name: default for name, (_, default, _) in SETTINGS.items()} | given
     settings.setdefault("every", max(1, settings["steps"] // 10))
-    for name in ("layers", "heads", "width", "context", "steps", "batch", "every"):
-        if settings[name] < 1:
-            raise ValueError(f"--{name} must be at least 1, not {settings[name]}")
-    if (
-        settings["seed"] < 0
-        or not 0 < settings["lr"] < math.inf
-        or not 0 <= settings["dropout"] < 1
+    sizes = ("layers", "heads", "width", "context", "steps", "batch", "every")
+    for name, valid, values in (
+        *((name, settings[name] >= 1, "at least 1") for name in sizes),
+        ("seed", settings["seed"] >= 0, "at least 0"),
+        ("lr", 0 < settings["lr"] < math.inf, "positive and finite"),
+        ("dropout", 0 <= settings["dropout"] < 1, "at least 0 and below 1"),
     ):
-        raise ValueError("--seed must not be negative, --lr positive, --dropout from 0 to below 1")
+        if not valid:
+            raise ValueError(f"--{name} must be {values}, not {settings[name]}")
     if settings["width"] % settings["heads"]:
         raise ValueError(
             f"--width {settings['width']} is not a multiple of --heads {settings['heads']}"
@@ -275,10 +276,10 @@ def _interrupts() -> Iterator[threading.Event]:
 
 def _generate(options: argparse.Namespace) -> int:
     try:
-        if options.prompt == "" or options.seed < 0:
-            raise ValueError(
-                "--prompt must have at least one character, --seed must not be negative"
-            )
+        if options.prompt == "":
+            raise ValueError("--prompt must have at least one character")
+        if options.seed < 0:
+            raise ValueError(f"--seed must be at least 0, not {options.seed}")
         model, tokenizer = _model(options.folder)
         prompt = tokenizer.encode("\n" if options.prompt is None else options.prompt)[None, :]
         tokens = generate(
@@ -293,7 +294,7 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.PretrainedTokenizer]:
-    """The model in a folder, and its tokenizer: of characters, or as pretrained models have it.
+    """The model in a folder, and its tokenizer: of characters, or that of a pretrained model.
 
     Raises ValueError, RuntimeError or OSError, with a one-line message.
     """

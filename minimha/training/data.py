@@ -181,8 +181,8 @@ def digits(rng: Rng = 0) -> tuple[np.ndarray, np.ndarray]:
     """The 1797 handwritten digits of scikit-learn: images (N, 8, 8), from 0 to 1, labels (N,).
 
     An image is a sequence of 8 positions, its rows, of width 8. The order is random and depends
-    only on rng, so that `images[:1500]` to train on and `images[1500:]` to validate on, with the
-    same labels, are always the same split. Raises RuntimeError without scikit-learn.
+    only on rng, so `images[:1500]` for training and `images[1500:]` for validation are always the
+    same split. Raises RuntimeError without scikit-learn.
     """
     bunch = _package("sklearn.datasets", "scikit-learn").load_digits()
     order = backend.generator(rng).permutation(len(bunch.target))

@@ -40,8 +40,8 @@ class Training:
     warmup        number of steps in which the learning rate rises, by default a tenth of all steps
     weight_decay  for parameters with two or more axes, see `decay_groups`
     clip          the largest norm of the gradient, see `clip_gradients`
-    seed          of all random numbers: step k draws its windows and its dropout from a generator
-                  seeded by (seed, k)
+    seed          seed of all random numbers: step k draws its windows and its dropout from a
+                  generator seeded with (seed, k)
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
     for bit, as a run without a stop, on the same machine with the same number of threads.

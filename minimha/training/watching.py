@@ -51,7 +51,7 @@ def watch(
     every: int | None = None,
     losses: Losses | None = None,
 ) -> Generator[float, None, None]:
-    """The losses of a `Training`, which makes one step for each: shows how it proceeds.
+    """Yield the losses of a `Training`, which makes one step for each, and show its progress.
 
         for loss in watch(run, parts.validation, tokenizer):
             pass
@@ -131,7 +131,7 @@ class _Notebook(_Screen):
         self._bar, self._last = (display(HTML(""), display_id=True) for _ in range(2))
 
     def close(self) -> None:
-        """Both stay where they are, below the cell."""
+        """The bar and the last report stay below the cell."""
 
     def progress(self, loss: float) -> None:
         step, steps = self.run.step, self.run.steps

@@ -22,8 +22,8 @@ from .block import Block
 class Stack(Module):
     """num_layers blocks of width M and H = num_heads heads, one after another.
 
-    With norm_first, a LayerNorm follows the last block, because its output is a sum that nothing
-    has normalised yet. Without it, as in the paper, each block ends in a LayerNorm.
+    With norm_first, a LayerNorm follows the last block, whose output is a sum that is not yet
+    normalised. Without it, as in the paper, each block ends in a LayerNorm.
     The other settings are those of `Block`.
     """
 
@@ -101,7 +101,7 @@ class EncoderDecoder(Module):
                        Without it, one table embeds source and target, as in the paper
     dropout            of the embeddings and in the blocks, in calls with an rng
 
-    The table of the target tokens also is the last linear map, so its gradient is the sum over all
+    The table of the target tokens is also the last linear map, so its gradient is the sum over all
     its uses. hidden, activation and norm_first are those of `Block`, with the paper's defaults.
     """
 
@@ -203,11 +203,11 @@ def greedy_decode(
 ) -> Array:
     """The most likely token at each step, for source (B, S): (B, T) with T at most count.
 
-    start, end  tokens: each target begins after start, which is not returned, and stops at end.
-                Decoding stops when every target of the batch has; shorter ones are filled up
+    start, end  tokens: a target begins after start, which is not returned, and stops with end.
+                Decoding stops when every target of the batch has ended; shorter ones are filled up
                 with end
     cache       whether the decoder keeps the keys and values of earlier tokens; the result is the
-                same without, but then each step computes all tokens anew
+                same without, but then each step computes them all again
     """
     count = integer(count, "count", least=0)
     with no_grad():

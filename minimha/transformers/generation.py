@@ -25,18 +25,17 @@ def generate(
     rng: Rng = 0,
     cache: bool = True,
 ) -> Array:
-    """tokens (B, T), T at least 1, followed by count tokens that the model continues them with:
-    (B, T + count).
+    """Continue tokens (B, T), with T at least 1, by count tokens. Returns (B, T + count).
 
     temperature  the logits are divided by it; 0 takes the token with the largest logit
     top_k        draw from the k most likely tokens only
     top_p        draw from the most likely tokens that together have at least this probability
     rng          a generator or a seed
-    cache        whether keys and values of earlier tokens are kept; the result is the same without,
-                 but each token then costs as much as all before it
+    cache        whether to keep the keys and values of earlier tokens; the result is the same
+                 without, but then each step computes them all again
 
-    When the context is full, the model goes on with the newest half of it: learned positions count
-    from the start of the context, so moving the context by one token changes every cached key.
+    When the context is full, the model continues with the newest half of it: learned positions
+    count from the start of the context, so moving it by one token would change every cached key.
 
     Raises ValueError for settings out of range, TypeError for tokens that are not integers.
     """
@@ -86,8 +85,9 @@ def probabilities(
 ) -> np.ndarray:
     """The probabilities (B, V) from which `generate` draws, for logits (B, V).
 
-    softmax(logits / temperature), in float64, with all tokens outside top_k and then top_p set to 0
-    and the others scaled to a sum of 1. Tokens as likely as the last one inside stay, too.
+    softmax(logits / temperature), in float64. The probabilities of all tokens outside top_k, and
+    then outside top_p, are set to 0, and the others are scaled to sum to 1. A token that is as
+    likely as the last one inside is kept too.
     Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
     """
     scaled = logits.astype(np.float64) / temperature
@@ -97,13 +97,13 @@ def probabilities(
         p = _at_least(p, np.sort(p, axis=-1)[:, -top_k, None])
     if top_p is not None:
         falling = -np.sort(-p, axis=-1)
-        inside = falling.cumsum(axis=-1) - falling < top_p  # those before it have less than top_p
+        inside = falling.cumsum(axis=-1) - falling < top_p  # those before have less than top_p
         p = _at_least(p, np.min(falling, axis=-1, keepdims=True, where=inside, initial=1.0))
     return p
 
 
 def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """p with smaller entries set to 0, scaled to a sum of 1."""
+    """p with smaller entries set to 0, scaled to sum to 1."""
     p = np.where(p >= smallest, p, 0.0)
     return p / p.sum(axis=-1, keepdims=True)
 

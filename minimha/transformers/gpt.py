@@ -24,8 +24,8 @@ class GPT(Module):
     d_model      M, the width, a multiple of num_heads
     num_heads    H
     num_layers   number of blocks
-    tie          whether the table of embeddings also is the last linear map: its gradient is then
-                 the sum of both uses
+    tie          whether the table of embeddings is also the last linear map: its gradient is then
+                 the sum over both uses
     rope         `positions.Rope(…)`: rotary positions in every block, in place of learned ones
     dropout      of the embeddings and in the blocks, in calls with an rng
 
@@ -90,7 +90,7 @@ class GPT(Module):
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
         caches          one `KeyValueCache` for each block: tokens continue those of earlier calls
-        rng             draws what dropout keeps; without rng there is no dropout
+        rng             the generator of dropout; without it there is no dropout
         return_weights  also return a list with the attention weights (B, H, T, S) of each block
 
         Raises ValueError for more tokens than the context, TypeError for tokens that are not

@@ -18,11 +18,10 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     """A few sequences are learned by heart in a few hundred steps."""
     rows = max(1, _TOKENS // probe.inputs.shape[1]) if probe.per_position else 8
     batch = probe.inputs[:rows], probe.targets[:rows]
-    classes = probe.logits(batch[0]).shape[-1]
+    goal = _goal(*batch, probe.logits(batch[0]).shape[-1])
     losses: list[float] = []
-    goal = 0.0
     for rate in _RATES:
-        losses = _train(probe, *batch, rate, goal := _goal(*batch, classes))
+        losses = _train(probe, *batch, rate, goal)
         if min(losses) <= goal:
             probe.figures["one batch"] = (
                 f"{batch[1].size} targets: loss {losses[0]:.2f} -> {losses[-1]:.2f} in "
@@ -34,9 +33,9 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
         f"{losses[-1]:.3f}, expected {goal:.3f} or less"
     )
     text = (
-        "a model that cannot learn a single batch by heart will not learn from more data. No other "
-        "check found the cause: look for inputs that are lost on the way, a layer that is far too "
-        "narrow, or a mask that hides too much"
+        "a model that cannot learn a single batch by heart will not learn from more data. The "
+        "other checks did not find the cause: look for inputs that never reach the logits, a layer "
+        "that is far too narrow, or a mask that hides too much"
     )
     yield Finding("cannot learn one batch", "the model", figure, text, "10 debugging")
 
@@ -59,8 +58,8 @@ def _train(
 
 
 def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
-    """A quarter of a uniform guess, above what the same beginning with several continuations
-    makes unavoidable."""
+    """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
+    where equal inputs have different targets."""
     seen: dict[bytes, list[int]] = {}
     for x, y in zip(inputs, targets, strict=True):
         if targets.ndim == 1:

@@ -74,7 +74,7 @@ class Report:
     def __repr__(self) -> str:
         if not self.findings:
             table = text_table(("check", "measured"), self.figures.items())
-            return f"{self.model}: nothing found\n{table}"
+            return f"{self.model}: no findings\n{table}"
         count = len(self.findings)
         line = f"{self.model}: {count} finding{'s' if count > 1 else ''}"
         if count > 1:

@@ -60,7 +60,7 @@ def one_error(code, capsys):
         ("--heads 3", "--width 8 is not a multiple of --heads 3"),
         ("--context 300", "the text has 567 characters: a context of 300 needs at least 602"),
         ("--steps 0", "--steps must be at least 1, not 0"),
-        ("--dropout 1", "--dropout from 0 to below 1"),
+        ("--dropout 1", "--dropout must be at least 0 and below 1, not 1.0"),
         ("--text absent", "absent: No such file or directory"),
         ("--backend jax", "unknown array library 'jax': choose one of numpy,"),
         ("--resume", "new holds no run to resume: leave out --resume"),
@@ -93,7 +93,7 @@ def begun(folder):
         ("", "run already holds a run: add --resume, or choose another --out"),
         (
             "--resume --width 16",
-            "the run in run has --width 8, not 16: leave it out, or start a new",
+            "the run in run has --width 8, not 16: leave out --width, or start a new",
         ),
         ("--resume --text u", "t, not"),
     ],
@@ -134,7 +134,7 @@ def test_a_model_of_characters_continues_a_prompt(begun, capsys):
         ("run --prompt=", "--prompt must have at least one character"),
         ("run --tokens -1", "count"),
         ("run --temperature -1", "temperature = -1.0 must be"),
-        ("run --seed -1", "--seed must not be negative"),
+        ("run --seed -1", "--seed must be at least 0, not -1"),
     ],
 )
 def test_generate_refuses_in_one_line(options, message, begun, capsys):
