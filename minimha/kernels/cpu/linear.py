@@ -131,7 +131,7 @@ def _copy_blocks(a, transposed, region, copies):
     """Copy (m0, m1, k0, k1) of a, or of its transpose, in blocks whose ROWS rows are adjacent.
 
     Neighbouring columns of the transpose of a are a whole row of a apart in memory. A cache holds
-    few addresses at such distances, so that products without the copy take a quarter longer.
+    few addresses at such distances: a block takes 10 to 30 % longer without the copy (AVX2).
     """
     m0, m1, k0, k1 = region
     length, row, zero = BYTES // a.itemsize, a.shape[1], a.dtype.type(0)
