@@ -26,8 +26,8 @@ class _Layout:
     fixed        our settings that all models of this kind share
     settings     for each entry of config.json, our setting and the value of an absent entry;
                  ... marks entries that must be present
-    activations  their names of activations, and ours
-    needed       entries of config.json of which a GPT knows one value only
+    activations  their names for activations, and ours
+    needed       entries of config.json for which a GPT supports one value only
     prefix       of all names but lm_head's; files of models without a head lack it
     names        for each of their weights, ours. N counts the blocks, .T is the transpose, and
                  {q,k,v} are three of our arrays, side by side
@@ -275,7 +275,7 @@ def _config(layout: _Layout, settings: dict[str, Any]) -> dict[str, Any]:
         elif name == "rope":
             value = getattr(value, "base", default)
         config[key] = value
-    if "rope_theta" in config:  # where version 4 of transformers looks for it; version 5 does below
+    if "rope_theta" in config:  # version 4 of transformers reads it there, version 5 below
         config["rope_parameters"] = {
             "rope_theta": config["rope_theta"],
             "rope_type": config.pop("rope_type"),
@@ -284,7 +284,7 @@ def _config(layout: _Layout, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a GPT, with the sizes that None stands for."""
+    """The settings of a GPT, with every size that is None replaced by its default."""
     m, h = settings["d_model"], settings["num_heads"]
     sizes = {"num_kv_heads": h, "head_dim": m // h, "hidden": 4 * m}
     return settings | {name: n for name, n in sizes.items() if settings.get(name) is None}
@@ -307,7 +307,7 @@ def _entries(folder: Path, layout: _Layout) -> tuple[dict[str, np.ndarray], bool
 
 
 def _pieces(layout: _Layout, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """For each of their weights in a model of these settings, the names of ours in it."""
+    """For each of their weights in a model with these settings, the names of ours that it holds."""
     return {
         theirs.replace(".N.", f".{n}."): [
             ours.replace(".N.", f".{n}.").replace("{q,k,v}", role)

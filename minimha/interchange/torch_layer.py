@@ -163,7 +163,7 @@ def beyond_plain(mha: MultiHeadAttention) -> list[str]:
         "qk_norm does not exist there": mha.norm_q is not None,
         "rope does not exist there": mha.rope is not None,
         "alibi does not exist there": mha.alibi,
-        "W^Q and W^K stand there by themselves, and the bilinear form has their product alone: "
+        "W^Q and W^K are separate there, and the bilinear form has only their product: "
         'convert("stacked") factors it, up to rounding': mha.form == "bilinear",
     }
     found = [reason for reason, holds in reasons.items() if holds]

@@ -21,8 +21,8 @@ def losses(
     training    the loss, in nats, by step, or a list of the losses of steps 1, 2, …
     validation  the loss on held-out data, by step
 
-    The running mean is over a fiftieth of all steps, because the losses of single batches differ a
-    lot.
+    The running mean is over a fiftieth of all steps, because the losses of single batches vary
+    widely.
 
     Returns the figure; `save` writes it to a file.
     """
@@ -51,7 +51,7 @@ def losses(
 
 
 def _running_mean(values: Sequence[float], span: int) -> np.ndarray:
-    """For each of the values, the mean of the last `span` values up to it; at first of fewer."""
+    """For each of the values, the mean of the last `span` values up to it; fewer at the start."""
     sums = np.cumsum([0.0, *values])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - span)

@@ -39,7 +39,7 @@ def diagnose(
     lr: float = 1e-3,
     seed: int = 0,
 ) -> Report:
-    """Check a model, its data and its gradients on one batch: print the report.
+    """Check a model, its data and its gradients on one batch.
 
     model    a module, or any callable with `named_parameters()`, that maps inputs to logits
              (B, T, V), or (B, C) for a classifier; if it returns a tuple, the logits come first

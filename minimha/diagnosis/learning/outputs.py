@@ -74,9 +74,8 @@ def dtypes(probe: Probe) -> Iterator[Finding]:
         if dtype.kind == "f" and dtype != main:
             figure = f"{step.operation} returns {dtype}, while the parameters are {main}"
             text = (
-                f"the computation goes on in {dtype} from here. A float64 array of NumPy, "
-                "or an astype, among float32 numbers doubles memory and time; float16 in part "
-                "loses digits"
+                f"the computation goes on in {dtype} from here. A float64 array or an "
+                "astype among float32 numbers doubles memory and time; float16 loses digits"
             )
             yield Finding("dtype drift", probe.place(step.node), figure, text, "01 arrays")
             return

@@ -104,8 +104,8 @@ for _new, _text in (
     ("(np.exp(log_p) - one_hot) / targets.size", "the factor dy is missing"),
     ("dy * (one_hot - np.exp(log_p)) / targets.size", "the sign is wrong"),
     ("dy * (log_p - one_hot) / targets.size",
-     "the logarithm of softmax is in the place of softmax itself"),
-    ("dy * (logits - one_hot) / targets.size", "the logits are in the place of softmax"),
+     "this uses log softmax instead of softmax"),
+    ("dy * (logits - one_hot) / targets.size", "this uses the logits instead of softmax"),
     ("-dy * one_hot / targets.size", "the term of softmax is missing"),
     ("-dy * one_hot / np.exp(log_p) / targets.size",
      "this is the gradient of the probabilities, −one-hot / p: it must still pass through softmax"),
@@ -206,7 +206,7 @@ for _number in ("1e-5", "1e-6", "1e-8"):
     layer_norm.mistake(
         "np.sqrt(variance + eps)",
         f"np.sqrt(variance + {_number})",
-        "a fixed number is in the place of the argument eps: σ = √(variance + eps)",
+        "a fixed number replaces the argument eps: σ = √(variance + eps)",
     )
 _DX = "dx = (g - through_mean - through_sigma) / sigma"
 _FORMULA = "dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight"
@@ -222,9 +222,10 @@ for _old, _new, _text in (
     (_DX, "dx = (g + through_mean + through_sigma) / sigma", "the two means have the wrong sign"),
     (_DX, "dx = (g - through_mean + through_sigma) / sigma",
      "the term through σ has the wrong sign"),
-    (_DX, "dx = (g - through_mean - through_sigma) * sigma", "multiplied by σ in place of divided"),
+    (_DX, "dx = (g - through_mean - through_sigma) * sigma",
+     "the result is multiplied by σ instead of divided"),
     (_DX, "dx = (g - through_mean - through_sigma) / (variance + eps)",
-     "divided by the variance in place of σ"),
+     "the result is divided by the variance instead of σ"),
     (_DX, "dx = g / sigma - through_mean - through_sigma",
      "only the first term is divided by σ"),
     ("g = dy * weight", "g = dy", "the weight is missing in g"),
@@ -232,12 +233,12 @@ for _old, _new, _text in (
      "(g * x_hat).mean(axis=-1, keepdims=True)", "the factor x̂ is missing in the last term"),
     ("x_hat * (g * x_hat).mean(axis=-1, keepdims=True)",
      "centred * (g * centred).mean(axis=-1, keepdims=True)",
-     "the last term contains x − mean in the place of x̂"),
+     "the last term contains x − mean instead of x̂"),
     ("x_hat * (g * x_hat).mean(axis=-1, keepdims=True)",
      "x_hat * (g * x_hat).sum(axis=-1, keepdims=True)",
-     "a sum is in the place of the last mean"),
+     "the last mean is a sum here"),
     ("g.mean(axis=-1, keepdims=True)", "g.sum(axis=-1, keepdims=True)",
-     "a sum is in the place of the mean of g"),
+     "the mean of g is a sum here"),
     ("g.mean(axis=-1, keepdims=True)", "g.mean()",
      "g.mean() is the mean of the whole array, but each row has its own, axis=-1, keepdims=True"),
 ):  # fmt: skip
@@ -246,7 +247,7 @@ _ROWS = "return dx, (dy * x_hat).sum(axis=rows), dy.sum(axis=rows)"
 for _new, _text in (
     ("return dx, dy.sum(axis=rows), dy.sum(axis=rows)", "x̂ is missing in the gradient of weight"),
     ("return dx, (dy * x).sum(axis=rows), dy.sum(axis=rows)",
-     "the gradient of weight contains x in the place of x̂"),
+     "the gradient of weight contains x instead of x̂"),
     ("return dx, (g * x_hat).sum(axis=rows), g.sum(axis=rows)",
      "these gradients contain g, but the weight comes after x̂, so they need dy"),
     ("return dx, (g * x_hat).sum(axis=rows), dy.sum(axis=rows)",
@@ -367,7 +368,7 @@ for _new, _text in (
 for _new, _text in (
     ("np.sqrt(v_hat + eps)", "eps is inside the root"),
     ("np.sqrt(v_hat)", "eps is missing, so a gradient of 0 gives 0 / 0"),
-    ("np.sqrt(v_hat) + 1e-8", "a fixed number is in the place of the argument eps"),
+    ("np.sqrt(v_hat) + 1e-8", "a fixed number replaces the argument eps"),
     ("np.sqrt(v + eps) / np.sqrt(1 - beta2**t)", "eps is inside the root"),
     ("(np.sqrt(v) + eps) / np.sqrt(1 - beta2**t)", "eps is added before the correction"),
 ):
