@@ -37,13 +37,13 @@ RATES = {"lr": 1e-3, "min_lr": 1e-4, "warmup": 100}
 BETAS, DECAY, CLIP = (0.9, 0.99), 0.1, 1.0
 SEEDS = 1, 2, 3
 WORSE, SLOWER = 0.01, 0.9
-"""The bounds: nats above PyTorch's validation loss, and the part of PyTorch's time."""
+"""The bounds: nats above PyTorch's validation loss, and the fraction of PyTorch's time."""
 REST = 0.25  # seconds for the threads of the other library to fall asleep
 
 TITLE = f"""# What nanoGPT's recipe gives
 
 `python benchmarks/recipe.py`. A GPT with {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads,
-width {SIZES["d_model"]} and a tied embedding, without biases and dropout, learns the characters of
+width {SIZES["d_model"]} and a tied embedding, without biases or dropout, learns the characters of
 tiny Shakespeare: {STEPS} steps of {BATCH} sequences of {CONTEXT} characters with AdamW, a learning
 rate from 1e-3 to 1e-4 after {RATES["warmup"]} steps of warm-up, a decay of {DECAY} on matrices and
 clipping at {CLIP}. PyTorch runs the same recipe eagerly, with `scaled_dot_product_attention` and
