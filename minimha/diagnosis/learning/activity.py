@@ -14,7 +14,7 @@ from .weights import attention_weights
 
 _SHARP, _ALL, _FLAT = 0.999, 0.95, 1e-3
 _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
-"""For inputs below, the slope of the activation is 0, or hardly more."""
+"""For inputs below this value, the slope of the activation is 0 or nearly 0."""
 
 
 def collapsed(probe: Probe) -> Iterator[Finding]:
@@ -47,8 +47,8 @@ def uniform(probe: Probe) -> Iterator[Finding]:
         if spread < _FLAT:
             figure = f"all weights of a query are equal, to {spread:.1e} of their mean"
             text = (
-                "queries and keys do nothing, and each output is the mean of the visible values: "
-                "W^Q or W^K is nearly zero, or the scores are divided by far too much"
+                "queries and keys have no effect, and each output is the mean of the visible "
+                "values: W^Q or W^K is nearly zero, or the scores are divided by far too much"
             )
             place = probe.place(step.node)
             yield Finding("attention uniform", place, figure, text, "05 attention")
@@ -62,7 +62,7 @@ def uniform(probe: Probe) -> Iterator[Finding]:
 def _rows(probe: Probe) -> Iterator[tuple[Step, np.ndarray]]:
     """The attention weights of each layer, with one row for each query."""
     steps = probe.trace(probe.inputs)[1]
-    for step in attention_weights(probe, steps, probe.inputs.shape[1]):
+    for step in attention_weights(steps, probe.inputs.shape[1]):
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
@@ -70,7 +70,7 @@ def _sees_more(probe: Probe, step: Step) -> bool:
     """Whether most queries would see several keys if the scores were small."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
-        again = attention_weights(probe, probe.trace(probe.inputs[:1])[1], probe.inputs.shape[1])
+        again = attention_weights(probe.trace(probe.inputs[:1])[1], probe.inputs.shape[1])
         places = [s for s in again if probe.place(s.node) == probe.place(step.node)]
     return any(np.mean((s.value > 0).sum(axis=-1) > 1) > 0.5 for s in places or again)
 
@@ -103,7 +103,7 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 def residual(probe: Probe) -> Iterator[Finding]:
     """In a model with several attention layers, a path leads around each."""
     root, steps = probe.trace(probe.inputs[:1])
-    weights = attention_weights(probe, steps, probe.inputs.shape[1])
+    weights = attention_weights(steps, probe.inputs.shape[1])
     of_weights = {step.node for step in weights}
     if root is None or len(of_weights) < 2:
         return

@@ -127,7 +127,7 @@ def positions(probe: Probe) -> Iterator[Finding]:
         return
     equal = np.repeat(probe.inputs[:1, :1], probe.inputs.shape[1], axis=1)
     with probe.holding(probe.moved()):
-        weights = attention_weights(probe, probe.trace(equal)[1], probe.inputs.shape[1])
+        weights = attention_weights(probe.trace(equal)[1], probe.inputs.shape[1])
         if probe.per_position:
             logits = probe.logits(equal)[0]
             same = not _differ(logits, logits[:1]).any()
@@ -177,7 +177,7 @@ def padding(probe: Probe) -> Iterator[Finding]:
 
 def _attentions(probe: Probe) -> list[Step]:
     t = probe.inputs.shape[1]
-    return attention_weights(probe, probe.trace(probe.inputs[:1])[1], t)
+    return attention_weights(probe.trace(probe.inputs[:1])[1], t)
 
 
 def _layers(probe: Probe) -> str:

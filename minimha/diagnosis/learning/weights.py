@@ -10,10 +10,11 @@ from .probe import Probe, Step
 from .report import Finding
 
 
-def attention_weights(probe: Probe, steps: list[Step], t: int) -> list[Step]:
-    """The values that are attention weights: (…, T, T), rows that sum to 1, nothing negative.
+def attention_weights(steps: list[Step], t: int) -> list[Step]:
+    """The values that are attention weights: (…, T, T), not negative, with rows that sum to 1.
 
-    Those of a student's own softmax, too, and cross-attention's, (…, T, S), if it is minimha's.
+    They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found if it
+    is minimha's.
     """
     return [
         step
