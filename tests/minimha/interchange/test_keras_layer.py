@@ -45,7 +45,7 @@ def test_all_weights_that_are_not_keras_s_are_named(rng):
     ]
 
 
-def test_what_has_no_place_in_keras_s_layer_is_refused(rng):
+def test_settings_that_keras_s_layer_lacks_are_refused(rng):
     mha = drawn(rng, {"sink": True, "rope": mh.positions.Rope()}, M, H)
     with pytest.raises(
         ValueError, match=r"such layer: sink does not .*; rope does not exist there$"

@@ -67,7 +67,7 @@ def test_all_entries_that_do_not_fit_a_block_are_named(rng):
         interchange.block_from_torch([], H)
 
 
-def test_what_has_no_place_in_torch_s_encoder_layer_is_refused():
+def test_settings_that_torch_s_encoder_layer_lacks_are_refused():
     strange = mh.Block(
         M, H, num_kv_heads=1, cross=True, norm="rms", activation="swiglu", hidden=HIDDEN
     )
