@@ -73,11 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     settings: dict[str, Any]
     for option, settings, text in (
         ("--text", {"type": Path, "metavar": "FILE"},
-         "UTF-8 text to learn (default: the language reference that Python carries)"),
+         "UTF-8 text to learn (default: Python's own language reference)"),
         ("--steps", {"type": positive_integer, "default": tour.STEPS, "metavar": "N"},
          f"training steps (default: {tour.STEPS})"),
         ("--seed", {"type": natural_number, "default": 0, "metavar": "N"},
-         "of all random numbers (default: 0)"),
+         "seed of all random numbers (default: 0)"),
         ("--backend", {"choices": LIBRARIES, "default": "numpy"},
          "array library to compute with (default: numpy)"),
         ("--picture", {"type": Path, "default": Path("minimha-attention.png"), "metavar": "FILE"},

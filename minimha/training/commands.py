@@ -66,7 +66,10 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `minimha generate`, and store the function that runs it as `run`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="written by minimha train")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER",
+        help="written by minimha train, or with a pretrained GPT-2 or Llama",
+    )  # fmt: skip
     settings: dict[str, Any]
     for option, settings, text in (
         ("--tokens", {"type": int, "default": 256, "metavar": "N"},
