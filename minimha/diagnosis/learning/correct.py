@@ -56,8 +56,8 @@ def right(probe: Probe) -> Iterator[Finding]:
         return
     last = each[wrong[-1]]
     figure = (
-        f"along a random direction of {wrong[-1]} the gradient says {last.yours:.4g}, the loss "
-        f"itself changes by {last.measured:.4g}. Wrong: {some(wrong)}; the other "
+        f"along a random direction of {wrong[-1]} the gradient predicts {last.yours:.4g}, but the "
+        f"loss changes by {last.measured:.4g}. Wrong: {some(wrong)}; the other "
         f"{len(each) - len(wrong)} are right"
     )
     if tied:
@@ -70,8 +70,8 @@ def right(probe: Probe) -> Iterator[Finding]:
         return
     text = (
         "a pullback is wrong, or part of the computation is cut off from the tape by .data, "
-        "detach() or Tensor(…). Of all wrong gradients this one is the closest to the loss: look "
-        "from here on, with mh.gradcheck of one layer after the other"
+        "detach() or Tensor(…). Of all wrong gradients, this one is closest to the loss: start "
+        "here, and run mh.gradcheck on one layer after another"
     )
     yield Finding("wrong gradient", wrong[-1], figure, text, "03 gradient-checks")
 
@@ -86,7 +86,7 @@ class _Slope(NamedTuple):
 
 
 class _Slopes:
-    """A random direction for each parameter, so long that each changes the loss by about `scale`.
+    """A random direction for each parameter, scaled to change the loss by about `scale`.
 
     precise  whether the parameters are in float64
     """
@@ -109,7 +109,7 @@ class _Slopes:
         self.directions, self.scale = {n: d / longest for n, d in directions.items()}, 1 / longest
 
     def __call__(self, names: list[str]) -> _Slope:
-        """The slope with these parameters moved; a second step tells the error of the first."""
+        """The slope with these parameters moved; a second step size gives the error."""
         yours = sum(float(np.sum(self.gradients[n] * self.directions[n])) for n in names)
         h = self.step
         near, far = ((self.loss(names, x) - self.loss(names, -x)) / (2 * x) for x in (h, 3 * h))

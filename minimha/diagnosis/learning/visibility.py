@@ -100,12 +100,12 @@ def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool
         figure += ", and of no later position"
         text = (
             "each position sees the future and not the past: the mask is inverted or "
-            "transposed. In minimha True means may attend; in torch's boolean masks True often "
+            "transposed. In minimha, True means may attend; in torch's boolean masks, True often "
             "means hidden"
         )
         return Finding("mask the wrong way round", _layers(probe), figure, text, "06 masks")
     cause = (
-        "It sees only a little too far: check the offset of the causal mask"
+        "It sees only a few positions too far: check the offset of the causal mask"
         if found[0] > 0
         else "The causal mask is missing, is not passed on to attention, or comes after the "
         "softmax; or a mean or norm runs over the positions"
