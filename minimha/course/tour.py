@@ -165,7 +165,7 @@ def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
     table = data.bigram_loss(parts, vocabulary)
     verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
     print(
-        f"   On held-out text, in nats a character: transformer {loss:.3f}, bigram table "
+        f"   On held-out text, in nats per character: transformer {loss:.3f}, bigram table "
         f"{table:.3f}. The transformer is {verdict} the table."
     )
     return table - loss
