@@ -44,8 +44,8 @@ sinusoidal.mistake(
     "every = base ** (-2 * np.arange(width) / width)\n"
     "    table[:, 0::2] = np.sin(t * every[0::2])\n"
     "    table[:, 1::2] = np.cos(t * every[1::2])",
-    "i counts columns here; it counts pairs. Both columns of pair i have the exponent −2i/M, for "
-    "i = 0, …, M/2 − 1",
+    "i counts columns here, but must count pairs. Both columns of pair i have the exponent −2i/M, "
+    "for i = 0, …, M/2 − 1",
 )
 sinusoidal.mistake(
     _THETA,
@@ -74,7 +74,7 @@ for _new in (
 sinusoidal.mistake(
     _THETA,
     "np.exp(-np.arange(0, width, 2) / width)",
-    "θᵢ is a power of e here, and must be a power of base: with np.exp, multiply the exponent by "
+    "θᵢ is a power of e here, but must be a power of base: with np.exp, multiply the exponent by "
     "np.log(base)",
 )
 for _new in (
@@ -144,7 +144,7 @@ rotate_pairs.mistake(
 rotate_pairs.mistake(
     _STACKED,
     "np.stack([a + 0 * cos, b + 0 * cos], axis=-1)",
-    "nothing is rotated: the pair becomes (a cos − b sin, b cos + a sin)",
+    "the pairs are not rotated: (a, b) becomes (a cos − b sin, b cos + a sin)",
 )
 # the pairs are halves, neighbours on the way in and halves on the way out, and the reverse
 rotate_pairs.mistake(
@@ -240,7 +240,9 @@ to_halves.mistake(
     "the second entries of the pairs come first: the even columns 0, 2, 4, … are the first half",
 )
 to_halves.mistake(
-    _REORDERED, "w.copy()", "nothing is reordered: the columns 0, 2, 4, … of a head come first"
+    _REORDERED,
+    "w.copy()",
+    "the columns are not reordered: the columns 0, 2, 4, … of a head come first",
 )
 for _new in (
     "w[:, np.concatenate([np.arange(0, w.shape[1], 2), np.arange(1, w.shape[1], 2)])]",
