@@ -19,7 +19,7 @@ from .. import threads
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
 from .matmul import aligned, right, right_of_transpose
-from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors
+from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors, prefetch
 from .parallel import share, whole
 
 _DEEP, _HIGH = 256, 384
@@ -86,7 +86,8 @@ def _product(chunk, by_rows, a, a_transposed, b, b_transposed, bias, sums, like,
     else:
         low, high = start * width, min(stop * width, high)
     deep = -(-depth // -(-depth // _DEEP))  # depths that are as equal as possible
-    copies, flat_a = aligned((_HIGH + ROWS) * deep + BYTES // like.itemsize, like), a.reshape(-1)
+    copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // like.itemsize)
+    copies, flat_a = aligned(copied, like), a.reshape(-1)
     border = np.empty((ROWS, width), like.dtype)
     for m0 in range(top, bottom, _HIGH):
         m1 = min(m0 + _HIGH, bottom)
@@ -104,21 +105,25 @@ def _product(chunk, by_rows, a, a_transposed, b, b_transposed, bias, sums, like,
                 if m0 == 0 and sums.size:
                     _add_up(panel[0], sums[n0:n1])
                 place = m0 * depth + k0, ROWS * depth, depth, 1
-                _blocks(flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add)
-                place = 0, ROWS * used, 1, ROWS
-                _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add)
+                _blocks(flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add, n0 == low)
+                place = 0, _block_size(used, BYTES // like.itemsize), 1, ROWS
+                _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add, False)
                 if bias.size and k1 == depth:
                     rows = c[m0:m1, n0:n1]
                     rows += bias[n0:n1]
 
 
 @kernel
-def _blocks(a, place, depth, panel, border, c, add):
+def _blocks(a, place, depth, panel, border, c, add, ahead):
     """c (+)= a panel. place is where a is: start, and the distances of blocks, rows and columns."""
     start, block, row, step = place
     row_c, width = c.strides[0] // c.itemsize, panel.shape[2]
     for i in range(0, c.shape[0], ROWS):
         at = start + i // ROWS * block
+        if ahead:
+            for r in range(ROWS):
+                for k in range(0, depth, BYTES // a.itemsize):
+                    prefetch(a, at + block + r * row + k)
         if c.shape[0] - i >= ROWS and c.shape[1] == width:
             multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, add)
         else:
@@ -135,17 +140,19 @@ def _copy_blocks(a, transposed, region, copies):
     """
     m0, m1, k0, k1 = region
     length, row, zero = BYTES // a.itemsize, a.shape[1], a.dtype.type(0)
-    wide = (
-        -(-ROWS // length) * length
-    )  # vectors may copy more than ROWS; the next ones overwrite it
-    for i in range(m0, m1, ROWS):
-        start = (i - m0) * (k1 - k0)
-        if transposed and i + ROWS <= m1 and i + wide <= row:
-            for k in range(k1 - k0):
-                for r in range(0, ROWS, length):
-                    copy_vector(a, (k0 + k) * row + i + r, copies, start + k * ROWS + r)
-            continue
-        used = min(ROWS, m1 - i)
+    size, wide = _block_size(k1 - k0, length), -(-ROWS // length) * length
+    done = m0
+    if transposed:  # row by row of a, as it is in memory
+        while done + ROWS <= m1 and done + wide <= row:
+            done += ROWS
+        for k in range(k1 - k0):
+            start = k * ROWS
+            for i in range(m0, done, ROWS):
+                for r in range(0, ROWS, length):  # the next k overwrites what is beyond ROWS
+                    copy_vector(a, (k0 + k) * row + i + r, copies, start + r)
+                start += size
+    for i in range(done, m1, ROWS):
+        start, used = (i - m0) // ROWS * size, min(ROWS, m1 - i)
         for k in range(k1 - k0):
             for r in range(ROWS):
                 if r >= used:
@@ -155,6 +162,12 @@ def _copy_blocks(a, transposed, region, copies):
                 else:
                     x = a[i + r, k0 + k]
                 copies[start + k * ROWS + r] = x
+
+
+@kernel
+def _block_size(depth, length):
+    """The entries of a copied block, and of a vector more, which the last copy may fill."""
+    return ROWS * depth + length
 
 
 @kernel

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .microkernel import BYTES, ROWS, copy_vector, multiply_block, transpose_block
+from .microkernel import BYTES, ROWS, copy_vector, multiply_block, prefetch, transpose_block
 
 _LINE = 64  # bytes in a cache line
 
@@ -69,6 +69,7 @@ def right(x, region, like):
             for i in range(t1 - t0):
                 at = (t0 + i) * (x.strides[0] // x.itemsize) + start
                 for j in range(0, width, length):
+                    prefetch(x, at + width + j)  # the next panel, of which each row is far away
                     copy_vector(x, at + j, panels, (p * (t1 - t0) + i) * width + j)
             continue
         for i in range(t1 - t0):

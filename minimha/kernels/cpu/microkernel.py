@@ -163,6 +163,23 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
 
 
 @intrinsic
+def prefetch(typing, x, start):
+    """Begin to load the cache line of entry start of x. An entry beyond the end does no harm."""
+
+    def generate(context, builder, signature, arguments):
+        byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[int32] * 3])
+        )
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        builder.call(function, [place, int32(0), int32(2), int32(1)])  # to read, into L2, data
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp), generate
+
+
+@intrinsic
 def copy_vector(typing, x, start_x, y, start_y):
     """Copy a vector from entry start_x of x to entry start_y of y. The arrays are plain memory."""
 
