@@ -651,6 +651,23 @@ def residual_branches_start_at_zero(seed):
 
 
 @healthy
+def perceptrons_before_and_after_the_blocks(seed):
+    class Deeper(Student):
+        def __init__(self, seed, *settings):
+            super().__init__(seed, *settings)
+            self.first = mh.Linear(M, M, rng=seed)
+            self.last = mh.Linear(M, M, rng=seed + 1)
+
+        def embed(self, tokens):
+            return ops.maximum(self.first(super().embed(tokens)), 0)
+
+        def logits(self, x):
+            return self.head(ops.maximum(self.last(x), 0))
+
+    return student(seed, Deeper)
+
+
+@healthy
 def head_starts_at_zero(seed):
     model, *rest = student(seed)
     model.head.weight.data = 0 * model.head.weight.data

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minimha_autograd.tape import Node
+from minimha_autograd.tape import Node, ancestors
 
 from .probe import Probe, Step
 from .report import Finding
@@ -101,20 +101,27 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 
 
 def residual(probe: Probe) -> Iterator[Finding]:
-    """In a model with several attention layers, a path leads around each."""
+    """In a model with several attention layers, a path leads around each, and around each
+    perceptron between them."""
     root, steps = probe.trace(probe.inputs[:1])
     weights = attention_weights(steps, probe.inputs.shape[1])
     of_weights = {step.node for step in weights}
     if root is None or len(of_weights) < 2:
         return
     leaves = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
-    gates = {s.node for s in steps if s.operation in _DEAD_BELOW}
+    before = {node for one in of_weights if one for node in ancestors(one)}
+    # An activation after the last attention layer may be part of a head, which needs no residual.
+    gates = {
+        s.node
+        for s in steps
+        if s.operation in _DEAD_BELOW and s.node in before and of_weights & {*ancestors(s.node)}
+    }
     around = {
         "attention": lambda n: n in of_weights or any(p in of_weights for p in _parents(n)),
         "the perceptrons": lambda n: n in gates,
     }
     for what, blocked in around.items():
-        if (what == "attention" or len(gates) > 1) and not _reaches_table(root, blocked, leaves):
+        if not _reaches_table(root, blocked, leaves):
             figure = f"every path from the tokens to the logits passes through {what}"
             text = (
                 f"x = x + f(norm(x)) adds what a layer computes to its input; here the input is "

@@ -108,7 +108,8 @@ def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool
         "It sees only a few positions too far: check the offset of the causal mask"
         if found[0] > 0
         else "The causal mask is missing, is not passed on to attention, or comes after the "
-        "softmax; or a mean or norm runs over the positions"
+        "softmax; a mean or norm runs over the positions; or heads are merged by a reshape "
+        "without a transpose"
     )
     text = (
         "a position sees a token that it should predict, so the loss in training is low and "
