@@ -281,8 +281,9 @@ def _generate(options: argparse.Namespace) -> int:
     try:
         if options.prompt == "":
             raise ValueError("--prompt must have at least one character")
-        if options.seed < 0:
-            raise ValueError(f"--seed must be at least 0, not {options.seed}")
+        for name in ("tokens", "seed"):
+            if (value := getattr(options, name)) < 0:
+                raise ValueError(f"--{name} must be at least 0, not {value}")
         model, tokenizer = _model(options.folder)
         prompt = tokenizer.encode("\n" if options.prompt is None else options.prompt)[None, :]
         tokens = generate(
@@ -301,9 +302,16 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.Pretrained
 
     Raises ValueError, RuntimeError or OSError, with a one-line message.
     """
-    if not (folder / "config.json").exists():
+    if not all((folder / name).exists() for name in ("config.json", "model.safetensors")):
+        if (folder / _RUN).exists():
+            raise ValueError(
+                f"the run in {folder} has saved no model yet: continue it with minimha train "
+                f"--out {folder} --resume"
+            )
         raise ValueError(f"{folder} holds no model: make one with minimha train --out {folder}")
     model = interchange.from_pretrained(folder)
     if not (folder / _VOCABULARY).exists():
+        if not (folder / "tokenizer.json").exists():
+            raise ValueError(f"{folder} holds neither {_VOCABULARY} nor tokenizer.json")
         return model, data.PretrainedTokenizer(folder)
     return model, data.CharacterTokenizer(json.loads((folder / _VOCABULARY).read_text("utf-8")))

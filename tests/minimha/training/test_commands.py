@@ -132,13 +132,25 @@ def test_a_model_of_characters_continues_a_prompt(begun, capsys):
         ("absent", "absent holds no model: make one with minimha train --out absent"),
         ("run --prompt caé", "'é' is not among the"),
         ("run --prompt=", "--prompt must have at least one character"),
-        ("run --tokens -1", "count"),
+        ("run --tokens -1", "--tokens must be at least 0, not -1"),
         ("run --temperature -1", "temperature = -1.0 must be"),
         ("run --seed -1", "--seed must be at least 0, not -1"),
     ],
 )
 def test_generate_refuses_in_one_line(options, message, begun, capsys):
     assert message in one_error(main(["generate", *options.split()]), capsys)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("model.safetensors", "the run in run has saved no model yet: continue it with minimha"),
+        ("vocabulary.json", "run holds neither vocabulary.json nor tokenizer.json"),
+    ],
+)
+def test_generate_says_which_file_a_folder_lacks(missing, message, begun, capsys):
+    (begun / missing).unlink()
+    assert message in one_error(main(["generate", "run"]), capsys)
 
 
 @pytest.mark.thorough
