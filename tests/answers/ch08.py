@@ -273,3 +273,5 @@ wrong("alibi_bias", "heads last", r"last axis|\(H, T, S\)|shape",
       centred, "-slopes[:, None, None] * np.abs(i - j)", "-slopes * np.abs(i - j)[:, :, None]")
 wrong("alibi_bias", "later keys are hidden", r"mask|separate",
       centred, "-slopes[:, None, None] * np.abs(i - j)", "np.where(j <= i, -slopes[:, None, None] * (i - j), -np.inf)")
+wrong("rotate_pairs", "the angles times the positions", r"already|whole angle",
+      again, "(angles)", "(angles * np.arange(len(angles))[:, None])")

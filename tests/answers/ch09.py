@@ -337,3 +337,12 @@ def top_p(probabilities, p):
     kept = ranked[: np.searchsorted(np.cumsum(ranked), p) + 1]
     return kept / kept.sum()
 """)
+wrong("cross_entropy", "the maximum is not subtracted from the target's logit", r"both|only inside",
+      logged, "(x, targets[..., None]", "(logits, targets[..., None]")
+wrong("cross_entropy", "the logarithm of the mean", r"mean of the log",
+      logged, "(np.log(total) - chosen).mean()", "-np.log(np.exp(chosen - np.log(total)).mean())")
+wrong("adamw_step", "the two betas swapped", r"swapped",
+      loose, "average(m, g, beta1), average(v, g * g, beta2)", "average(m, g, beta2), average(v, g * g, beta1)")
+wrong("top_p", "divided by p", r"by their sum", looped, "q / total", "q / p")
+wrong("top_p", "one token too many", r"one token too many|too many",
+      sorted_down, "(total, p) + 1", "(total, p) + 2")

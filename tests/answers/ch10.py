@@ -152,3 +152,9 @@ wrong("leaks", "returns at t = 1", r"inside the loop|t = 1|every t|any t",
       "        return not np.array_equal(model(other)[:, :t], first[:, :t])")
 wrong("leaks", "outside the vocabulary", r"vocabulary|from 0 to",
       each, " % vocabulary", "")
+wrong("update_ratio", "the new norm in the numerator", r"norm of the step|difference",
+      whole, "(after - before)", "after")
+wrong("update_ratio", "standard deviations", r"deviation", """
+def update_ratio(before, after):
+    return np.std(after - before) / np.std(before)
+""")

@@ -191,6 +191,12 @@ rotate_pairs.mistake(
     "so rotate dy by −angles",
 )
 rotate_pairs.mistake(
+    "np.cos(angles), np.sin(angles)",
+    "(f(angles * np.arange(len(angles))[:, None]) for f in (np.cos, np.sin))",
+    "the angles are multiplied by the position, but angles[t] is already the whole angle at "
+    "position t",
+)
+rotate_pairs.mistake(
     _BACK,
     "return (dy,)",
     "dy is returned unchanged: rotate it by −angles",

@@ -31,6 +31,17 @@ cross_entropy.mistake(
     "[target]",
 )
 cross_entropy.mistake(
+    "log_p = shifted - np.log",
+    "log_p = logits - np.log",
+    "the largest logit is subtracted only inside the exponential: subtract it from both terms, "
+    "log p = (x − max) − log Σ exp(x − max)",
+)
+cross_entropy.mistake(
+    _LOSS,
+    "-np.log((np.exp(log_p) * one_hot).sum(axis=-1).mean())",
+    "this is the logarithm of the mean probability: take the mean of the logarithms",
+)
+cross_entropy.mistake(
     _LOSS,
     f"{_LOSS} / np.log(2)",
     "the loss is in bits, with the logarithm to base 2: use the natural logarithm, np.log",
@@ -335,6 +346,18 @@ _ALL = f"""m = beta1 * m + (1 - beta1) * g
     m_hat = m / (1 - beta1**t)
     v_hat = v / (1 - beta2**t)
     {_STEP}"""
+for _old, _new in (
+    (_ALL, f"beta1, beta2 = beta2, beta1\n    {_ALL}"),
+    (
+        _ALL.partition("    m_hat")[0],
+        "m = beta2 * m + (1 - beta2) * g\n    v = beta1 * v + (1 - beta1) * g * g\n",
+    ),
+):
+    adamw_step.mistake(
+        _old,
+        _new,
+        "β₁ and β₂ are swapped: β₁ belongs to m, the average of g, and β₂ to v, the average of g²",
+    )
 adamw_step.mistake(
     _ALL,
     _ALL.partition("g * g\n    ")[2],
@@ -386,6 +409,16 @@ top_p.mistake(
     _KEPT.replace("before < p", "before + largest <= p"),
     "the token that crosses p is dropped: keep it, so that the kept tokens together have at "
     "least p",
+)
+top_p.mistake(
+    "return kept / kept.sum()",
+    "return kept / p",
+    "the kept probabilities are divided by p: divide them by their sum, which may be larger",
+)
+top_p.mistake(
+    "before < p",
+    "np.append(0, before[:-1]) < p",
+    "one token too many is kept: stop as soon as the sum reaches p",
 )
 top_p.mistake(
     "return kept / kept.sum()",

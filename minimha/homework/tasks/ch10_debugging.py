@@ -66,8 +66,9 @@ def update_ratio(before, after):
 
 @update_ratio.check
 def two_numbers_by_hand(yours, rng):
-    before, after = np.array([12.0, -5.0]), np.array([12.0, -3.7])
-    same(yours(before, after), update_ratio(before, after), "the ratio for (12, −5) and (12, −3.7)")
+    before, after = np.array([4.0, -3.0]), np.array([4.14, -2.52])  # the step has the norm 0.5
+    name = "the ratio for (4, −3) and (4.14, −2.52)"
+    same(yours(before, after), update_ratio(before, after), name)
 
 
 @update_ratio.check

@@ -86,6 +86,16 @@ update_ratio.mistake(
     "moved = np.sqrt(np.sum(after**2)) - np.sqrt(np.sum(before**2))",
     "this is the difference of two norms: take the norm of the difference, ‖after − before‖",
 )
+update_ratio.mistake(
+    _MOVED,
+    "moved = np.sqrt(np.sum(after**2))",
+    "this is ‖after‖ / ‖before‖: the numerator is the norm of the step, ‖after − before‖",
+)
+update_ratio.mistake(
+    f"{_MOVED}\n    return moved / {_RATIO}",
+    "return np.std(after - before) / np.std(before)",
+    "a standard deviation subtracts the mean first: the norm is the root of the sum of the squares",
+)
 for _of in ("mean", "max"):
     update_ratio.mistake(
         f"{_MOVED}\n    return moved / {_RATIO}",

@@ -62,8 +62,9 @@ def test_masks_are_compared_too():
         (np.arange(12.0).reshape(3, 4), np.arange(12.0).reshape(3, 4) + ROWS[:, 0]),
         (np.array(0.123), np.array(0.456)),
         (np.array([True, False, False]), np.array([False, True, True, True])),
+        ((X / 3).astype("float32"), X / 3),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_numbers_that_agree_by_chance_or_not_at_all_are_not_related(yours, right):
     assert resemblance(yours, right) == ""
