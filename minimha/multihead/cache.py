@@ -29,6 +29,12 @@ class KeyValueCache:
     def __len__(self) -> int:
         return 0 if self.keys is None else int(self.keys.shape[-2])
 
+    def __copy__(self) -> KeyValueCache:
+        """A cache that continues on its own: it shares no reserved memory."""
+        copied = KeyValueCache()
+        copied.keys, copied.values = self.keys, self.values
+        return copied
+
     def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
         """All keys (…, G, S, D) and values (…, G, S, Dv), with the new ones appended; the cache
         itself does not change.

@@ -40,7 +40,8 @@ def generate(
     Raises ValueError for settings out of range, TypeError for tokens that are not integers.
     """
     backend.require(backend.is_integral, array_of(tokens), "tokens")
-    like, known, start = model.parameters()[0].data, backend.to_numpy(array_of(tokens)), 0
+    like, start = model.parameters()[0].data, 0
+    known = backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
     if known.ndim != 2 or not known.shape[1]:
         raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
     check_sampling(temperature, top_k, top_p)
@@ -58,7 +59,7 @@ def generate(
             seen = end
             last = backend.to_numpy(logits[:, -1].data)
             drawn = sample(last, temperature, top_k, top_p, rng)
-            known = np.concatenate([known, drawn[:, None].astype(known.dtype)], axis=1)
+            known = np.concatenate([known, drawn[:, None]], axis=1)
     return backend.like(known, array_of(tokens))
 
 

@@ -1,11 +1,13 @@
 """Multi-head attention: the heads, their projections and their gradients."""
 
+import copy
+
 import numpy as np
 import pytest
 from layers import assert_gradients, drawn, outcome
 
 import minimha as mh
-from minimha_autograd import backend
+from minimha_autograd import array_of, backend
 
 B, T, S, M = 2, 5, 4, 12
 
@@ -293,3 +295,16 @@ def operation(query=X, num_heads=FOUR):
 def test_mismatched_arguments_raise_an_error_that_names_them(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_copy_of_a_cache_continues_on_its_own():
+    cache, rng = mh.KeyValueCache(), np.random.default_rng(0)
+    mha, x = mh.MultiHeadAttention(8, 2), rng.standard_normal((1, 4, 8)).astype("float32")
+    with mh.no_grad():
+        for t in (0, 1):  # the second call reserves memory
+            mha(x[:, t : t + 1], mask=mh.masks.causal(), cache=cache)
+        other = copy.copy(cache)
+        mha(x[:, 2:3], mask=mh.masks.causal(), cache=cache)
+        kept = np.array(array_of(cache.keys))
+        mha(x[:, 3:4], mask=mh.masks.causal(), cache=other)
+    np.testing.assert_array_equal(array_of(cache.keys), kept)

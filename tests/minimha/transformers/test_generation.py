@@ -87,3 +87,10 @@ def test_probabilities_by_hand():
 def test_invalid_settings_are_refused(gpt, settings, message):
     with pytest.raises(ValueError, match=message):
         mh.generate(gpt, settings.pop("tokens", PROMPT), 1, **settings)
+
+
+def test_generated_tokens_do_not_wrap_around_in_a_small_dtype():
+    model = mh.GPT(300, context=8, d_model=12, num_heads=3, num_layers=1, dtype="float64")
+    expected = mh.generate(model, PROMPT, 12, rng=1)
+    assert expected.max() > 255
+    np.testing.assert_array_equal(mh.generate(model, PROMPT.astype("uint8"), 12, rng=1), expected)
