@@ -90,3 +90,10 @@ def test_the_benchmark_of_the_encoder_decoder_runs(run):
     assert rows[0] == ["seed", "time, s", "copy", "reverse", "add"]
     assert [cell.partition(" of ")[2] for cell in rows[2][2:4]] == ["400", "400"]
     assert "the bound 120" in text
+
+
+def test_the_benchmark_of_generation_runs(run):
+    _, rows = run("generation.py")
+    assert [row[0] for row in rows[2:]] == ["with the cache", "without"]
+    cached, whole = (float(row[-1]) for row in rows[2:])
+    assert cached < whole  # without the cache, a later token costs more
