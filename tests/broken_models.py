@@ -1,4 +1,4 @@
-"""Models that do not learn, and healthy ones: what `mh.diagnose` must find first, or not at all.
+"""Models that do not learn, and what `mh.diagnose` must find first in each.
 
 Each entry is a function of a seed that returns a model, inputs and targets, and perhaps settings.
 """
@@ -6,147 +6,33 @@ Each entry is a function of a seed that returns a model, inputs and targets, and
 import math
 
 import numpy as np
+from student_models import (
+    Attention,
+    B,
+    Block,
+    Classifier,
+    H,
+    M,
+    Masking,
+    Student,
+    T,
+    V,
+    batch,
+    classified,
+    gpt,
+    padded,
+    student,
+)
 
 import minimha as mh
 from minimha import functional, ops
 
-V, B, T, M, H = 23, 6, 12, 16, 2
-BROKEN, HEALTHY = {}, {}
+BROKEN = {}
 
 
 def broken(finding):
     """Add a broken model, and the finding that must come first."""
     return lambda make: BROKEN.setdefault(make.__name__, (finding, make))
-
-
-def healthy(make):
-    return HEALTHY.setdefault(make.__name__, make)
-
-
-def batch(seed):
-    """Sequences of tokens, and the same shifted by one."""
-    tokens = np.random.default_rng(seed).integers(0, V, (B, T + 1))
-    return tokens[:, :-1], tokens[:, 1:]
-
-
-def gpt(seed, **settings):
-    sizes = {"context": T, "d_model": M, "num_heads": H, "num_layers": 2, "rng": seed}
-    return mh.GPT(V, **(sizes | settings))
-
-
-class Attention(mh.Module):
-    """A student's own attention, of operations on Tensors."""
-
-    mask, axis = mh.masks.causal(), -1
-
-    def __init__(self, rng, std=0.3):
-        self.qkv = [mh.Linear(M, M, bias=False, std=std, rng=rng) for _ in range(3)]
-        self.out = mh.Linear(M, M, rng=rng)
-
-    def __call__(self, x):
-        q, k, v = (self.split(f(x)) for f in self.qkv)
-        scores = self.scores(q, k)
-        if self.mask is not None:
-            scores = ops.where(self.mask.array(scores.shape, like=scores.data), scores, -1e9)
-        return self.out(self.merge(functional.softmax(scores, axis=self.axis) @ v))
-
-    def split(self, x):
-        return x.reshape(*x.shape[:2], H, M // H).transpose(1, 2)
-
-    def merge(self, heads):
-        heads = heads.transpose(1, 2)
-        return heads.reshape(*heads.shape[:2], M)
-
-    def scores(self, q, k):
-        return q @ k.mT / math.sqrt(M // H)
-
-
-class Block(mh.Module):
-    def __init__(self, rng, attention=Attention):
-        self.norms = [mh.LayerNorm(M), mh.LayerNorm(M)]
-        self.attention = attention(rng)
-        self.widen, self.narrow = mh.Linear(M, 4 * M, rng=rng), mh.Linear(4 * M, M, rng=rng)
-
-    def __call__(self, x):
-        x = self.add(x, self.attention(self.norms[0](x)))
-        return self.add(x, self.narrow(self.activation(self.widen(self.norms[1](x)))))
-
-    def add(self, x, y):
-        return x + y
-
-    def activation(self, x):
-        return ops.maximum(x, 0.0)
-
-
-class Student(mh.Module):
-    """A student's own language model, which the broken ones change in one place."""
-
-    def __init__(self, seed, attention=Attention, block=Block, layers=2):
-        rng = np.random.default_rng(seed)
-        self.tokens = mh.Embedding(V, M, std=0.3, rng=rng)
-        self.places = mh.Embedding(T, M, std=0.3, rng=rng)
-        self.blocks = [block(rng, attention) for _ in range(layers)]
-        self.norm, self.head = mh.LayerNorm(M), mh.Linear(M, V, std=0.1, rng=rng)
-
-    def __call__(self, tokens):
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.logits(self.norm(x))
-
-    def embed(self, tokens):
-        return self.tokens(tokens) + self.places(np.arange(tokens.shape[1]))
-
-    def logits(self, x):
-        return self.head(x)
-
-
-def student(seed, cls=Student, *, attention=Attention, block=Block, **settings):
-    return cls(seed, attention, block, **settings), *batch(seed)
-
-
-class Classifier(mh.Module):
-    """An encoder that reads rows of an image, and pools its outputs."""
-
-    def __init__(self, seed, classes=4):
-        rng = np.random.default_rng(seed)
-        self.table, self.places = mh.Embedding(V, M, rng=rng), mh.Embedding(T, M, rng=rng)
-        self.block, self.norm = mh.Block(M, H, rng=rng), mh.LayerNorm(M)
-        self.head = mh.Linear(M, classes, std=0.1, rng=rng)
-
-    def __call__(self, tokens):
-        x = self.embed(tokens)
-        return self.head(self.norm(self.block(x)).mean(axis=1))
-
-    def embed(self, tokens):
-        return self.table(tokens) + self.places(np.arange(tokens.shape[1]))
-
-
-class Masking(Classifier):
-    """One that hides padding, token 0, from attention and from the mean."""
-
-    def __call__(self, tokens):
-        real = tokens != 0
-        x = self.norm(self.block(self.embed(tokens), real[:, None, None, :]))
-        return self.head(self.pooled(x, real))
-
-    def pooled(self, x, real):
-        weights = (real / real.sum(axis=1, keepdims=True)).astype("float32")
-        return (x * weights[..., None]).sum(axis=1)
-
-
-def classified(seed):
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, V, (8, T)), rng.integers(0, 4, 8)
-
-
-def padded(seed):
-    """Sequences of several lengths, filled up with token 0."""
-    x, _ = classified(seed)
-    x = np.where(x == 0, 1, x)
-    lengths = np.random.default_rng(seed).integers(3, T, len(x))
-    x = np.where(np.arange(T) < lengths[:, None], x, 0)
-    return x, np.random.default_rng(seed + 1).integers(0, 4, len(x))
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -571,228 +457,3 @@ def one_number_wide(seed):
             return self.head(x[..., :1] + np.zeros((1, M), "float32"))
 
     return student(seed, Narrow)
-
-
-# --- healthy --------------------------------------------------------------------------------------
-
-
-@healthy
-def default_gpt(seed):
-    return gpt(seed), *batch(seed)
-
-
-@healthy
-def tied_gpt_without_biases(seed):
-    return gpt(seed, tie=True, bias=False), *batch(seed)
-
-
-@healthy
-def llama(seed):
-    rope = mh.positions.Rope()
-    settings = {"norm": "rms", "activation": "swiglu", "bias": False, "num_kv_heads": 1}
-    return gpt(seed, rope=rope, **settings), *batch(seed)
-
-
-@healthy
-def gpt_in_float64(seed):
-    return gpt(seed, dtype="float64", activation="relu"), *batch(seed)
-
-
-@healthy
-def deep_gpt(seed):
-    return gpt(seed, num_layers=8), *batch(seed)
-
-
-@healthy
-def wide_logits_of_variance_one(seed):
-    model = gpt(seed)
-    model.head.weight.data = model.head.weight.data / 0.02 / math.sqrt(M)
-    return model, *batch(seed)
-
-
-@healthy
-def own_language_model(seed):
-    return student(seed)
-
-
-@healthy
-def own_model_that_keeps_its_weights(seed):
-    class Keeping(Attention):
-        def scores(self, q, k):
-            self.kept = super().scores(q, k)
-            return self.kept
-
-    model, x, y = student(seed, attention=Keeping)
-    model(x)
-    return model, x, y
-
-
-@healthy
-def own_model_with_a_new_leaf_in_each_call(seed):
-    class Watched(Student):
-        def embed(self, tokens):
-            return super().embed(tokens) + mh.Tensor(np.zeros(M, "float32"), requires_grad=True)
-
-    return student(seed, Watched)
-
-
-@healthy
-def own_model_with_one_layer(seed):
-    return student(seed, layers=1)
-
-
-@healthy
-def residual_branches_start_at_zero(seed):
-    model, *rest = student(seed)
-    for block in model.blocks:
-        for linear in (block.attention.out, block.narrow):
-            linear.weight.data = 0 * linear.weight.data
-    return model, *rest
-
-
-@healthy
-def perceptrons_before_and_after_the_blocks(seed):
-    class Deeper(Student):
-        def __init__(self, seed, *settings):
-            super().__init__(seed, *settings)
-            self.first = mh.Linear(M, M, rng=seed)
-            self.last = mh.Linear(M, M, rng=seed + 1)
-
-        def embed(self, tokens):
-            return ops.maximum(self.first(super().embed(tokens)), 0)
-
-        def logits(self, x):
-            return self.head(ops.maximum(self.last(x), 0))
-
-    return student(seed, Deeper)
-
-
-@healthy
-def head_starts_at_zero(seed):
-    model, *rest = student(seed)
-    model.head.weight.data = 0 * model.head.weight.data
-    return model, *rest
-
-
-@healthy
-def log_probabilities(seed):
-    class Logs(Student):
-        def logits(self, x):
-            logits = self.head(x)
-            return logits - logits.logsumexp(axis=-1, keepdims=True)
-
-    return student(seed, Logs)
-
-
-@healthy
-def trained_gpt(seed):
-    tokens = np.random.default_rng(seed).integers(0, V, 300)
-    model = gpt(seed, activation="relu")
-    optimiser = mh.AdamW(model.parameters(), lr=3e-3)
-    rng = np.random.default_rng(seed)
-    for _ in range(200):
-        starts = rng.integers(0, len(tokens) - T - 1, B)
-        x = tokens[starts[:, None] + np.arange(T + 1)]
-        optimiser.zero_grad()
-        functional.cross_entropy(model(x[:, :-1]), x[:, 1:]).backward()
-        optimiser.step()
-    return model, x[:, :-1], x[:, 1:]
-
-
-@healthy
-def bigram_model(seed):
-    class Bigram(mh.Module):
-        def __init__(self):
-            self.table = mh.Embedding(V, V, std=0.1, rng=seed)
-
-        def __call__(self, tokens):
-            return self.table(tokens)
-
-    x = np.tile(np.random.default_rng(seed).permutation(V)[: T + 1], (B, 1))
-    return Bigram(), x[:, :-1], x[:, 1:]
-
-
-@healthy
-def attention_in_every_form(seed):
-    model, *rest = student(seed)
-    forms = ["double", "bilinear"] if seed % 2 else ["fused", "per-head"]
-    for block, form in zip(model.blocks, forms, strict=True):
-        mha = mh.MultiHeadAttention(M, H, form=form, bias=False, rng=seed + len(form))
-        block.attention = Causal(mha)
-    return model, *rest
-
-
-class Causal(mh.Module):
-    """An attention layer that brings its mask."""
-
-    def __init__(self, layer):
-        self.layer = layer
-
-    def __call__(self, x):
-        return self.layer(x, mask=mh.masks.causal())
-
-
-@healthy
-def alibi_in_place_of_embedded_positions(seed):
-    class Unplaced(Student):
-        def embed(self, tokens):
-            return self.tokens(tokens)
-
-    model, *rest = student(seed, Unplaced)
-    model.places = None
-    for k, block in enumerate(model.blocks):
-        block.attention = Causal(mh.MultiHeadAttention(M, H, alibi=True, rng=seed + k))
-    return model, *rest
-
-
-@healthy
-def post_norm(seed):
-    class After(Block):
-        def __call__(self, x):
-            x = self.norms[0](x + self.attention(x))
-            return self.norms[1](x + self.narrow(self.activation(self.widen(x))))
-
-    return student(seed, block=After)
-
-
-@healthy
-def half_precision(seed):
-    return gpt(seed, dtype="float16"), *batch(seed)
-
-
-@healthy
-def encoder_classifier(seed):
-    return Classifier(seed), *classified(seed)
-
-
-@healthy
-def padded_classifier_that_masks(seed):
-    return Masking(seed), *padded(seed), {"padding": 0}
-
-
-@healthy
-def padded_language_model(seed):
-    x, _ = padded(seed)
-    return gpt(seed), x[:, :-1], x[:, 1:], {"padding": 0}
-
-
-@healthy
-def images_as_sequences_of_rows(seed):
-    class Rows(Classifier):
-        def embed(self, rows):
-            return self.linear(mh.Tensor(rows)) + self.places(np.arange(rows.shape[1]))
-
-    rng = np.random.default_rng(seed)
-    model = Rows(seed)
-    model.table, model.linear = None, mh.Linear(8, M, rng=rng)
-    return model, rng.random((8, T, 8)).astype("float32"), rng.integers(0, 4, 8)
-
-
-@healthy
-def a_model_that_tags_each_token(seed):
-    class Tagger(Classifier):
-        def __call__(self, tokens):
-            return self.head(self.norm(self.block(self.embed(tokens))))
-
-    x, _ = classified(seed)
-    return Tagger(seed), x, x % 4

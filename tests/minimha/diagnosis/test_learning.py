@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from broken_models import BROKEN, HEALTHY, batch, gpt
+from broken_models import BROKEN
+from healthy_models import HEALTHY
+from student_models import batch, gpt
 
 import minimha as mh
 from minimha.diagnosis.learning import Finding
