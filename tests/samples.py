@@ -527,9 +527,21 @@ RECORDS = [
         Case((1, M), (M, D), num_heads=1),
         Refused(ValueError, "need the same K|x is", (B, T, M), (T, M), num_heads=1),
     ),
+    Record(
+        mh.projections.project_self,
+        lambda x, w_q, w_k, w_v, b_q=0.0, b_k=0.0, b_v=0.0, num_heads=1, num_kv_heads=1: (
+            heads(x @ w_q + b_q, num_heads),
+            heads(x @ w_k + b_k, num_kv_heads),
+            heads(x @ w_v + b_v, num_kv_heads),
+        ),
+    ).at(
+        Case((B, T, 3), (3, 20), (3, 10), (3, 6), (20,), (10,), (6,), num_heads=4, num_kv_heads=2),
+        Case((1, M), (M, D), (M, D), (M, DV), num_heads=1, num_kv_heads=1),
+        Refused(ValueError, "x is", (B, T, M), (T, M), (M, D), (M, D), num_heads=1, num_kv_heads=1),
+    ),
     Record(mh.projections.project_fused, fused_projections).at(
         Case((B, T, 3), (3, 50), (50,), num_heads=4, num_kv_heads=2, head_dim=D),
-        Case((1, M), (M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
+        Case((T, M), (M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
         Refused(ValueError, "x is", (B, T, M), (T, M), num_heads=1, num_kv_heads=1, head_dim=1),
     ),
     Record(

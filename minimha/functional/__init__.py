@@ -6,7 +6,7 @@ from .cross_entropy import cross_entropy
 from .dropout import draw, drop, dropout
 from .embedding import embedding
 from .gates import gelu, relu, silu
-from .linear import linear
+from .linear import linear, linear_maps
 from .masked_products import (
     hide,
     is_finite,
@@ -33,6 +33,7 @@ __all__ = [
     "is_finite",
     "layer_norm",
     "linear",
+    "linear_maps",
     "masked_softmax",
     "ones_where_hidden",
     "products",

@@ -16,7 +16,14 @@ from .bilinear import Bilinear
 from .double import Double
 from .form import FORMS, Form, Sizes, form_named
 from .fused import Fused
-from .operations import merge_heads, project_fused, project_in, project_out, split_heads
+from .operations import (
+    merge_heads,
+    project_fused,
+    project_in,
+    project_out,
+    project_self,
+    split_heads,
+)
 from .per_head import PerHead
 from .stacked import Projections, Stacked
 
@@ -30,6 +37,7 @@ __all__ = [
     "project_fused",
     "project_in",
     "project_out",
+    "project_self",
     "split_heads",
 ]
 

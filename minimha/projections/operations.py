@@ -9,7 +9,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import linear
+from ..functional import linear_maps
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -46,8 +46,39 @@ def project_in(
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
-    y, pull = linear.with_pullback(x, w, b, wanted=wanted)
+    (y,), pull = linear_maps(x, (w,), (b,), wanted=wanted)
     return split_heads(y, num_heads), lambda dy: pull(merge_heads(dy))
+
+
+@operation
+def project_self(
+    x: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    wanted: tuple[bool, ...],
+) -> tuple[tuple[Array, Array, Array], Pullback]:
+    """The values (Q, K, V) of self-attention: `project_in` of one x for each role.
+
+    dx is the sum over the roles, dx = dQ w_qᵀ + dK w_kᵀ + dV w_vᵀ, without an array for each.
+
+    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), biases (columns of w,); Q (…, H, T, D),
+    K (…, G, T, D), V (…, G, T, Dv).
+    """
+    ys, pull = linear_maps(x, (w_q, w_k, w_v), (b_q, b_k, b_v), wanted=wanted)
+    counts = num_heads, num_kv_heads, num_kv_heads
+    q, k, v = (split_heads(y, n) for y, n in zip(ys, counts, strict=True))
+
+    def pullback(*dheads: Array | None) -> tuple[Array | None, ...]:
+        return pull(*(None if dhead is None else merge_heads(dhead) for dhead in dheads))
+
+    return (q, k, v), pullback
 
 
 @operation
@@ -68,7 +99,7 @@ def project_fused(
     x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).
     """
-    y, pull = linear.with_pullback(x, w, b, wanted=wanted)
+    (y,), pull = linear_maps(x, (w,), (b,), wanted=wanted)
     ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
     parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
     counts = num_heads, num_kv_heads, num_kv_heads
@@ -102,7 +133,7 @@ def project_out(
     merged = merge_heads(x)
     if w.shape[:1] != merged.shape[-1:]:
         raise ValueError(f"w needs H·D = {merged.shape[-1]} rows, one for each column of all heads")
-    y, pull = linear.with_pullback(merged, w, b, wanted=wanted)
+    (y,), pull = linear_maps(merged, (w,), (b,), wanted=wanted)
     num_heads = x.shape[-3]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:

@@ -10,7 +10,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
 from .form import Form, Sizes, form_named
-from .operations import project_in
+from .operations import project_in, project_self
 
 
 @dataclass(eq=False, repr=False)
@@ -28,6 +28,9 @@ class Stacked(Form):
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         h, g = self.sizes.num_heads, self.sizes.num_kv_heads
+        if query is key is value:
+            maps = self.w_q, self.w_k, self.w_v, self.b_q, self.b_k, self.b_v
+            return project_self(query, *maps, num_heads=h, num_kv_heads=g)
         return (
             project_in(query, self.w_q, self.b_q, num_heads=h),
             project_in(key, self.w_k, self.b_k, num_heads=g),

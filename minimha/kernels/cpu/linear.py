@@ -28,43 +28,65 @@ _CHUNK = 2**21, 2
 """The fewest multiplications and blocks of rows in a chunk, since each chunk copies all panels."""
 
 
-@functional.acceleration.register("linear")
-def linear(x: Any, w: Any, b: Array | None = None, *, wanted: tuple[bool, ...]) -> Any:
-    """As `functional.linear`."""
-    biases = () if b is None else (b,)
-    if no_vectors() or not are_floats(x, w, *biases) or x.ndim < 2 or w.ndim != 2 or not w.size:
+@functional.acceleration.register("linear_maps")
+def linear_maps(
+    x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
+) -> Any:
+    """As `functional.linear_maps`."""
+    pairs = list(zip(ws, bs, strict=True))
+    if no_vectors() or not are_floats(x, *ws, *(b for b in bs if b is not None)) or x.ndim < 2:
         return None
-    if x.shape[-1] != len(w) or any(b.shape != w.shape[1:] for b in biases):
-        return None
+    for w, b in pairs:
+        if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
+            return None
+        if b is not None and b.shape != w.shape[1:]:
+            return None
     shape, x = x.shape, as_rows(x)
-    y = product(x, w, bias=b).reshape(*shape[:-1], -1)
-    w, x = w if wanted[0] else None, x if wanted[1] else None  # keeps nothing else alive
+    ys = [product(x, w, bias=b).reshape(*shape[:-1], -1) for w, b in pairs]
+    wants_x, wants_w, wants_b = wanted[0], wanted[1 : 1 + len(ws)], wanted[1 + len(ws) :]
+    ws, x = ws if wants_x else (), x if any(wants_w) else None  # keeps nothing else alive
 
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = as_rows(dy)
-        dx = None if w is None else product(dy, w.T).reshape(shape)
-        db = np.zeros(dy.shape[1], dy.dtype) if wanted[2] else None
-        dw = None if x is None else product(x.T, dy, sums=db)
-        if dw is None and db is not None:
-            db += dy.sum(axis=0)
-        return dx, dw, db
+    def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
+        dx: Array | None = None
+        dws: list[Array | None] = [None] * len(dys)
+        dbs: list[Array | None] = [None] * len(dys)
+        for k, given in enumerate(dys):
+            if given is None:
+                continue
+            dy = as_rows(given)
+            if wants_x:
+                dx = product(dy, ws[k].T, to=dx)
+            db = dbs[k] = np.zeros(dy.shape[1], dy.dtype) if wants_b[k] else None
+            if x is not None and wants_w[k]:
+                dws[k] = product(x.T, dy, sums=db)
+            elif db is not None:
+                db += dy.sum(axis=0)
+        return None if dx is None else dx.reshape(shape), *dws, *dbs
 
-    return y, pullback
+    return ys, pullback
 
 
-def product(a: Array, b: Array, *, bias: Array | None = None, sums: Array | None = None) -> Array:
+def product(
+    a: Array,
+    b: Array,
+    *,
+    bias: Array | None = None,
+    sums: Array | None = None,
+    to: Array | None = None,
+) -> Array:
     """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
     sums  (N,), zeros to which the sums of b's columns are added
+    to    (M, N), to which the product is added, in place of a new array
     """
-    none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype)
+    none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype) if to is None else to
     like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
     blocks = [-(-side // block) for side, block in zip(c.shape, (ROWS, like.shape[2]), strict=True)]
     by_rows = c.shape[0] >= c.shape[1]  # divide the longer side: every chunk copies the other one
     count = blocks[0] if by_rows else blocks[1]
     chunks = min(threads.number(), a.size * b.shape[1] // _CHUNK[0], count // _CHUNK[1])
     _product(
-        whole(count, chunks), by_rows, *_in_memory(a), *_in_memory(b),
+        whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
         none if bias is None else contiguous(bias), none if sums is None else sums, like, c,
     )  # fmt: skip
     return c
@@ -77,7 +99,7 @@ def _in_memory(x: Array) -> tuple[Array, bool]:
 
 
 @kernel
-def _product(chunk, by_rows, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _product(chunk, by_rows, add_all, a, a_transposed, b, b_transposed, bias, sums, like, c):
     start, stop = share(chunk)
     depth, width = b.shape[1] if b_transposed else len(b), like.shape[2]
     top, bottom, low, high = 0, c.shape[0], 0, c.shape[1]
@@ -94,7 +116,7 @@ def _product(chunk, by_rows, a, a_transposed, b, b_transposed, bias, sums, like,
         whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
         for k0 in range(0, depth, deep):
             k1 = min(k0 + deep, depth)
-            used, add = k1 - k0, k0 > 0
+            used, add = k1 - k0, add_all or k0 > 0
             _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
             for n0 in range(low, high, width):
                 n1 = min(n0 + width, high)

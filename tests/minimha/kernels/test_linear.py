@@ -60,6 +60,34 @@ def test_threads_divide_rows_or_columns_without_overlap(shape, rng):
     np.testing.assert_allclose(sums, b.sum(axis=0), atol=1e-10)
 
 
+def test_a_product_is_added_to_a_given_array(rng):
+    """In several blocks of the depth, the last row and column blocks not full."""
+    a, b, c = (rng.standard_normal(shape) for shape in ((50, 600), (600, 70), (50, 70)))
+    expected = c + a @ b
+    assert linear.product(a, b, to=c) is c
+    np.testing.assert_allclose(c, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("missing", [None, 0, 2])
+def test_several_maps_of_one_input_agree_with_the_reference(missing, rng):
+    """A missing cotangent counts as zero."""
+    x, widths = rng.standard_normal((3, 9, 5)), (4, 7, 6)
+    ws = tuple(rng.standard_normal((5, n)) for n in widths)
+    bs = rng.standard_normal(4), None, rng.standard_normal(6)
+    dys = [rng.standard_normal((3, 9, n)) for n in widths]
+    if missing is not None:
+        dys[missing] = None
+    wanted = True, True, True, True, True, False, True
+    results = []
+    for maps in (linear.linear_maps, functional.linear_maps):
+        ys, pull = maps(x, ws, bs, wanted=wanted)
+        results.append((*ys, *pull(*dys)))
+    for kernel, reference in zip(*results, strict=True):
+        assert (kernel is None) == (reference is None)
+        if kernel is not None:
+            np.testing.assert_allclose(kernel, reference, rtol=1e-10, atol=1e-12)
+
+
 def test_rounding_errors_grow_slowly_with_the_depth(rng):
     """Blocks of the depth are summed separately; a single running sum would be ten times less
     accurate."""
@@ -72,10 +100,10 @@ def test_rounding_errors_grow_slowly_with_the_depth(rng):
 def test_only_the_required_gradients_are_computed(rng):
     x, w, b = rng.standard_normal((3, 9, 5)), rng.standard_normal((5, 4)), rng.standard_normal(4)
     dy = rng.standard_normal((3, 9, 4))
-    every = linear.linear(x, w, b, wanted=(True,) * 3)[1](dy)
+    every = linear.linear_maps(x, (w,), (b,), wanted=(True,) * 3)[1](dy)
     for k in range(7):
         wanted = tuple(bool(k >> n & 1) for n in range(3))
-        some = linear.linear(x, w, b, wanted=wanted)[1](dy)
+        some = linear.linear_maps(x, (w,), (b,), wanted=wanted)[1](dy)
         assert [dx is not None for dx in some] == list(wanted)
         for dx, known in zip(some, every, strict=True):
             if dx is not None:
@@ -87,7 +115,7 @@ def test_only_the_required_gradients_are_computed(rng):
 )
 def test_shapes_without_a_kernel_fall_back_to_the_reference(x, w, rng):
     x, w, b = (rng.standard_normal(shape) for shape in (x, w, w[1:]))
-    assert linear.linear(x, w, b, wanted=(True,) * 3) is None
+    assert linear.linear_maps(x, (w,), (b,), wanted=(True,) * 3) is None
     with mh.implementation("microkernel"):
         y, pull = functional.linear.with_pullback(x, w, b)
         np.testing.assert_allclose(y, x @ w + b, rtol=1e-12)
