@@ -5,6 +5,10 @@
 The right operand is copied one panel at a time. A panel is as wide as a block, and its depth is
 chosen so that it stays in the L1 cache while it is multiplied by rows of the left operand. The rows
 used at a time fit into the L2 cache; they are copied only if the left operand is a transpose.
+
+Threads divide the rows of y and dx. A small dw, summed over many rows, is computed as two sums, one
+over the first half of the rows and one over the second, so that each thread reads rows that it has
+written itself: another core's cache is slower to read than one's own.
 Source: Goto and van de Geijn, as for `microkernel`.
 """
 
@@ -79,17 +83,21 @@ def product(
     sums  (N,), zeros to which the sums of b's columns are added
     to    (M, N), to which the product is added, in place of a new array
     """
-    none, c = np.empty(0, a.dtype), np.empty((len(a), b.shape[1]), a.dtype) if to is None else to
+    (m, depth), n = a.shape, b.shape[1]
+    halves = 2 if to is None and depth >= m + n else 1
+    c = np.empty((halves, m, n), a.dtype) if to is None else to[None]
+    added = np.zeros((halves, 0 if sums is None else n), a.dtype)
     like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
-    blocks = [-(-side // block) for side, block in zip(c.shape, (ROWS, like.shape[2]), strict=True)]
-    by_rows = c.shape[0] >= c.shape[1]  # divide the longer side: every chunk copies the other one
-    count = blocks[0] if by_rows else blocks[1]
-    chunks = min(threads.number(), a.size * b.shape[1] // _CHUNK[0], count // _CHUNK[1])
+    by_rows = m >= n  # divide the longer side: every chunk copies the other one
+    count = halves * (-(-m // ROWS) if by_rows else -(-n // like.shape[2]))
+    chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        none if bias is None else contiguous(bias), none if sums is None else sums, like, c,
+        added[0, :0] if bias is None else contiguous(bias), added, like, c,
     )  # fmt: skip
-    return c
+    if sums is not None:
+        sums += added.sum(axis=0)
+    return c[0] if halves == 1 else c[0] + c[1]
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:
@@ -99,24 +107,37 @@ def _in_memory(x: Array) -> tuple[Array, bool]:
 
 
 @kernel
-def _product(chunk, by_rows, add_all, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _product(chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, sums, like, c):
     start, stop = share(chunk)
+    halves, m, n = c.shape
+    count = -(-m // ROWS) if by_rows else -(-n // like.shape[2])
+    depth = b.shape[1] if b_transposed else len(b)
+    for h in range(halves):
+        first, last = max(start - h * count, 0), min(stop - h * count, count)
+        region = 0, m, first * like.shape[2], min(last * like.shape[2], n)
+        if by_rows:
+            region = first * ROWS, min(last * ROWS, m), 0, n
+        ks = h * depth // halves, (h + 1) * depth // halves
+        if first < last:
+            _region(region, ks, add, a, a_transposed, b, b_transposed, bias, sums[h], like, c[h])
+
+
+@kernel
+def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, like, c):
+    """Rows and columns of c (+)= the product of columns k of a and rows k of b, for k in ks."""
+    (top, bottom, low, high), (first, end) = region, ks
     depth, width = b.shape[1] if b_transposed else len(b), like.shape[2]
-    top, bottom, low, high = 0, c.shape[0], 0, c.shape[1]
-    if by_rows:
-        top, bottom = start * ROWS, min(stop * ROWS, bottom)
-    else:
-        low, high = start * width, min(stop * width, high)
-    deep = -(-depth // -(-depth // _DEEP))  # depths that are as equal as possible
+    # depths that are as equal as possible
+    deep = -(-(end - first) // -(-(end - first) // _DEEP))
     copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // like.itemsize)
     copies, flat_a = aligned(copied, like), a.reshape(-1)
     border = np.empty((ROWS, width), like.dtype)
     for m0 in range(top, bottom, _HIGH):
         m1 = min(m0 + _HIGH, bottom)
         whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
-        for k0 in range(0, depth, deep):
-            k1 = min(k0 + deep, depth)
-            used, add = k1 - k0, add_all or k0 > 0
+        for k0 in range(first, end, deep):
+            k1 = min(k0 + deep, end)
+            used, add = k1 - k0, add_all or k0 > first
             _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
             for n0 in range(low, high, width):
                 n1 = min(n0 + width, high)
