@@ -11,7 +11,6 @@ from types import CellType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 from . import backend
-from .backend import HostArray
 
 _WITHOUT_ARRAYS = frozenset(
     {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
@@ -54,26 +53,19 @@ def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
             find_arrays(part, found, depth + 1)
 
 
-def checksum(pullback: Any, whole: bool = False) -> int:
-    """A number that changes when an array saved by the pullback changes.
+def checksum(arrays: Sequence[Any], whole: bool = False) -> int:
+    """A number that changes when one of the arrays changes.
 
-    Covers every byte of arrays up to 1 KiB and 64 entries of larger ones, so a change of a few
+    Covers every byte of arrays up to 1 KiB and 16 entries of larger ones, so a change of a few
     entries can go unseen. Arrays on a device do not count, since reading them would synchronise
     it. With whole=True every byte of every array counts.
     """
-    arrays: list[Any] = []
-    find_arrays(pullback, arrays)
     total = 0
     for x in arrays:
-        small = type(x) is HostArray and x.nbytes <= 1024
-        total = 31 * total + hash(x.tobytes() if small else _content(x, whole))
+        if whole or backend.on_host(x):
+            entries = backend.to_numpy(x) if whole else backend.sample(x)
+            total = 31 * total + hash(entries.tobytes())
     return total
-
-
-def _content(x: Any, whole: bool) -> bytes:
-    if whole:
-        return backend.to_numpy(x).tobytes()
-    return backend.sample(x).tobytes() if backend.on_host(x) else b""
 
 
 def calling_lines() -> str:

@@ -52,7 +52,7 @@ class Node:
     dtype      of the gradients
     values     how many values the operation has
     order      decreases from node to node, so that a heap returns the newest node first
-    checksum   of the arrays that the pullback saved
+    saved      the arrays that the pullback saved, and their checksum
     lines      the lines that called the operation, recorded inside detect_anomaly, else ""
     grads      of the values of a leaf, and of any node of a retained graph
     hooks      by a key: which value, and a function of its gradient
@@ -60,7 +60,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "checksum", "dtype", "edges", "function", "grads", "hooks", "lines", "order",
-        "shapes", "signature", "values",
+        "saved", "shapes", "signature", "values",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +75,9 @@ class Node:
         self.signature, self.function, self.edges = signature, function, edges
         self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
         self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
-        self.checksum = debug.checksum(function, self.lines != "")
+        self.saved: list[Array] = []
+        debug.find_arrays(function, self.saved)
+        self.checksum = debug.checksum(self.saved, self.lines != "")
         self.grads: list[Array | None] | None = None
         self.hooks: dict[object, tuple[int, Callable[[Array], Any]]] | None = None
 
@@ -87,7 +89,7 @@ class Node:
         of the function itself get a note with the name of the operation.
         """
         signature, function = self.signature, self.function or gone
-        if debug.checksum(function, self.lines != "") != self.checksum:
+        if debug.checksum(self.saved, self.lines != "") != self.checksum:
             raise RuntimeError(
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
                 "place after the forward pass: call backward() before the change, or change a copy"
@@ -158,22 +160,21 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
             sums = arrived[parent.order][1]
             sums[j] = dx if sums[j] is None else _sum(sums[j], dx)
         if not retain:
-            node.function, node.edges, node.checksum = gone, (), 0
+            node.function, node.edges, node.saved, node.checksum = gone, (), [], 0
     _accumulate(results)
 
 
 def _sum(a: Array, b: Array) -> Array:
-    total = a + b
-    return total if type(total) is type(a) else backend.asarray(total)  # NumPy makes scalars
+    return backend.asarray(a + b)  # NumPy makes scalars
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
     with _accumulating:
         for node, dys in results:
-            node.grads = [
-                old if dy is None else backend.copy(dy) if old is None else _sum(old, dy)
-                for old, dy in zip(node.grads or [None] * len(dys), dys, strict=True)
-            ]
+            grads = node.grads = node.grads or [None] * len(dys)
+            for k, old in enumerate(grads):
+                if dys[k] is not None:
+                    grads[k] = backend.own(dys, k) if old is None else _sum(old, dys[k])
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:

@@ -115,8 +115,8 @@ def test_changes_of_saved_arrays_are_detected_on_every_library(place):
 
 def test_arrays_on_a_device_are_not_read_unless_requested(place):
     x = place(np.ones(3))
-    assert bool(debug.checksum(lambda: x)) == (place.device is None)
-    assert debug.checksum(lambda: x, whole=True) == debug.checksum([np.ones(3)])
+    assert bool(debug.checksum([x])) == (place.device is None)
+    assert debug.checksum([x], whole=True) == debug.checksum([np.ones(3)])
 
 
 def test_every_entry_of_a_small_array_counts():

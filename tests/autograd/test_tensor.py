@@ -63,12 +63,34 @@ def test_a_leaf_owns_its_gradient():
     def keeping(x, _):
         return 1 * x, lambda dy: (kept, None)
 
-    a, b, c = leaf(), leaf(), leaf()
+    @operation
+    def viewing(x):
+        return 1 * x, lambda dy: (kept[:],)
+
+    a, b, c, d = leaf(), leaf(), leaf(), leaf()
     (a + b).backward(seed)  # both receive the same array
     keeping(c, c).backward(seed)
+    viewing(d).backward(seed)
     for change in (seed, kept, a.grad):
         change[:] = 7
-    np.testing.assert_array_equal([b.grad, c.grad], 1)
+    np.testing.assert_array_equal([b.grad, c.grad, d.grad], 1)
+
+
+def test_a_gradient_that_nothing_else_holds_is_not_copied():
+    places = []
+
+    @operation
+    def noting(x):
+        def pullback(dy):
+            dx = 2 * dy
+            places.append(dx.ctypes.data)
+            return (dx,)
+
+        return 2 * x, pullback
+
+    a, b = leaf(), leaf()
+    (noting(a) * noting(b)).sum().backward()
+    assert b.grad.ctypes.data == places[0]
 
 
 def test_a_freed_graph_is_refused_before_any_gradient_changes():
