@@ -13,13 +13,22 @@ from ...attention import Arguments
 from .. import blas, threads, unavailable
 from .layout import KernelArguments, heads_first, positions_first
 
-FORWARD, BACKWARD = (48, 1536), (48, 384)
-"""Queries in a tile, a multiple of the rows of every block, and keys in a tile, a multiple of
-`GRAIN` in `cpu.attention_tiles`."""
+FORWARD, BACKWARD = 1536, 384
+"""Keys in a tile, a multiple of `GRAIN` in `cpu.attention_tiles`."""
 _IN_CACHE = 2560
-"""Number of keys that stay in the cache until the next tile of the forward needs them. If a query
-sees more keys, a tile has twice as many queries; if it sees more than twice as many keys, four
-times. The backward copies operands for this many queries and keys at a time."""
+"""Number of keys that stay in the cache until the next tile of the forward needs them. The backward
+copies operands for this many queries and keys at a time."""
+
+
+def _height(keys: float) -> int:
+    """Queries in a tile, a multiple of the rows of every block, if a query sees so many keys.
+
+    A low tile wastes little on pairs that a causal mask hides; a high one reads the keys less often
+    when they are not in the cache.
+    """
+    if keys <= _IN_CACHE:
+        return 24 if keys <= 256 else 48
+    return 96 if keys <= 2 * _IN_CACHE else 192
 
 
 def obstacle(x: Arguments) -> str | None:
@@ -33,12 +42,11 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
 
     h, t = x.heads[0], x.shape[-2]
     b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
-    enlarged = 1 if x.mean_keys <= _IN_CACHE else 2 if x.mean_keys <= 2 * _IN_CACHE else 4
-    tile = FORWARD[0] * enlarged, FORWARD[1]
+    tile = _height(x.mean_keys), FORWARD
     out = np.empty((*x.query.shape[:-1], dv), x.operand.dtype)
     lse, nonfinite = np.empty((b, h, t), x.operand.dtype), np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
-        items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // (4 * FORWARD[0])))
+        items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // 192))
         with _single_blas(x):
             attention_tiles.forward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
@@ -61,7 +69,8 @@ def backward(
     from ..cpu import attention_tiles
 
     (h, g), (t, s), b = x.heads, x.shape[-2:], math.prod(x.shape[:-3])
-    items = _items_of_keys(b, g, s, _parts(b * g, s // BACKWARD[1]))
+    tile = min(48, _height(x.mean_keys)), BACKWARD
+    items = _items_of_keys(b, g, s, _parts(b * g, s // BACKWARD))
     dquery = np.empty((items[-1, 0] + 1, *x.query.shape), x.operand.dtype)
     dkey, dvalue = np.empty_like(x.key), np.empty_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.operand.dtype)
@@ -71,7 +80,7 @@ def backward(
         with _single_blas(x):
             attention_tiles.backward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, BACKWARD, _IN_CACHE,
+                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, _IN_CACHE,
                 x.operand, items, out_laid_out, lse, dout_laid_out, t0, t1, dquery, dkey, dvalue,
                 dbias, nonfinite,
             )  # fmt: skip

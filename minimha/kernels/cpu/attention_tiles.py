@@ -32,6 +32,7 @@ import numpy as np
 
 from .jit import kernel
 from .matmul import (
+    as_right,
     matrix,
     multiply,
     padded_columns,
@@ -40,6 +41,7 @@ from .matmul import (
     right_of_transpose,
     some_columns,
 )
+from .microkernel import BYTES, copy_vector
 from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
@@ -61,32 +63,33 @@ def forward(
     first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
+    queries = matrix(height, padded_columns(depth, like), like)
     sums_of_values = matrix(height, padded_columns(depth_v, like), like)
+    queries[:], sums_of_values[:] = 0, 0
     memory = matrix(height, padded_columns(width, like), like).reshape(-1)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
-    finite, one = True, like.dtype.type(1)
+    finite, one, flat_k, flat_v = True, like.dtype.type(1), flat(k), flat(v)
     for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
         firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
         low, high = key_range(firsts, lasts)
-        keys = right_of_transpose(flat(k), head(k, b, h // group, heads[1], low, high), like)
-        values = right(flat(v), head(v, b, h // group, heads[1], low, high), like)
+        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, high), like)
+        values = right(flat_v, head(v, b, h // group, heads[1], low, high), like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
             start, stop = key_range(begin, end)
-            queries = gather(flat(q), head(q, b, h, heads[0], t, t + m), scale)
-            sums_of_values[:] = 0
+            gather(q, head(q, b, h, heads[0], t, t + m), scale, queries)
             acc = sums_of_values[:m]
-            peaks[:], sums[:] = -math.inf, 0
+            acc[:], peaks[:], sums[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
                 peaks[:], sums[:] = of_head(sink, b, h), 1
             for j0 in range((start - low) // GRAIN * GRAIN, stop - low, width):
                 n, s = min(width, stop - low - j0), low + j0
                 wide = padded_columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
-                multiply(queries, depth, some_columns(keys, j0, j0 + n), 0, scores, False)
+                multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
                 finish_scores(
                     scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end
                 )
@@ -102,8 +105,7 @@ def forward(
                         shrink = math.exp(old - peak)
                         sums[i] *= shrink
                         scale_by(acc[i], shrink)
-                    peaks[i] = peak
-                    sums[i] += more
+                    peaks[i], sums[i] = peak, sums[i] + more
                 drop(scores, n, keep, b, h, t, s, enlarge)
                 multiply(scores, n, values, j0, acc, True)
             for i in range(m):
@@ -111,7 +113,7 @@ def forward(
                 scale_by(acc[i], one if empty else one / sums[i])
                 lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
             finite &= is_finite(acc.reshape(-1))
-            scatter(acc, flat(out), head(out, b, h, heads[0], t, t + m), one, False)
+            scatter(acc, out, head(out, b, h, heads[0], t, t + m), one, False)
     if not finite:
         nonfinite[0] = True
 
@@ -129,14 +131,15 @@ def backward(
     """
     first_item, last_item = share(chunk)
     group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
+    flat_k, flat_v = flat(k), flat(v)
     for n_item in range(first_item, last_item):
         c, b, g, start, stop = items[n_item]
         for s0 in range(start, stop, most):
             s1 = min(s0 + most, stop)
             of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
-            keys_across = right_of_transpose(flat(k), of_keys, like)
-            values_across = right_of_transpose(flat(v), of_values, like)
-            keys_down = right(flat(k), of_keys, like)
+            keys_across = right_of_transpose(flat_k, of_keys, like)
+            values_across = right_of_transpose(flat_v, of_values, like)
+            keys_down = right(flat_k, of_keys, like)
             dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], like), like)
             dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], like), like)
             dkeys[:], dvalues[:] = 0, 0
@@ -146,11 +149,11 @@ def backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(first, b, h),
                         of_head(last, b, h), rest, bias, keep, scale, softcap, enlarge, origin,
                         tile, like, out, lse, dout, b, h, from_, min(from_ + most, t1), s0, s1,
-                        s0 > start, flat(dq[c]), dkeys, dvalues, dbias,
+                        s0 > start, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-            scatter(dkeys, flat(dk), of_keys, one, t0 > 0)
-            scatter(dvalues, flat(dv), of_values, one, t0 > 0)
+            scatter(dkeys, dk, of_keys, one, t0 > 0)
+            scatter(dvalues, dv, of_values, one, t0 > 0)
     if not finite:
         nonfinite[0] = True
 
@@ -174,15 +177,16 @@ def tile_backward(
     p_memory, ds_memory = matrix(height, wide, like), matrix(height, wide, like)
     slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
     of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
-    queries = gather(flat(q), of_queries, scale)
-    douts = gather(flat(dout), head(dout, b, h, heads, t0, t1), like.dtype.type(1))
-    queries_down = right(queries, (0, t, 0, depth), like)
-    douts_down = right(douts, (0, t, 0, depth_v), like)
+    queries = matrix(t, padded_columns(depth, like), like)
+    douts = matrix(t, padded_columns(depth_v, like), like)
+    gather(q, of_queries, scale, queries)
+    gather(dout, head(dout, b, h, heads, t0, t1), like.dtype.type(1), douts)
+    queries_down, douts_down = as_right(queries, like), as_right(douts, like)
     dqueries = matrix(t, padded_columns(depth, like), like)
     dqueries[:] = 0
     outs, delta = flat(out), np.empty(t, like.dtype)
     for i in range(t):
-        delta[i] = dot(douts[i], outs[of_out[0] + i, of_out[2] : of_out[3]])
+        delta[i] = dot(douts[i, :depth_v], outs[of_out[0] + i, of_out[2] : of_out[3]])
     for j0 in range(0, s1 - s0, width):
         for i0 in range(0, t, height):
             m, at = min(height, t - i0), t0 + i0
@@ -300,22 +304,41 @@ def head(x, b, h, heads, start, stop):
 
 
 @kernel
-def gather(x, region, scale):
-    """scale · a region of x."""
+def gather(x, region, scale, y):
+    """Store scale · a region of `flat` in y, whose other columns become 0."""
     t0, t1, n0, n1 = region
-    y = matrix(t1 - t0, n1 - n0, x)
-    for i in range(t1 - t0):
-        row = x[t0 + i, n0:n1]
-        for j in range(len(row)):
-            y[i, j] = row[j] * scale
-    return y
+    row = x.shape[2] * x.shape[3]
+    if y.shape[1] > n1 - n0:
+        y[:] = 0
+    copy(x, t0 * row + n0, row, y, 0, y.shape[1], (t1 - t0, n1 - n0), scale)
 
 
 @kernel
 def scatter(x, y, region, scale, add):
-    """Store scale · the first rows and columns of x in a region of y, or add to it."""
+    """Store scale · the first rows and columns of x in a region of `flat`, or add to it."""
     t0, t1, n0, n1 = region
+    row = y.shape[2] * y.shape[3]
+    if not add:
+        copy(x, 0, x.shape[1], y, t0 * row + n0, row, (t1 - t0, n1 - n0), scale)
+        return
+    flat_y = flat(y)
     for i in range(t1 - t0):
-        row = y[t0 + i, n0:n1]
+        row = flat_y[t0 + i, n0:n1]
         for j in range(len(row)):
-            row[j] = row[j] + x[i, j] * scale if add else x[i, j] * scale
+            row[j] += x[i, j] * scale
+
+
+@kernel
+def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
+    """Store scale · as many rows and columns of x as size in y. The arrays are plain memory: row r
+    begins at start + r * row."""
+    (rows, columns), length = size, BYTES // x.itemsize
+    whole = columns // length * length
+    for i in range(rows):
+        for j in range(0, whole, length):
+            copy_vector(x, start_x + i * row_x + j, y, start_y + i * row_y + j, scale)
+    if whole < columns:
+        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+        for i in range(rows):
+            for j in range(whole, columns):
+                flat_y[start_y + i * row_y + j] = flat_x[start_x + i * row_x + j] * scale

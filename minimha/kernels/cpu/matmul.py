@@ -1,7 +1,8 @@
 """Matrix products inside a kernel: by BLAS, or by blocks that stay in registers.
 
     b = right(x, region, like)               a region of x as a right operand, or
-    b = right_of_transpose(x, region, like)  its transpose
+    b = right_of_transpose(x, region, like)  its transpose, or
+    b = as_right(x, like)                    x, of `padded_columns`, without a copy
     multiply(a, depth, b, start, c, add)     c (+)= a @ b[start : start + depth]
 
 A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
@@ -13,6 +14,7 @@ four axes, two of them of length 1. Its product can only be stored in c, not add
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from .jit import kernel
 from .microkernel import BYTES, ROWS, copy_vector, multiply_block, prefetch, transpose_block
@@ -80,6 +82,15 @@ def right(x, region, like):
 
 
 @kernel
+def as_right(x, like):
+    """x (depth, n), of `padded_columns`, as a right operand: a view."""
+    if like.ndim == 2:
+        return x
+    (row, entry), width = x.strides, like.shape[2]
+    return as_strided(x, (x.shape[1] // width, len(x), width), (width * entry, row, entry))
+
+
+@kernel
 def right_of_transpose(x, region, like):
     """The transpose of a region (n, depth) of a contiguous x as a right operand."""
     t0, t1, n0, n1 = region
@@ -139,10 +150,11 @@ def multiply(a, depth, b, start, c, add):
     else:
         size, width = a.itemsize, b.shape[2]
         row_a, step_a, row_c = a.strides[0] // size, a.strides[1] // size, c.strides[0] // size
+        panel, step_b = b.strides[0] // size, b.strides[1] // size
         for p in range(b.shape[0]):
-            start_b = (p * b.shape[1] + start) * width
+            start_b = p * panel + start * step_b
             for i in range(0, c.shape[0], ROWS):
                 multiply_block(
-                    a, i * row_a, row_a, step_a, b, start_b, width, depth,
+                    a, i * row_a, row_a, step_a, b, start_b, step_b, depth,
                     c, i * row_c + p * width, row_c, add,
                 )  # fmt: skip

@@ -180,11 +180,12 @@ def prefetch(typing, x, start):
 
 
 @intrinsic
-def copy_vector(typing, x, start_x, y, start_y):
-    """Copy a vector from entry start_x of x to entry start_y of y. The arrays are plain memory."""
+def copy_vector(typing, x, start_x, y, start_y, *factor):
+    """Copy a vector, times a factor if there is one, from entry start_x of x to entry start_y of y.
+    The arrays are plain memory."""
 
     def generate(context, builder, signature, arguments):
-        x, start_x, y, start_y = arguments
+        x, start_x, y, start_y, factor = arguments
         entry = context.get_value_type(signature.args[0].dtype)
         vector = ir.VectorType(entry, BYTES // context.get_abi_sizeof(entry))
 
@@ -193,7 +194,13 @@ def copy_vector(typing, x, start_x, y, start_y):
             return builder.bitcast(place, vector.as_pointer())
 
         held = builder.load(address(signature.args[0], x, start_x), align=4)
+        for number in cgutils.unpack_tuple(builder, factor):
+            anything = ir.Constant(vector, ir.Undefined)
+            first = builder.insert_element(anything, number, ir.IntType(32)(0))
+            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+            held = builder.fmul(held, builder.shuffle_vector(first, anything, everywhere))
         builder.store(held, address(signature.args[2], y, start_y), align=4)
         return context.get_dummy_value()
 
-    return types.void(x, types.intp, y, types.intp), generate
+    factor = types.StarArgTuple.from_types([x.dtype] * len(factor))
+    return types.void(x, types.intp, y, types.intp, factor), generate

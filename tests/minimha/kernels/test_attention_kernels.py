@@ -22,8 +22,8 @@ from minimha.kernels.attention import layout, tiled
 pytest.importorskip("numba")
 TILED = "tiled", "microkernel"
 KERNELS = "fused", *TILED
-T = 1, 7, 49, 97, 2 * max(tiled.FORWARD[0], tiled.BACKWARD[0]) + 5
-S = 1, 13, 97, tiled.BACKWARD[1] + 3, max(tiled._IN_CACHE, tiled.FORWARD[1]) + 37
+T = 1, 7, 49, 97, 2 * tiled._height(tiled._IN_CACHE) + 5
+S = 1, 13, 97, tiled.BACKWARD + 3, max(tiled._IN_CACHE, tiled.FORWARD) + 37
 ONLY_MASKS = {
     "window": lambda *_: masks.sliding_window(3, 40, align="bottom-right"),
     "prefix": lambda _, __, shape: masks.prefix(shape[-1] // 2),
@@ -57,7 +57,8 @@ def reference_out_of_order(monkeypatch):
 def small_tiles():
     """Many tiles, operands, threads and slabs, each with little work."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in {"FORWARD": (24, 96), "BACKWARD": (24, 64), "_IN_CACHE": 80}.items():
+        patch.setattr(tiled, "_height", lambda keys: 24)
+        for name, size in {"FORWARD": 96, "BACKWARD": 64, "_IN_CACHE": 80}.items():
             patch.setattr(tiled, name, size)
         sizes = {"_MASK_ENTRIES": 1, "_MASK_QUERIES": 32, "_THREADS_PAY": 1, "_PIECE": 1}
         for name, size in sizes.items():
