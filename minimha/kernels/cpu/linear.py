@@ -2,9 +2,10 @@
 
     y = x w + b,  dx = dy wᵀ,  dw = xᵀ dy,  db = dy, summed over the rows
 
-The right operand is copied one panel at a time. A panel is as wide as a block, and its depth is
-chosen so that it stays in the L1 cache while it is multiplied by rows of the left operand. The rows
-used at a time fit into the L2 cache; they are copied only if the left operand is a transpose.
+The right operand is copied into panels, row by row, since memory is fastest when read in order. A
+panel is as wide as a block, and its depth is chosen so that it stays in the L1 cache while it is
+multiplied by rows of the left operand. The rows used at a time fit into the L2 cache; they are
+copied only if the left operand is a transpose.
 
 Threads divide the rows of y and dx. A small dw, summed over many rows, is computed as two sums, one
 over the first half of the rows and one over the second, so that each thread reads rows that it has
@@ -26,8 +27,9 @@ from .matmul import aligned, right, right_of_transpose
 from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors, prefetch
 from .parallel import share, whole
 
-_DEEP, _HIGH = 256, 384
-"""The depth of a panel, and the rows multiplied by it: a multiple of ROWS on every CPU."""
+_DEEP, _HIGH, _WIDE = 256, 384, 512
+"""The depth of a panel, the rows multiplied by it, and the columns copied at a time. The last two
+are multiples of a block's rows and columns on every CPU."""
 _CHUNK = 2**21, 2
 """The fewest multiplications and blocks of rows in a chunk, since each chunk copies all panels."""
 
@@ -132,28 +134,34 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, l
     copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // like.itemsize)
     copies, flat_a = aligned(copied, like), a.reshape(-1)
     border = np.empty((ROWS, width), like.dtype)
-    for m0 in range(top, bottom, _HIGH):
-        m1 = min(m0 + _HIGH, bottom)
-        whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
+    for left in range(low, high, _WIDE):
+        edge = min(left + _WIDE, high)
         for k0 in range(first, end, deep):
             k1 = min(k0 + deep, end)
             used, add = k1 - k0, add_all or k0 > first
-            _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
-            for n0 in range(low, high, width):
-                n1 = min(n0 + width, high)
-                if b_transposed:
-                    panel = right_of_transpose(b, (n0, n1, k0, k1), like)
-                else:
-                    panel = right(b, (k0, k1, n0, n1), like)
-                if m0 == 0 and sums.size:
-                    _add_up(panel[0], sums[n0:n1])
-                place = m0 * depth + k0, ROWS * depth, depth, 1
-                _blocks(flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add, n0 == low)
-                place = 0, _block_size(used, BYTES // like.itemsize), 1, ROWS
-                _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add, False)
-                if bias.size and k1 == depth:
-                    rows = c[m0:m1, n0:n1]
-                    rows += bias[n0:n1]
+            if b_transposed:
+                panels = right_of_transpose(b, (left, edge, k0, k1), like)
+            else:
+                panels = right(b, (k0, k1, left, edge), like)
+            for m0 in range(top, bottom, _HIGH):
+                m1 = min(m0 + _HIGH, bottom)
+                whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
+                _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
+                for p in range(len(panels)):
+                    n0 = left + p * width
+                    n1 = min(n0 + width, edge)
+                    panel = panels[p : p + 1]
+                    if m0 == 0 and sums.size:
+                        _add_up(panels[p], sums[n0:n1])
+                    place = m0 * depth + k0, ROWS * depth, depth, 1
+                    _blocks(
+                        flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add, p == 0
+                    )
+                    place = 0, _block_size(used, BYTES // like.itemsize), 1, ROWS
+                    _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add, False)
+                    if bias.size and k1 == depth:
+                        rows = c[m0:m1, n0:n1]
+                        rows += bias[n0:n1]
 
 
 @kernel

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from .jit import kernel
-from .microkernel import BYTES, ROWS, copy_vector, multiply_block, prefetch, transpose_block
+from .microkernel import BYTES, ROWS, copy_vector, multiply_block, transpose_block
 
 _LINE = 64  # bytes in a cache line
 
@@ -64,20 +64,19 @@ def right(x, region, like):
         return x[t0:t1, n0:n1].copy()
     width, length = like.shape[2], BYTES // like.itemsize
     panels = _panels(t1 - t0, n1 - n0, like)
-    for p in range(len(panels)):
+    row, full = x.strides[0] // x.itemsize, (n1 - n0) // width
+    if x.strides[1] != x.itemsize:
+        full = 0
+    for i in range(t1 - t0):  # row by row, as they are in memory
+        for p in range(full):
+            at, to = (t0 + i) * row + n0 + p * width, (p * (t1 - t0) + i) * width
+            for j in range(0, width, length):
+                copy_vector(x, at + j, panels, to + j)
+    for p in range(full, len(panels)):
         start = n0 + p * width
-        used = min(width, n1 - start)
-        if used == width and x.strides[1] == x.itemsize:
-            for i in range(t1 - t0):
-                at = (t0 + i) * (x.strides[0] // x.itemsize) + start
-                for j in range(0, width, length):
-                    prefetch(x, at + width + j)  # the next panel, of which each row is far away
-                    copy_vector(x, at + j, panels, (p * (t1 - t0) + i) * width + j)
-            continue
         for i in range(t1 - t0):
-            row = x[t0 + i, start : start + used]
-            for j in range(used):
-                panels[p, i, j] = row[j]
+            for j in range(min(width, n1 - start)):
+                panels[p, i, j] = x[t0 + i, start + j]
     return panels
 
 
