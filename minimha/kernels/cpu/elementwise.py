@@ -119,17 +119,18 @@ def adamw(
     if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
         return None
     m, v, new = contiguous(m), contiguous(v), np.empty(p.shape, p.dtype)
-    (b1, b2), chunks = betas, in_chunks(p.size, 5 * p.nbytes)
-    numbers = _numbers(p, b1, 1 - b1, b2, 1 - b2, decay, rate, eps)
-    _adamw(chunks, *map(flat, (p, g, m, v, new)), numbers)
+    numbers = tuple(map(float, (*betas, decay, rate, eps)))
+    _adamw(in_chunks(p.size, 5 * p.nbytes), *map(flat, (p, g, m, v, new)), numbers)
     return new, m, v
 
 
 @strict_kernel
 def _adamw(chunk, p, g, m, v, new, numbers):
-    part, (b1, c1, b2, c2, decay, rate, eps) = share(chunk), numbers
+    part, (b1, b2, decay, rate, eps), number = share(chunk), numbers, p.dtype.type
     p, g, m, v = own(p, part), own(g, part), own(m, part), own(v, part)
     new = own(new, part)
+    b1, c1, b2, c2 = number(b1), number(1 - b1), number(b2), number(1 - b2)
+    decay, rate, eps = number(decay), number(rate), number(eps)
     for i in range(p.size):
         m[i] = b1 * m[i] + c1 * g[i]
         v[i] = b2 * v[i] + c2 * (g[i] * g[i])
