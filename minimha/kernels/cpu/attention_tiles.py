@@ -210,8 +210,7 @@ def tile_backward(
                 exp_minus(row, lse[b, h, at + i])
                 for x in range(used):
                     drow[x] = row[x] * (drow[x] - mean)
-                for x in range(used, wide):
-                    p[i, x], drow[x] = 0, 0
+                p[i, used:], drow[used:] = 0, 0
                 if dbias.size:
                     for x in range(n):
                         dbias[b, h, at + i, s + x] = drow[x]
@@ -234,7 +233,7 @@ def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, be
     columns beyond n become −∞, so that every row can be processed over its whole width: loops with
     separate bounds would dominate the time of short rows.
     """
-    m, wide = scores.shape
+    m = len(scores)
     if softcap > 0:
         for i in range(m):
             for j in range(n):
@@ -251,10 +250,9 @@ def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, be
             for j in range(n):
                 scores[i, j] = scores[i, j] if seen[s + j] else -math.inf
     for i in range(m):
-        for j in range(min(n, begin[i] - s)):
-            scores[i, j] = -math.inf
-        for j in range(max(0, end[i] - s), wide):
-            scores[i, j] = -math.inf
+        row = scores[i]
+        row[: max(0, min(n, begin[i] - s))] = -math.inf
+        row[max(0, end[i] - s) :] = -math.inf
 
 
 @kernel
