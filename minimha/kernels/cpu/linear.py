@@ -87,7 +87,7 @@ def product(
     """
     (m, depth), n = a.shape, b.shape[1]
     halves = 2 if to is None and depth >= m + n else 1
-    c = np.empty((halves, m, n), a.dtype) if to is None else to[None]
+    c = np.empty((m, n) if halves == 1 else (2, m, n), a.dtype) if to is None else to
     added = np.zeros((halves, 0 if sums is None else n), a.dtype)
     like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
     by_rows = m >= n  # divide the longer side: every chunk copies the other one
@@ -95,11 +95,12 @@ def product(
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        added[0, :0] if bias is None else contiguous(bias), added, like, c,
+        added[0, :0] if bias is None else contiguous(bias), added, like,
+        c.reshape(halves, m, n),
     )  # fmt: skip
     if sums is not None:
         sums += added.sum(axis=0)
-    return c[0] if halves == 1 else c[0] + c[1]
+    return c if halves == 1 else c[0] + c[1]
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:
@@ -133,12 +134,13 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, l
     deep = -(-(end - first) // -(-(end - first) // _DEEP))
     copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // like.itemsize)
     copies, flat_a = aligned(copied, like), a.reshape(-1)
-    border = np.empty((ROWS, width), like.dtype)
+    begin = np.empty(width, like.dtype)
     for left in range(low, high, _WIDE):
         edge = min(left + _WIDE, high)
         for k0 in range(first, end, deep):
             k1 = min(k0 + deep, end)
             used, add = k1 - k0, add_all or k0 > first
+            size = _block_size(used, BYTES // like.itemsize)
             if b_transposed:
                 panels = right_of_transpose(b, (left, edge, k0, k1), like)
             else:
@@ -151,24 +153,23 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, l
                     n0 = left + p * width
                     n1 = min(n0 + width, edge)
                     panel = panels[p : p + 1]
+                    begin[:] = 0
+                    if bias.size and k0 == 0:
+                        begin[: n1 - n0] = bias[n0:n1]
                     if m0 == 0 and sums.size:
                         _add_up(panels[p], sums[n0:n1])
-                    place = m0 * depth + k0, ROWS * depth, depth, 1
-                    _blocks(
-                        flat_a, place, used, panel, border, c[m0:whole_rows, n0:n1], add, p == 0
-                    )
-                    place = 0, _block_size(used, BYTES // like.itemsize), 1, ROWS
-                    _blocks(copies, place, used, panel, border, c[whole_rows:m1, n0:n1], add, False)
-                    if bias.size and k1 == depth:
-                        rows = c[m0:m1, n0:n1]
-                        rows += bias[n0:n1]
+                    place, part = (m0 * depth + k0, ROWS * depth, depth, 1), c[m0:whole_rows, n0:n1]
+                    _blocks(flat_a, place, used, panel, begin, part, add, p == 0)
+                    place, part = (0, size, 1, ROWS), c[whole_rows:m1, n0:n1]
+                    _blocks(copies, place, used, panel, begin, part, add, False)
 
 
 @kernel
-def _blocks(a, place, depth, panel, border, c, add, ahead):
-    """c (+)= a panel. place is where a is: start, and the distances of blocks, rows and columns."""
+def _blocks(a, place, depth, panel, bias, c, add, ahead):
+    """c (+)= a panel + bias. place: where a starts, and the distances of blocks, rows, columns."""
     start, block, row, step = place
     row_c, width = c.strides[0] // c.itemsize, panel.shape[2]
+    border = np.empty((ROWS, width), c.dtype)
     for i in range(0, c.shape[0], ROWS):
         at = start + i // ROWS * block
         if ahead:
@@ -176,9 +177,9 @@ def _blocks(a, place, depth, panel, border, c, add, ahead):
                 for k in range(0, depth, BYTES // a.itemsize):
                     prefetch(a, at + block + r * row + k)
         if c.shape[0] - i >= ROWS and c.shape[1] == width:
-            multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, add)
+            multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, add, bias)
         else:
-            multiply_block(a, at, row, step, panel, 0, width, depth, border, 0, width, False)
+            multiply_block(a, at, row, step, panel, 0, width, depth, border, 0, width, False, bias)
             _move(border, c[i : i + ROWS], add)
 
 

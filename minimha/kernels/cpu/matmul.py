@@ -155,5 +155,5 @@ def multiply(a, depth, b, start, c, add):
             for i in range(0, c.shape[0], ROWS):
                 multiply_block(
                     a, i * row_a, row_a, step_a, b, start_b, step_b, depth,
-                    c, i * row_c + p * width, row_c, add,
+                    c, i * row_c + p * width, row_c, add, None,
                 )  # fmt: skip

@@ -50,20 +50,23 @@ def no_vectors() -> str | None:
 
 @intrinsic
 def multiply_block(
-    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add
+    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add, bias
 ):
     """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.
 
     The arrays are plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k of b
-    begins at start_b + k * step_b, row r of c at start_c + r * row_c.
+    begins at start_b + k * step_b, row r of c at start_c + r * row_c. A bias, unless it is None, is
+    added to every row.
     """
     number = types.intp
     signature = types.void(
-        a, number, number, number, b, number, number, number, c, number, number, types.boolean
+        a, number, number, number, b, number, number, number, c, number, number, types.boolean, bias
     )
 
     def generate(context, builder, signature, arguments):
-        (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add) = arguments
+        (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add, bias) = (
+            arguments
+        )
         type_a, type_b, type_c = signature.args[0], signature.args[4], signature.args[8]
         entry = context.get_value_type(type_c.dtype)
         length = BYTES // context.get_abi_sizeof(entry)
@@ -102,8 +105,13 @@ def multiply_block(
             how = (int32(n) for n in (1, 3, 1))  # to write, to keep in all caches, data
             builder.call(prefetch, [builder.bitcast(place, byte), *how])
         sums = [[cgutils.alloca_once(builder, vector) for _ in row] for row in block]
-        for register in itertools.chain(*sums):
-            builder.store(zeros, register)
+        initial = [zeros] * VECTORS
+        if signature.args[-1] != types.none:
+            places = vectors_at(address(signature.args[-1], bias, integer(0)))
+            initial = [builder.load(place, align=4) for place in places]
+        for row in sums:
+            for x, register in zip(initial, row, strict=True):
+                builder.store(x, register)
         with cgutils.for_range(builder, depth, intp=integer) as loop:
             right = [builder.load(p, align=4) for p in vectors_at(advance(b, loop.index, step_b))]
             column = advance(a, loop.index, step_a)

@@ -64,7 +64,7 @@ def test_a_product_is_added_to_a_given_array(rng):
     """In several blocks of the depth, the last row and column blocks not full."""
     a, b, c = (rng.standard_normal(shape) for shape in ((50, 600), (600, 70), (50, 70)))
     expected = c + a @ b
-    linear.product(a, b, to=c)
+    assert linear.product(a, b, to=c) is c
     np.testing.assert_allclose(c, expected, atol=1e-10)
 
 
