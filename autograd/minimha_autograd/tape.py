@@ -165,7 +165,7 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
 
 
 def _sum(a: Array, b: Array) -> Array:
-    return backend.asarray(a + b)  # NumPy makes scalars
+    return backend.asarray(backend.add(a, b))  # NumPy makes scalars
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:

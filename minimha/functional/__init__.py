@@ -18,9 +18,11 @@ from .masked_products import (
 from .norms import layer_norm, rms_norm
 from .rope import rope, turns
 from .softmax import masked_softmax, sink_softmax, softmax, softmax_with_sink
+from .sums import add
 
 __all__ = [
     "acceleration",
+    "add",
     "check_probability",
     "cross_entropy",
     "draw",

@@ -36,7 +36,7 @@ def sinusoidal(
     width = integer(width, "sinusoidal: width", least=2)
     if width % 2:
         raise ValueError(f"sinusoidal: width = {width} must be even: sin and cos come in pairs")
-    xp = backend.host()
+    xp = backend.library("numpy")
     positions = xp.arange(count) + integer(offset, "sinusoidal: offset")
     angles = turns(positions, width, base)  # (T, M/2)
     table = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)

@@ -74,7 +74,7 @@ sin, cos, erf = map(_unary, ("sin", "cos", "erf"))
 @operation(requirement=broadcasting)
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
-    return a + b, lambda dy: (dy, dy)
+    return backend.add(a, b), lambda dy: (dy, dy)
 
 
 @operation(requirement=broadcasting)

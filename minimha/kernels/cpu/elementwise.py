@@ -1,4 +1,4 @@
-"""GELU, SiLU, dropout and AdamW, in one pass over the entries."""
+"""Sums, GELU, SiLU, dropout and AdamW, in one pass over the entries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ from .arrays import Array, are_floats, contiguous, flat, in_chunks
 from .exp import exp
 from .jit import kernel, strict_kernel, widest_vectors
 from .parallel import own, share
+
+
+@functional.acceleration.register("add")
+def add(a: Any, b: Any) -> Any:
+    """As `functional.add`, for arrays of one shape."""
+    if not are_floats(a, b) or a.shape != b.shape or not (a.flags.carray and b.flags.carray):
+        return None
+    y = np.empty(a.shape, a.dtype)
+    _add(in_chunks(a.size, a.nbytes), flat(a), flat(b), flat(y))
+    return y
+
+
+@strict_kernel
+def _add(chunk, a, b, y):
+    part = share(chunk)
+    a, b, y = own(a, part), own(b, part), own(y, part)
+    for i in range(a.size):
+        y[i] = a[i] + b[i]
 
 
 @functional.acceleration.register("gelu")

@@ -306,3 +306,17 @@ def test_no_kernel_reads_or_writes_outside_its_arrays(tmp_path):
         env=settings, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert not done.returncode, done.stdout
+
+
+def test_sums_of_arrays_of_one_shape_have_a_kernel(answered, rng):
+    """Both those of `ops.add` and those of gradients."""
+    x, y = (mh.Tensor(rng.standard_normal((200, 100)), requires_grad=True) for _ in range(2))
+    np.testing.assert_array_equal((x + y).data, x.data + y.data)
+    assert answered == {"add"}
+    answered.clear()
+    dy = rng.standard_normal((200, 100))
+    (x * 2.0 + x * 3.0 + x[:1]).backward(dy)
+    assert answered == {"add"}
+    first = np.zeros_like(dy)
+    first[0] = dy.sum(axis=0)
+    np.testing.assert_allclose(x.grad, 5 * dy + first, rtol=1e-12)
