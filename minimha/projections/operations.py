@@ -66,7 +66,7 @@ def project_self(
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
     """The values (Q, K, V) of self-attention: `project_in` of one x for each role.
 
-    dx is the sum over the roles, dx = dQ w_qᵀ + dK w_kᵀ + dV w_vᵀ, without an array for each.
+    dx = dq w_qᵀ + dk w_kᵀ + dv w_vᵀ, with dq = merge_heads(dQ), and so on.
 
     x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), biases (columns of w,); Q (…, H, T, D),
     K (…, G, T, D), V (…, G, T, Dv).

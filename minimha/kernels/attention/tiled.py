@@ -21,7 +21,7 @@ copies operands for this many queries and keys at a time."""
 
 
 def _height(keys: float) -> int:
-    """Queries in a tile, a multiple of the rows of every block, if a query sees so many keys.
+    """Queries in a tile, a multiple of the rows of every block; a query sees `keys` on average.
 
     A low tile wastes little on pairs that a causal mask hides; a high one reads the keys less often
     when they are not in the cache.

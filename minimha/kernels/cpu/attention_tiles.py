@@ -328,8 +328,8 @@ def scatter(x, y, region, scale, add):
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
-    """Store scale · as many rows and columns of x as size in y. The arrays are plain memory: row r
-    begins at start + r * row."""
+    """y = scale · x for a region of this size. The arrays are plain memory: row r begins at
+    start + r * row."""
     (rows, columns), length = size, BYTES // x.itemsize
     whole = columns // length * length
     for i in range(rows):

@@ -42,11 +42,10 @@ def linear_maps(
     pairs = list(zip(ws, bs, strict=True))
     if no_vectors() or not are_floats(x, *ws, *(b for b in bs if b is not None)) or x.ndim < 2:
         return None
-    for w, b in pairs:
-        if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
-            return None
-        if b is not None and b.shape != w.shape[1:]:
-            return None
+    if any(w.ndim != 2 or not w.size or len(w) != x.shape[-1] for w in ws):
+        return None
+    if any(b is not None and b.shape != w.shape[1:] for w, b in pairs):
+        return None
     shape, x = x.shape, as_rows(x)
     ys = [product(x, w, bias=b).reshape(*shape[:-1], -1) for w, b in pairs]
     wants_x, wants_w, wants_b = wanted[0], wanted[1 : 1 + len(ws)], wanted[1 + len(ws) :]
@@ -95,8 +94,8 @@ def product(
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        added[0, :0] if bias is None else contiguous(bias), added, like,
-        c.reshape(halves, m, n),
+        added[0, :0] if bias is None else contiguous(bias),
+        added, like, c.reshape(halves, m, n),
     )  # fmt: skip
     if sums is not None:
         sums += added.sum(axis=0)

@@ -2,7 +2,7 @@
 
     b = right(x, region, like)               a region of x as a right operand, or
     b = right_of_transpose(x, region, like)  its transpose, or
-    b = as_right(x, like)                    x, of `padded_columns`, without a copy
+    b = as_right(x, like)                    x, with `padded_columns`, without a copy
     multiply(a, depth, b, start, c, add)     c (+)= a @ b[start : start + depth]
 
 A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
@@ -82,7 +82,7 @@ def right(x, region, like):
 
 @kernel
 def as_right(x, like):
-    """x (depth, n), of `padded_columns`, as a right operand: a view."""
+    """x (depth, n), with n from `padded_columns`, as a right operand: a view."""
     if like.ndim == 2:
         return x
     (row, entry), width = x.strides, like.shape[2]
