@@ -10,9 +10,11 @@ from samples import FIRST, RECORDS, REFUSED, SAMPLES, Case, named
 from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad, registry
 
 
-def every_case(test):
+def every_case(test=None, *, slow=()):
     """Test each record on all of its cases. On libraries other than the first one, only on the
-    first case, unless --thorough."""
+    first case, unless --thorough. Operations named in `slow` are tested only with --thorough."""
+    if test is None:
+        return partial(every_case, slow=slow)
 
     def run(record, config, *place):
         first = config.getoption("--array-backend").partition(",")[0]
@@ -34,10 +36,19 @@ def every_case(test):
             run(record, pytestconfig)
 
     of_record.__doc__ = test.__doc__
-    return pytest.mark.parametrize("record", RECORDS, ids=lambda r: r.operation.__name__)(of_record)
+    names = {record.operation.__name__: record for record in RECORDS}
+    records = [
+        pytest.param(record, id=name, marks=[pytest.mark.thorough] * (name in slow))
+        for name, record in names.items()
+    ]
+    return pytest.mark.parametrize("record", records)(of_record)
 
 
-thoroughly = [s if s in FIRST else pytest.param(s, marks=pytest.mark.thorough) for s in SAMPLES]
+SLOW = {"attention_loop", "fused", "tiled", "microkernel", "multi_head_attention", "project_fused"}
+"""Operations whose gradients are checked only with --thorough."""
+
+default = [s for s in FIRST if s[0].operation.__name__ not in SLOW]
+thoroughly = [s if s in default else pytest.param(s, marks=pytest.mark.thorough) for s in SAMPLES]
 
 
 class Call:
@@ -122,7 +133,7 @@ def test_every_library_agrees_with_the_reference_value_and_numpy_gradients(sampl
     assert_close(expected, hosts(gradients), 1e-13, zero=there.record.zero)
 
 
-@every_case
+@every_case(slow=SLOW)
 def test_gradients_equal_the_complex_step(sample):
     call = Call(sample)
 

@@ -27,7 +27,13 @@ def qkv(rng):
     )
 
 
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(mask, id=name, marks=[pytest.mark.thorough] * (name in ("none", "causal")))
+        for name, mask in MASKS.items()
+    ],
+)
 def test_gradients_agree_with_the_complex_step_to_1e_12(mask, rng):
     inputs = [
         rng.standard_normal(s) for s in [(B, H, T, D), (B, H, S, D), (B, H, S, DV), (H, T, S)]

@@ -200,7 +200,13 @@ def test_steps_can_be_copied(inputs):
         np.testing.assert_array_equal(other.out, steps.out)
 
 
-@pytest.mark.parametrize("cut", ["raw", "scores", "weights", "dropped"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "scores",
+        *(pytest.param(c, marks=pytest.mark.thorough) for c in ("raw", "weights", "dropped")),
+    ],
+)
 def test_a_gradient_check_locates_the_wrong_step(cut, inputs):
     def attend(query, key, value, *, tap=lambda _, x: x):
         def broken(name, x):

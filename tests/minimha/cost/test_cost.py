@@ -306,6 +306,7 @@ def test_a_comparison_shows_every_possible_form():
     assert "fused" not in mh.cost.compare(M=64, H=4, T=16, S=9, machine=EVEN).costs()
 
 
+@pytest.mark.thorough
 def test_this_machine_is_measured_once():
     machine = mh.cost.calibrate()
     assert mh.cost.calibrate() is machine

@@ -26,7 +26,7 @@ def each(bugs, step=8):
     )
 
 
-@each(HEALTHY, 2)
+@each(HEALTHY, 4)
 def test_a_correct_gradient_passes(bug):
     f, inputs = bug.make(np.random.default_rng(3))
     mh.gradcheck(f, *inputs, rng=3)

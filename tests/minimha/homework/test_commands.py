@@ -63,6 +63,7 @@ def test_a_task_that_was_checked_is_the_next_one(student):
     assert f"next      fill in {Path('homework/thrice.py')}" in student("check thrice")[1]
 
 
+@pytest.mark.thorough
 def test_check_stops_at_the_first_wrong_task_and_points_to_a_hint(student, folder):
     write(folder / "twice.py", "def twice(x):\n    print('x is', x[0])\n    return x ** 2 + 1")
     write(folder / "thrice.py", WRONG.replace("twice", "thrice"), "thrice")
@@ -214,8 +215,8 @@ def in_background():
     signal.signal(signal.SIGINT, handler)
 
 
-BAD_FILES = [  # each runs pytest: every sixth by default
-    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (k % 6 > 0))
+BAD_FILES = [  # each runs pytest: every fifteenth by default
+    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (k % 15 > 0))
     for k, (name, case) in enumerate(BAD.items())
 ]
 
@@ -268,7 +269,12 @@ FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
             "ok     twice: of any",
             marks=pytest.mark.thorough,
         ),
-        (b"\xef\xbb\xbf" + FILE.encode(), 0, "ok     twice: of any"),
+        pytest.param(
+            b"\xef\xbb\xbf" + FILE.encode(),
+            0,
+            "ok     twice: of any",
+            marks=pytest.mark.thorough,
+        ),
         (FILE.replace("utf-8", "latin-1").encode("latin-1"), 0, "ok     twice: of any"),
         (FILE.encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
         pytest.param(FILE.encode("utf-16"), 1, "null bytes", marks=pytest.mark.thorough),
@@ -399,6 +405,7 @@ def test_plain_pytest_says_what_is_wrong(tmp_path, in_pytest):
     assert "def test_homework" not in shown
 
 
+@pytest.mark.thorough
 def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     for options, code, says in (
         (
