@@ -97,7 +97,11 @@ def _train(options: argparse.Namespace) -> int:
     except (ValueError, RuntimeError, OSError) as error:
         print(f"minimha: {error}", file=sys.stderr)
         return 2
-    return plan.run()
+    try:
+        return plan.run()
+    except FloatingPointError as error:
+        print(f"\nminimha: {error}", file=sys.stderr)
+        return 1
 
 
 @dataclass

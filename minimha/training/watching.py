@@ -64,6 +64,8 @@ def watch(
 
     A notebook shows a progress bar, the curve of the losses, the sample and the attention, which
     all update in place. A terminal shows a progress bar and two lines for each report.
+
+    Raises FloatingPointError when a loss is NaN or infinite.
     """
     losses = Losses() if losses is None else losses
     every = every or max(1, run.steps // 10)
@@ -72,8 +74,15 @@ def watch(
         for loss in run:
             losses.training[run.step] = loss
             screen.progress(loss)
-            if run.step % every == 0 or run.step == run.steps:
-                losses.validation[run.step] = evaluate(run.model, validation)
+            newest, report = loss, run.step % every == 0 or run.step == run.steps
+            if report:
+                newest = losses.validation[run.step] = evaluate(run.model, validation)
+            if not math.isfinite(newest):
+                raise FloatingPointError(
+                    f"training diverged: the loss is {newest} after step {run.step}. A learning "
+                    f"rate lower than {run.settings['lr']:g} usually helps"
+                )
+            if report:
                 screen.report()
             yield loss
 

@@ -37,7 +37,8 @@ def generate(
     When the context is full, the model continues with the newest half of it: learned positions
     count from the start of the context, so moving it by one token would change every cached key.
 
-    Raises ValueError for settings out of range, TypeError for tokens that are not integers.
+    Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
+    tokens that are not integers.
     """
     backend.require(backend.is_integral, array_of(tokens), "tokens")
     like, start = model.parameters()[0].data, 0
@@ -58,6 +59,10 @@ def generate(
             logits = model(new, caches=caches if cache else None)
             seen = end
             last = backend.to_numpy(logits[:, -1].data)
+            if np.isnan(last).any():
+                raise ValueError(
+                    "the model's logits are NaN, probably because its training diverged"
+                )
             drawn = sample(last, temperature, top_k, top_p, rng)
             known = np.concatenate([known, drawn[:, None]], axis=1)
     return backend.like(known, array_of(tokens))

@@ -104,6 +104,16 @@ def test_a_folder_of_another_run_is_refused_and_unchanged(options, message, begu
     assert content(begun) == before
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("every", ["1", "7"])
+def test_a_run_that_diverges_stops_and_says_so(every, capsys):
+    """Also when the first step that fails is one after which a sample would be shown."""
+    assert trained("run", "--lr", "1e9", "--every", every) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("minimha: training diverged: the loss is nan after step ")
+    assert error.endswith("A learning rate lower than 1e+09 usually helps")
+
+
 def test_a_text_that_changed_since_the_run_began_is_refused(begun, folder, capsys):
     (folder / "t").write_text(TEXT + "more")
     error = one_error(main(["train", "--out", "run", "--resume"]), capsys)

@@ -89,6 +89,12 @@ def test_invalid_settings_are_refused(gpt, settings, message):
         mh.generate(gpt, settings.pop("tokens", PROMPT), 1, **settings)
 
 
+def test_a_model_whose_logits_are_nan_is_refused(gpt):
+    gpt.norm.weight.data = gpt.norm.weight.data * np.nan
+    with pytest.raises(ValueError, match="logits are NaN"):
+        mh.generate(gpt, np.zeros((1, 1), int), 1, temperature=0)
+
+
 def test_generated_tokens_do_not_wrap_around_in_a_small_dtype():
     model = mh.GPT(300, context=8, d_model=12, num_heads=3, num_layers=1, dtype="float64")
     expected = mh.generate(model, PROMPT, 12, rng=1)
