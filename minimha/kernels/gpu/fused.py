@@ -1,0 +1,121 @@
+"""Attention on a GPU that stores all scores: a kernel between two products of cuBLAS.
+
+    forward   scores = Q Kᵀ        weights = softmax(scale · scores + bias)        out = weights V
+    backward  dweights = dout Vᵀ   dscores = weights · (dweights − Σ dweights · weights)
+
+`fused.cu` computes the weights and dscores, in float32 or float64, on every GPU that CuPy supports.
+Attention converts 16-bit floats to float32 before: in bfloat16, a score of 20 could be off by 0.06
+and its weight by 6 %.
+
+A hidden NaN or infinity must not reach the output, but testing for one would make the host wait for
+the GPU. Instead, kernels do not read hidden scores, and products take a value that is not finite as
+0. Its key becomes NaN, so that exactly the queries that may attend to it receive a NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+from minimha_autograd.backend import Array, namespace
+
+from ... import masks
+from ...attention import Arguments
+from ...functional import hide, products, sums_over_keys, sums_over_queries
+
+SOURCE = Path(__file__).with_name("fused.cu")
+_THREADS, _BLOCKS = 256, 2**16
+"""The most threads in a block, and the most blocks in a grid."""
+
+
+def obstacle(x: Arguments) -> str | None:
+    """The reason why these kernels do not support the arguments, or None."""
+    for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
+        if a is not None:
+            return f"it does not support {name}"
+    return None
+
+
+def forward(x: Arguments) -> tuple[Array, Array]:
+    """The output (…, H, T, Dv) and the weights (…, H, T, S)."""
+    xp, key, value = namespace(x.query), x.key, x.value
+    if _hides(x):
+        finite = xp.isfinite(value)
+        key = xp.where(xp.all(finite, axis=-1, keepdims=True), key, xp.full_like(key, math.nan))
+        value = hide(value, finite)
+    weights = products(x.query, key, None)  # the scores, which the kernel overwrites
+    start, stop, inside = _visible_keys(x)
+    *_, h, t, s = (1, *x.shape)
+    _launch(
+        "masked_softmax", weights, start, stop, *_strided(inside, x.shape),
+        *_strided(x.bias, x.shape), _scale(x), math.prod(x.shape[:-1]), h, t, s,
+    )  # fmt: skip
+    return sums_over_keys(weights, value, None), weights
+
+
+def backward(
+    x: Arguments, out: Array, weights: Array, dout: Array, wanted: tuple[bool, ...]
+) -> tuple[Array | None, ...]:
+    """The gradients of the seven inputs of attention."""
+    key, value = x.key, x.value
+    if _hides(x):
+        key, value = (hide(a, namespace(a).isfinite(a)) for a in (key, value))
+    dvalue = sums_over_queries(weights, dout, None, value)
+    dscores = products(dout, value, None)  # dweights, which the kernel overwrites
+    _launch("masked_softmax_backward", weights, dscores, math.prod(x.shape[:-1]), x.shape[-1])
+    dquery = _scale(x) * sums_over_keys(dscores, key, None)
+    dkey = _scale(x) * sums_over_queries(dscores, x.query, None, key)
+    return dquery, dkey, dvalue, dscores if wanted[3] else None, None, None, None
+
+
+def _launch(name: str, scores: Array, *arguments: Any) -> None:
+    """Run a kernel on all rows; the number of keys is its last argument."""
+    rows, s = math.prod(scores.shape[:-1]), scores.shape[-1]
+    threads = min(_THREADS, -(-s // 32) * 32)  # whole warps
+    real = {4: "float", 8: "double"}[scores.dtype.itemsize]
+    kernel(name, real)((min(rows, _BLOCKS),), (threads,), (scores, *arguments))
+
+
+@functools.cache
+def kernel(name: str, real: str) -> Any:
+    """A kernel of `fused.cu`, called with grid, block and arguments; real is float or double."""
+    import cupy
+
+    return cupy.RawKernel(SOURCE.read_text(encoding="ascii"), name, options=(f"-Dreal={real}",))
+
+
+def _hides(x: Arguments) -> bool:
+    """Whether any pair may be hidden."""
+    return x.mask is not None or x.bias is not None
+
+
+def _scale(x: Arguments) -> float:
+    return float(1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale)
+
+
+def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
+    """start, stop (…, H, T) and the array of `masks.KeyIntervals`; null pointers without a mask."""
+    mask = x.mask if x.mask is None or isinstance(x.mask, masks.Mask) else masks.dense(x.mask)
+    intervals = masks.key_intervals(mask, x.query, x.key)
+    if intervals is None:
+        return 0, 0, None
+    start, stop, inside = intervals
+    zeros = namespace(start).zeros(x.shape[:-1], dtype=start.dtype, device=start.device)
+    if inside is not None:
+        inside = inside.array(x.shape, like=x.query)
+    return start + zeros, stop + zeros, inside
+
+
+def _strided(a: Array | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """An array that broadcasts to (…, H, T, S), and its strides along B, H, T and S in entries: 0
+    along an axis that it shares. Zeros, the first of them a null pointer, for None."""
+    if a is None:
+        return (0,) * 5
+    xp = namespace(a)
+    if math.prod(a.shape[:-3]) > 1:
+        a = xp.broadcast_to(a, (*shape[:-3], *a.shape[-3:]))
+    a = xp.reshape(a, (math.prod(a.shape[:-3]), *(1, 1, 1, *a.shape)[-3:]))
+    a = xp.broadcast_to(a, (math.prod(shape[:-3]), *(1, *shape)[-3:]))
+    return a, *(stride // a.itemsize for stride in a.strides)

@@ -1,0 +1,126 @@
+// Enough of CUDA to run a kernel on the CPU, one block after another. The threads of a block are
+// coroutines, and their warps take turns at random. A warp runs until all of its threads wait at a
+// barrier: at __syncthreads for all warps of the block, at a shuffle only for one another.
+
+#include <math.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __shared__ static
+
+static struct { unsigned x; } threadIdx, blockIdx, blockDim, gridDim;
+
+namespace cpu {
+
+enum Barrier { START, SHUFFLE_SENT, SHUFFLE_RECEIVED, SYNCTHREADS, END };
+
+struct Thread {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    Barrier waits_at;
+    unsigned long long sent;
+};
+
+static std::vector<Thread> threads;
+static std::function<void()> kernel;
+static ucontext_t scheduler;
+static std::mt19937 random(0);
+
+static void wait_at(Barrier barrier)
+{
+    Thread& self = threads[threadIdx.x];
+    self.waits_at = barrier;
+    swapcontext(&self.context, &scheduler);
+}
+
+static void body()
+{
+    kernel();
+    wait_at(END);
+}
+
+// Let all threads of a warp run to their next barrier.
+static void run_warp(unsigned first)
+{
+    unsigned order[32];
+    std::iota(order, order + 32, first);
+    std::shuffle(order, order + 32, random);
+    for (unsigned k : order) {
+        threadIdx.x = k;
+        swapcontext(&scheduler, &threads[k].context);
+    }
+}
+
+// Returns an error, or null.
+static const char* run_block()
+{
+    for (Thread& thread : threads) {
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack.data();
+        thread.context.uc_stack.ss_size = thread.stack.size();
+        makecontext(&thread.context, body, 0);
+        thread.waits_at = START;
+    }
+    while (true) {
+        std::vector<unsigned> ready;
+        bool together = true;
+        for (unsigned k = 0; k < threads.size(); k++) {
+            if (threads[k].waits_at != threads[k / 32 * 32].waits_at)
+                return "the threads of a warp wait at different barriers";
+            together = together && threads[k].waits_at == threads[0].waits_at;
+            if (k % 32 == 0 && threads[k].waits_at < SYNCTHREADS) ready.push_back(k);
+        }
+        if (together && threads[0].waits_at == END) return nullptr;
+        if (together && threads[0].waits_at == SYNCTHREADS)
+            for (Thread& thread : threads) thread.waits_at = START;
+        else if (ready.empty())
+            return "the threads of a block wait at different barriers";
+        else
+            run_warp(ready[random() % ready.size()]);
+    }
+}
+
+// Run a kernel on arguments of 8 bytes each. Returns an error, or null.
+template <class... A, size_t... K>
+const char* run(void (*function)(A...), unsigned blocks, unsigned block, const long long* values,
+                std::index_sequence<K...>)
+{
+    std::tuple<A...> arguments;
+    (memcpy(&std::get<K>(arguments), values + K, 8), ...);
+    kernel = [&] { std::apply(function, arguments); };
+    threads.resize(block);
+    gridDim.x = blocks, blockDim.x = block;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        if (const char* error = run_block()) return error;
+    return nullptr;
+}
+
+template <class... A>
+const char* launch(void (*function)(A...), unsigned blocks, unsigned block, const long long* values)
+{
+    static_assert(((sizeof(A) == 8) && ...));
+    return run(function, blocks, block, values, std::index_sequence_for<A...>());
+}
+
+}  // namespace cpu
+
+static void __syncthreads() { cpu::wait_at(cpu::SYNCTHREADS); }
+
+template <class T> static T __shfl_xor_sync(unsigned, T x, int distance)
+{
+    memcpy(&cpu::threads[threadIdx.x].sent, &x, sizeof(T));
+    cpu::wait_at(cpu::SHUFFLE_SENT);
+    memcpy(&x, &cpu::threads[threadIdx.x ^ distance].sent, sizeof(T));
+    cpu::wait_at(cpu::SHUFFLE_RECEIVED);
+    return x;
+}

@@ -1,0 +1,62 @@
+"""CUDA C++ compiled for the CPU, so that a machine without a GPU can run a kernel."""
+
+import ctypes
+import functools
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+
+
+def unavailable():
+    """The reason why kernels cannot be compiled here, or None."""
+    if not sys.platform.startswith("linux"):
+        return "cuda_on_cpu.h is for Linux"
+    return None if shutil.which("g++") else "there is no g++"
+
+
+@functools.cache
+def library(source, real):
+    """The kernels of a source, compiled."""
+    names = re.findall(r"__global__ void (\w+)", source)
+    launchers = "\n".join(
+        f'extern "C" const char* launch_{name}(unsigned blocks, unsigned block, const long long* a)'
+        f"\n{{ return cpu::launch({name}, blocks, block, a); }}"
+        for name in names
+    )
+    text = f'#include "{HEADER}"\n#define real {real}\n{source}\n{launchers}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "kernels.so")
+        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", made]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SyntaxError(done.stderr)
+        return ctypes.CDLL(str(made))
+
+
+def raw_kernel(source, name, real):
+    """What `cupy.RawKernel` makes of a source, for NumPy arrays."""
+    launch = getattr(library(source, real), f"launch_{name}")
+    launch.restype = ctypes.c_char_p
+
+    def run(grid, block, arguments):
+        values = (ctypes.c_longlong * len(arguments))(*map(eight_bytes, arguments))
+        error = launch(*grid, *block, values)
+        assert error is None, error.decode()
+
+    return run
+
+
+def eight_bytes(x):
+    """An argument as CuPy passes it: an array by its address, an integer as int64, a float as
+    float64."""
+    if isinstance(x, np.ndarray):
+        return x.ctypes.data
+    return struct.unpack("q", struct.pack("d", x))[0] if isinstance(x, float) else x
