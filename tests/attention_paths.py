@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha.attention import IMPLEMENTATIONS, attention_steps
-from minimha.functional.acceleration import COMPILED
 from minimha_autograd import backend
 
+KERNELS = frozenset(IMPLEMENTATIONS) - {"loop", "reference"}
+"""The implementations by kernels: their weights come from the reference."""
 INPUTS = "query", "key", "value", "bias", "sink", "scale", "softcap"
 BARS = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3}
 """The allowed difference of two paths, relative to the largest entry, for scores up to 8."""
@@ -176,7 +177,7 @@ BOTH = frozenset({"weights", "gradients"})
 PATHS = []
 for name in IMPLEMENTATIONS:
     PATHS.append(Path(name, "arrays", called(name, False, same)))
-    if name in COMPILED:  # their weights come from the reference
+    if name in KERNELS:
         PATHS.append(Path(name, "Tensors", called(name, False, leaf), frozenset({"gradients"})))
     else:
         dropped = frozenset({"dropped", "gradients"})

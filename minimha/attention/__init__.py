@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .arguments import Arguments, attention_operation, check
+from .arguments import Arguments, attention_operation, check, library_of
 from .dispatch import PROVIDERS, Dispatch, implementation, implementations, register
 from .loop import attention_loop
 from .reference import attention, pair_scores, weighted_sum
@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "explain_dispatch",
     "implementation",
+    "library_of",
     "pair_scores",
     "register",
     "scaled_dot_product_attention",

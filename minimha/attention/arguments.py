@@ -97,18 +97,24 @@ def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
-def attention_operation(function: Callable[..., tuple[Any, Pullback]]) -> Any:
+def attention_operation(
+    function: Callable[..., tuple[Any, Pullback]],
+    *,
+    keeps_half: Callable[[Array], bool] = lambda query: False,
+) -> Any:
     """Make an implementation of attention an operation: the signature and the checks of all.
 
-    function  called with checked `Arguments` and with which of the seven gradients are wanted;
-              returns (out, weights) and the pullback that takes a cotangent for each
+    function    called with checked `Arguments` and with which of the seven gradients are wanted;
+                returns (out, weights) and the pullback that takes a cotangent for each
+    keeps_half  whether the function takes 16-bit floats like this query, and accumulates in 32 bits
+                by itself; by default all arguments become float32
     """
 
     def attend(*inputs: Any, wanted: tuple[bool, ...], **settings: Any) -> tuple[Any, Pullback]:
         x = Arguments(*inputs, **settings)
         if not x.checked:
             check(x)
-        if backend.is_half(x.query):
+        if backend.is_half(x.query) and not keeps_half(x.query):
             return in_float32(lifted, *x, wanted=wanted)
         (out, weights), pullback = function(x, wanted)
         if x.return_weights:
@@ -129,6 +135,11 @@ _PARAMETERS = [
     )
     for k, name in enumerate(Arguments._fields)
 ] + [inspect.Parameter("wanted", inspect.Parameter.KEYWORD_ONLY)]
+
+
+def library_of(x: Any) -> str:
+    """The name of an array's library."""
+    return type(x).__module__.partition(".")[0]
 
 
 def check(x: Arguments) -> None:
@@ -233,8 +244,7 @@ def _check_library(name: str, x: Array, query: Array) -> None:
 
 
 def _described(x: Array) -> str:
-    library = type(x).__module__.partition(".")[0]
-    return f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+    return f"{library_of(x)}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
 
 
 def _check_broadcasts(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:

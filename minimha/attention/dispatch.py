@@ -6,8 +6,9 @@
 "loop"         one head at a time in a Python loop, `attention_loop`
 "reference"    batched matmuls over all heads, `attention`
 "fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
-"tiled"        in compiled tiles, with products by BLAS; no array has T × S entries
+"tiled"        in compiled tiles; no array has T × S entries. On a CPU BLAS computes the products
 "microkernel"  in compiled tiles, with products in the registers of the CPU
+"simulated"    the kernels of "tiled" for GPUs, run by NumPy: slow, to study and test them
 "auto"         the one that an enclosing `implementation` or the environment variable
                MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
 
@@ -24,8 +25,10 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from minimha_autograd import array_of
+
 from .. import functional
-from .arguments import Arguments
+from .arguments import Arguments, library_of
 from .loop import attention_loop
 from .reference import attention
 
@@ -105,6 +108,9 @@ def decide(name: str, x: Arguments) -> Dispatch:
         candidates, others, verdict = [name], {}, "requested"
     elif why := _too_small(x):
         return Dispatch("reference", {"reference": why})
+    elif library_of(array_of(x.query)) == "cupy":
+        candidates, others = ["tiled", "fused"], _SLOWER_ON_GPU
+        verdict = "the fastest on a GPU that supports these arguments"
     else:
         candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
         verdict = "the fastest for long sequences that supports these arguments"
@@ -136,6 +142,13 @@ _SLOWER = {
     "fused": "stores all scores: slower",
     "reference": "passes over all scores several times: slower, but handles NaN and infinity",
     "loop": "one head at a time: slower",
+    "simulated": "runs on NumPy block by block: much slower",
+}
+_SLOWER_ON_GPU = {
+    "tiled": "stores no scores: faster",
+    "fused": _SLOWER["fused"],
+    "reference": _SLOWER["reference"],
+    "loop": _SLOWER["loop"],
 }
 
 

@@ -87,6 +87,6 @@ def explain_dispatch(
     x = arguments(*args, **kwargs)
     masks.key_intervals(x.mask, x.arrays.query, x.arrays.key)  # raises the errors of the mask
     decision = decide(implementation, x._replace(keep=True) if p else x)
-    if return_weights and decision.implementation in functional.acceleration.COMPILED:
+    if return_weights and decision.implementation not in ("reference", "loop"):
         decision.reasons["reference"] = "computes the weights, which kernels do not keep"
     return decision

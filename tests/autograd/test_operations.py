@@ -44,7 +44,10 @@ def every_case(test=None, *, slow=()):
     return pytest.mark.parametrize("record", records)(of_record)
 
 
-SLOW = {"attention_loop", "fused", "tiled", "microkernel", "multi_head_attention", "project_fused"}
+SLOW = {
+    "attention_loop", "fused", "tiled", "microkernel", "simulated", "multi_head_attention",
+    "project_fused",
+}  # fmt: skip
 """Operations whose gradients are checked only with --thorough."""
 
 default = [s for s in FIRST if s[0].operation.__name__ not in SLOW]

@@ -1,4 +1,4 @@
-"""Attention by compiled kernels: from one fused pass over the scores to products in registers.
+"""Attention by compiled kernels, from one fused pass over the scores to tiles on a GPU.
 
 If a kernel does not support the arguments, or a result is not finite, the reference computes
 instead. The reference selects the visible pairs, while kernels multiply hidden pairs by 0, which
@@ -8,16 +8,18 @@ does not remove a NaN.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array
 
-from ...attention import Arguments, attention, attention_operation, register
+from ...attention import Arguments, attention, attention_operation, library_of, register
 from .. import unavailable
+from ..gpu import tiled as gpu_tiled
 from . import fused, tiled
 from .layout import KernelArguments
 
@@ -25,11 +27,39 @@ _FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
-def _obstacle(x: Arguments) -> str | None:  # noqa: PLR0911  one reason each
-    """The reason why no kernel can compute these arguments, or None."""
+class Rung(NamedTuple):
+    """An implementation for the arrays of one library."""
+
+    obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
+    laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
+    forward: Callable[[Any], Any]  # the output and what the backward needs
+    backward: Callable[..., Any]  # the gradients of the seven inputs
+    half: bool = False  # whether it takes 16-bit floats as they are
+
+
+def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Rung:
+    """Compiled kernels for NumPy arrays."""
+
+    def obstacle(x: Arguments) -> str | None:
+        return unavailable() or (None if in_registers else module.obstacle(x))
+
+    def laid_out(x: Arguments) -> KernelArguments:
+        return KernelArguments.of(x, in_registers)
+
+    return Rung(obstacle, laid_out, module.forward, module.backward)
+
+
+def _on_gpu(module: ModuleType, *, half: bool = False) -> Rung:
+    """Kernels for CuPy arrays, or for their stand-in."""
+    return Rung(module.obstacle, module.laid_out, module.forward, module.backward, half)
+
+
+def _obstacle(x: Arguments, rungs: dict[str, Rung]) -> str | None:  # noqa: PLR0911  one reason each
+    """The reason why none of the rungs, by library, can compute these arguments, or None."""
     arrays = [a for a in x[:5] if a is not None]
-    if any(type(a) is not np.ndarray for a in arrays):
-        return "the arrays are not NumPy arrays"
+    rung = rungs.get(library_of(x.query))
+    if rung is None or any(type(a) is not type(x.query) for a in arrays):
+        return f"the arrays are not {' or '.join(_TITLES[name] for name in rungs)} arrays"
     if x.query.dtype not in _FLOATS:
         return f"kernels do not support {x.query.dtype}"
     if any(backend.is_array(a) or isinstance(a, complex) for a in (x.scale, x.softcap)):
@@ -40,7 +70,10 @@ def _obstacle(x: Arguments) -> str | None:  # noqa: PLR0911  one reason each
         return "the arrays have different dtypes"
     if not (math.prod(x.query.shape) and math.prod(x.value.shape)):
         return "an array is empty"
-    return unavailable()
+    return rung.obstacle(x)
+
+
+_TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
 
 
 def _slow_registers() -> str | None:
@@ -50,21 +83,26 @@ def _slow_registers() -> str | None:
     return microkernel.no_vectors()
 
 
-def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = False) -> None:
-    """Register an implementation of attention by the kernels of a module."""
+def _register(name: str, doc: str, **rungs: Rung) -> None:
+    """Register an implementation of attention by kernels, one rung for each library."""
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
-        why = _obstacle(x) or (None if in_registers else module.obstacle(x))
-        return _slow_registers() if why is None and auto and in_registers else why
+        why = _obstacle(x, rungs)
+        return _slow_registers() if why is None and auto and name == "microkernel" else why
+
+    def keeps_half(x: Array) -> bool:
+        rung = rungs.get(library_of(x))
+        return rung is not None and rung.half
 
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
     ) -> tuple[tuple[Array, Array | None], Pullback]:
         result = None
         if obstacle(x, auto=False) is None:
-            laid_out = KernelArguments.of(x, in_registers)
+            rung = rungs[library_of(x.query)]
+            laid_out = rung.laid_out(x)
             with np.errstate(all="ignore"):  # the reference warns if the pair is visible
-                result = module.forward(laid_out)
+                result = rung.forward(laid_out)
         if result is None:
             return _reference(x, wanted)
         out, saved = result
@@ -75,9 +113,9 @@ def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = F
 
         def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
             gradients: Any = None
-            if type(dout) is np.ndarray and (dout.shape, dout.dtype) == (out.shape, out.dtype):
+            if type(dout) is type(out) and (dout.shape, dout.dtype) == (out.shape, out.dtype):
                 with np.errstate(all="ignore"):
-                    gradients = module.backward(laid_out, out, saved, dout, wanted)
+                    gradients = rung.backward(laid_out, out, saved, dout, wanted)
             if gradients is None and dout is not None:
                 gradients = _reference(x, wanted)[1](dout, None)
             if dweights is None:
@@ -93,7 +131,7 @@ def _register(name: str, module: ModuleType, doc: str, *, in_registers: bool = F
     Arguments, values and pullback are those of `attention`, which also computes the weights if they
     are asked for.
     """
-    register(name, attention_operation(by_kernels), obstacle)
+    register(name, attention_operation(by_kernels, keeps_half=keeps_half), obstacle)
 
 
 def _reference(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
@@ -106,14 +144,23 @@ def _sum(x: Array | None, y: Array | None) -> Array | None:
 
 
 _register(
-    "fused", fused, "`attention` with scale, bias, mask and softmax in one pass over the scores."
+    "fused",
+    "`attention` with scale, bias, mask and softmax in one pass over the scores.",
+    numpy=_on_cpu(fused),
 )
 _register(
-    "tiled", tiled, "`attention` in tiles that multiply by BLAS: see `kernels.cpu.attention_tiles`."
+    "tiled",
+    "`attention` in tiles, by `kernels.cpu.attention_tiles` and BLAS or by `kernels.gpu.tiles`.",
+    numpy=_on_cpu(tiled),
+    cupy=_on_gpu(gpu_tiled, half=True),
 )
 _register(
     "microkernel",
-    tiled,
     "`attention` in tiles that multiply in the registers: see `kernels.cpu.microkernel`.",
-    in_registers=True,
+    numpy=_on_cpu(tiled, in_registers=True),
+)
+_register(
+    "simulated",
+    "`attention` by the kernels for GPUs, on NumPy: see `kernels.gpu.numpy_tile`.",
+    numpy=_on_gpu(gpu_tiled, half=True),
 )

@@ -1,12 +1,10 @@
 """Every invariant of attention holds on every path and finds the mistakes listed for it."""
 
 import pytest
-from attention_paths import PATHS, Path
+from attention_paths import KERNELS, PATHS, Path
 from hypothesis import Phase, settings
 from invariants import FEW, FEWER, INVARIANTS, hold
 from wrong_attention import FAULTS, broken
-
-from minimha.functional.acceleration import COMPILED
 
 
 def rarely(path):
@@ -25,7 +23,7 @@ def rarely(path):
     ids=str,
 )
 def test_every_invariant_holds_for_every_implementation(name, path):
-    if path.family in COMPILED:  # these have their own tests, with sizes beyond a tile
+    if path.family in KERNELS:  # these have their own tests, with sizes beyond a tile
         hold(name, path, FEWER)
     else:
         many = settings(FEW, max_examples=2 * FEW.max_examples)
@@ -37,7 +35,7 @@ def test_every_invariant_holds_on_every_array_library(name, place):
     if place.name == "numpy":  # tested above
         return
     for path in PATHS:
-        compiled = path.family in COMPILED  # on other libraries it is the reference
+        compiled = path.family in KERNELS  # on other libraries it is the reference
         if path.form == "Tensors" and not compiled and INVARIANTS[name][1] <= path.gives:
             there = Path(
                 path.family, path.form, lambda case, _, path=path: path(case, place), path.gives

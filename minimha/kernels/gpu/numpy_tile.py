@@ -1,0 +1,277 @@
+"""`cuda.tile` on NumPy: runs the same kernels block by block, on any computer.
+
+    kernels = numpy_tile.interpreted(path)             a module of kernels, run by NumPy
+    numpy_tile.launch(None, grid, kernels.f, arrays)   all blocks, in a random order
+    numpy_tile.steps(grid, kernels.f, arrays, block)   one block, line by line
+
+It is stricter than a GPU. What cuTile leaves undefined is an error here, or NaN: a tile that lies
+outside its array, the entries that fill up a tile beyond the edge unless the kernel asks for zeros,
+sizes that are not a power of 2, products of different dtypes, two stores to one place, and blocks
+that load what another block stores. A kernel is a Python function here: `print` shows a tile, and
+`breakpoint()` stops in a block. Only the compiler checks the dtypes of scalars and of the variables
+of a loop; `python -m minimha.kernels.gpu.compiled bytecode` runs it without a GPU.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import inspect
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+float16, float32, float64, int32, int64, bool_ = (
+    np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_,
+)  # fmt: skip
+tfloat32 = type("tfloat32", (), {})  # NumPy has no such dtype: float32 with 10 bits of fraction
+try:
+    from ml_dtypes import bfloat16
+except ImportError:
+    bfloat16 = None
+PaddingMode = enum.Enum("PaddingMode", "UNDETERMINED ZERO NEG_ZERO NAN POS_INF NEG_INF")
+_FILL = {PaddingMode.ZERO: 0.0, PaddingMode.NEG_ZERO: -0.0, PaddingMode.POS_INF: np.inf,
+         PaddingMode.NEG_INF: -np.inf}  # fmt: skip
+_NOBODY, _SEVERAL = -1, -2
+
+
+class _Running:
+    """The launch in progress: the block that runs, and which blocks loaded and stored what."""
+
+    def begin(self, grid: tuple[int, ...]) -> None:
+        self.grid = (*grid, 1, 1)[:3]
+        self.block = (0, 0, 0)
+        self.number = 0
+        self.loaded: dict[int, np.ndarray] = {}
+        self.stored: dict[int, np.ndarray] = {}
+
+
+_now = _Running()
+
+
+class Constant:
+    """`Constant[int]` annotates a parameter that the compiler knows."""
+
+    def __class_getitem__(cls, kind: Any) -> Any:
+        return kind
+
+
+class Tile(np.ndarray):
+    """An array that cannot be changed: `x += y` makes a new one, as in cuTile."""
+
+    def astype(self, dtype: Any) -> Any:  # type: ignore[override]
+        if dtype is not tfloat32:
+            return super().astype(dtype)
+        bits = np.asarray(self, np.float32).view(np.uint32)
+        return _tile(((bits + 0x1000) & 0xFFFFE000).view(np.float32))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("the entries of a tile cannot be assigned: make a new tile, by where(…)")
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(Tile, f"__i{_name}__", getattr(np.ndarray, f"__{_name}__"))
+
+
+def _tile(x: Any) -> Any:
+    x = np.asarray(x)
+    if any(n < 1 or n & (n - 1) for n in x.shape):
+        raise ValueError(f"a tile of shape {x.shape}: its sizes must be powers of 2")
+    return x.view(Tile)
+
+
+def bid(axis: int) -> int:
+    return _now.block[axis]
+
+
+def num_blocks(axis: int) -> int:
+    return _now.grid[axis]
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    return -(-x // y)
+
+
+def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
+    """A tile's part of an array: the axes in the tile's order, the slices there and in the tile."""
+    axes = {"C": range(array.ndim), "F": range(array.ndim)[::-1]}.get(order, order)
+    view = array.transpose(axes)
+    if not len(index) == len(shape) == view.ndim:
+        raise ValueError(f"tile {index} of shape {shape} of an array of shape {view.shape}")
+    starts = [int(i) * n for i, n in zip(index, shape, strict=True)]
+    if any(not 0 <= a < n for a, n in zip(starts, view.shape, strict=True)):
+        raise IndexError(
+            f"tile {tuple(map(int, index))} of shape {shape} is outside an array of {view.shape}"
+        )
+    inside = tuple(slice(a, a + n) for a, n in zip(starts, shape, strict=True))
+    return axes, inside, tuple(map(slice, view[inside].shape))
+
+
+def _by(record: dict[int, np.ndarray], array: Any, axes: Any, inside: Any) -> np.ndarray:
+    """Which block loaded or stored each entry of this part of an array."""
+    blocks = record.setdefault(id(array), np.full(array.shape, _NOBODY))
+    return blocks.transpose(axes)[inside]
+
+
+def _others(blocks: np.ndarray) -> bool:
+    return bool(((blocks != _NOBODY) & (blocks != _now.number)).any())
+
+
+def load(
+    array: Any, index: Any, shape: Any, *, order: Any = "C",
+    padding_mode: Any = PaddingMode.UNDETERMINED, **hints: Any,
+) -> Any:  # fmt: skip
+    axes, inside, part = _region(array, index, shape, order)
+    if id(array) in _now.stored and _others(_by(_now.stored, array, axes, inside)):
+        raise RuntimeError("a block loads what another block stored: blocks have no order")
+    loaded = _by(_now.loaded, array, axes, inside)
+    loaded[...] = np.where((loaded == _NOBODY) | (loaded == _now.number), _now.number, _SEVERAL)
+    fill = _FILL.get(padding_mode, 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
+    tile = np.full(shape, fill, array.dtype)
+    tile[part] = array.transpose(axes)[inside]
+    return _tile(tile)
+
+
+def store(array: Any, index: Any, tile: Any, *, order: Any = "C", **hints: Any) -> None:
+    axes, inside, part = _region(array, index, tile.shape, order)
+    if tile.dtype != array.dtype:
+        raise TypeError(f"a tile of {tile.dtype} for an array of {array.dtype}: use astype")
+    if id(array) in _now.loaded and _others(_by(_now.loaded, array, axes, inside)):
+        raise RuntimeError("a block stores what another block loaded: blocks have no order")
+    stored = _by(_now.stored, array, axes, inside)
+    if (stored != _NOBODY).any():
+        raise RuntimeError("two stores to the same place")
+    stored[...] = _now.number
+    array.transpose(axes)[inside] = tile[part]
+
+
+def full(shape: Any, fill_value: Any, dtype: Any) -> Any:
+    return _tile(np.full(shape, fill_value, dtype))
+
+
+def arange(size: int, *, dtype: Any) -> Any:
+    return _tile(np.arange(size, dtype=dtype))
+
+
+def mma(x: Any, y: Any, acc: Any) -> Any:
+    if x.dtype != y.dtype or acc.dtype not in (float32, float64, x.dtype):
+        raise TypeError(f"a product of {x.dtype} and {y.dtype}, added to {acc.dtype}")
+    return _tile(acc + np.matmul(x.astype(acc.dtype), y.astype(acc.dtype)))
+
+
+def sum(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A001
+    return _tile(np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
+
+
+def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A001
+    return _tile(np.fmax.reduce(x, axis=axis, keepdims=keepdims))  # ignores NaN
+
+
+def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A001
+    return _tile(np.fmin.reduce(x, axis=axis, keepdims=keepdims))
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Python numbers take the dtype of the tile; if there is none they are float32."""
+    dtype = next((z.dtype for z in (x, y) if isinstance(z, np.ndarray)), float32)
+    x, y = (z if isinstance(z, np.ndarray) else np.asarray(z, dtype) for z in (x, y))
+    return _tile(np.where(condition, x, y))
+
+
+maximum, minimum = np.fmax, np.fmin
+exp, exp2, log, log2, tanh, sqrt, abs = (  # noqa: A001
+    np.exp, np.exp2, np.log, np.log2, np.tanh, np.sqrt, np.abs,
+)  # fmt: skip
+
+
+def kernel(function: Any = None, **hints: Any) -> Any:
+    return function or (lambda function: function)
+
+
+def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
+    """Run all blocks, in a random order. There are no streams: pass None."""
+    blocks = list(itertools.product(*map(range, grid)))
+    np.random.default_rng(0).shuffle(blocks)
+    _run(grid, kernel, kernel_args, blocks)
+
+
+def _run(grid: Any, kernel: Callable[..., None], arguments: Any, blocks: Any) -> None:
+    _now.begin(tuple(grid))
+    kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
+    typed = [  # a float that is not a constant is a float32
+        float32(a) if type(a) is float and "Const" not in kind else a
+        for a, kind in zip(arguments, kinds, strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        for block in blocks:
+            _now.block = (*map(int, block), 0, 0)[:3]
+            _now.number = int(np.ravel_multi_index(_now.block, _now.grid))
+            try:
+                kernel(*typed)
+            except Exception as error:
+                error.add_note(f"in block {_now.block} of a grid of {_now.grid}")
+                raise
+
+
+class Step(NamedTuple):
+    """A line of a kernel, and the variables that it changed."""
+
+    line: int
+    source: str
+    changed: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = [f"    {name} = {_shown(x)}" for name, x in self.changed.items()]
+        return "\n".join([f"{self.line:4}  {self.source}", *shown])
+
+
+def _shown(x: Any) -> str:
+    if not isinstance(x, np.ndarray) or not x.ndim:
+        return str(x)
+    return f"{x.dtype} {x.shape}\n" + np.array2string(x, precision=3, threshold=64, edgeitems=2)
+
+
+def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Step]:
+    """Run one block alone, and return each line executed, with what it changed."""
+    lines, first = inspect.getsourcelines(kernel)
+    found: list[Step] = []
+    before: dict[str, Any] = {}
+    line = first
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal before, line
+        if frame.f_code is not kernel.__code__:
+            return None
+        now = dict(frame.f_locals)
+        if event in ("line", "return"):
+            changed = {k: x for k, x in now.items() if before.get(k) is not x}
+            if before:
+                found.append(Step(line, lines[line - first].strip(), changed))
+            before, line = now, frame.f_lineno
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        _run(grid, kernel, kernel_args, [block])
+    finally:
+        sys.settrace(previous)
+    return found
+
+
+def interpreted(path: str | Path) -> types.ModuleType:
+    """The module at this path, with this module in place of `cuda.tile`."""
+    ours = sys.modules[__name__]
+    spec: Any = importlib.util.spec_from_file_location(f"{Path(path).stem}_on_numpy", path)
+    module = importlib.util.module_from_spec(spec)
+    package: Any = types.ModuleType("cuda")
+    package.tile = ours
+    with mock.patch.dict(sys.modules, {"cuda": package, "cuda.tile": ours}):
+        spec.loader.exec_module(module)
+    return module

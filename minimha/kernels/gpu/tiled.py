@@ -1,0 +1,283 @@
+"""Attention on a GPU in tiles: the code on the host, for CuPy arrays, and for NumPy arrays on the
+stand-in. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array, namespace
+
+from ... import masks
+from ...attention import Arguments
+
+TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
+"""Whether products of float32 are rounded to tf32, which has 10 bits of fraction: faster, but with
+errors of 1e-3. Off by default: float32 means float32."""
+
+WIDEST = 256
+"""The largest D and Dv: a tile holds whole rows."""
+
+
+def tile_sizes(kernel: str, itemsize: int, width: int) -> tuple[int, int]:
+    """Queries and keys in a tile: sizes that fit into the registers of an H100."""
+    if itemsize == 8 or width > 128:
+        return 32, 32
+    if itemsize == 4:
+        return (64, 64) if kernel != "backward_key" or width <= 64 else (32, 32)
+    return (128, 64) if kernel == "forward" or (kernel, width) == ("backward_key", 64) else (64, 64)
+
+
+def _up(n: int) -> int:
+    """The next power of 2, at least 16: a size of a tile."""
+    return max(16, 1 << (n - 1).bit_length())
+
+
+class Target(NamedTuple):
+    """What runs the kernels: their module, and the function that launches one."""
+
+    kernels: Any
+    launch: Callable[..., None]  # (stream, grid, kernel, arguments)
+    stream: Any
+
+
+@functools.cache
+def on_numpy() -> Target:
+    """The kernels of `tiles` on NumPy."""
+    from . import numpy_tile
+
+    kernels = numpy_tile.interpreted(Path(__file__).with_name("tiles.py"))
+    return Target(kernels, numpy_tile.launch, None)
+
+
+def _on_gpu() -> Target:
+    import cuda.tile as ct
+    import cupy
+
+    from . import tiles
+
+    return Target(tiles, ct.launch, cupy.cuda.get_current_stream())
+
+
+def target_of(x: Array) -> Target:
+    """What runs the kernels for this array."""
+    return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
+
+
+def obstacle(x: Arguments) -> str | None:
+    """The reason why the kernels cannot compute these arguments, or None."""
+    if max(x.query.shape[-1], x.value.shape[-1]) > WIDEST:
+        return f"heads are wider than {WIDEST}"
+    return None
+
+
+class TileArguments(NamedTuple):
+    """The arguments of attention as the kernels take them. Missing arrays have one entry."""
+
+    query: Array  # (B, H, T, D)
+    key: Array  # (B, G, S, D)
+    value: Array  # (B, G, S, Dv)
+    start: Array  # (B, H, T): a query sees keys from here
+    stop: Array  # up to here, exclusive
+    inside: Array  # (B, H, T, S): except those where this is False
+    bias: Array  # (B, H, T, S)
+    keep: Array  # (B, H, T, S)
+    sink: Array  # (B, H)
+    numbers: tuple[float, float, float]  # scale, softcap, 1 / (1 − dropout)
+    masked: bool  # whether there is an `inside`, and so on
+    biased: bool
+    dropped: bool
+    sunk: bool
+    shape: tuple[int, ...]  # (…, H, T, S), as given
+
+    @classmethod
+    def of(cls, x: Arguments) -> TileArguments:
+        """From checked arguments that have no obstacle."""
+        xp, shape = namespace(x.query), x.shape
+        start, stop, inside = _intervals(x)
+        scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else float(x.scale)
+        none = functools.partial(xp.empty, device=x.query.device)
+        return cls(
+            _four_axes(x.query), _four_axes(x.key), _four_axes(x.value), start, stop,
+            none((1,) * 4, dtype=xp.bool) if inside is None else _like_scores(inside, shape),
+            none((1,) * 4, dtype=x.query.dtype) if x.bias is None else _like_scores(x.bias, shape),
+            none((1,) * 4, dtype=xp.bool) if x.keep is None else _like_scores(x.keep, shape),
+            none((1, 1), dtype=x.query.dtype) if x.sink is None
+            else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), _batch_and_heads(shape)),
+            (scale, float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)),
+            inside is not None, x.bias is not None, x.keep is not None, x.sink is not None, shape,
+        )  # fmt: skip
+
+    def settings(self, kernel: str) -> tuple[Any, ...]:
+        """tf32 and the sizes of a tile: M, N, D, V."""
+        (t, d), (s, dv) = self.query.shape[-2:], self.value.shape[-2:]
+        itemsize, width = self.query.dtype.itemsize, max(_up(d), _up(dv))
+        m, n = tile_sizes(kernel, itemsize, width)
+        return TF32 and itemsize == 4, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv)
+
+
+laid_out = TileArguments.of
+
+
+def forward(x: TileArguments, target: Target | None = None) -> tuple[Array, Array]:
+    """The output, in the shape of the query, and lse (B, H, T)."""
+    kernels, launch, stream = target or target_of(x.query)
+    (b, h, t), dv = x.query.shape[:3], x.value.shape[-1]
+    out, lse = _empty(x, (b, h, t, dv)), _empty(x, (b, h, t), wide=True)
+    settings = x.settings("forward")
+    launch(
+        stream, (-(-t // settings[1]), h, b), kernels.forward,
+        (x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep, x.sink, out, lse,
+         *x.numbers, x.masked, x.biased, x.dropped, x.sunk, *settings),
+    )  # fmt: skip
+    return namespace(out).reshape(out, (*x.shape[:-1], dv)), lse
+
+
+def backward(
+    x: TileArguments,
+    out: Array,
+    lse: Array,
+    dout: Array,
+    wanted: tuple[bool, ...],
+    target: Target | None = None,
+) -> tuple[Array | None, ...]:
+    """The gradients of the seven inputs of attention."""
+    kernels, launch, stream = target or target_of(x.query)
+    xp, (b, h, t), (g, s) = namespace(out), x.query.shape[:3], x.key.shape[1:3]
+    dquery, dkey, dvalue = (_empty(x, y.shape) for y in (x.query, x.key, x.value))
+    delta = _empty(x, (b, h, t), wide=True)
+    dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
+    out, dout = _four_axes(out), _four_axes(dout)
+    shared = x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep
+    flags = x.masked, x.biased, x.dropped
+    settings = x.settings("backward_query")
+    launch(
+        stream, (-(-t // settings[1]), h, b), kernels.backward_query,
+        (*shared, out, lse, dout, delta, dquery, dbias, *x.numbers, *flags, wanted[3], *settings),
+    )  # fmt: skip
+    settings = x.settings("backward_key")
+    launch(
+        stream, (-(-s // settings[2]), g, b), kernels.backward_key,
+        (*shared, lse, dout, delta, dkey, dvalue, *x.numbers, *flags, *settings),
+    )  # fmt: skip
+    dsink = None
+    if wanted[4]:
+        share = xp.exp(xp.astype(x.sink, lse.dtype)[..., None] - lse)
+        dsink = xp.astype(-xp.sum(share * delta, axis=-1), out.dtype)
+        dsink = xp.reshape(dsink, x.shape[:-2])
+    keys = (*x.shape[:-3], g) if len(x.shape) > 2 else ()
+    return (
+        xp.reshape(dquery, (*x.shape[:-1], -1)),
+        xp.reshape(dkey, (*keys, s, -1)),
+        xp.reshape(dvalue, (*keys, s, -1)),
+        xp.reshape(dbias, x.shape) if wanted[3] else None,
+        dsink,
+        None,
+        None,
+    )
+
+
+def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
+    """An array of the dtype of the query, or of sums: at least float32."""
+    xp, dtype = namespace(x.query), x.query.dtype
+    if wide and dtype.itemsize == 2:
+        dtype = xp.float32
+    return xp.empty(shape, dtype=dtype, device=x.query.device)
+
+
+def _batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
+    """B and H of (…, H, T, S); both are 1 for (T, S)."""
+    return math.prod(shape[:-3]), shape[-3] if len(shape) > 2 else 1
+
+
+def _four_axes(x: Array) -> Array:
+    """(…, H, T, N) as (B, H, T, N)."""
+    return namespace(x).reshape(x, (*_batch_and_heads(x.shape), *x.shape[-2:]))
+
+
+def _like_scores(x: Array, shape: tuple[int, ...]) -> Array:
+    """What broadcasts to (…, H, T, S) as (B, H, T, S). Shared axes have stride 0, and are copied
+    only if several axes become B."""
+    return _four_axes(namespace(x).broadcast_to(x, shape))
+
+
+def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
+    """start and stop (B, H, T), int32, and the array of `inside`, broadcasting to the scores."""
+    if x.mask is None or isinstance(x.mask, masks.Band):
+        return *_intervals_of_band(x.mask, x.shape, namespace(x.query), x.query.device), None
+    start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
+    inside = None if inside is None else inside.array(x.shape, like=x.query)
+    return *(_like_queries(y, x.shape) for y in (start, stop)), inside  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=32)
+def _intervals_of_band(mask: Any, shape: tuple[int, ...], xp: ModuleType, device: Any) -> Any:
+    """start and stop of a band, moved to the device once."""
+    t, s = shape[-2:]
+    like = xp.empty((t, 0), device=device)
+    band = masks.sliding_window(None, None, offset=0) if mask is None else mask
+    start, stop, _ = masks.key_intervals(band, like, xp.empty((s, 0), device=device))  # type: ignore[misc]
+    return tuple(_like_queries(y, shape) for y in (start, stop))
+
+
+def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
+    """What broadcasts to (…, H, T) as (B, H, T)."""
+    xp = namespace(x)
+    x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
+    return xp.reshape(x, (*_batch_and_heads(shape), shape[-2]))
+
+
+class Signature(NamedTuple):
+    """The types with which a kernel is compiled."""
+
+    kernel: str
+    arrays: tuple[tuple[str, int], ...]  # the dtype and the number of axes of each
+    constants: tuple[Any, ...]
+
+
+def signatures() -> Iterator[Signature]:
+    """The signatures in use: those of calls with every dtype and combination of options.
+
+    Found by calling `forward` and `backward` with a `launch` that only takes notes.
+    """
+    found: dict[Signature, None] = {}
+
+    def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
+        found[Signature(kernel, arrays, arguments[len(arrays) :])] = None
+
+    names = type("Names", (), {k: k for k in ("forward", "backward_query", "backward_key")})
+    for dtype, width, options in itertools.product(_dtypes(), (64, 128), range(2**5)):
+        inside, bias, keep, sink, softcap = (bool(options >> k & 1) for k in range(5))
+        q = np.zeros((1, 1, 128, width), dtype)
+        pairs, p = np.ones((128, 128), bool), 0.5
+        x = Arguments(
+            q, q, q,
+            bias=pairs.astype(dtype) if bias else None,
+            sink=q[0, 0, 0, :1] if sink else None,
+            softcap=2.0 if softcap else None,
+            mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
+            keep=pairs if keep else None, p=p if keep else 0.0,
+        )  # fmt: skip
+        tile_arguments, target = TileArguments.of(x), Target(names, note, None)
+        out, lse = forward(tile_arguments, target)
+        backward(tile_arguments, out, lse, out, (True, True, True, bias, sink), target)
+    yield from found
+
+
+def _dtypes() -> Iterator[Any]:
+    yield from ("float16", "float32", "float64")
+    with contextlib.suppress(ImportError):
+        from ml_dtypes import bfloat16
+
+        yield bfloat16

@@ -1,0 +1,227 @@
+"""Attention on a GPU in tiles, with online softmax: no array of size (T, S) is ever made.
+
+A *block* of threads computes one tile of the result. `ct.bid` is its number in the grid, and its
+variables are tiles, arrays of a fixed size that stay in registers. It loads a tile of an array by
+the tile's number along each axis. A tile that extends beyond the array is filled up with zeros when
+loaded, and only the part inside is stored. The formulas are those of `kernels.cpu.attention_tiles`,
+except that exponents and logarithms have base 2, which a GPU computes directly.
+
+    q (B, H, T, D)   k (B, G, S, D)   v (B, G, S, V)   out (B, H, T, V)   lse (B, H, T)
+    start, stop (B, H, T)   a query sees the keys from start up to stop, exclusive,
+    inside (B, H, T, S)     except those where this is False
+    bias, keep (B, H, T, S), sink (B, H)
+
+A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
+rounded up to a power of 2; scale, softcap (0 for none) and `enlarge`, 1 / (1 − dropout); which of
+the optional arrays are used; whether float32 is rounded to tf32 for products. Sums have the dtype
+of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
+"""
+
+from __future__ import annotations
+
+import math
+
+try:
+    import cuda.tile as ct
+except ImportError:
+    from . import numpy_tile as ct
+
+Const = ct.Constant
+LOG2_E, LN_2 = math.log2(math.e), math.log(2)
+ZERO = ct.PaddingMode.ZERO
+
+
+def rows(x, b, h, i, height, width):
+    """Tile i of the rows of a head, (height, width)."""
+    tile = ct.load(x, (b, h, i, 0), (1, 1, height, width), padding_mode=ZERO)
+    return tile.reshape((height, width))
+
+
+def columns(x, b, h, i, height, width):
+    """The same tile transposed, (width, height)."""
+    tile = ct.load(x, (b, h, 0, i), (1, 1, width, height), order=(0, 1, 3, 2), padding_mode=ZERO)
+    return tile.reshape((width, height))
+
+
+def numbers(x, b, h, i, shape):
+    """One number for each query of tile i; shape is (M, 1) or (1, M)."""
+    m = shape[0] * shape[1]
+    return ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO).reshape(shape)
+
+
+def pairs(x, place, shape, flip):
+    """A number for each pair of a query of tile i and a key of tile j, place being (b, h, i, j).
+
+    The shape is (M, N), or (N, M) if flip.
+    """
+    b, h, i, j = place
+    if flip:
+        tile = ct.load(x, (b, h, j, i), (1, 1, *shape), order=(0, 1, 3, 2), padding_mode=ZERO)
+    else:
+        tile = ct.load(x, place, (1, 1, *shape), padding_mode=ZERO)
+    return tile.reshape(shape)
+
+
+def product(x, y, acc, tf32):
+    """acc + x y, on the tensor cores if they support the dtype."""
+    if tf32:
+        x, y = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
+    return ct.mma(x, y, acc)
+
+
+def scores_of(raw, scale, softcap, bias, biased, place, flip):
+    """The scores times log₂ e for a tile of Q Kᵀ, and the slope of the softcap."""
+    slope = 1.0
+    if softcap > 0:
+        bend = ct.tanh(raw * (scale / softcap))
+        scores, slope = bend * (softcap * LOG2_E), 1.0 - bend * bend
+    else:
+        scores = raw * (scale * LOG2_E)
+    if biased:
+        scores = scores + pairs(bias, place, raw.shape, flip).astype(raw.dtype) * LOG2_E
+    return scores, slope
+
+
+def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
+    """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
+    n = shape[0] if flip else shape[1]
+    key = place[3] * n + ct.arange(n, dtype=ct.int32)
+    key = key.reshape((n, 1) if flip else (1, n))
+    seen = (begin <= key) & (key < end)
+    if masked:
+        seen = seen & pairs(inside, place, shape, flip)
+    if biased:
+        seen = seen & (pairs(bias, place, shape, flip) > -math.inf)
+    return seen
+
+
+def finite(x):
+    """x with zeros in place of NaN and infinity: a hidden pair has weight 0, but 0 · NaN is NaN."""
+    return ct.where(x * 0.0 == 0.0, x, 0.0)
+
+
+def spoilt(x, dtype):
+    """For each row of x, 0 if it is finite and else NaN."""
+    return ct.sum(x.astype(dtype) * 0.0, axis=1)
+
+
+@ct.kernel
+def forward(
+    q, k, v, start, stop, inside, bias, keep, sink, out, lse,
+    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    biased: Const[bool], dropped: Const[bool], sunk: Const[bool], tf32: Const[bool],
+    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+):  # fmt: skip
+    """out and lse of M queries. A query that sees no key has lse = +∞, so that exp(… − lse) = 0."""
+    i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    g = h // (q.shape[1] // k.shape[1])
+    query = rows(q, b, h, i, M, D)
+    begin, end = numbers(start, b, h, i, (M, 1)), numbers(stop, b, h, i, (M, 1))
+    peak = ct.full((M, 1), -math.inf, lse.dtype)
+    total = ct.full((M, 1), 0.0, lse.dtype)
+    acc = ct.full((M, V), 0.0, lse.dtype)
+    if sunk:  # a score without a key
+        peak = ct.maximum(peak, ct.load(sink, (b, h), (1, 1)).astype(lse.dtype) * LOG2_E)
+        total = ct.where(peak > -math.inf, 1.0, total)
+    first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
+    for j in range(first, ct.cdiv(ct.max(end), N)):
+        place, value = (b, h, i, j), rows(v, b, g, j, N, V)
+        raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
+        scores, _ = scores_of(raw, scale, softcap, bias, biased, place, False)
+        if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
+            seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
+            scores = ct.where(seen, scores, -math.inf)
+            bad = spoilt(value, lse.dtype).reshape((1, N))
+            acc = acc + ct.sum(ct.where(seen, bad, 0.0), axis=1, keepdims=True)
+            value = finite(value)
+        new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
+        base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
+        p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
+        total = total * shrink + ct.sum(p, axis=1, keepdims=True)
+        if dropped:
+            p = ct.where(pairs(keep, place, (M, N), False), p * enlarge, 0.0)
+        acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
+        peak = new
+    empty = total == 0.0
+    acc = acc / ct.where(empty, 1.0, total)
+    logs = ct.where(empty, math.inf, peak * LN_2 + ct.log(total))
+    ct.store(out, (b, h, i, 0), acc.astype(out.dtype).reshape((1, 1, M, V)))
+    ct.store(lse, (b, h, i), logs.reshape((1, 1, M)))
+
+
+@ct.kernel
+def backward_query(
+    q, k, v, start, stop, inside, bias, keep, out, lse, dout, delta, dq, dbias,
+    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    biased: Const[bool], dropped: Const[bool], wanted: Const[bool], tf32: Const[bool],
+    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+):  # fmt: skip
+    """dq and, if wanted, dbias of M queries, and delta = Σ dout · out for `backward_key`."""
+    i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    g = h // (q.shape[1] // k.shape[1])
+    query, dvalue = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V)
+    begin, end = numbers(start, b, h, i, (M, 1)), numbers(stop, b, h, i, (M, 1))
+    weighted = rows(out, b, h, i, M, V).astype(lse.dtype) * dvalue.astype(lse.dtype)
+    mean = ct.sum(weighted, axis=1, keepdims=True)
+    ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
+    logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
+    acc = ct.full((M, D), 0.0, lse.dtype)
+    first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
+    for j in range(first, ct.cdiv(ct.max(end), N)):
+        place, key, zero = (b, h, i, j), rows(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype)
+        raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
+        dp = product(dvalue, columns(v, b, g, j, N, V), zero, tf32)
+        scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
+        if dropped:
+            dp = ct.where(pairs(keep, place, (M, N), False), dp * enlarge, 0.0)
+        ds = ct.exp2(scores - logs) * (dp - mean)
+        if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
+            seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
+            ds, key = ct.where(seen, ds, 0.0), finite(key)
+        if wanted:
+            ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
+        acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
+    ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
+
+
+@ct.kernel
+def backward_key(
+    q, k, v, start, stop, inside, bias, keep, lse, dout, delta, dk, dv,
+    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    biased: Const[bool], dropped: Const[bool], tf32: Const[bool],
+    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+):  # fmt: skip
+    """dk and dv of N keys: sums over the queries that see them, of all heads that share them.
+
+    Tiles of pairs are (N, M) here, so that no product needs them transposed.
+    """
+    j, g, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    group = q.shape[1] // k.shape[1]
+    key, value = rows(k, b, g, j, N, D), rows(v, b, g, j, N, V)
+    dkey, dvalue = ct.full((N, D), 0.0, lse.dtype), ct.full((N, V), 0.0, lse.dtype)
+    for h in range(g * group, (g + 1) * group):
+        for i in range(ct.cdiv(q.shape[2], M)):
+            begin, end = numbers(start, b, h, i, (1, M)), numbers(stop, b, h, i, (1, M))
+            first = ct.min(ct.where(begin < end, begin, k.shape[2]))
+            if first < (j + 1) * N and ct.max(end) > j * N:
+                place, zero = (b, h, i, j), ct.full((N, M), 0.0, lse.dtype)
+                query, douts = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V)
+                raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
+                dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
+                scores, slope = scores_of(raw, scale, softcap, bias, biased, place, True)
+                p = ct.exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
+                weights = p
+                if dropped:
+                    kept = pairs(keep, place, (N, M), True)
+                    weights = ct.where(kept, p * enlarge, 0.0)
+                    dp = ct.where(kept, dp * enlarge, 0.0)
+                ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
+                if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
+                    seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
+                    bad = spoilt(douts, lse.dtype).reshape((1, M))
+                    weights, ds = ct.where(seen, weights + bad, 0.0), ct.where(seen, ds, 0.0)
+                    query, douts = finite(query), finite(douts)
+                dvalue = product(weights.astype(dout.dtype), douts, dvalue, tf32)
+                dkey = product(ds.astype(q.dtype), query, dkey, tf32)
+    ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
+    ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

@@ -1,0 +1,112 @@
+"""The kernels for GPUs agree with the formula on NumPy's stand-in, forward and backward."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from attention_paths import INPUTS, MASKS, Case, cases, excess, formula
+from hypothesis import HealthCheck, given, settings
+
+import minimha as mh
+from minimha import masks
+from minimha.attention import IMPLEMENTATIONS
+from minimha.kernels import attention as ways
+from minimha.kernels.gpu import tiled
+
+MORE_MASKS = MASKS | {
+    "window": lambda *_: (masks.sliding_window(3, 20, align="bottom-right"), None),
+    "documents": lambda rng, batch, shape: (
+        masks.documents(*(np.sort(rng.integers(0, 4, (*batch, n)), axis=-1) for n in shape[-2:])),
+        None,
+    ),
+}
+BARS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3}
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Several tiles of queries and keys in a short sequence; and no help by the reference."""
+
+    def fail(*_, **__):
+        raise AssertionError("the reference was called")
+
+    monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=fail))
+    monkeypatch.setattr(tiled, "tile_sizes", lambda *_: (32, 16))
+
+
+def simulated(case):
+    """The output and the gradients."""
+    out, pull = IMPLEMENTATIONS["simulated"].with_pullback(
+        *(getattr(case, x) for x in INPUTS), mask=case.mask, keep=case.keep, p=case.dropout,
+        return_weights=False,
+    )  # fmt: skip
+    return [out, *pull(case.dout)]
+
+
+def assert_exact(case):
+    """The kernels agree with the formula in long double to within rounding."""
+    if case.mask is not None:
+        case = case.but(allowed=masks.resolve(case.mask, case.query, case.key))
+    exact = formula(case, cotangent=None)
+    expected = {"out": exact.result.out, **exact.result.gradients}
+    for what, x in zip(("out", *INPUTS), simulated(case), strict=True):
+        assert (x is None) == (what not in expected), what
+        if x is not None:
+            assert x.dtype == case.dtype, what
+            off = excess(x, expected[what], case.dtype, exact.largest_score, exact.sizes[what])
+            off *= {"float64": 10}.get(str(case.dtype), 1)  # its bar is 1e-13
+            assert off <= 1, f"{what} is {off:.3g} bars off"
+
+
+def drawn(dtype):
+    return cases(
+        dtypes=(dtype,), sharpness=(1.0,), queries=(1, 7, 33, 49), keys=(1, 16, 35),
+        widths=((1, 5, 17), (1, 6, 16)), leads=("no heads", (), (2,), (2, 1)),
+        factors=("number",), masks=MORE_MASKS, biases=("full", "queries", "keys", "heads", "one"),
+    )  # fmt: skip
+
+
+def check_cases(dtype, number):
+    @settings(max_examples=number, suppress_health_check=list(HealthCheck))
+    @given(drawn(dtype))
+    def check(case):
+        assert_exact(case)
+
+    check()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_kernels_agree_with_the_formula(dtype):
+    check_cases(dtype, 5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_kernels_agree_with_the_formula_in_many_cases(dtype):
+    check_cases(dtype, 500)
+
+
+def case_of(rng, t=37, s=35, heads=(4, 2), dtype="float64", **more):
+    """A case with ragged sizes; by default there are several tiles of queries and keys."""
+    h, g = heads
+    shapes = (1, h, t, 5), (1, g, s, 5), (1, g, s, 3), (1, h, t, 3)
+    return Case(*(rng.standard_normal(x).astype(dtype) for x in shapes), np.zeros(0), **more)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(3, 5, (1, 1)), pytest.param((37, 35, (4, 2)), marks=pytest.mark.thorough)]
+)
+def test_gradients_of_the_kernels_pass_gradcheck(sizes, rng):
+    """All options at once, by differences of the kernel itself."""
+    case, mask = case_of(rng, *sizes), masks.causal(align="bottom-right")
+    *_, h, t, s = case.shape
+    bias, sink = rng.standard_normal((h, t, s)), rng.standard_normal(h)
+    keep = rng.random((t, s)) < 0.7
+
+    def f(*inputs):
+        return IMPLEMENTATIONS["simulated"](
+            *inputs, None, 2.5, mask=mask, keep=keep, p=0.3, return_weights=False
+        )
+
+    inputs = [case.query, case.key, case.value, bias, sink]
+    mh.gradcheck(f, *(mh.Tensor(x, requires_grad=True) for x in inputs), method="adjoint")
