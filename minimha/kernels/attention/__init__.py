@@ -113,7 +113,7 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
 
         def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
             gradients: Any = None
-            if type(dout) is type(out) and (dout.shape, dout.dtype) == (out.shape, out.dtype):
+            if dout is not None and backend.kind(dout) == backend.kind(out):
                 with np.errstate(all="ignore"):
                     gradients = rung.backward(laid_out, out, saved, dout, wanted)
             if gradients is None and dout is not None:

@@ -217,7 +217,7 @@ def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
         return *_intervals_of_band(x.mask, x.shape, namespace(x.query), x.query.device), None
     start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
     inside = None if inside is None else inside.array(x.shape, like=x.query)
-    return *(_like_queries(y, x.shape) for y in (start, stop)), inside  # type: ignore[return-value]
+    return *(_like_queries(y, x.shape) for y in (start, stop)), inside
 
 
 @functools.lru_cache(maxsize=32)

@@ -94,7 +94,7 @@ def case_of(rng, t=37, s=35, heads=(4, 2), dtype="float64", **more):
 
 
 @pytest.mark.parametrize(
-    "sizes", [(3, 5, (1, 1)), pytest.param((37, 35, (4, 2)), marks=pytest.mark.thorough)]
+    "sizes", [(2, 3, (1, 1)), pytest.param((37, 35, (4, 2)), marks=pytest.mark.thorough)]
 )
 def test_gradients_of_the_kernels_pass_gradcheck(sizes, rng):
     """All options at once, by differences of the kernel itself."""
