@@ -45,8 +45,8 @@ class _Running:
     """The launch in progress: the block that runs, and which blocks loaded and stored what."""
 
     def begin(self, grid: tuple[int, ...]) -> None:
-        self.grid = (*grid, 1, 1)[:3]
-        self.block = (0, 0, 0)
+        self.grid: tuple[int, ...] = (*grid, 1, 1)[:3]
+        self.block: tuple[int, ...] = (0, 0, 0)
         self.number = 0
         self.loaded: dict[int, np.ndarray] = {}
         self.stored: dict[int, np.ndarray] = {}
@@ -169,11 +169,11 @@ def sum(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A0
     return _tile(np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
 
 
-def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A001
+def max(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:  # noqa: A001
     return _tile(np.fmax.reduce(x, axis=axis, keepdims=keepdims))  # ignores NaN
 
 
-def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A001
+def min(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:  # noqa: A001
     return _tile(np.fmin.reduce(x, axis=axis, keepdims=keepdims))
 
 
