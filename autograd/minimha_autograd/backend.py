@@ -21,13 +21,7 @@ import numpy as np
 Array = Any
 """An array of any library that follows the array-API standard."""
 
-_MODULES = {
-    "numpy": "numpy",
-    "array-api-strict": "array_api_strict",
-    "torch": "torch",
-    "cupy": "cupy",
-}
-LIBRARIES = tuple(_MODULES)
+LIBRARIES = ("numpy", "array-api-strict", "torch", "cupy")
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -70,25 +64,22 @@ def namespace(*arrays: Any) -> Any:
 def library(name: str) -> Any:
     """The namespace of a library by its name, one of `LIBRARIES`.
 
-    Raises ValueError for another name, and RuntimeError for a library that is not installed or, for
-    CuPy, without a GPU.
+    Raises ValueError for another name, and RuntimeError, which says what to do, for a library that
+    is not installed or cannot compute on this machine.
     """
-    if name not in _MODULES:
+    if name not in LIBRARIES:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
+    package = '"cupy-cuda12x[ctk]", or 13x for CUDA 13' if name == "cupy" else name
+    problem = f"is not installed: pip install {package}"
     try:
-        module = importlib.import_module(_MODULES[name])
-        if name == "cupy" and not _device_count(module):
-            raise RuntimeError("cupy is installed, but this machine has no GPU that it can use")
-    except ImportError as error:
-        raise RuntimeError(f"the array library {name} is not installed") from error
-    return namespace(module.asarray(0.0))
-
-
-def _device_count(cupy: Any) -> int:
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return 0
+        module = importlib.import_module(name.replace("-", "_"))
+        problem = "is installed but finds no GPU: nvidia-smi must list one; without it, use numpy"
+        zero = module.zeros(1)  # CuPy can be imported without a driver
+        problem = f"finds a GPU but cannot compile a kernel for it: pip install {package}"
+        return namespace(zero + zero)
+    except Exception as error:
+        why = "" if isinstance(error, ImportError) else f" ({error}".partition("\n")[0] + ")"
+        raise RuntimeError(f"the array library {name} {problem}{why}") from error
 
 
 def is_array(x: object) -> bool:
@@ -202,6 +193,22 @@ def copy(x: Array) -> Array:
     return namespace(x).asarray(x, copy=True)
 
 
+def clip(x: Array, low: Any = None, high: Any = None) -> Array:
+    """x limited to low ≤ x ≤ high; array-api-compat's clip reads CuPy's arrays on the host."""
+    return (x.clip if hasattr(x, "get") else functools.partial(namespace(x).clip, x))(low, high)
+
+
+def explain_memory(error: Exception) -> None:
+    """Note on a MemoryError how much memory is free on CuPy's GPU, and what to change."""
+    if isinstance(error, MemoryError) and not hasattr(error, "__notes__"):
+        free, cupy = "", sys.modules.get("cupy")
+        if cupy and type(error).__module__.startswith("cupy"):
+            rest, total = cupy.cuda.runtime.memGetInfo()
+            rest += cupy.get_default_memory_pool().free_bytes()
+            free = f"{rest / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free: "
+        error.add_note(f"{free}use a smaller batch or shorter sequences")
+
+
 def own(arrays: list[Any], k: int) -> Array:
     """arrays[k] if nothing else refers to this NumPy array or its memory, else a copy."""
     x = arrays[k]  # the references are x, the list and the argument of getrefcount
@@ -228,7 +235,7 @@ def _sample_places(size: int) -> np.ndarray:
 
 def like(host: np.ndarray, x: Array) -> Array:
     """A copy of the host's array in the library and on the device of x, with its own dtype."""
-    return move(host, namespace(x), device=x.device)
+    return move(host, namespace(x), x.device)
 
 
 def move(x: Array, xp: Any, device: Any = None) -> Array:
@@ -241,21 +248,12 @@ def to_device(x: Array, device: Any) -> Array:
     "device1".
 
     NumPy arrays become CuPy arrays on a GPU, and NumPy arrays again on the CPU.
-    Raises ValueError for a device that the library does not have, or that needs CuPy.
+    Raises ValueError for a device that the library does not have, RuntimeError as `library` does.
     """
-    name, _, number = str(device).partition(":")
-    if isinstance(x, np.ndarray) and name == "cuda":
-        try:
-            return to_device(library("cupy").asarray(x), device)
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
-    if hasattr(x, "get"):  # CuPy
-        if name == "cpu":
-            return to_numpy(x)
-        from array_api_compat import to_device as moved
-
-        there = namespace(x).cuda.Device(int(number or 0)) if name == "cuda" else device
-        return moved(x, there)
+    if isinstance(x, np.ndarray) and str(device).startswith("cuda"):
+        return to_device(library("cupy").asarray(x), device)
+    if hasattr(x, "get") and str(device) == "cpu":  # CuPy
+        return to_numpy(x)
     xp = namespace(x)
     devices = xp.__array_namespace_info__().devices()
     for there in devices:
@@ -265,8 +263,9 @@ def to_device(x: Array, device: Any) -> Array:
 
 
 def _names(device: Any) -> set[str]:
-    """The names of a device: torch's cuda:0 is also cuda, array-api-strict's CPU_DEVICE is cpu."""
-    name = getattr(device, "_device", str(device))
+    """The names of a device: cuda:0 is also cuda, array-api-strict's CPU_DEVICE is cpu."""
+    cupy = f"cuda:{device.id}" if hasattr(device, "id") else str(device)
+    name = getattr(device, "_device", cupy)
     return {str(device), name, name.partition(":")[0], name.removesuffix("_DEVICE").lower()}
 
 
@@ -298,14 +297,12 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
     places = _places(shape, key)
     updates = xp.reshape(xp.broadcast_to(updates, places.shape), (-1,))
     places, size = like(places.reshape(-1), updates), math.prod(shape)
-    if not size:
-        return out
     out = xp.reshape(out, (-1,))
     if hasattr(out, "index_add_"):  # torch
         return xp.reshape(out.index_add_(0, places, updates), shape)
     numbers = xp.arange(size, dtype=places.dtype, device=updates.device)
     hit = numbers[:, None] == places[None, :]  # no product with 0 and 1: 0 · ∞ is NaN
-    return xp.reshape(xp.sum(xp.where(hit, updates[None, :], out[:1, None]), axis=1), shape)
+    return xp.reshape(xp.sum(xp.where(hit, updates, xp.zeros_like(updates)), axis=1), shape)
 
 
 def indexes_as_numpy(xp: Any) -> bool:
@@ -341,8 +338,9 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
 
 def erf(x: Array) -> Array:
     """The error function, which the standard lacks: the library's own, or SciPy's on the host."""
-    if is_floating(x) and hasattr(namespace(x), "erf"):
-        return namespace(x).erf(x)
+    special = importlib.import_module("cupyx.scipy.special") if hasattr(x, "get") else namespace(x)
+    if is_floating(x) and hasattr(special, "erf"):
+        return special.erf(x)
     from scipy.special import erf as on_host  # also of complex numbers
 
     host = to_numpy(x)

@@ -147,6 +147,7 @@ class Signature:
 
         It keeps its class, or gets the nearest base class that takes a text.
         """
+        backend.explain_memory(error)
         if not isinstance(error, _REPORTED):
             return error
         what = None

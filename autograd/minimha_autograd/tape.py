@@ -97,6 +97,7 @@ class Node:
         try:
             gradients, number = function(*dys), max(signature.arity, len(self.shapes))
         except Exception as error:
+            backend.explain_memory(error)
             error.add_note(f"in the pullback of {signature.name if signature else 'a leaf'}")
             raise
         if type(gradients) is not tuple or len(gradients) != number:

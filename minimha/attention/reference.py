@@ -14,7 +14,7 @@ from minimha_autograd.backend import Array, namespace
 from ..functional import (
     dropout,
     hide,
-    is_finite,
+    known_finite,
     masked_softmax,
     ones_where_hidden,
     products,
@@ -127,7 +127,7 @@ def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
         return mask
     xp = namespace(bias)
     hidden = (xp.real(bias) if backend.is_complex(bias) else bias) == -math.inf
-    if not xp.any(hidden):
+    if backend.on_host(bias) and not xp.any(hidden):
         return mask
     return ~hidden if mask is None else mask & ~hidden
 
@@ -142,7 +142,8 @@ def pair_scores(
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = dy if mask is None or is_finite(dy) else hide(dy, mask)
+        if mask is not None and not known_finite(dy):
+            dy = hide(dy, mask | namespace(dy).isfinite(dy))
         return (
             sums_over_keys(dy, key, mask) if wanted[0] else None,
             sums_over_queries(dy, query, mask, key) if wanted[1] else None,

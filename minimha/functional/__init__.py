@@ -10,6 +10,7 @@ from .linear import linear, linear_maps
 from .masked_products import (
     hide,
     is_finite,
+    known_finite,
     ones_where_hidden,
     products,
     sums_over_keys,
@@ -33,6 +34,7 @@ __all__ = [
     "hide",
     "integer",
     "is_finite",
+    "known_finite",
     "layer_norm",
     "linear",
     "linear_maps",

@@ -17,7 +17,8 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
 
     logits (…, C), targets (…) integers from 0 to C − 1; N is the number of targets.
     Raises ValueError for shapes that do not match or a target out of range, TypeError for targets
-    that are not integers.
+    that are not integers. On a device y is NaN for a target out of range, since the check would
+    make the host wait for the device.
     """
     xp = namespace(logits)
     backend.require(backend.is_integral, targets, "targets")
@@ -29,7 +30,8 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
             "there must be one target for each row of logits"
         )
     classes = logits.shape[-1]
-    if bool(xp.any((targets < 0) | (targets >= classes))):
+    outside = xp.any((targets < 0) | (targets >= classes))
+    if backend.on_host(outside) and bool(outside):
         raise ValueError(f"targets must be from 0 to {classes - 1}")
     hit = xp.arange(classes, dtype=xp.int64, device=logits.device) == targets[..., None]
     peak = xp.max(xp.real(logits) if is_complex(logits) else logits, axis=-1, keepdims=True)
@@ -37,6 +39,8 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     exps = xp.exp(shifted)
     total = xp.sum(exps, axis=-1, keepdims=True)
     y = (xp.sum(xp.log(total)) - xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))) / count
+    if not backend.on_host(outside):
+        y = xp.where(outside, xp.full_like(y, math.nan), y)
 
     def pullback(dy: Array) -> tuple[Array, None]:
         softmax, one_hot = exps / total, xp.astype(hit, dtype)

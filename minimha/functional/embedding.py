@@ -22,7 +22,8 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.
 
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
-    Raises IndexError for an index out of range, TypeError for indices that are not integers.
+    Raises IndexError for an index out of range, TypeError for indices that are not integers. On a
+    device such an index gives NaN instead, since the check would make the host wait for the device.
     """
     backend.require(backend.is_integral, indices, "indices")
     xp = backend.namespace(table)
@@ -31,9 +32,15 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     if len(shape) != 2:
         raise ValueError("table must have two axes, (N, M)")
     rows, width = shape
-    if bool(xp.any((indices < 0) | (indices >= rows))):
-        raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")
-    y = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
+    places = xp.reshape(indices, (-1,))
+    outside = (places < 0) | (places >= rows)
+    if backend.on_host(outside):
+        if xp.any(outside):
+            raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")
+        y = xp.take(table, places, axis=0)
+    else:
+        y = xp.take(table, xp.where(outside, xp.zeros_like(places), places), axis=0)
+        y = xp.where(outside[:, None], xp.full_like(y, math.nan), y)
 
     def pullback(dy: Array) -> tuple[Array, None]:
         return backend.add_at(shape, (indices,), dy), None

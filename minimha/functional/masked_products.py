@@ -1,11 +1,13 @@
 """Products over pairs of a query and a key. Hidden pairs contribute nothing, not even 0 · NaN.
 
 The weight of a hidden pair is exactly 0, so plain products are right as long as all entries are
-finite. Only if some are not do we have to leave out the hidden pairs explicitly.
+finite. Only if some are not do we have to leave out the hidden pairs explicitly. On a device we
+always leave them out, since to look at the entries the host would have to wait for the device.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from minimha_autograd import array_of, backend, ops
@@ -18,6 +20,11 @@ def is_finite(x: Array) -> bool:
     return bool(xp.all(xp.isfinite(x)))
 
 
+def known_finite(x: Array) -> bool:
+    """Whether x is on the host and no entry is NaN or infinite."""
+    return backend.on_host(x) and is_finite(x)
+
+
 def hide(x: Array, visible: Array | None) -> Array:
     """x with zeros in the hidden places."""
     xp = namespace(x)
@@ -28,7 +35,7 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
     """A scale or softcap with 1 in place of its hidden entries, if it is an array that is not
     finite; x may be a Tensor."""
     array = array_of(x)
-    if visible is None or not backend.is_array(array) or is_finite(array):
+    if visible is None or not backend.is_array(array) or known_finite(array):
         return x
     return ops.where(visible, x, 1.0)
 
@@ -40,10 +47,12 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
     a is multiplied by head h // (H // G) of b.
     """
     xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
-    if visible is not None and not (is_finite(a) and is_finite(b)):
+    if visible is not None and backend.on_host(a) and not (is_finite(a) and is_finite(b)):
         a, b = _without_hidden_rows(a, b, xp.broadcast_to(visible, shape))
     y = xp.reshape(xp.matmul(_folded(a, b), xp.matrix_transpose(b)), shape)
-    return y if visible is None or is_finite(y) else hide(y, visible)  # finite rows may overflow
+    if visible is None or known_finite(y):
+        return y
+    return hide(y, visible | xp.isfinite(y))
 
 
 def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
@@ -53,7 +62,7 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
     """
     xp, shape = namespace(weights, b), (*weights.shape[:-1], b.shape[-1])
     rows = _folded(weights, b)
-    if visible is not None and not is_finite(b):
+    if visible is not None and not known_finite(b):
         visible = _folded(xp.broadcast_to(visible, weights.shape), b)
         return xp.reshape(_visible_matmul(rows, b, visible), shape)
     return xp.reshape(xp.matmul(rows, b), shape)
@@ -67,7 +76,7 @@ def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Arr
     """
     xp = namespace(weights, a)
     columns, rows = xp.matrix_transpose(_folded(weights, like)), _folded(a, like)
-    if visible is not None and not is_finite(a):
+    if visible is not None and not known_finite(a):
         visible = _folded(xp.broadcast_to(visible, weights.shape), like)
         return _visible_matmul(columns, rows, xp.matrix_transpose(visible))
     return xp.matmul(columns, rows)
@@ -93,11 +102,16 @@ def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Arr
 
 def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
     """a b with a (…, I, J), b (…, J, N): rows of b that are not finite affect only the rows of
-    a that may see them; the others are bit for bit as if these rows were finite."""
+    a that may see them; the others are bit for bit as if these rows were finite.
+
+    On a device, a row that sees one becomes NaN, even where the sum would be infinite.
+    """
     xp = namespace(a, b)
     nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
     y = xp.matmul(a, hide(b, ~nonfinite[..., None]))
     reached = visible & nonfinite[..., None, :]
+    if not backend.on_host(y):
+        return xp.where(xp.any(reached, axis=-1, keepdims=True), xp.full_like(y, math.nan), y)
     others = tuple(range(reached.ndim - 1))
     for j in map(int, xp.nonzero(xp.any(reached, axis=others))[0]):
         here = slice(j, j + 1)

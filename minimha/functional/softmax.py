@@ -10,7 +10,7 @@ from minimha_autograd.backend import Array, is_complex, namespace
 from minimha_autograd.ops import axes
 
 from .acceleration import accelerated
-from .masked_products import hide, is_finite
+from .masked_products import hide, known_finite
 
 
 @operation(requirement=axes)
@@ -38,15 +38,15 @@ def masked_softmax(
     e = xp.exp(x - _largest(x, axis))  # the common factor cancels, and exp cannot overflow
     total = xp.sum(e, axis=axis, keepdims=True)
     y = e / xp.where(total == 0, xp.ones_like(total), total)
-    if mask is not None and not is_finite(total):  # a row has a visible NaN
+    if mask is not None and not known_finite(total):  # a row has a visible NaN
         y = hide(y, mask)
 
     def pullback(dy: Array) -> tuple[Array]:
-        if mask is not None and not is_finite(dy):
+        if mask is not None and not known_finite(dy):
             dy = hide(dy, mask)
         mean = xp.sum(dy * y, axis=axis, keepdims=True)
         dx = y * (dy - mean)
-        return (dx if mask is None or is_finite(mean) else hide(dx, mask),)
+        return (dx if mask is None or known_finite(mean) else hide(dx, mask),)
 
     return y, pullback
 

@@ -1,13 +1,13 @@
 """Intervals start ≤ j < stop of keys, one per query: the arithmetic of `KeyIntervals`.
 
-"Whole" means that, for all queries, the interval contains only the requested keys.
+"Whole" means that, for all queries, the interval is known to contain only the requested keys.
 """
 
 from __future__ import annotations
 
 import math
 
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import Array, clip, namespace, on_host
 
 Interval = tuple[Array, Array]
 
@@ -25,7 +25,7 @@ def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
         return count, count, True
     start = xp.argmax(bits, axis=-1)  # 0 where there is none
     stop = (s - xp.argmax(xp.flip(bits, axis=-1), axis=-1)) * xp.astype(count > 0, xp.int64)
-    return start, stop, bool(xp.all(stop - start == count))
+    return start, stop, _all(stop - start == count)
 
 
 def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
@@ -45,9 +45,9 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
     keys = xp.take(keys, order)
     low, high = (xp.searchsorted(keys, queries, side=side) for side in ("left", "right"))
     found = xp.astype(high > low, xp.int64)
-    start = xp.take(order, xp.clip(low, max=count - 1)) % s * found
-    stop = (xp.take(order, xp.clip(high - 1, min=0)) % s + 1) * found
-    whole = bool(xp.all(stop - start == high - low))
+    start = xp.take(order, clip(low, high=count - 1)) % s * found
+    stop = (xp.take(order, clip(high - 1, low=0)) % s + 1) * found
+    whole = _all(stop - start == high - low)
     return xp.reshape(start, query.shape), xp.reshape(stop, query.shape), whole
 
 
@@ -64,7 +64,12 @@ def union(one: Interval, other: Interval) -> tuple[Array, Array, bool]:
     one = _unless_empty(one, other)
     other = _unless_empty(other, one)
     touching = xp.maximum(one[0], other[0]) <= xp.minimum(one[1], other[1])
-    return xp.minimum(one[0], other[0]), xp.maximum(one[1], other[1]), bool(xp.all(touching))
+    return xp.minimum(one[0], other[0]), xp.maximum(one[1], other[1]), _all(touching)
+
+
+def _all(x: Array) -> bool:
+    """Whether all of x is known to be True: reading it from a device would make the host wait."""
+    return on_host(x) and bool(namespace(x).all(x))
 
 
 def _unless_empty(one: Interval, other: Interval) -> Interval:

@@ -56,7 +56,8 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
         "padding: lengths are integers, one per sequence",
         "; a boolean array of valid keys goes to masks.keys(valid)",
     )
-    longest = 0 if 0 in lengths.shape else int(namespace(lengths).max(lengths))
+    known = backend.on_host(lengths) and 0 not in lengths.shape
+    longest = int(namespace(lengths).max(lengths)) if known else 0
     return _First("padding", lengths, max(1, longest))
 
 
@@ -122,8 +123,8 @@ class Band(Mask):
     def _intervals(self, scores: Scores) -> KeyIntervals:
         least, largest = self._ends(scores)
         i, s = scores.positions(scores.t), scores.s
-        clip = namespace(i).clip
-        return KeyIntervals(clip(i + least, 0, s), clip(i + (largest + 1), 0, s), None)
+        start, stop = (backend.clip(i + end, 0, s) for end in (least, largest + 1))
+        return KeyIntervals(start, stop, None)
 
     def __repr__(self) -> str:
         window = [] if self.name == "causal" else [str(self.left), str(self.right)]
@@ -143,12 +144,11 @@ class _First(Mask):
         n, s, word = self.n, scores.s, "lengths" if lengths else "n"
         if lengths or n.ndim:
             n = _fitting(self, word, n, "the batch (…)", scores)
-        n = scores.bring(n)
         too_long = n > s if lengths and not scores.growing else False
-        if bool(namespace(n).any((n < 0) | too_long)):
+        if backend.on_host(n) and bool(namespace(n).any((n < 0) | too_long)):
             bounds = f"from 0 to S = {s}" if lengths else "at least 0"
             raise ValueError(f"{self!r}: {word} must be {bounds}")
-        return scores.over_queries(scores.positions(s) < n[..., None])
+        return scores.over_queries(scores.positions(s) < scores.bring(n)[..., None])
 
     def __repr__(self) -> str:
         return f"{self.name}({_brief(self.n)})"
@@ -178,11 +178,10 @@ class _Documents(Mask):
     def _ids(self, scores: Scores) -> tuple[Array, Array]:
         """The ids of the queries (…, T) and of the keys (…, S)."""
         t, s = scores.t, scores.s
-        key = scores.bring(_fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s))
+        key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
         if self.query_ids is not None:
             fixed = scores._replace(growing=False)  # no more queries will come
-            query = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t)
-            return scores.bring(query), key
+            return _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t), key
         offset = scores.offset or 0
         if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
             raise ValueError(
@@ -192,12 +191,15 @@ class _Documents(Mask):
         return key[..., offset : offset + t], key
 
     def _array(self, scores: Scores) -> Array:
-        query, key = self._ids(scores)
+        query, key = map(scores.bring, self._ids(scores))
         return scores.over_keys(query[..., scores.queries]) == scores.over_queries(key)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        start, stop, whole = intervals.equal(*self._ids(scores))
-        start, stop = scores.over_heads(start), scores.over_heads(stop)
+        query, key = self._ids(scores)
+        if not (backend.on_host(query) and backend.on_host(key)):
+            return super()._intervals(scores)  # sorting ids makes the host wait for the device
+        start, stop, whole = intervals.equal(backend.mover(key)(query), key)
+        start, stop = (scores.over_heads(scores.bring(x)) for x in (start, stop))
         return KeyIntervals(start, stop, None if whole else self)
 
     def __repr__(self) -> str:

@@ -143,13 +143,13 @@ class Mask:
         start, stop, inside = self._intervals(scores)
         start, stop = (xp.broadcast_to(x, (*x.shape[:-1], t))[..., None] for x in (start, stop))
         left = scores.positions(-(-s // width)) * width
-        right = xp.clip(left + width, max=s)
+        right = backend.clip(left + width, high=s)
         rows = []
         for first in range(0, t, height):
             queries = slice(first, min(first + height, t))
             if inside is None:
                 among = xp.minimum(stop[..., queries, :], right)
-                seen = xp.clip(among - xp.maximum(start[..., queries, :], left), min=0)
+                seen = backend.clip(among - xp.maximum(start[..., queries, :], left), low=0)
             else:
                 some = self._array(scores._replace(queries=queries))
                 some = xp.broadcast_to(some, (*(some.shape[:-1] or (1,)), s))

@@ -38,7 +38,9 @@ def key_intervals(
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
-    intervals of each query meet, as in causal() | prefix(n).
+    intervals of each query meet, as in causal() | prefix(n). For queries on a device, only the
+    first four are known to have none, and documents with ids on the host: finding out would make
+    the host wait.
     """
     if mask is None:
         return None

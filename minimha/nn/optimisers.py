@@ -235,20 +235,29 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Any:
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return their norm before scaling.
 
     All gradients together count as one vector, which becomes shorter but keeps its direction. If
     any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
     all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
+    The norm is a number; on a device it is an array without axes, and only reading it waits for the
+    device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
     gradients = [(p, p.grad) for p in parameters if p.grad is not None]
     flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]
-    norm = math.sqrt(float(sum(namespace(g).vecdot(g, g) for g in flat)))
-    if not norm + 1e-6 <= max_norm:  # also if the norm is NaN
-        for p, g in gradients:
-            p.grad = g * (max_norm / (norm + 1e-6))
+    square = backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
+    if backend.on_host(square):
+        norm = math.sqrt(float(square))
+        if norm + 1e-6 <= max_norm:
+            return norm
+        scale = max_norm / (norm + 1e-6)
+    else:
+        norm = namespace(square).sqrt(square)
+        scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)
+    for p, g in gradients:
+        p.grad = g * scale
     return norm
 
 

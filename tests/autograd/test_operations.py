@@ -238,6 +238,8 @@ def test_a_pullback_changes_no_array_and_returns_the_required_gradients(sample, 
 def test_invalid_arguments_raise_an_error_with_the_reason(sample, place):
     record, case = sample
     arrays = [place(x) for x in case.inputs]
+    if not (case.on_devices or backend.on_host(arrays[0])):
+        return
     settings = {k: place(v) for k, v in case.settings.items()}
     match = case.match.replace("ndarray", "[A-Za-z]+").replace("float", "[a-z_.]*float")
     for call in (record.operation, record.operation.with_pullback):

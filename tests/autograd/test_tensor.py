@@ -254,7 +254,7 @@ def test_unknown_and_absent_libraries_are_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RuntimeError, match="array-api-strict is not installed"):
         backend.library("array-api-strict")
-    with pytest.raises(ValueError, match="cupy is not installed"):
+    with pytest.raises(RuntimeError, match="cupy is not installed: pip install"):
         leaf().to("cuda")
 
 

@@ -186,7 +186,7 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
     0."""
     xp, real = namespace(x), _real(x)
-    y = xp.clip(real, min, max)
+    y = backend.clip(real, min, max)
     inside = y == real
     y = xp.where(inside, x, xp.astype(y, x.dtype)) if is_complex(x) else y
     return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)

@@ -1,0 +1,193 @@
+"""The package on CuPy's arrays: what crosses between host and device, and what the messages say.
+
+`cupy_on_numpy` stands in for CuPy, so that these tests run without a GPU.
+"""
+
+import cupy_on_numpy
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import functional, masks, nn, training
+from minimha.__main__ import main
+from minimha_autograd import backend
+
+B, H, G, T, D = 2, 4, 2, 6, 8
+IDS = np.array([[0, 0, 1, 1, 1, 2], [0, 1, 1, 2, 2, 2]])
+TOKENS = np.arange(200) * 7 % 11
+GPT2 = {"d_model": 16, "num_heads": 2}
+LLAMA = {
+    "d_model": 16, "num_heads": 4, "num_kv_heads": 2, "norm": "rms", "activation": "swiglu",
+    "bias": False, "rope": mh.positions.Rope(),
+}  # fmt: skip
+
+
+@pytest.fixture
+def traffic():
+    with cupy_on_numpy.installed() as counts:
+        yield counts
+
+
+@pytest.fixture
+def there(traffic):
+    """A function that moves an array to the device, and forgets the copy."""
+    cupy = backend.library("cupy")
+
+    def move(x):
+        moved = cupy.asarray(x)
+        traffic.clear()
+        return moved
+
+    return move
+
+
+def gpt(library="cupy", **settings):
+    return mh.GPT(11, context=8, num_layers=2, **settings).to(library)
+
+
+def test_the_stand_in_refuses_what_cupy_refuses_and_counts(there, traffic):
+    x = there(np.arange(3.0))
+    for refused in (lambda: np.asarray(x), lambda: x + np.ones(3), lambda: np.ones(3) * x):
+        with pytest.raises(TypeError):
+            refused()
+    assert not traffic
+    assert bool(x[0] == 0) and float(x[1]) == x[1].item() == 1  # noqa: PT018
+    x[x > 1], x.get()
+    assert traffic == {"wait": 4, "to the host": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "draws"),
+    [(GPT2, 0), (LLAMA, 0), ({**GPT2, "dropout": 0.1}, 1 + 2 * 3)],
+    ids=["GPT-2", "Llama", "dropout"],
+)
+def test_a_training_step_copies_only_tokens_draws_and_the_loss(traffic, settings, draws):
+    run = training.Training(gpt(**settings), TOKENS, steps=2, batch=3, lr=0.01)
+    for _ in range(2):
+        traffic.clear()
+        next(run)
+        assert traffic == {"to the device": 2 + draws, "to the host": 1}  # inputs and targets; loss
+
+
+def test_training_gives_the_losses_of_numpy(traffic):
+    cupy, numpy = (
+        list(training.Training(gpt(library, **GPT2), TOKENS, steps=4, batch=3, lr=0.1))
+        for library in ("cupy", "numpy")
+    )
+    np.testing.assert_allclose(cupy, numpy, rtol=1e-5)
+
+
+def test_each_generated_token_needs_one_copy_in_each_direction(traffic):
+    model = gpt(**GPT2)
+    traffic.clear()
+    mh.generate(model, TOKENS[None, :3], 12)  # beyond the context
+    assert traffic == {"to the device": 12, "to the host": 12}
+
+
+CALLS = {
+    "plain": {},
+    "causal": {"mask": masks.causal()},
+    "window": {"mask": masks.sliding_window(2, 1)},
+    "padding": {"mask": lambda there: masks.padding(there(np.array([3, 6])))},
+    "documents": {"mask": lambda there: masks.causal() & masks.documents(there(IDS))},
+    "keys": {"mask": lambda there: masks.keys(there(IDS < 2))},
+    "dense": {"mask": lambda there: there(np.tri(T, dtype=bool))},
+    "prefix": {"mask": lambda there: masks.causal() | masks.prefix(there(np.array([1, 4])))},
+    "bias": {"bias": lambda there: there(np.where(np.tri(T), 0.5, -np.inf))},
+    "softcap, sink": {"softcap": 5.0, "sink": lambda there: there(np.arange(4.0))},
+    "scale": {"scale": lambda there: there(np.full((T, T), 0.5))},
+    "loop": {"implementation": "loop", "mask": masks.causal()},
+}
+
+
+def attended(move, call):
+    """The output of attention and the gradients of its inputs, one of which has a NaN."""
+    rng = np.random.default_rng(1)
+    inputs = [rng.standard_normal((B, heads, T, D)) for heads in (H, G, G)]
+    inputs[2][0, 1, 4] = np.nan
+    settings = {
+        name: x(move) if callable(x) and not isinstance(x, masks.Mask) else x
+        for name, x in call.items()
+    }
+    q, k, v = (mh.Tensor(move(x), requires_grad=True) for x in inputs)
+    out = mh.scaled_dot_product_attention(q, k, v, **settings)
+    out.sum().backward()
+    return [out.data, q.grad, k.grad, v.grad]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_attention_stays_on_the_device_and_agrees_with_numpy(there, traffic, call):
+    found = attended(there, call)
+    assert not traffic
+    with np.errstate(invalid="ignore"):
+        expected = attended(lambda x: x, call)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x.get(), y, rtol=1e-12, atol=1e-12)
+
+
+def test_decoding_with_a_cache_stays_on_the_device(there, traffic):
+    layer = mh.MultiHeadAttention(D, H, num_kv_heads=G, rope=mh.positions.Rope()).to("cupy")
+    x, cache = there(np.ones((B, T, D), np.float32)), mh.KeyValueCache()
+    with mh.no_grad():
+        for t in range(T):
+            layer(x[:, t : t + 1], mask=masks.causal(), cache=cache)
+    assert not traffic
+
+
+@pytest.mark.parametrize("optimiser", [nn.SGD, nn.Adam, nn.AdamW])
+def test_clipping_and_optimisers_stay_on_the_device(there, traffic, optimiser):
+    for scale in (0.01, 100.0):  # below and above the largest norm
+        results = []
+        for move in (there, np.asarray):
+            w = mh.Tensor(move(np.ones((2, 3))), requires_grad=True)
+            w.grad = move(scale * np.arange(6.0).reshape(2, 3))
+            step = optimiser([w], lr=0.1)
+            norm = nn.clip_gradients([w], 1.0)
+            step.step()
+            results.append((norm, w.data))
+        assert not traffic
+        (norm, w), expected = results
+        np.testing.assert_allclose(w.get(), expected[1])
+        np.testing.assert_allclose(norm.get(), expected[0])
+
+
+def test_an_index_out_of_range_gives_nan_since_a_check_would_wait(there, traffic):
+    table, rows = there(np.ones((3, 2))), there(np.array([0, 3, -1]))
+    x, y = (functional.embedding(table, rows), functional.cross_entropy(table, rows % 4))
+    assert not traffic
+    np.testing.assert_array_equal(np.isnan(x.get()[:, 0]), [False, True, True])
+    assert np.isnan(y.item())
+
+
+def test_an_array_moves_to_the_gpu_by_name_and_back(traffic):
+    x = mh.Tensor(np.arange(3.0), requires_grad=True)
+    y = x.to("cuda")
+    assert type(y.data) is cupy_on_numpy.ndarray
+    assert y.to("cuda:0").data is y.data
+    y.to("cpu").sum().backward()
+    np.testing.assert_array_equal(x.grad, 1)
+    with pytest.raises(ValueError, match="no device 'cuda:7'"):
+        y.to("cuda:7")
+
+
+@pytest.mark.thorough
+def test_the_commands_checkpoints_and_diagnose_run_on_cupy(traffic, tmp_path, capsys):
+    run = ["train", "--layers", "1", "--width", "16", "--context", "16", "--batch", "2"]
+    run += ["--steps", "4", "--every", "2", "--backend", "cupy", "--out", str(tmp_path / "run")]
+    assert main(run) == 0
+    assert main(["generate", str(tmp_path / "run"), "--tokens", "3"]) == 0
+    model, path = gpt(**GPT2), tmp_path / "checkpoint.safetensors"
+    first = training.Training(model, TOKENS, steps=4, batch=3, lr=0.1)
+    losses = [next(first), next(first)]
+    first.save(path)
+    losses += first
+    again = training.Training(gpt(**GPT2), TOKENS, steps=4, batch=3, lr=0.1)
+    again.resume(path)
+    assert list(again) == losses[2:]
+    assert training.evaluate(model, TOKENS) > 0
+    healthy = gpt(**GPT2)
+    inputs = backend.library("cupy").asarray(TOKENS[:32].reshape(4, 8))
+    report = mh.diagnose(healthy, inputs, (inputs * 3 + 1) % 11)
+    assert str(report) == str(
+        mh.diagnose(gpt("numpy", **GPT2), inputs.get(), (inputs.get() * 3 + 1) % 11)
+    )
