@@ -1,0 +1,67 @@
+"""The kernels for GPUs compile where there is no GPU."""
+
+import pytest
+
+from minimha.kernels.gpu import compiled, fused, tiled
+
+pytestmark = pytest.mark.thorough
+SOURCE = fused.SOURCE.read_text(encoding="ascii")
+
+
+@pytest.fixture
+def nvrtc():
+    try:
+        compiled.nvidia("cu13/lib/libnvrtc.so.*")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    return compiled.nvrtc
+
+
+@pytest.fixture
+def bytecode():
+    pytest.importorskip("cuda.tile")
+    pytest.importorskip("ml_dtypes")
+    return compiled.bytecode
+
+
+@pytest.mark.parametrize("real", compiled.REALS)
+@pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
+def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, architecture, real):
+    code = nvrtc(SOURCE, architecture, f"-Dreal={real}")
+    assert code.startswith(b"\x7fELF")
+    assert b"masked_softmax_backward" in code
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("over_block(total, sum)", "over_block(total, summ)", 'identifier "summ" is undefined'),
+        ("real* dw =", "int* dw =", "cannot be used to initialize"),
+        ("real peak =", "int unused; real peak =", "was declared but never referenced"),
+    ],
+)
+def test_an_error_in_cuda_is_reported_by_its_line(nvrtc, old, new, message):
+    assert old in SOURCE
+    with pytest.raises(SyntaxError, match=message):
+        nvrtc(SOURCE.replace(old, new), "sm_75", "-Dreal=float")
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward_query", "backward_key"])
+def test_every_signature_in_use_compiles_to_bytecode(bytecode, kernel):
+    signatures = [signature for signature in tiled.signatures() if signature.kernel == kernel]
+    dtypes = {signature.arrays[0][0] for signature in signatures}
+    assert dtypes == {"float16", "bfloat16", "float32", "float64"}
+    for signature in signatures:
+        assert bytecode(signature).startswith(b"\x7fTileIR")
+
+
+@pytest.mark.parametrize(("place", "wrong"), [(1, ("float32", 4)), (3, ("int32", 4))])
+def test_wrong_types_and_shapes_do_not_compile(bytecode, place, wrong):
+    """Keys of another dtype than the queries; intervals with a number for each pair."""
+    import cuda.tile as ct
+
+    signature = next(tiled.signatures())
+    arrays = list(signature.arrays)
+    arrays[place] = wrong
+    with pytest.raises(ct.TileError):
+        bytecode(signature._replace(arrays=tuple(arrays)))
