@@ -19,6 +19,7 @@ from minimha_autograd.backend import Array
 
 from ...attention import Arguments, attention, attention_operation, library_of, register
 from .. import unavailable
+from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
 from . import fused, tiled
 from .layout import KernelArguments
@@ -147,6 +148,7 @@ _register(
     "fused",
     "`attention` with scale, bias, mask and softmax in one pass over the scores.",
     numpy=_on_cpu(fused),
+    cupy=_on_gpu(gpu_fused),
 )
 _register(
     "tiled",

@@ -38,6 +38,11 @@ def obstacle(x: Arguments) -> str | None:
     return None
 
 
+def laid_out(x: Arguments) -> Arguments:
+    """The arguments as `forward` and `backward` take them."""
+    return x
+
+
 def forward(x: Arguments) -> tuple[Array, Array]:
     """The output (…, H, T, Dv) and the weights (…, H, T, S)."""
     xp, key, value = namespace(x.query), x.key, x.value

@@ -55,13 +55,13 @@ def test_every_signature_in_use_compiles_to_bytecode(bytecode, kernel):
         assert bytecode(signature).startswith(b"\x7fTileIR")
 
 
-@pytest.mark.parametrize(("place", "wrong"), [(1, ("float32", 4)), (3, ("int32", 4))])
-def test_wrong_types_and_shapes_do_not_compile(bytecode, place, wrong):
+@pytest.mark.parametrize(("k", "wrong"), [(1, ("float32", 4)), (3, ("int32", 4))])
+def test_wrong_types_and_shapes_do_not_compile(bytecode, k, wrong):
     """Keys of another dtype than the queries; intervals with a number for each pair."""
     import cuda.tile as ct
 
     signature = next(tiled.signatures())
     arrays = list(signature.arrays)
-    arrays[place] = wrong
+    arrays[k] = wrong
     with pytest.raises(ct.TileError):
         bytecode(signature._replace(arrays=tuple(arrays)))
