@@ -223,7 +223,11 @@ class Summary:
             self.checks.append(check | {"verdict": verdict, "test": report.nodeid})
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print them; with -q one line, with -qq or --no-summary none."""
+        """Print them; with -q one line, with -qq or --no-summary none. Before them, print why an
+        array library was skipped."""
+        skipped = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
+        for reason in sorted(text for text in skipped if "the array library" in text):
+            terminalreporter.write_line(reason)
         verbosity, number = config.get_verbosity(), len(self.checks)
         if not number or verbosity < -1 or config.getoption("no_summary", False):
             return

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minimha_autograd.backend import LIBRARIES
+from minimha_autograd.backend import LIBRARIES, explain_memory
 
 from .course import chapters as course
 from .course import tour
@@ -34,8 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader left, as head does: print nothing more, even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        print(f"minimha: {error}", file=sys.stderr)
+    except (MemoryError, OSError) as error:
+        explain_memory(error)
+        print(
+            "minimha:", "; ".join([str(error), *getattr(error, "__notes__", [])]), file=sys.stderr
+        )
         return 1
     return code
 

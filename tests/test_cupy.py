@@ -3,6 +3,8 @@
 `cupy_on_numpy` stands in for CuPy, so that these tests run without a GPU.
 """
 
+import sys
+
 import cupy_on_numpy
 import numpy as np
 import pytest
@@ -168,6 +170,57 @@ def test_an_array_moves_to_the_gpu_by_name_and_back(traffic):
     np.testing.assert_array_equal(x.grad, 1)
     with pytest.raises(ValueError, match="no device 'cuda:7'"):
         y.to("cuda:7")
+
+
+@pytest.mark.parametrize(
+    ("stage", "error", "message"),
+    [
+        (
+            "zeros",
+            cupy_on_numpy.CUDARuntimeError("no driver"),
+            r"finds no GPU \(no driver\): install a driver",
+        ),
+        (
+            "add",
+            ImportError("no libnvrtc.so"),
+            r"compile for it \(no libnvrtc.so\): pip install .*ctk",
+        ),
+    ],
+)
+def test_a_gpu_that_cannot_compute_is_explained_in_one_line(
+    traffic, monkeypatch, stage, error, message, capsys, tmp_path
+):
+    def fail(*_):
+        raise error
+
+    owner = cupy_on_numpy.ndarray if stage == "add" else sys.modules["cupy"]
+    monkeypatch.setattr(owner, "__add__" if stage == "add" else stage, fail)
+    for ask in (lambda: backend.library("cupy"), lambda: mh.Tensor([1.0]).to("cuda")):
+        with pytest.raises(RuntimeError, match=message) as failure:
+            ask()
+        assert "\n" not in str(failure.value)
+    assert main(["train", "--backend", "cupy", "--out", str(tmp_path / "run")]) == 2
+    assert "the array library cupy" in capsys.readouterr().err
+
+
+def test_an_error_of_memory_says_what_is_free_and_what_to_change(
+    there, monkeypatch, capsys, tmp_path
+):
+    def fail(*_):
+        raise cupy_on_numpy.OutOfMemoryError("Out of memory allocating 4,096 bytes")
+
+    advice = "3.5 of the GPU's 8.0 GiB are free: use a smaller batch or shorter sequences"
+    x = mh.Tensor(there(np.ones((2, 2))), requires_grad=True)
+    y = (x @ x).sum()
+    monkeypatch.setattr(backend.library("cupy"), "matmul", fail)
+    monkeypatch.setattr(cupy_on_numpy.ndarray, "__matmul__", fail)
+    for compute in (lambda: functional.linear(x, x), y.backward):
+        with pytest.raises(MemoryError, match="allocating 4,096 bytes") as failure:
+            compute()
+        assert failure.value.__notes__[0] == advice
+    sizes = ["--layers", "1", "--width", "16", "--context", "16", "--steps", "2"]
+    assert main(["train", *sizes, "--backend", "cupy", "--out", str(tmp_path / "run")]) == 1
+    assert f"4,096 bytes; {advice}" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

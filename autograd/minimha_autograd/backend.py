@@ -70,16 +70,17 @@ def library(name: str) -> Any:
     if name not in LIBRARIES:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
     package = '"cupy-cuda12x[ctk]", or 13x for CUDA 13' if name == "cupy" else name
-    problem = f"is not installed: pip install {package}"
+    problem, fix = "is not installed", f"pip install {package}"
     try:
         module = importlib.import_module(name.replace("-", "_"))
-        problem = "is installed but finds no GPU: nvidia-smi must list one; without it, use numpy"
+        problem, fix = "finds no GPU", "install a driver until nvidia-smi lists one, or use numpy"
         zero = module.zeros(1)  # CuPy can be imported without a driver
-        problem = f"finds a GPU but cannot compile a kernel for it: pip install {package}"
+        problem, fix = "finds a GPU but cannot compile for it", f"pip install {package}"
         return namespace(zero + zero)
     except Exception as error:
-        why = "" if isinstance(error, ImportError) else f" ({error}".partition("\n")[0] + ")"
-        raise RuntimeError(f"the array library {name} {problem}{why}") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        why = "" if missing else f" ({error}".partition("\n")[0] + ")"
+        raise RuntimeError(f"the array library {name} {problem}{why}: {fix}") from error
 
 
 def is_array(x: object) -> bool:
