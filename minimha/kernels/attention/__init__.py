@@ -7,6 +7,7 @@ does not remove a NaN.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -75,6 +76,9 @@ def _obstacle(x: Arguments, rungs: dict[str, Rung]) -> str | None:  # noqa: PLR0
 
 
 _TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
+_failed: dict[tuple[str, str], str] = {}
+"""Which implementations failed on a GPU, and why."""
+_log = logging.getLogger("minimha")
 
 
 def _slow_registers() -> str | None:
@@ -88,8 +92,26 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
     """Register an implementation of attention by kernels, one rung for each library."""
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
-        why = _obstacle(x, rungs)
+        why = _obstacle(x, rungs) or _failed.get((name, library_of(x.query)))
         return _slow_registers() if why is None and auto and name == "microkernel" else why
+
+    def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a kernel, or None if a GPU cannot run it; it is not tried again."""
+        library = library_of(arguments[0].query)
+        try:
+            with np.errstate(all="ignore"):  # the reference warns if the pair is visible
+                return call(*arguments)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if library == "numpy":
+                raise
+            _failed[name, library] = why = f"it failed: {type(error).__name__}: {error}"
+            _log.warning(
+                "minimha: attention by %r %s; the next implementation takes over. "
+                "`minimha gpu-report` shows what this machine can run", name, why,
+            )  # fmt: skip
+            return None
 
     def keeps_half(x: Array) -> bool:
         rung = rungs.get(library_of(x))
@@ -102,8 +124,7 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
         if obstacle(x, auto=False) is None:
             rung = rungs[library_of(x.query)]
             laid_out = rung.laid_out(x)
-            with np.errstate(all="ignore"):  # the reference warns if the pair is visible
-                result = rung.forward(laid_out)
+            result = attempt(rung.forward, laid_out)
         if result is None:
             return _reference(x, wanted)
         out, saved = result
@@ -115,8 +136,7 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
         def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
             gradients: Any = None
             if dout is not None and backend.kind(dout) == backend.kind(out):
-                with np.errstate(all="ignore"):
-                    gradients = rung.backward(laid_out, out, saved, dout, wanted)
+                gradients = attempt(rung.backward, laid_out, out, saved, dout, wanted)
             if gradients is None and dout is not None:
                 gradients = _reference(x, wanted)[1](dout, None)
             if dweights is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from ...attention import Arguments
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products of float32 are rounded to tf32, which has 10 bits of fraction: faster, but with
 errors of 1e-3. Off by default: float32 means float32."""
+
+_DRIVER = 13000  # CUDA 13.0
+_log = logging.getLogger("minimha")
 
 WIDEST = 256
 """The largest D and Dv: a tile holds whole rows."""
@@ -76,8 +80,38 @@ def target_of(x: Array) -> Target:
 
 def obstacle(x: Arguments) -> str | None:
     """The reason why the kernels cannot compute these arguments, or None."""
+    if not isinstance(x.query, backend.HostArray) and (why := machine_obstacle()):
+        return why
     if max(x.query.shape[-1], x.value.shape[-1]) > WIDEST:
         return f"heads are wider than {WIDEST}"
+    return None
+
+
+@functools.cache
+def machine_obstacle() -> str | None:
+    """The reason why tiles cannot run on this machine's GPU, or None. The first call logs it."""
+    why = _machine_obstacle()
+    if why:
+        _log.warning("minimha: attention on this GPU runs without tiles: %s", why)
+    return why
+
+
+def _machine_obstacle() -> str | None:
+    import cupy
+
+    try:
+        import cuda.tile  # noqa: F401
+    except ImportError:
+        return "cuda-tile is not installed: pip install cuda-tile"
+    capability = cupy.cuda.Device().compute_capability  # "80" for 8.0
+    if int(capability) < 80:
+        return f"tiles need compute capability 8.0, and this GPU has {int(capability) / 10}"
+    driver = cupy.cuda.runtime.driverGetVersion()
+    if driver < _DRIVER:
+        return (
+            f"tiles need a driver for CUDA 13.0, and this one is for {driver // 1000}."
+            f"{driver % 1000 // 10}: install driver 580 or later"
+        )
     return None
 
 

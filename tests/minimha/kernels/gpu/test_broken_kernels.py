@@ -1,0 +1,196 @@
+"""Broken kernels are found on NumPy's stand-in: by a wrong result, or by an error of the stand-in."""
+
+import functools
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from minimha import masks
+from minimha.attention import Arguments, attention, attention_steps
+from minimha.kernels.gpu import numpy_tile, tiled
+
+SOURCE = Path(tiled.__file__).with_name("tiles.py")
+TILE = 16, 16
+
+
+class Broken(NamedTuple):
+    """A mistake in the kernels: text of `tiles.py`, and what replaces its nth occurrence."""
+
+    name: str
+    old: str
+    new: str
+    nth: int = 0
+
+    def source(self):
+        parts = SOURCE.read_text(encoding="utf-8").split(self.old)
+        assert len(parts) > self.nth + 1, f"tiles.py no longer contains {self.old!r}"
+        before, after = parts[: self.nth + 1], parts[self.nth + 1 :]
+        return self.old.join(before) + self.new + self.old.join(after)
+
+
+PARTIAL = "if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):"
+BROKEN = [
+    # online softmax
+    Broken("values not rescaled", "acc * shrink", "acc"),
+    Broken("sum not rescaled", "total * shrink", "total"),
+    Broken("maximum not kept", "        peak = new\n", ""),
+    Broken("maximum of an empty row subtracted", "ct.where(new == -math.inf, 0.0, new)", "new"),
+    Broken("sum not divided by", "acc / ct.where(empty, 1.0, total)", "acc"),
+    Broken("empty row divided by zero", "ct.where(empty, 1.0, total)", "total"),
+    Broken("lse in base 2", "peak * LN_2", "peak"),
+    Broken("lse of an empty row is 0", "ct.where(empty, math.inf, ", "ct.where(empty, 0.0, "),
+    Broken("no sink", "if sunk:", "if False:"),
+    Broken("sink in base e", "astype(lse.dtype) * LOG2_E)", "astype(lse.dtype))"),
+    # which tiles and pairs
+    Broken("first tile of keys left out", "k.shape[2])) // N", "k.shape[2])) // N + 1"),
+    Broken("last tile of keys left out", "ct.cdiv(ct.max(end), N)", "ct.max(end) // N"),
+    Broken("a tile too many", "ct.cdiv(ct.max(end), N)", "ct.cdiv(ct.max(end), N) + 1"),
+    Broken("last queries left out", "ct.cdiv(q.shape[2], M)", "q.shape[2] // M"),
+    Broken("a tile of queries too many", "ct.cdiv(q.shape[2], M)", "ct.cdiv(q.shape[2], M) + 1"),
+    Broken("keys after the interval not hidden", " or (j + 1) * N > ct.min(end)", ""),
+    Broken("keys before the interval not hidden", " or j * N < ct.max(begin)", ""),
+    Broken("the same in dq", PARTIAL, "if masked:", 1),
+    Broken("the same in dk", PARTIAL, "if masked:", 2),
+    Broken("one key too many", "(key < end)", "(key <= end)"),
+    Broken("one key too few", "(begin <= key)", "(begin < key)"),
+    Broken("keys counted from the tile's start", "place[3] * n + ", ""),
+    Broken("mask not applied", "if masked:", "if False:"),
+    Broken("tiles of queries skipped", "first < (j + 1) * N and", "first < j * N and"),
+    Broken("query head h reads key head h mod G", "h // (q.shape[1] // k.shape[1])", "h % k.shape[1]"),
+    Broken("heads of a group left out", "(g + 1) * group", "g * group + 1"),
+    # formulas
+    Broken("bias in base e", "astype(raw.dtype) * LOG2_E", "astype(raw.dtype)"),
+    Broken("no softcap", "if softcap > 0:", "if False:"),
+    Broken("softcap has slope 1", "1.0 - bend * bend", "1.0"),
+    Broken("dq without scale", "(acc * scale)", "acc"),
+    Broken("dk without scale", "(dkey * scale)", "dkey"),
+    Broken("dbias with the slope of the softcap", "ds.astype(dbias", "(ds * slope).astype(dbias"),
+    Broken("delta not subtracted", "(dp - mean)", "dp"),
+    Broken("delta not subtracted in dk", "(dp - numbers(delta, b, h, i, (1, M)))", "dp"),
+    Broken("kept weights not enlarged", "p * enlarge", "p"),
+    Broken("dropout before the sum", "total * shrink + ct.sum(p", "total * shrink + ct.sum(p * enlarge"),
+    Broken("dout not dropped", "dp * enlarge, 0.0)", "dp, dp)"),
+    Broken("dv of the weights before dropout", "weights = ct.where(kept, p * enlarge, 0.0)", "pass"),
+    Broken("transposed tile read as it is", ", order=(0, 1, 3, 2)", "", 1),
+    # NaN in hidden keys, values and queries
+    Broken("hidden NaN value", "            value = finite(value)\n", ""),
+    Broken("visible NaN value lost", "acc = acc + ct.sum(ct.where(seen, bad", "bad = ct.sum(ct.where(seen, bad"),
+    Broken("hidden NaN key", "ct.where(seen, ds, 0.0), finite(key)", "ct.where(seen, ds, 0.0), key"),
+    Broken("hidden NaN query", "finite(query), finite(douts)", "query, finite(douts)"),
+    Broken("hidden NaN dout", "finite(query), finite(douts)", "finite(query), douts"),
+]  # fmt: skip
+UNDEFINED_ON_A_GPU = [
+    Broken("beyond the edge undetermined", ", padding_mode=ZERO", ""),
+    Broken("the same for columns", ", padding_mode=ZERO", "", 1),
+    Broken("two blocks store one tile", "ct.store(out, (b, h, i, 0)", "ct.store(out, (b, h, 0, 0)"),
+    Broken("two heads store one tile", "ct.store(lse, (b, h, i)", "ct.store(lse, (b, g, i)"),
+    Broken("stored in each step", "        peak = new\n", "        peak = new\n        ct.store(lse, (b, h, i), peak.reshape((1, 1, M)))\n"),
+    Broken("reads what another block stores", "logs = numbers(lse, ", "logs = numbers(delta, b, h, 0, (M, 1)) + numbers(lse, "),
+    Broken("writes what another block reads", "    empty = total == 0.0\n", "    ct.store(q, (b, h, i, 0), query.reshape((1, 1, M, D)))\n    empty = total == 0.0 * ct.load(q, (b, h, 0, 0), (1, 1, 1, 1)).reshape((1, 1))\n"),
+    Broken("sizes that are no power of 2", "ct.arange(n, ", "ct.arange(n + 1, "),
+    Broken("product of different dtypes", "p.astype(v.dtype)", "p"),
+    Broken("stored in another dtype", "acc.astype(out.dtype)", "acc"),
+    Broken("a tile changed in place", "    empty = total == 0.0\n", "    total[0] = 1.0\n    empty = total == 0.0\n"),
+]  # fmt: skip
+
+
+def drawn(seed, t, s, heads, dtype="float64", **more):
+    rng = np.random.default_rng(seed)
+    h, g = heads
+    shapes = (1, h, t, 5), (1, g, s, 5), (1, g, s, 3), (1, h, t, 3)
+    *inputs, dout = (rng.standard_normal(x).astype(dtype) for x in shapes)
+    return Arguments(*inputs, **more), dout
+
+
+@functools.cache
+def cases():
+    """Few and small, but of several tiles, with every option."""
+    rng = np.random.default_rng(1)
+    dense = rng.random((20, 35)) < 0.6
+    dense[3], dense[17] = False, False
+    options = {"bias": rng.standard_normal((1, 4, 20, 35)), "sink": rng.standard_normal((1, 4))}
+    window = masks.sliding_window(9, 3, offset=12)
+    return [
+        drawn(2, 35, 20, (4, 2)),
+        drawn(3, 37, 40, (4, 2), mask=window),
+        drawn(
+            4, 20, 35, (4, 2), **options, softcap=1.5, mask=dense,
+            keep=rng.random((20, 35)) < 0.6, p=0.4,
+        ),
+        drawn(5, 5, 3, (1, 1), "float16"),
+        drawn(6, 20, 20, (1, 1), mask=masks.causal(offset=-3)),
+        *with_nan(drawn(7, 20, 20, (1, 1), mask=masks.causal(offset=0))),
+    ]  # fmt: skip
+
+
+def with_nan(case):
+    """In each array in turn, a row that some queries or keys may not see is NaN."""
+    x, dout = case
+    for name in ("query", "key", "value", "dout"):
+        a = (dout if name == "dout" else getattr(x, name)).copy()
+        a[..., 5, :] = math.nan
+        yield (x, a) if name == "dout" else (x._replace(**{name: a}), dout)
+
+
+@functools.cache
+def expected(n):
+    """out, lse and the gradients of a case, by the reference in float64."""
+    x, dout = cases()[n]
+    q, k, v, bias, sink, _, softcap = wide = [
+        a.astype("float64") if isinstance(a, np.ndarray) else a for a in x.inputs
+    ]
+    with np.errstate(all="ignore"):
+        (out, _), pull = attention.with_pullback(*wide, mask=x.resolved_mask(), keep=x.keep, p=x.p)
+        scores = attention_steps(q, k, v, x.mask, bias=bias, sink=sink, softcap=softcap).scores
+        lse = np.logaddexp.reduce(scores, axis=-1)
+        lse = lse if sink is None else np.logaddexp(lse, sink[..., None])
+    return out, np.where(lse == -math.inf, math.inf, lse), *pull(dout.astype("float64"), None)
+
+
+def is_right(kernels, n):
+    """Whether these kernels give the results of the reference in a case."""
+    x, dout = cases()[n]
+    target = tiled.Target(kernels, numpy_tile.launch, None)
+    laid_out = tiled.TileArguments.of(x)
+    wanted = *(a is not None for a in x.inputs[:5]), False, False
+    out, lse = tiled.forward(laid_out, target)
+    gradients = tiled.backward(laid_out, out, lse, dout, wanted, target)
+    bar = 1e-12 if out.dtype == "float64" else 4e-3
+    return all(
+        a is None or np.allclose(a, b, rtol=bar, atol=bar, equal_nan=True)
+        for a, b in zip((out, lse, *gradients), expected(n), strict=True)
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(tiled, "tile_sizes", lambda *_: TILE)
+
+
+def test_the_kernels_are_right_in_every_case():
+    kernels = numpy_tile.interpreted(SOURCE)
+    assert all(is_right(kernels, n) for n in range(len(cases())))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *(pytest.param(broken, id=broken.name) for broken in UNDEFINED_ON_A_GPU),
+        *(pytest.param(broken, id=broken.name, marks=pytest.mark.thorough) for broken in BROKEN),
+    ],
+)
+def test_a_broken_kernel_is_found(broken, tmp_path):
+    path = tmp_path / "tiles.py"
+    path.write_text(broken.source(), encoding="utf-8")
+    kernels = numpy_tile.interpreted(path)
+
+    def is_found(n):
+        try:
+            return not is_right(kernels, n)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return True
+
+    assert any(map(is_found, range(len(cases()))))
