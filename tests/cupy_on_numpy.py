@@ -22,7 +22,10 @@ import sys
 from collections import Counter
 from types import ModuleType, SimpleNamespace
 
+import cuda_on_cpu
 import numpy as np
+
+from minimha.kernels.gpu import tiled
 
 traffic = Counter()
 """The number of copies "to the device" and "to the host", and of operations that "wait"."""
@@ -30,6 +33,8 @@ traffic = Counter()
 
 class Device:
     """A GPU; entered as a context manager, it is the current one."""
+
+    compute_capability = "90"
 
     def __init__(self, number=None):
         self.id = number.id if isinstance(number, Device) else number or 0
@@ -193,6 +198,23 @@ class OutOfMemoryError(MemoryError):
     """CuPy's error for memory."""
 
 
+def raw_kernel(source, name, options=()):
+    """A kernel in CUDA C++, compiled for the CPU."""
+    (real,) = (option.removeprefix("-Dreal=") for option in options)
+    run = cuda_on_cpu.raw_kernel(source, name, real)
+    return lambda grid, block, arguments: run(grid, block, list(map(_unwrapped, arguments)))
+
+
+def tiles_on_numpy():
+    """What runs the kernels of `tiles` for arrays on the stand-in's device."""
+    kernels, launch, stream = tiled.on_numpy()
+
+    def unwrapping(stream, grid, kernel, arguments):
+        launch(stream, grid, kernel, tuple(map(_unwrapped, arguments)))
+
+    return tiled.Target(kernels, unwrapping, stream)
+
+
 def _modules():
     """The modules of the stand-in by name."""
     names = (
@@ -222,9 +244,12 @@ def _modules():
     cuda.runtime.CUDARuntimeError = CUDARuntimeError
     cuda.runtime.getDeviceCount = lambda: 1
     cuda.runtime.memGetInfo = lambda: (3 * 2**30, 8 * 2**30)
+    cuda.runtime.driverGetVersion = lambda: 13000
+    cuda.get_current_stream = lambda: None
     cuda.memory = ModuleType("cupy.cuda.memory")
     cuda.memory.OutOfMemoryError = OutOfMemoryError
     cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 2**29)
+    cupy.RawKernel = raw_kernel
     special.erf = _on_device(lambda x: importlib.import_module("scipy.special").erf(x))
     cupy.__version__ = "14.0.0"
     return dict(zip(names, modules, strict=True))
@@ -244,9 +269,11 @@ def installed():
     }
     sys.modules.update(MODULES)
     traffic.clear()
+    on_gpu, tiled._on_gpu = tiled._on_gpu, tiles_on_numpy
     try:
         yield traffic
     finally:
+        tiled._on_gpu = on_gpu
         for name in list(sys.modules):
             if name in ours or name.startswith(tuple(f"{name}." for name in ours)):
                 del sys.modules[name]
