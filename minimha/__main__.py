@@ -13,6 +13,7 @@ from minimha_autograd.backend import LIBRARIES, explain_memory
 
 from .course import chapters as course
 from .course import tour
+from .gpu_report import add_arguments as add_gpu_report_arguments
 from .homework import commands as homework
 from .training import commands as training
 
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         ("homework", homework.add_arguments, "exercises: begin one, check it, get a hint"),
         ("train", training.add_train_arguments, "train a GPT on a text"),
         ("generate", training.add_generate_arguments, "let a trained model write text"),
+        ("gpu-report", add_gpu_report_arguments, "measure and test minimha on this machine's GPU"),
     ):
         add_arguments(others.add_parser(name, help=text, description=text))
     settings: dict[str, Any]

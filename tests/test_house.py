@@ -98,6 +98,7 @@ HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha.pictures",
     "minimha_autograd.backend",
     "minimha_autograd.gradcheck",
+    "minimha.gpu_report",
     "minimha.course.tour",
     "minimha.interchange",
     "minimha.training",
