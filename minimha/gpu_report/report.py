@@ -322,7 +322,8 @@ def _our_step(setting: Setting, inputs: np.ndarray, targets: np.ndarray) -> Call
     model = GPT(
         65, context=setting.context, d_model=setting.width, num_heads=setting.width // 64,
         num_layers=setting.layers,
-    ).to("cupy")  # fmt: skip
+    )  # fmt: skip
+    model.to("cupy")
     optimiser = nn.AdamW(model.parameters(), lr=1e-3)
     xp = backend.library("cupy")
     x, y = xp.asarray(inputs), xp.asarray(targets)
