@@ -1,0 +1,155 @@
+"""Which implementation runs on a GPU, on the stand-in for CuPy: its arrays are NumPy's, and the
+kernels run on `numpy_tile`."""
+
+import sys
+
+import cupy_on_numpy
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha import masks
+from minimha.kernels import attention as ways
+from minimha.kernels.gpu import numpy_tile, tiled
+from minimha_autograd import backend
+
+H, G, T, D = 2, 1, 96, 64
+
+
+launched = []  # the dtypes of the queries
+
+
+def launch(stream, grid, kernel, arguments):
+    launched.append(arguments[0].dtype)
+    on_host = [x._numpy if isinstance(x, cupy_on_numpy.ndarray) else x for x in arguments]
+    numpy_tile.launch(stream, grid, kernel, on_host)
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """The stand-in for CuPy, with a GPU that can run tiles."""
+    with cupy_on_numpy.installed():
+        cupy = backend.library("cupy")
+        monkeypatch.setattr(cupy_on_numpy.Device, "compute_capability", "90")
+        monkeypatch.setitem(sys.modules, "cuda", sys)
+        monkeypatch.setitem(sys.modules, "cuda.tile", numpy_tile)
+        kernels = tiled.on_numpy().kernels
+        monkeypatch.setattr(tiled, "_on_gpu", lambda: tiled.Target(kernels, launch, None))
+        tiled.machine_obstacle.cache_clear()
+        yield cupy
+        tiled.machine_obstacle.cache_clear()
+        ways._failed.clear()
+
+
+def arrays(cupy, rng, t=T):
+    shapes = (1, H, t, D), (1, G, t, D), (1, G, t, D)
+    return [cupy.asarray(rng.standard_normal(shape).astype("float32")) for shape in shapes]
+
+
+def attended(inputs, **settings):
+    """The output of attention and the gradients of its inputs."""
+    tensors = [mh.Tensor(x, requires_grad=True) for x in inputs]
+    out = mh.scaled_dot_product_attention(*tensors, **settings)
+    out.backward(out.data)
+    return [out.data, *(x.grad for x in tensors)]
+
+
+IDS = np.arange(T)[None] // 30
+MASKS = {
+    "none": lambda place: None,
+    "causal": lambda place: masks.causal(),
+    "documents": lambda place: masks.causal() & masks.documents(place(IDS)),
+    "dense": lambda place: place(IDS.T * IDS % 4 > 0),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_tiles_compute_on_the_device_without_copies(cupy, rng, kind):
+    inputs, mask = arrays(cupy, rng), MASKS[kind](cupy.asarray)
+    bias = cupy.asarray(rng.standard_normal((T, T)).astype("float32"))
+    cupy_on_numpy.traffic.clear()
+    found = attended(inputs, mask=mask, bias=bias, softcap=2.0)
+    assert not cupy_on_numpy.traffic
+    inputs = [x.get() for x in inputs]
+    expected = attended(inputs, mask=MASKS[kind](np.asarray), bias=bias.get(), softcap=2.0)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x.get(), y, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_is_not_converted(cupy, rng):
+    inputs = [cupy.asarray(x.get().astype("float16")) for x in arrays(cupy, rng)]
+    launched.clear()
+    found = attended(inputs, mask=masks.causal())
+    assert launched == ["float16"] * 3
+    expected = attended([x.get().astype("float64") for x in inputs], mask=masks.causal())
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == "float16"
+        np.testing.assert_allclose(x.get(), y, rtol=0, atol=2e-3 * abs(y).max())
+
+
+def test_tiles_are_the_fastest_on_a_gpu(cupy, rng):
+    inputs = arrays(cupy, rng)
+    assert mh.explain_dispatch(*inputs).implementation == "tiled"
+    for name in ("microkernel", "simulated"):
+        explained = mh.explain_dispatch(*inputs, implementation=name)
+        assert explained.implementation == "reference"
+        assert explained.reasons[name] == "the arrays are not NumPy arrays"
+
+
+def old_gpu(patch):
+    patch.setattr(cupy_on_numpy.Device, "compute_capability", "75")
+
+
+def old_driver(patch):
+    patch.setattr(sys.modules["cupy"].cuda.runtime, "driverGetVersion", lambda: 12080)
+
+
+def no_library(patch):
+    patch.setitem(sys.modules, "cuda.tile", None)
+
+
+@pytest.mark.parametrize(
+    ("lack", "says"),
+    [
+        (old_gpu, "tiles need compute capability 8.0, and this GPU has 7.5"),
+        (old_driver, "and this one is for 12.8: install driver 580 or later"),
+        (no_library, "cuda-tile is not installed: pip install"),
+    ],
+)
+def test_a_gpu_that_cannot_run_tiles_uses_fused_and_says_so_once(
+    cupy, rng, monkeypatch, caplog, lack, says
+):
+    lack(monkeypatch)
+    for _ in range(2):
+        explained = mh.explain_dispatch(*arrays(cupy, rng))
+        assert explained.implementation == "fused"
+        assert says in explained.reasons["tiled"]
+    assert [says in record.message for record in caplog.records] == [True]
+
+
+def failing(error):
+    def launch(*_):
+        raise error
+
+    return lambda: tiled.Target(tiled.on_numpy().kernels, launch, None)
+
+
+def test_if_the_first_launch_fails_the_next_implementation_takes_over(
+    cupy, rng, monkeypatch, caplog
+):
+    error = RuntimeError("PTX JIT compiler library not found")
+    monkeypatch.setattr(tiled, "_on_gpu", failing(error))
+    inputs = arrays(cupy, rng)
+    found = attended(inputs, implementation="tiled")
+    assert not np.isnan(found[0].get()).any()
+    explained = mh.explain_dispatch(*inputs)
+    assert explained.implementation == "fused"
+    assert str(error) in explained.reasons["tiled"]
+    attended(inputs, implementation="tiled")
+    assert [str(error) in record.message for record in caplog.records] == [True]
+
+
+def test_memory_that_runs_out_is_an_error_not_a_reason_to_use_more(cupy, rng, monkeypatch):
+    monkeypatch.setattr(tiled, "_on_gpu", failing(MemoryError("out of memory")))
+    with pytest.raises(MemoryError):
+        attended(arrays(cupy, rng), implementation="tiled")

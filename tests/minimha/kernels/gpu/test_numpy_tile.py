@@ -1,0 +1,134 @@
+"""NumPy's stand-in for cuTile refuses what a GPU leaves undefined, and shows a block step by step."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minimha.kernels.gpu import numpy_tile as ct
+from minimha.kernels.gpu import tiled
+
+ZERO = ct.PaddingMode.ZERO
+
+
+def doubled(x, y, factor: ct.Constant[float]):
+    """y = factor · x + 1 in tiles of 4."""
+    i = ct.bid(0)
+    tile = ct.load(x, (i,), (4,), padding_mode=ZERO)
+    tile = tile * factor
+    tile += 1.0
+    ct.store(y, (i,), tile)
+
+
+def run(kernel, *arrays, grid=(3,)):
+    ct.launch(None, grid, ct.kernel(kernel), arrays)
+
+
+def test_blocks_fill_an_array_and_nothing_beyond_its_edge():
+    x, y = np.arange(10.0), np.zeros(10)
+    run(doubled, x, y, 2.0)
+    np.testing.assert_array_equal(y, 2 * x + 1)
+
+
+def test_a_tile_beyond_the_edge_is_nan_unless_the_kernel_asks_for_zeros():
+    def total(x, y):
+        ct.store(y, (ct.bid(0),), ct.sum(ct.load(x, (ct.bid(0),), (4,)), axis=0, keepdims=True))
+
+    y = np.zeros(3)
+    run(total, np.ones(10), y)
+    np.testing.assert_array_equal(y, [4, 4, np.nan])
+
+
+def outside(x, y):
+    ct.load(x, (ct.bid(0) + 1,), (4,))
+
+
+def odd(x, y):
+    ct.load(x, (ct.bid(0),), (3,))
+
+
+def twice(x, y):
+    ct.store(y, (0,), ct.load(x, (ct.bid(0),), (4,)))
+
+
+def of_another(x, y):
+    tile = ct.load(x, (ct.bid(0),), (4,))
+    ct.store(y, (ct.bid(0),), tile)
+    ct.load(y, (0,), (4,))
+
+
+def overwrites(x, y):
+    tile = ct.load(x, (0,), (4,))
+    ct.store(x, (ct.bid(0),), tile)
+
+
+def other_dtype(x, y):
+    ct.store(y, (ct.bid(0),), ct.load(x, (ct.bid(0),), (4,)).astype(ct.float32))
+
+
+def mixed(x, y):
+    tile = ct.full((4, 4), 1.0, ct.float32)
+    ct.mma(tile, tile.astype(ct.float16), tile)
+
+
+def assigned(x, y):
+    ct.load(x, (ct.bid(0),), (4,))[0] = 1.0
+
+
+def wrong_axes(x, y):
+    ct.load(x, (0, 0), (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "says"),
+    [
+        (outside, IndexError, r"tile \(3,\) of shape \(4,\) is outside an array of \(10,\)"),
+        (odd, ValueError, "powers of 2"),
+        (twice, RuntimeError, "two stores to the same place"),
+        (of_another, RuntimeError, "blocks have no order"),
+        (overwrites, RuntimeError, "blocks have no order"),
+        (other_dtype, TypeError, "a tile of float32 for an array of float64"),
+        (mixed, TypeError, "a product of float32 and float16"),
+        (assigned, TypeError, "make a new tile"),
+        (wrong_axes, ValueError, r"tile \(0, 0\) of shape \(4, 4\) of an array of shape \(10,\)"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_a_gpu_leaves_undefined_is_an_error_that_names_the_block(kernel, error, says):
+    with pytest.raises(error, match=says) as info:
+        run(kernel, np.ones(10), np.ones(10))
+    assert "in block (" in info.value.__notes__[0]
+
+
+def test_blocks_run_in_another_order_than_their_numbers():
+    order = []
+    run(lambda: order.append(ct.bid(0)), grid=(20,))
+    assert sorted(order) == list(range(20)) != order
+
+
+def test_a_block_can_be_run_line_by_line():
+    x, y = np.arange(10.0), np.zeros(10)
+    steps = ct.steps((3,), doubled, (x, y, 2.0), block=(1,))
+    assert [list(step.changed) for step in steps] == [["i"], ["tile"], ["tile"], ["tile"], []]
+    np.testing.assert_array_equal(steps[1].changed["tile"], [4, 5, 6, 7])
+    np.testing.assert_array_equal(steps[3].changed["tile"], [9, 11, 13, 15])
+    assert "tile = tile * factor\n    tile = float64 (4,)\n[ 8. 10. 12. 14.]" in repr(steps[2])
+    np.testing.assert_array_equal(y, [0, 0, 0, 0, 9, 11, 13, 15, 0, 0])
+
+
+def test_tf32_keeps_10_bits_of_fraction():
+    x = ct.full((1,), 1 + 2**-10 + 2**-12, ct.float32)
+    np.testing.assert_array_equal(x.astype(ct.tfloat32), np.float32(1 + 2**-10))
+
+
+@pytest.mark.parametrize(("file", "most"), [("tiles.py", 200), ("numpy_tile.py", 250)])
+def test_the_files_that_students_read_are_short(file, most):
+    """Lines of code, without docstrings and comments."""
+    path = Path(tiled.__file__).with_name(file)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    code = [line for line in lines if line.strip() and not line.strip().startswith("#")]
+    assert len(code) <= most
