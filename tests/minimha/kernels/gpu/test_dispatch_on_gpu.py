@@ -1,5 +1,4 @@
-"""Which implementation runs on a GPU, on the stand-in for CuPy: its arrays are NumPy's, and the
-kernels run on `numpy_tile`."""
+"""Which implementation runs on a GPU, and what happens where it cannot: on the stand-in for CuPy."""
 
 import sys
 
@@ -16,27 +15,14 @@ from minimha_autograd import backend
 H, G, T, D = 2, 1, 96, 64
 
 
-launched = []  # the dtypes of the queries
-
-
-def launch(stream, grid, kernel, arguments):
-    launched.append(arguments[0].dtype)
-    on_host = [x._numpy if isinstance(x, cupy_on_numpy.ndarray) else x for x in arguments]
-    numpy_tile.launch(stream, grid, kernel, on_host)
-
-
 @pytest.fixture
 def cupy(monkeypatch):
-    """The stand-in for CuPy, with a GPU that can run tiles."""
+    """The stand-in for CuPy; that for cuTile is installed, too."""
     with cupy_on_numpy.installed():
-        cupy = backend.library("cupy")
-        monkeypatch.setattr(cupy_on_numpy.Device, "compute_capability", "90")
         monkeypatch.setitem(sys.modules, "cuda", sys)
         monkeypatch.setitem(sys.modules, "cuda.tile", numpy_tile)
-        kernels = tiled.on_numpy().kernels
-        monkeypatch.setattr(tiled, "_on_gpu", lambda: tiled.Target(kernels, launch, None))
         tiled.machine_obstacle.cache_clear()
-        yield cupy
+        yield backend.library("cupy")
         tiled.machine_obstacle.cache_clear()
         ways._failed.clear()
 
@@ -54,31 +40,16 @@ def attended(inputs, **settings):
     return [out.data, *(x.grad for x in tensors)]
 
 
-IDS = np.arange(T)[None] // 30
-MASKS = {
-    "none": lambda place: None,
-    "causal": lambda place: masks.causal(),
-    "documents": lambda place: masks.causal() & masks.documents(place(IDS)),
-    "dense": lambda place: place(IDS.T * IDS % 4 > 0),
-}
+def test_half_precision_is_not_converted(cupy, rng, monkeypatch):
+    kernels, launch, _ = tiled._on_gpu()
+    launched = []
 
+    def noting(stream, grid, kernel, arguments):
+        launched.append(arguments[0].dtype)
+        launch(stream, grid, kernel, arguments)
 
-@pytest.mark.parametrize("kind", MASKS)
-def test_tiles_compute_on_the_device_without_copies(cupy, rng, kind):
-    inputs, mask = arrays(cupy, rng), MASKS[kind](cupy.asarray)
-    bias = cupy.asarray(rng.standard_normal((T, T)).astype("float32"))
-    cupy_on_numpy.traffic.clear()
-    found = attended(inputs, mask=mask, bias=bias, softcap=2.0)
-    assert not cupy_on_numpy.traffic
-    inputs = [x.get() for x in inputs]
-    expected = attended(inputs, mask=MASKS[kind](np.asarray), bias=bias.get(), softcap=2.0)
-    for x, y in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x.get(), y, rtol=1e-4, atol=1e-5)
-
-
-def test_half_precision_is_not_converted(cupy, rng):
+    monkeypatch.setattr(tiled, "_on_gpu", lambda: tiled.Target(kernels, noting, None))
     inputs = [cupy.asarray(x.get().astype("float16")) for x in arrays(cupy, rng)]
-    launched.clear()
     found = attended(inputs, mask=masks.causal())
     assert launched == ["float16"] * 3
     expected = attended([x.get().astype("float64") for x in inputs], mask=masks.causal())
