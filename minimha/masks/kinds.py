@@ -49,7 +49,8 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
     """Every query sees the first lengths[b] keys of its sequence b. lengths: integers (…), 0 to S.
 
     Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError where they
-    do not match the batch or exceed S.
+    do not match the batch or exceed S; lengths on a device are not compared with S, since the host
+    would have to wait for them.
     """
     lengths = _integers(
         lengths,

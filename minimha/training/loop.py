@@ -44,7 +44,8 @@ class Training:
                   generator seeded with (seed, k)
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
-    for bit, as a run without a stop, on the same machine with the same number of threads.
+    for bit, as a run without a stop, on the same machine with the same number of threads; on a GPU
+    with the same weights up to rounding, since it adds gradients of embeddings in any order.
     Raises ValueError for a text that is too short.
     """
 

@@ -20,7 +20,7 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
 
     dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
     Indexing means the same as in NumPy on every library.
-    Raises TypeError for an invalid index, IndexError for one out of range.
+    Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
     """
     xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
     arrays = False
