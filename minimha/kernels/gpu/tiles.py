@@ -63,10 +63,19 @@ def pairs(x, place, shape, flip):
 
 
 def product(x, y, acc, tf32):
-    """acc + x y, on the tensor cores if they support the dtype."""
-    if tf32:
-        x, y = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
-    return ct.mma(x, y, acc)
+    """acc + x y, on the tensor cores. These round float32 to tf32, which has 10 bits of fraction.
+
+    Unless tf32 is enough, the rest of each number takes part as another tf32, which gives 21 bits.
+    """
+    if x.dtype != ct.float32 or y.dtype != ct.float32:
+        return ct.mma(x, y, acc)
+    a, b = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
+    if not tf32:
+        rest = (x - a.astype(ct.float32)).astype(ct.tfloat32)
+        acc = ct.mma(rest, b, acc)
+        rest = (y - b.astype(ct.float32)).astype(ct.tfloat32)
+        acc = ct.mma(a, rest, acc)
+    return ct.mma(a, b, acc)
 
 
 def scores_of(raw, scale, softcap, bias, biased, place, flip):
@@ -125,22 +134,25 @@ def forward(
         total = ct.where(peak > -math.inf, 1.0, total)
     first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
     for j in range(first, ct.cdiv(ct.max(end), N)):
-        place, value = (b, h, i, j), rows(v, b, g, j, N, V)
+        place, value, clean = (b, h, i, j), rows(v, b, g, j, N, V), True
         raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
         scores, _ = scores_of(raw, scale, softcap, bias, biased, place, False)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
             scores = ct.where(seen, scores, -math.inf)
-            bad = spoilt(value, lse.dtype).reshape((1, N))
-            acc = acc + ct.sum(ct.where(seen, bad, 0.0), axis=1, keepdims=True)
-            value = finite(value)
+            clean = ct.sum(spoilt(value, lse.dtype)) == 0.0
         new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
         base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
         p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
         total = total * shrink + ct.sum(p, axis=1, keepdims=True)
         if dropped:
             p = ct.where(pairs(keep, place, (M, N), False), p * enlarge, 0.0)
-        acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
+        if clean:
+            acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
+        else:
+            bad = spoilt(value, lse.dtype).reshape((1, N))
+            bad = ct.sum(ct.where(scores > -math.inf, bad, 0.0), axis=1, keepdims=True)
+            acc = product(p.astype(v.dtype), finite(value), acc * shrink + bad, tf32)
         peak = new
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
@@ -168,7 +180,8 @@ def backward_query(
     acc = ct.full((M, D), 0.0, lse.dtype)
     first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
     for j in range(first, ct.cdiv(ct.max(end), N)):
-        place, key, zero = (b, h, i, j), rows(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype)
+        place, key, clean = (b, h, i, j), rows(k, b, g, j, N, D), True
+        zero = ct.full((M, N), 0.0, lse.dtype)
         raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
         dp = product(dvalue, columns(v, b, g, j, N, V), zero, tf32)
         scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
@@ -177,10 +190,11 @@ def backward_query(
         ds = ct.exp2(scores - logs) * (dp - mean)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
-            ds, key = ct.where(seen, ds, 0.0), finite(key)
+            ds, clean = ct.where(seen, ds, 0.0), ct.sum(spoilt(key, lse.dtype)) == 0.0
         if wanted:
             ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
-        acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
+        ds = (ds * slope).astype(k.dtype)
+        acc = product(ds, key, acc, tf32) if clean else product(ds, finite(key), acc, tf32)
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
 
 
@@ -205,7 +219,7 @@ def backward_key(
             first = ct.min(ct.where(begin < end, begin, k.shape[2]))
             if first < (j + 1) * N and ct.max(end) > j * N:
                 place, zero = (b, h, i, j), ct.full((N, M), 0.0, lse.dtype)
-                query, douts = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V)
+                query, douts, clean = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V), True
                 raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
                 dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
                 scores, slope = scores_of(raw, scale, softcap, bias, biased, place, True)
@@ -220,8 +234,13 @@ def backward_key(
                     seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
                     bad = spoilt(douts, lse.dtype).reshape((1, M))
                     weights, ds = ct.where(seen, weights + bad, 0.0), ct.where(seen, ds, 0.0)
-                    query, douts = finite(query), finite(douts)
-                dvalue = product(weights.astype(dout.dtype), douts, dvalue, tf32)
-                dkey = product(ds.astype(q.dtype), query, dkey, tf32)
+                    clean = ct.sum(bad) + ct.sum(spoilt(query, lse.dtype)) == 0.0
+                weights, ds = weights.astype(dout.dtype), ds.astype(q.dtype)
+                if clean:
+                    dvalue = product(weights, douts, dvalue, tf32)
+                    dkey = product(ds, query, dkey, tf32)
+                else:
+                    dvalue = product(weights, finite(douts), dvalue, tf32)
+                    dkey = product(ds, finite(query), dkey, tf32)
     ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
     ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

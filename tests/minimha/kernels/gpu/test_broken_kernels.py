@@ -76,11 +76,13 @@ BROKEN = [
     Broken("dv of the weights before dropout", "weights = ct.where(kept, p * enlarge, 0.0)", "pass"),
     Broken("transposed tile read as it is", ", order=(0, 1, 3, 2)", "", 1),
     # NaN in hidden keys, values and queries
-    Broken("hidden NaN value", "            value = finite(value)\n", ""),
-    Broken("visible NaN value lost", "acc = acc + ct.sum(ct.where(seen, bad", "bad = ct.sum(ct.where(seen, bad"),
-    Broken("hidden NaN key", "ct.where(seen, ds, 0.0), finite(key)", "ct.where(seen, ds, 0.0), key"),
-    Broken("hidden NaN query", "finite(query), finite(douts)", "query, finite(douts)"),
-    Broken("hidden NaN dout", "finite(query), finite(douts)", "finite(query), douts"),
+    Broken("hidden NaN value", "finite(value)", "value"),
+    Broken("hidden NaN value not noticed", "clean = ct.sum(spoilt(value, lse.dtype)) == 0.0", "pass"),
+    Broken("visible NaN value lost", "acc * shrink + bad", "acc * shrink"),
+    Broken("hidden NaN key", "finite(key)", "key"),
+    Broken("hidden NaN query", "finite(query)", "query"),
+    Broken("hidden NaN query not noticed", " + ct.sum(spoilt(query, lse.dtype))", ""),
+    Broken("hidden NaN dout", "finite(douts)", "douts"),
 ]  # fmt: skip
 UNDEFINED_ON_A_GPU = [
     Broken("beyond the edge undetermined", ", padding_mode=ZERO", ""),
