@@ -25,7 +25,7 @@ from types import ModuleType, SimpleNamespace
 import cuda_on_cpu
 import numpy as np
 
-from minimha.kernels.gpu import tiled
+from minimha.kernels.gpu import adamw, fused, tiled
 
 traffic = Counter()
 """The number of copies "to the device" and "to the host", and of operations that "wait"."""
@@ -258,6 +258,11 @@ def _modules():
 MODULES = _modules()
 
 
+def _forget_the_gpu():
+    for remembered in (adamw.kernel, fused.kernel, tiled.machine_obstacle):
+        remembered.cache_clear()
+
+
 @contextlib.contextmanager
 def installed():
     """Within the block, `import cupy` imports the stand-in. Gives `traffic`, with nothing counted."""
@@ -270,10 +275,12 @@ def installed():
     sys.modules.update(MODULES)
     traffic.clear()
     on_gpu, tiled._on_gpu = tiled._on_gpu, tiles_on_numpy
+    _forget_the_gpu()
     try:
         yield traffic
     finally:
         tiled._on_gpu = on_gpu
+        _forget_the_gpu()
         for name in list(sys.modules):
             if name in ours or name.startswith(tuple(f"{name}." for name in ours)):
                 del sys.modules[name]

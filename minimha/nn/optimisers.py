@@ -185,7 +185,8 @@ class Adam(Optimiser):
         t, m, v, (beta1, beta2) = *state.values(), settings["betas"]
         correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
         rate, eps = settings["lr"] * correction / (1 - beta1**t), settings["eps"] * correction
-        fast = functional.acceleration.kernel("adamw", self._size)
+        name = "adamw" if backend.on_host(p) else "adamw_on_gpu"
+        fast = functional.acceleration.kernel(name, self._size)
         moved = fast(p, g, m, v, (beta1, beta2), decay, rate, eps) if fast else None
         if moved is None:
             m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)

@@ -23,11 +23,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import fused, tiled
+from . import adamw, fused, tiled
 from .tiled import Signature
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
+SOURCES = fused.SOURCE, adamw.SOURCE
 REALS = "float", "double"
 LONGEST = 60
 """Seconds after which tileiras is stopped: a tile that spills much takes minutes."""
@@ -150,10 +151,10 @@ def _cell(code: bytes, architecture: str) -> str:
 def main(what: str, *architectures: str) -> None:
     """Compile, and print what was compiled."""
     if what == "nvrtc":
-        source = fused.SOURCE.read_text(encoding="ascii")
-        for architecture, real in itertools.product(architectures or ARCHITECTURES, REALS):
-            code = nvrtc(source, architecture, f"-Dreal={real}")
-            print(f"{fused.SOURCE.name} for {real} on {architecture}: {len(code)} bytes")
+        targets = itertools.product(SOURCES, architectures or ARCHITECTURES, REALS)
+        for source, architecture, real in targets:
+            code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")
+            print(f"{source.name} for {real} on {architecture}: {len(code)} bytes")
     elif what == "bytecode":
         for count, signature in enumerate(tiled.signatures(), 1):
             bytecode(signature)

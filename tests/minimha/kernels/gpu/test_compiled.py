@@ -2,7 +2,7 @@
 
 import pytest
 
-from minimha.kernels.gpu import compiled, fused, tiled
+from minimha.kernels.gpu import adamw, compiled, fused, tiled
 
 pytestmark = pytest.mark.thorough
 SOURCE = fused.SOURCE.read_text(encoding="ascii")
@@ -24,12 +24,16 @@ def bytecode():
     return compiled.bytecode
 
 
+@pytest.mark.parametrize(
+    ("source", "kernel"),
+    [(fused.SOURCE, "masked_softmax_backward"), (adamw.SOURCE, "adamw")],
+)
 @pytest.mark.parametrize("real", compiled.REALS)
 @pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
-def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, architecture, real):
-    code = nvrtc(SOURCE, architecture, f"-Dreal={real}")
+def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, kernel, architecture, real):
+    code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")
     assert code.startswith(b"\x7fELF")
-    assert b"masked_softmax_backward" in code
+    assert kernel.encode() in code
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+// One step of AdamW for the n entries of a parameter. `adamw.py` launches it and defines `real`, which
+// is float or double. Neighbouring threads take neighbouring entries; if there are more entries than
+// threads, each thread continues as many entries further on as there are threads.
+
+extern "C" __global__ void adamw(
+    const real* p, const real* g, real* m, real* v, real* next,
+    double beta1, double beta2, double decay, double rate, double eps, long long n)
+{
+    const long long threads = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) {
+        m[i] = real(beta1) * m[i] + real(1 - beta1) * g[i];
+        v[i] = real(beta2) * v[i] + real(1 - beta2) * (g[i] * g[i]);
+        next[i] = real(decay) * p[i] - real(rate) * (m[i] / (sqrt(v[i]) + real(eps)));
+    }
+}
