@@ -13,7 +13,7 @@ from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
-from ..functional import check_probability, draw
+from ..functional import Draw, check_probability, draw
 
 
 class Arguments(NamedTuple):
@@ -27,7 +27,7 @@ class Arguments(NamedTuple):
     scale: Any = None  # a number, or broadcasts to (…, H, T, S)
     softcap: Any = None  # a number, or broadcasts to (…, H, T, S)
     mask: masks.Mask | Array | None = None  # broadcasts to (…, H, T, S)
-    keep: Array | None = None  # broadcasts to (…, H, T, S)
+    keep: Array | Draw | None = None  # broadcasts to (…, H, T, S)
     p: float = 0.0
     return_weights: bool = True
     checked: bool = False  # by `check`, which is then skipped
@@ -52,6 +52,12 @@ class Arguments(NamedTuple):
         if isinstance(self.mask, masks.Mask):
             return self.mask.array(self.shape, like=self.query)
         return self.mask
+
+    def resolved_keep(self) -> Array | None:
+        """keep as a boolean array; the query must be an array, too."""
+        if isinstance(self.keep, Draw):
+            return self.keep.array(self.shape, like=self.query)
+        return self.keep
 
 
 def arguments(
@@ -79,7 +85,9 @@ def arguments(
     check(x)
     mask = None if mask is None else masks.typed(mask, x.shape)
     if keep is None and dropout != 0:
-        keep = draw(dropout, rng, x.shape, like=array_of(query), name="dropout")
+        like = array_of(query)
+        on_gpu = library_of(like) == "cupy"
+        keep = draw(dropout, rng, x.shape, like=like, name="dropout", counted=on_gpu)
     return x._replace(mask=mask, keep=keep, checked=True)
 
 
@@ -100,22 +108,24 @@ def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:
 def attention_operation(
     function: Callable[..., tuple[Any, Pullback]],
     *,
-    keeps_half: Callable[[Array], bool] = lambda query: False,
+    native: Callable[[Array], bool] = lambda query: False,
 ) -> Any:
     """Make an implementation of attention an operation: the signature and the checks of all.
 
-    function    called with checked `Arguments` and with which of the seven gradients are wanted;
-                returns (out, weights) and the pullback that takes a cotangent for each
-    keeps_half  whether the function takes 16-bit floats like this query, and accumulates in 32 bits
-                by itself; by default all arguments become float32
+    function  called with checked `Arguments` and with which of the seven gradients are wanted;
+              returns (out, weights) and the pullback that takes a cotangent for each
+    native    whether the function takes 16-bit floats, which it accumulates in 32 bits, and a Draw
+              for queries like this one; otherwise they become float32 and an array
     """
 
     def attend(*inputs: Any, wanted: tuple[bool, ...], **settings: Any) -> tuple[Any, Pullback]:
         x = Arguments(*inputs, **settings)
         if not x.checked:
             check(x)
-        if backend.is_half(x.query) and not keeps_half(x.query):
-            return in_float32(lifted, *x, wanted=wanted)
+        if not native(x.query):
+            if backend.is_half(x.query):
+                return in_float32(lifted, *x, wanted=wanted)
+            x = x._replace(keep=x.resolved_keep())
         (out, weights), pullback = function(x, wanted)
         if x.return_weights:
             return (out, weights), pullback
@@ -169,7 +179,7 @@ def check(x: Arguments) -> None:
     if why := _mismatch(*shapes.values()):
         raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
     for name, a in (("mask", x.mask), ("keep", x.keep)):
-        if a is not None and not isinstance(a, masks.Mask):
+        if a is not None and not isinstance(a, masks.Mask | Draw):
             backend.require(backend.is_boolean, a, name)
             _check_library(name, a, query)
     extras = {"bias": bias, "scale": scale, "softcap": softcap, "mask": x.mask, "keep": x.keep}

@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     sink     broadcasts to (…, H): a logit for each head that takes part in the softmax but has no
              value
     dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
-    rng      the generator that draws which weights are kept
+    rng      the generator that draws which weights are kept; on a GPU it draws a seed for them
     keep     broadcasts to (…, H, T, S), boolean: replays such a draw
     return_weights
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     x = x._replace(return_weights=bool(return_weights))
     y = choose(implementation, x)(*x)
     if return_weights == "dropped" and x.keep is not None:
-        return y[0], functional.dropout(y[1], x.keep, p=x.p)
+        return y[0], functional.dropout(y[1], x.arrays.resolved_keep(), p=x.p)
     return y
 
 

@@ -91,8 +91,8 @@ def attention_steps(
     else:
         x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
     if checked.keep is not None:
-        steps["keep"] = checked.keep
-        x = step("dropped", functional.dropout(x, checked.keep, p=checked.p))
+        steps["keep"] = arrays.resolved_keep()
+        x = step("dropped", functional.dropout(x, steps["keep"], p=checked.p))
     x = weighted_sum(x, value, mask=visible)
     step("out", x if half is None else ops.astype(x, dtype=half))
     return steps

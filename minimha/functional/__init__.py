@@ -3,7 +3,7 @@
 from . import acceleration
 from .checks import check_probability, integer
 from .cross_entropy import cross_entropy
-from .dropout import draw, drop, dropout
+from .dropout import Draw, draw, drop, dropout
 from .embedding import embedding
 from .gates import gelu, relu, silu
 from .linear import linear, linear_maps
@@ -22,6 +22,7 @@ from .softmax import masked_softmax, sink_softmax, softmax, softmax_with_sink
 from .sums import add
 
 __all__ = [
+    "Draw",
     "acceleration",
     "add",
     "check_probability",

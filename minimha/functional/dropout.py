@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import math
+from typing import Any, NamedTuple
 
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
@@ -31,10 +33,50 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     return x if keep is None else dropout(x, keep, p=p)
 
 
+class Draw(NamedTuple):
+    """A keep that a seed determines: each entry is a hash of the seed and its place.
+
+    A kernel on a GPU computes the entries where it needs them, in the backward once more, so that
+    no array of T × S entries is stored. Source of the hash: Wellons, "Prospecting for Hash
+    Functions" (2018).
+    """
+
+    seed: int  # 0 … 2**32 − 1
+    p: float
+
+    @property
+    def threshold(self) -> int:
+        """An entry is kept if the first 24 bits of its hash are below this number."""
+        return round((1 - self.p) * 2**24)
+
+    def array(self, shape: tuple[int, ...], *, like: Array) -> Array:
+        """The boolean array (…, T, S), in the library and on the device of like."""
+        xp, (*lead, t, s) = namespace(like), shape
+        count = functools.partial(xp.arange, dtype=xp.uint32, device=like.device)
+        heads = xp.reshape(count(math.prod(lead)), (*lead, 1, 1))
+        bits = _mixed(_mixed(_mixed(heads + self.seed) + count(t)[:, None]) + count(s))
+        return bits >> 8 < self.threshold
+
+
+def _mixed(x: Array) -> Array:
+    """A hash of 32-bit integers: every bit of the result depends on every bit of x."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
 def draw(
-    p: float, rng: backend.Generator | None, shape: tuple[int, ...], *, like: Array, name: str
-) -> Array | None:
+    p: float,
+    rng: backend.Generator | None,
+    shape: tuple[int, ...],
+    *,
+    like: Array,
+    name: str,
+    counted: bool = False,
+) -> Array | Draw | None:
     """The keep of dropout with probability p; for p = 0 None, without drawing anything.
+
+    counted  whether to draw only a seed
 
     Raises as `drop` does; name is what messages call p.
     """
@@ -51,6 +93,8 @@ def draw(
             f"{name} = {p}: rng must be a generator, not {rng!r}: create one with "
             "numpy.random.default_rng(seed); a seed would drop the same entries in every call"
         )
+    if counted:
+        return Draw(int(rng.integers(2**32)), p)
     return backend.bernoulli(rng, shape, 1 - p, like=like)
 
 

@@ -36,7 +36,7 @@ class Rung(NamedTuple):
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
     forward: Callable[[Any], Any]  # the output and what the backward needs
     backward: Callable[..., Any]  # the gradients of the seven inputs
-    half: bool = False  # whether it takes 16-bit floats as they are
+    native: bool = False  # whether it takes 16-bit floats and draws of dropout as they are
 
 
 def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Rung:
@@ -51,9 +51,9 @@ def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Rung:
     return Rung(obstacle, laid_out, module.forward, module.backward)
 
 
-def _on_gpu(module: ModuleType, *, half: bool = False) -> Rung:
+def _on_gpu(module: ModuleType, *, native: bool = False) -> Rung:
     """Kernels for CuPy arrays, or for their stand-in."""
-    return Rung(module.obstacle, module.laid_out, module.forward, module.backward, half)
+    return Rung(module.obstacle, module.laid_out, module.forward, module.backward, native)
 
 
 def _obstacle(x: Arguments, rungs: dict[str, Rung]) -> str | None:  # noqa: PLR0911  one reason each
@@ -113,9 +113,9 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
             )  # fmt: skip
             return None
 
-    def keeps_half(x: Array) -> bool:
+    def native(x: Array) -> bool:
         rung = rungs.get(library_of(x))
-        return rung is not None and rung.half
+        return rung is not None and rung.native
 
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
@@ -152,7 +152,7 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
     Arguments, values and pullback are those of `attention`, which also computes the weights if they
     are asked for.
     """
-    register(name, attention_operation(by_kernels, keeps_half=keeps_half), obstacle)
+    register(name, attention_operation(by_kernels, native=native), obstacle)
 
 
 def _reference(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
@@ -174,7 +174,7 @@ _register(
     "tiled",
     "`attention` in tiles, by `kernels.cpu.attention_tiles` and BLAS or by `kernels.gpu.tiles`.",
     numpy=_on_cpu(tiled),
-    cupy=_on_gpu(gpu_tiled, half=True),
+    cupy=_on_gpu(gpu_tiled, native=True),
 )
 _register(
     "microkernel",
@@ -184,5 +184,5 @@ _register(
 _register(
     "simulated",
     "`attention` by the kernels for GPUs, on NumPy: see `kernels.gpu.numpy_tile`.",
-    numpy=_on_gpu(gpu_tiled, half=True),
+    numpy=_on_gpu(gpu_tiled, native=True),
 )

@@ -27,8 +27,8 @@ from unittest import mock
 
 import numpy as np
 
-float16, float32, float64, int32, int64, bool_ = (
-    np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_,
+float16, float32, float64, int32, int64, uint32, bool_ = (
+    np.float16, np.float32, np.float64, np.int32, np.int64, np.uint32, np.bool_,
 )  # fmt: skip
 tfloat32 = type("tfloat32", (), {})  # NumPy has no such dtype: float32 with 10 bits of fraction
 try:

@@ -21,6 +21,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ... import masks
 from ...attention import Arguments
+from ...functional import Draw
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products of float32 are rounded to tf32, which has 10 bits of fraction: faster, but with
@@ -125,12 +126,13 @@ class TileArguments(NamedTuple):
     stop: Array  # up to here, exclusive
     inside: Array  # (B, H, T, S): except those where this is False
     bias: Array  # (B, H, T, S)
-    keep: Array  # (B, H, T, S)
+    keep: Array  # (B, H, T, S), or the seed and the threshold of a draw
     sink: Array  # (B, H)
     numbers: tuple[float, float, float]  # scale, softcap, 1 / (1 − dropout)
     masked: bool  # whether there is an `inside`, and so on
     biased: bool
     dropped: bool
+    counted: bool  # whether keep is a draw
     sunk: bool
     shape: tuple[int, ...]  # (…, H, T, S), as given
 
@@ -145,11 +147,12 @@ class TileArguments(NamedTuple):
             _four_axes(x.query), _four_axes(x.key), _four_axes(x.value), start, stop,
             none((1,) * 4, dtype=xp.bool) if inside is None else _like_scores(inside, shape),
             none((1,) * 4, dtype=x.query.dtype) if x.bias is None else _like_scores(x.bias, shape),
-            none((1,) * 4, dtype=xp.bool) if x.keep is None else _like_scores(x.keep, shape),
+            none((1,) * 4, dtype=xp.bool) if x.keep is None else _kept(x),
             none((1, 1), dtype=x.query.dtype) if x.sink is None
             else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), _batch_and_heads(shape)),
             (scale, float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)),
-            inside is not None, x.bias is not None, x.keep is not None, x.sink is not None, shape,
+            inside is not None, x.bias is not None, x.keep is not None,
+            isinstance(x.keep, Draw), x.sink is not None, shape,
         )  # fmt: skip
 
     def settings(self, kernel: str) -> tuple[Any, ...]:
@@ -172,7 +175,7 @@ def forward(x: TileArguments, target: Target | None = None) -> tuple[Array, Arra
     launch(
         stream, (-(-t // settings[1]), h, b), kernels.forward,
         (x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep, x.sink, out, lse,
-         *x.numbers, x.masked, x.biased, x.dropped, x.sunk, *settings),
+         *x.numbers, x.masked, x.biased, x.dropped, x.counted, x.sunk, *settings),
     )  # fmt: skip
     return namespace(out).reshape(out, (*x.shape[:-1], dv)), lse
 
@@ -193,7 +196,7 @@ def backward(
     dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
     out, dout = _four_axes(out), _four_axes(dout)
     shared = x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep
-    flags = x.masked, x.biased, x.dropped
+    flags = x.masked, x.biased, x.dropped, x.counted
     settings = x.settings("backward_query")
     launch(
         stream, (-(-t // settings[1]), h, b), kernels.backward_query,
@@ -245,6 +248,15 @@ def _like_scores(x: Array, shape: tuple[int, ...]) -> Array:
     return _four_axes(namespace(x).broadcast_to(x, shape))
 
 
+def _kept(x: Arguments) -> Array:
+    """keep (B, H, T, S), or the two numbers that determine it, made on the device."""
+    if not isinstance(x.keep, Draw):
+        return _like_scores(x.keep, x.shape)
+    xp = namespace(x.query)
+    one = functools.partial(xp.full, (1, 1, 1, 1), dtype=xp.uint32, device=x.query.device)
+    return xp.concat([one(x.keep.seed), one(x.keep.threshold)], axis=-1)
+
+
 def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
     """start and stop (B, H, T), int32, and the array of `inside`, broadcasting to the scores."""
     if x.mask is None or isinstance(x.mask, masks.Band):
@@ -291,21 +303,24 @@ def signatures() -> Iterator[Signature]:
         found[Signature(kernel, arrays, arguments[len(arrays) :])] = None
 
     names = type("Names", (), {k: k for k in ("forward", "backward_query", "backward_key")})
-    for dtype, width, options in itertools.product(_dtypes(), (64, 128), range(2**5)):
-        inside, bias, keep, sink, softcap = (bool(options >> k & 1) for k in range(5))
-        q = np.zeros((1, 1, 128, width), dtype)
-        pairs, p = np.ones((128, 128), bool), 0.5
+    yes_no = (False, True)
+    options = list(itertools.product(yes_no, yes_no, yes_no, yes_no, (None, "array", "draw")))
+    sizes = [(64, choice) for choice in options] + [(128, options[0]), (128, options[-1])]
+    for dtype, (width, (inside, bias, sink, softcap, keep)) in itertools.product(_dtypes(), sizes):
+        q, pairs = np.zeros((1, 1, 128, width), dtype), np.ones((128, 128), bool)
         x = Arguments(
             q, q, q,
             bias=pairs.astype(dtype) if bias else None,
             sink=q[0, 0, 0, :1] if sink else None,
             softcap=2.0 if softcap else None,
             mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
-            keep=pairs if keep else None, p=p if keep else 0.0,
+            keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
+            p=0.5 if keep else 0.0,
         )  # fmt: skip
-        tile_arguments, target = TileArguments.of(x), Target(names, note, None)
-        out, lse = forward(tile_arguments, target)
-        backward(tile_arguments, out, lse, out, (True, True, True, bias, sink), target)
+        laid, target = TileArguments.of(x), Target(names, note, None)
+        with np.errstate(all="ignore"):  # the results are never filled
+            out, lse = forward(laid, target)
+            backward(laid, out, lse, out, (True, True, True, bias, sink), target)
     yield from found
 
 

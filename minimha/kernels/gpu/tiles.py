@@ -9,7 +9,8 @@ except that exponents and logarithms have base 2, which a GPU computes directly.
     q (B, H, T, D)   k (B, G, S, D)   v (B, G, S, V)   out (B, H, T, V)   lse (B, H, T)
     start, stop (B, H, T)   a query sees the keys from start up to stop, exclusive,
     inside (B, H, T, S)     except those where this is False
-    bias, keep (B, H, T, S), sink (B, H)
+    bias (B, H, T, S), sink (B, H)
+    keep (B, H, T, S)       the pairs that dropout keeps, or if `counted` a seed and a threshold
 
 A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `enlarge`, 1 / (1 − dropout); which of
@@ -104,6 +105,30 @@ def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
     return seen
 
 
+def mixed(x):
+    """A hash: every bit of the result depends on every bit of x. See `functional.Draw`."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+def kept(keep, counted, heads, place, shape, flip):
+    """Whether dropout keeps each pair: as keep says or, if counted, as its seed determines."""
+    if counted:
+        b, h, i, j = place
+        m, n = (shape[1], shape[0]) if flip else shape
+        head = ct.full((1, 1), b * heads + h, ct.int32).astype(ct.uint32)
+        query = (i * m + ct.arange(m, dtype=ct.int32)).astype(ct.uint32)
+        key = (j * n + ct.arange(n, dtype=ct.int32)).astype(ct.uint32)
+        seed = ct.load(keep, (0, 0, 0, 0), (1, 1, 1, 1)).reshape((1, 1))
+        bits = mixed(mixed(seed + head) + query.reshape((1, m) if flip else (m, 1)))
+        bits = mixed(bits + key.reshape((n, 1) if flip else (1, n)))
+        seen = bits >> 8 < ct.load(keep, (0, 0, 0, 1), (1, 1, 1, 1)).reshape((1, 1))
+    else:
+        seen = pairs(keep, place, shape, flip)
+    return seen
+
+
 def finite(x):
     """x with zeros in place of NaN and infinity: a hidden pair has weight 0, but 0 · NaN is NaN."""
     return ct.where(x * 0.0 == 0.0, x, 0.0)
@@ -118,7 +143,8 @@ def spoilt(x, dtype):
 def forward(
     q, k, v, start, stop, inside, bias, keep, sink, out, lse,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], sunk: Const[bool], tf32: Const[bool],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
+    sunk: Const[bool], tf32: Const[bool],
     M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """out and lse of M queries. A query that sees no key has lse = +∞, so that exp(… − lse) = 0."""
@@ -146,7 +172,8 @@ def forward(
         p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
         total = total * shrink + ct.sum(p, axis=1, keepdims=True)
         if dropped:
-            p = ct.where(pairs(keep, place, (M, N), False), p * enlarge, 0.0)
+            seen = kept(keep, counted, q.shape[1], place, (M, N), False)
+            p = ct.where(seen, p * enlarge, 0.0)
         if clean:
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
         else:
@@ -165,7 +192,8 @@ def forward(
 def backward_query(
     q, k, v, start, stop, inside, bias, keep, out, lse, dout, delta, dq, dbias,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], wanted: Const[bool], tf32: Const[bool],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
+    wanted: Const[bool], tf32: Const[bool],
     M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """dq and, if wanted, dbias of M queries, and delta = Σ dout · out for `backward_key`."""
@@ -186,7 +214,8 @@ def backward_query(
         dp = product(dvalue, columns(v, b, g, j, N, V), zero, tf32)
         scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
         if dropped:
-            dp = ct.where(pairs(keep, place, (M, N), False), dp * enlarge, 0.0)
+            seen = kept(keep, counted, q.shape[1], place, (M, N), False)
+            dp = ct.where(seen, dp * enlarge, 0.0)
         ds = ct.exp2(scores - logs) * (dp - mean)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
@@ -202,7 +231,8 @@ def backward_query(
 def backward_key(
     q, k, v, start, stop, inside, bias, keep, lse, dout, delta, dk, dv,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], tf32: Const[bool],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
+    tf32: Const[bool],
     M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """dk and dv of N keys: sums over the queries that see them, of all heads that share them.
@@ -226,9 +256,9 @@ def backward_key(
                 p = ct.exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
                 weights = p
                 if dropped:
-                    kept = pairs(keep, place, (N, M), True)
-                    weights = ct.where(kept, p * enlarge, 0.0)
-                    dp = ct.where(kept, dp * enlarge, 0.0)
+                    seen = kept(keep, counted, q.shape[1], place, (N, M), True)
+                    weights = ct.where(seen, p * enlarge, 0.0)
+                    dp = ct.where(seen, dp * enlarge, 0.0)
                 ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
                 if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
                     seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)

@@ -10,6 +10,7 @@ import pytest
 
 from minimha import masks
 from minimha.attention import Arguments, attention, attention_steps
+from minimha.functional import Draw
 from minimha.kernels.gpu import numpy_tile, tiled
 
 SOURCE = Path(tiled.__file__).with_name("tiles.py")
@@ -73,8 +74,13 @@ BROKEN = [
     Broken("kept weights not enlarged", "p * enlarge", "p"),
     Broken("dropout before the sum", "total * shrink + ct.sum(p", "total * shrink + ct.sum(p * enlarge"),
     Broken("dout not dropped", "dp * enlarge, 0.0)", "dp, dp)"),
-    Broken("dv of the weights before dropout", "weights = ct.where(kept, p * enlarge, 0.0)", "pass"),
+    Broken("dv of the weights before dropout", "weights = ct.where(seen, p * enlarge, 0.0)", "pass"),
     Broken("transposed tile read as it is", ", order=(0, 1, 3, 2)", "", 1),
+    # dropout by a counter
+    Broken("one draw for all heads", "b * heads + h", "b"),
+    Broken("one draw for all tiles of queries", "(i * m + ct.arange(m, dtype=ct.int32)).astype", "ct.arange(m, dtype=ct.int32).astype"),
+    Broken("a query's number in the place of a key's", "query = (i * m + ct", "query = (j * m + ct"),
+    Broken("seed not used", "mixed(seed + head)", "mixed(head)"),
     # NaN in hidden keys, values and queries
     Broken("hidden NaN value", "finite(value)", "value"),
     Broken("hidden NaN value not noticed", "clean = ct.sum(spoilt(value, lse.dtype)) == 0.0", "pass"),
@@ -123,6 +129,7 @@ def cases():
             keep=rng.random((20, 35)) < 0.6, p=0.4,
         ),
         drawn(5, 5, 3, (1, 1), "float16"),
+        drawn(8, 40, 20, (4, 2), keep=Draw(7, 0.4), p=0.4),
         drawn(6, 20, 20, (1, 1), mask=masks.causal(offset=-3)),
         *with_nan(drawn(7, 20, 20, (1, 1), mask=masks.causal(offset=0))),
     ]  # fmt: skip
@@ -145,7 +152,9 @@ def expected(n):
         a.astype("float64") if isinstance(a, np.ndarray) else a for a in x.inputs
     ]
     with np.errstate(all="ignore"):
-        (out, _), pull = attention.with_pullback(*wide, mask=x.resolved_mask(), keep=x.keep, p=x.p)
+        (out, _), pull = attention.with_pullback(
+            *wide, mask=x.resolved_mask(), keep=x.resolved_keep(), p=x.p
+        )
         scores = attention_steps(q, k, v, x.mask, bias=bias, sink=sink, softcap=softcap).scores
         lse = np.logaddexp.reduce(scores, axis=-1)
         lse = lse if sink is None else np.logaddexp(lse, sink[..., None])

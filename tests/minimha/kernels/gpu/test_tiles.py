@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 import minimha as mh
 from minimha import masks
 from minimha.attention import IMPLEMENTATIONS, Arguments
+from minimha.functional import Draw
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import tiled
 
@@ -127,3 +128,23 @@ def test_bfloat16_is_rounded_only_between_products(rng):
     for a, b in zip((out, *gradients[:3]), (exact.out, *exact.gradients.values()), strict=True):
         assert a.dtype == dtype
         assert abs(a.astype("float64") - b).max() <= 2**-7 * abs(b).max()  # one bit is 2**-8
+
+
+def test_a_draw_is_the_same_in_the_kernels_and_as_an_array(rng):
+    """The kernels count, the reference gets an array; forward and backward replay one draw."""
+    case, draw = case_of(rng), Draw(2**32 - 5, 0.3)
+    keep = draw.array(case.shape, like=case.query)
+    counted, read = (simulated(case.but(keep=x, dropout=0.3)) for x in (draw, keep))
+    for x, y in zip(counted, read, strict=True):
+        assert (x is y is None) or np.array_equal(x, y)
+
+
+def test_a_draw_keeps_each_pair_independently():
+    draws = [Draw(seed, 0.3).array((2, 3, 64, 96), like=np.zeros(0)) for seed in (0, 1, 2**31)]
+    for keep in draws:
+        assert abs(keep.mean() - 0.7) < 0.01
+        for axis in range(4):  # each query, key and head has its own
+            assert abs(keep.mean(axis=axis).std() / (0.21 / keep.shape[axis]) ** 0.5 - 1) < 0.1
+    assert abs(np.corrcoef([keep.ravel() for keep in draws]) - np.eye(3)).max() < 0.02
+    assert Draw(0, 0.0).array((2, 2), like=np.zeros(0)).all()
+    assert not Draw(0, 1.0).array((2, 2), like=np.zeros(0)).any()
