@@ -234,7 +234,8 @@ class Step(NamedTuple):
 def _shown(x: Any) -> str:
     if not isinstance(x, np.ndarray) or not x.ndim:
         return str(x)
-    return f"{x.dtype} {x.shape}\n" + np.array2string(x, precision=3, threshold=64, edgeitems=2)
+    entries = np.array2string(x, precision=3, threshold=8, edgeitems=2)
+    return f"{x.dtype} {x.shape}\n{entries}".replace("\n", "\n    ")
 
 
 def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Step]:

@@ -143,9 +143,8 @@ def spoilt(x, dtype):
 def forward(
     q, k, v, start, stop, inside, bias, keep, sink, out, lse,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
-    sunk: Const[bool], tf32: Const[bool],
-    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool], sunk: Const[bool],
+    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """out and lse of M queries. A query that sees no key has lse = +∞, so that exp(… − lse) = 0."""
     i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
@@ -192,9 +191,8 @@ def forward(
 def backward_query(
     q, k, v, start, stop, inside, bias, keep, out, lse, dout, delta, dq, dbias,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
-    wanted: Const[bool], tf32: Const[bool],
-    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool], wanted: Const[bool],
+    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """dq and, if wanted, dbias of M queries, and delta = Σ dout · out for `backward_key`."""
     i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
@@ -232,8 +230,7 @@ def backward_key(
     q, k, v, start, stop, inside, bias, keep, lse, dout, delta, dk, dv,
     scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
     biased: Const[bool], dropped: Const[bool], counted: Const[bool],
-    tf32: Const[bool],
-    M: Const[int], N: Const[int], D: Const[int], V: Const[int],
+    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """dk and dv of N keys: sums over the queries that see them, of all heads that share them.
 

@@ -113,7 +113,7 @@ def test_a_block_can_be_run_line_by_line():
     assert [list(step.changed) for step in steps] == [["i"], ["tile"], ["tile"], ["tile"], []]
     np.testing.assert_array_equal(steps[1].changed["tile"], [4, 5, 6, 7])
     np.testing.assert_array_equal(steps[3].changed["tile"], [9, 11, 13, 15])
-    assert "tile = tile * factor\n    tile = float64 (4,)\n[ 8. 10. 12. 14.]" in repr(steps[2])
+    assert "tile = tile * factor\n    tile = float64 (4,)\n    [ 8. 10. 12. 14.]" in repr(steps[2])
     np.testing.assert_array_equal(y, [0, 0, 0, 0, 9, 11, 13, 15, 0, 0])
 
 
