@@ -1,8 +1,8 @@
 """Compile the kernels for a GPU on a machine that has none.
 
-    python -m minimha.kernels.gpu.compiled nvrtc          CUDA C++ to machine code
-    python -m minimha.kernels.gpu.compiled bytecode       tiles to bytecode, which checks all types
-    python -m minimha.kernels.gpu.compiled cubins sm_90   tiles to machine code, to count registers
+    python -m minimha.kernels.gpu.compiled nvrtc      CUDA C++ to machine code
+    python -m minimha.kernels.gpu.compiled bytecode   tiles to bytecode, which checks all types
+    python -m minimha.kernels.gpu.compiled cubins     tiles to machine code, to count registers
 
 The first two need `pip install "minimha[gpu-checks]"`. The third needs NVIDIA's compiler for tiles,
 which is a large download: `pip install "cuda-tile[tileiras]" nvidia-cuda-cuobjdump`. All three
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -122,22 +123,33 @@ def registers_and_spills(code: bytes) -> tuple[int, int]:
 
 SIZES = (32, 32), (64, 32), (64, 64), (128, 64)
 """Candidates for the queries and keys in a tile."""
+PAGE = """\
+# Registers of the kernels for GPUs
+
+`python -m minimha.kernels.gpu.compiled cubins`, on a machine without a GPU. The kernels of tiled
+attention are compiled without options for heads of width D. Each cell shows the registers of a
+thread, and how many bytes do not fit and spill to memory, where each access takes longer than a
+product. `tiled.tile_sizes` chooses the largest tile (queries × keys) that spills little on sm_90,
+marked "in use". How fast the kernels are has not been measured on a GPU yet.
+"""
 
 
-def table(architectures: Sequence[str]) -> Iterator[str]:
-    """Lines of Markdown: registers and bytes spilled for each size of a tile, without options."""
-    yield f"| kernel | dtype | D | tile | {' | '.join(architectures)} |"
+def page(architectures: Sequence[str]) -> Iterator[str]:
+    """Lines of Markdown: registers and bytes spilled for each size of a tile."""
+    yield f"{PAGE}\n| kernel | dtype | D | tile | {' | '.join(architectures)} |"
     yield "| --- " * (4 + len(architectures)) + "|"
     for signature in tiled.signatures():
         (dtype, _), *_ = signature.arrays
         *options, m, n, d, _ = signature.constants
-        if dtype not in ("float16", "float32") or any(x is True for x in options) or options[1]:
+        if dtype == "bfloat16" or any(x is True for x in options) or options[1]:  # softcap
             continue
-        for size in SIZES:
+        for size in sorted({*SIZES, (m, n)}):
             code = bytecode(signature._replace(constants=(*options, *size, d, d)))
             cells = " | ".join(_cell(code, architecture) for architecture in architectures)
-            chosen = " (in use)" if size == (m, n) else ""
-            yield f"| {signature.kernel} | {dtype} | {d} | {size[0]}×{size[1]}{chosen} | {cells} |"
+            used = " (in use)" if size == (m, n) else ""
+            yield f"| {signature.kernel} | {dtype} | {d} | {size[0]} × {size[1]}{used} | {cells} |"
+    versions = (f"{name} {version(name)}" for name in ("cuda-tile", "nvidia-cuda-tileiras"))
+    yield f"\n{', '.join(versions)}."
 
 
 def _cell(code: bytes, architecture: str) -> str:
@@ -160,7 +172,7 @@ def main(what: str, *architectures: str) -> None:
             bytecode(signature)
             print(f"{count} {signature.kernel} {signature.arrays[0][0]} {signature.constants}")
     elif what == "cubins":
-        for line in table(architectures):
+        for line in page(architectures or ARCHITECTURES[1:]):  # cuTile has no sm_75
             print(line, flush=True)
     else:
         raise SystemExit(__doc__)

@@ -24,8 +24,8 @@ from ...attention import Arguments
 from ...functional import Draw
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
-"""Whether products of float32 are rounded to tf32, which has 10 bits of fraction: faster, but with
-errors of 1e-3. Off by default: float32 means float32."""
+"""Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
+errors of 1e-3. Off by default: three products of tf32 give errors of 1e-6."""
 
 _DRIVER = 13000  # CUDA 13.0
 _log = logging.getLogger("minimha")
@@ -35,12 +35,15 @@ WIDEST = 256
 
 
 def tile_sizes(kernel: str, itemsize: int, width: int) -> tuple[int, int]:
-    """Queries and keys in a tile: sizes that fit into the registers of an H100."""
-    if itemsize == 8 or width > 128:
+    """Queries and keys in a tile: the largest that spill few registers on an H100, according to
+    docs/measured/registers.md."""
+    if itemsize == 8:
+        return 16, 16
+    if itemsize == 4 or width > 128:
         return 32, 32
-    if itemsize == 4:
-        return (64, 64) if kernel != "backward_key" or width <= 64 else (32, 32)
-    return (128, 64) if kernel == "forward" or (kernel, width) == ("backward_key", 64) else (64, 64)
+    if kernel == "forward" or width <= 64:
+        return 64, 64
+    return (64, 32) if kernel == "backward_query" else (32, 32)
 
 
 def _up(n: int) -> int:
