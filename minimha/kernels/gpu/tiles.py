@@ -14,7 +14,7 @@ except that exponents and logarithms have base 2, which a GPU computes directly.
 
 A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `enlarge`, 1 / (1 − dropout); which of
-the optional arrays are used; whether float32 is rounded to tf32 for products. Sums have the dtype
+the optional arrays are used; whether tf32 is enough for products of float32. Sums have the dtype
 of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 

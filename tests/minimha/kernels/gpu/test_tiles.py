@@ -113,6 +113,25 @@ def test_gradients_of_the_kernels_pass_gradcheck(sizes, rng):
     mh.gradcheck(f, *(mh.Tensor(x, requires_grad=True) for x in inputs), method="adjoint")
 
 
+def test_a_bare_mask_is_the_same_as_dense(rng):
+    """Its shape could be (B, S), but whoever calls the operation has checked that."""
+    case, visible = case_of(rng, 1, 3, (1, 1)), np.array([[True, False, True]])
+    bare, dense = simulated(case.but(mask=visible)), simulated(case.masked(visible))
+    assert all(x is y is None or np.array_equal(x, y) for x, y in zip(bare, dense, strict=True))
+
+
+def test_tf32_has_errors_of_its_rounding_and_is_off_by_default(rng, monkeypatch):
+    case = case_of(rng, dtype="float32")
+    exact = formula(case, cotangent=None).result.out
+
+    def error():
+        return abs(simulated(case)[0] - exact).max()
+
+    assert error() < 2e-6
+    monkeypatch.setattr(tiled, "TF32", True)
+    assert 1e-5 < error() < 4e-3
+
+
 def test_bfloat16_is_rounded_only_between_products(rng):
     """`minimha` has no bfloat16 of its own, so this calls the code on the host."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16
