@@ -39,6 +39,7 @@ CHAPTERS = {
         Chapter(9, "training", "Training a transformer", 90),
         Chapter(10, "debugging", "Debugging: when it does not learn", 60),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
+        Chapter(12, "gpu", "Kernels for a GPU", 90),
     )
 }
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 import sys
+from typing import Any
 
 
 @functools.cache
@@ -29,3 +30,10 @@ def unavailable(*others: str) -> str | None:
     if numba.version_info.short < (0, 60):
         return f"Numba is {numba.__version__}, but kernels need 0.60 or later"
     return None
+
+
+def __getattr__(name: str) -> Any:
+    """`numpy_tile`, which runs kernels for GPUs on NumPy, is imported when it is first used."""
+    if name == "numpy_tile":
+        return importlib.import_module(".gpu.numpy_tile", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

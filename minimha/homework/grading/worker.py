@@ -1,12 +1,12 @@
 """The process that runs a submission: it may answer calls and do little else.
 
-Started as a program, python -I -S worker.py …, it has the standard library and NumPy, and never
-imports minimha.
+Started as a program, python -I -S worker.py …, it has the standard library, NumPy, and the file
+that runs kernels for GPUs on NumPy. It never imports minimha.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import linecache
 import os
 import sys
@@ -35,6 +35,17 @@ _UNREPORTED = """
     supports_dir_fd unshare
 """
 """Functions that reach beyond the process without an audit event."""
+
+
+def load_tiles() -> None:
+    """Make `from minimha.kernels import numpy_tile` work, without the rest of the package."""
+    path = os.path.join(os.path.dirname(__file__), "../../kernels/gpu/numpy_tile.py")
+    spec: Any = importlib.util.spec_from_file_location("numpy_tile", path)
+    kernels: Any = types.ModuleType("minimha.kernels")
+    kernels.numpy_tile = importlib.util.module_from_spec(spec)
+    sys.modules["numpy_tile"] = kernels.numpy_tile
+    sys.modules["minimha.kernels"] = kernels
+    spec.loader.exec_module(kernels.numpy_tile)
 
 
 def lock(readable: Sequence[str]) -> None:
@@ -121,6 +132,7 @@ def main() -> None:
     sys.path += [folder, os.path.dirname(__file__)]
     for module in _KNOWN.split():
         importlib.import_module(module)
+    load_tiles()
     from connection import Connection  # type: ignore[import-not-found]
 
     line, file = os.dup(0), f"{name}.py"

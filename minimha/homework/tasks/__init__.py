@@ -24,4 +24,6 @@ from . import (  # noqa: F401
     ch10_mistakes,
     ch11_mistakes,
     ch11_speed,
+    ch12_gpu,
+    ch12_mistakes,
 )

@@ -23,7 +23,6 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
@@ -268,6 +267,8 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
 
 def interpreted(path: str | Path) -> types.ModuleType:
     """The module at this path, with this module in place of `cuda.tile`."""
+    from unittest import mock  # slow to import, and not needed where homework is graded
+
     ours = sys.modules[__name__]
     spec: Any = importlib.util.spec_from_file_location(f"{Path(path).stem}_on_numpy", path)
     module = importlib.util.module_from_spec(spec)

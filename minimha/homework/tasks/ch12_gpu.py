@@ -1,0 +1,344 @@
+"""Tasks of chapter 12: kernels for a GPU, run block by block on NumPy."""
+
+import numpy as np
+
+from ..comparisons import same
+from ..task import task
+
+
+def _same(yours, expected, name, axes):
+    """Compare, and explain NaN and 0."""
+    advice = ""
+    if np.isnan(yours).any():
+        advice = "NaN: was the padding of a tile used, or was −∞ subtracted from −∞?"
+    elif (np.asarray(yours) == 0).any():
+        advice = "0: no block has stored there"
+    same(yours, expected, name, axes, tolerance=1e-11, advice=advice)
+
+
+@task(chapter=12, difficulty=1, minutes=10, hints=(
+    "Block (i, j) computes tile (i, j) of the result. Which tiles of x does it need, and which "
+    "tiles of y? An index counts tiles, not entries.",
+    "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, start "
+    "with ct.full((m, n), 0.0, ct.float64), and go through the tiles along D. The last ones extend "
+    "beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
+    "grid = ct.cdiv(T, m), ct.cdiv(M, n). For each c in range(ct.cdiv(D, k)): acc = ct.mma(left, "
+    "right, acc), where left is tile (i, c) of x, of shape (m, k), and right is tile (c, j) of y, of "
+    "shape (k, n). After the loop, ct.store(out, (i, j), acc).",
+))  # fmt: skip
+def tiled_product(x, y, m, n, k):
+    """The matrix product x y in tiles: one block computes one tile of the result.
+
+    x        (T, D)
+    y        (D, M)
+    m, n, k  powers of 2: tiles are (m, k) in x, (k, n) in y and (m, n) in the result. T, D and M
+             need not be multiples of them
+    Write the grid, which is the number of blocks along each axis, and the kernel. No tile may be
+    larger than these. Sums are float64.
+    Returns x y, (T, M).
+    """
+    from minimha.kernels import numpy_tile as ct
+
+    out = np.zeros((x.shape[0], y.shape[1]))
+    # BEGIN SOLUTION: grid = …
+    grid = ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
+    # END SOLUTION
+
+    def kernel(x, y, out):
+        # BEGIN SOLUTION: load tiles, add up their products, and store one tile of out
+        i, j = ct.bid(0), ct.bid(1)
+        acc = ct.full((m, n), 0.0, ct.float64)
+        for c in range(ct.cdiv(x.shape[1], k)):
+            left = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+            right = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
+            acc = ct.mma(left, right, acc)
+        ct.store(out, (i, j), acc)
+        # END SOLUTION
+
+    ct.launch(None, grid, kernel, (x, y, out))
+    return out
+
+
+@tiled_product.check
+def one_tile_of_the_result(yours, rng):
+    _same_product(yours, rng, 4, 8, 2, 4, 2, 4)
+
+
+@tiled_product.check
+def sizes_that_are_multiples_of_the_tiles(yours, rng):
+    _same_product(yours, rng, 8, 12, 6, 4, 2, 4)
+
+
+@tiled_product.check(weight=2)
+def tiles_that_extend_beyond_the_arrays(yours, rng):
+    for sizes in ((7, 5, 9), (3, 13, 1), (9, 2, 3)):
+        _same_product(yours, rng, *sizes, 4, 2, 8)
+
+
+def _same_product(yours, rng, t, d, w, m, n, k):
+    x, y = rng.standard_normal((t, d)), rng.standard_normal((d, w))
+    name = f"x y, for T = {t}, D = {d}, M = {w} and m = {m}, n = {n}, k = {k},"
+    _same(yours(x, y, m, n, k), x @ y, name, "T M")
+
+
+@task(chapter=12, difficulty=2, minutes=15, hints=(
+    "A row is longer than a tile, so a block goes through its tiles twice: first for the maximum "
+    "and the sum of each row, then for the result.",
+    "The first loop is the online softmax of chapter 11 without values: new = the larger of the "
+    "maximum so far and that of the tile; total = total · e^(peak − new) + the sum of e^(tile − "
+    "new). An entry beyond the edge must not count: e^(−∞) = 0, so load the tiles with "
+    "padding_mode=ct.PaddingMode.NEG_INF.",
+    "peak = ct.full((m, 1), -np.inf, ct.float64), total = ct.full((m, 1), 0.0, ct.float64). The "
+    "maximum of a tile is ct.max(tile, axis=1, keepdims=True). The second loop loads each tile again "
+    "and stores ct.exp(tile − peak) / total as tile (i, j) of out.",
+))  # fmt: skip
+def softmax_rows(x, m, n):
+    """Softmax over each row, in tiles: one block computes m rows, n columns at a time.
+
+    x  (T, S), finite
+    m  rows in a tile, a power of 2
+    n  columns in a tile, a power of 2. T and S need not be multiples of m and n
+    Write the kernel. No tile may be larger than (m, n): a row does not fit. Entries as large as
+    1000 must not overflow.
+    Returns softmax(x), (T, S).
+    """
+    from minimha.kernels import numpy_tile as ct
+
+    out = np.zeros(x.shape)
+
+    def kernel(x, out):
+        # BEGIN SOLUTION: one loop for the maximum and sum of each row, another to store the result
+        i, tiles = ct.bid(0), ct.cdiv(x.shape[1], n)
+        peak = ct.full((m, 1), -np.inf, ct.float64)
+        total = ct.full((m, 1), 0.0, ct.float64)
+        for j in range(tiles):
+            tile = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            new = ct.maximum(peak, ct.max(tile, axis=1, keepdims=True))
+            terms = ct.sum(ct.exp(tile - new), axis=1, keepdims=True)
+            total = total * ct.exp(peak - new) + terms
+            peak = new
+        for j in range(tiles):
+            tile = ct.load(x, (i, j), (m, n))
+            ct.store(out, (i, j), ct.exp(tile - peak) / total)
+        # END SOLUTION
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+
+
+@softmax_rows.check
+def rows_that_fit_into_a_tile(yours, rng):
+    _same_softmax(yours, rng.standard_normal((4, 8)), 4, 8)
+
+
+@softmax_rows.check(weight=2)
+def rows_longer_than_a_tile(yours, rng):
+    x = rng.standard_normal((4, 12))
+    x[:, 8:] += [[4.0], [4.0], [-4.0], [-4.0]]  # the maximum grows late, or never
+    _same_softmax(yours, x, 4, 4)
+
+
+@softmax_rows.check(weight=2)
+def tiles_beyond_the_edge(yours, rng):
+    for t, s in ((7, 10), (3, 5), (9, 17)):
+        _same_softmax(yours, rng.standard_normal((t, s)) - 3, 4, 4)
+
+
+@softmax_rows.check
+def large_entries_do_not_overflow(yours, rng):
+    _same_softmax(yours, np.array([[1000.0, 999.0, -1000.0], [-1000.0, -999.0, -1001.0]]), 2, 2)
+
+
+def _same_softmax(yours, x, m, n):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    name = f"softmax of an array of shape {x.shape}, in tiles of ({m}, {n}),"
+    expected = e / e.sum(axis=-1, keepdims=True)
+    _same(yours(x, m, n), expected, name, "row column")
+
+
+@task(chapter=12, difficulty=3, minutes=15, hints=(
+    "The loop is that of softmax_rows, with one more sum: acc, the weighted values. The result is "
+    "stored after the loop, so one loop is enough.",
+    "Load the queries once, before the loop. The keys must be transposed, (D, n): tile (0, j) of the "
+    "array whose axes are exchanged, order=(1, 0). Pad queries, keys and values with zeros. "
+    "A key beyond the edge then has the score 0, which counts: put −∞ there.",
+    "at = j * n + ct.arange(n, dtype=ct.int32); scores = ct.where((at < S).reshape((1, n)), scores, "
+    "-np.inf). Then new, shrink = e^(peak − new), p = e^(scores − new); total = total · shrink + the "
+    "sum of p; acc = ct.mma(p, v, acc * shrink). Store acc / total, and peak + ct.log(total) in the "
+    "shape (m,).",
+))  # fmt: skip
+def attention_in_blocks(query, key, value, scale, m, n):
+    """Attention of one head: one block computes the output of m queries, n keys at a time.
+
+    query  (T, D); D and Dv are powers of 2, so that a tile can hold whole rows
+    key    (S, D)
+    value  (S, Dv)
+    scale  a number: scores are scale · Q Kᵀ
+    m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
+    Write the kernel. A tile of scores is (m, n), and no tile holds more queries or keys.
+    Returns out (T, Dv), softmax(scale · Q Kᵀ) V, and lse (T,), the logarithm of each row's sum of
+    e^score.
+    """
+    from minimha.kernels import numpy_tile as ct
+
+    (t, d), (s, dv) = query.shape, value.shape
+    out, lse = np.zeros((t, dv)), np.zeros(t)
+
+    def kernel(query, key, value, out, lse):
+        # BEGIN SOLUTION: load the queries, loop over the tiles of keys, store out and lse
+        i, zero = ct.bid(0), ct.PaddingMode.ZERO
+        q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
+        peak = ct.full((m, 1), -np.inf, ct.float64)
+        total = ct.full((m, 1), 0.0, ct.float64)
+        acc = ct.full((m, dv), 0.0, ct.float64)
+        for j in range(ct.cdiv(s, n)):
+            k = ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
+            v = ct.load(value, (j, 0), (n, dv), padding_mode=zero)
+            scores = scale * ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))
+            at = j * n + ct.arange(n, dtype=ct.int32)
+            scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)
+            new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
+            p, shrink = ct.exp(scores - new), ct.exp(peak - new)
+            total = total * shrink + ct.sum(p, axis=1, keepdims=True)
+            acc = ct.mma(p, v, acc * shrink)
+            peak = new
+        ct.store(out, (i, 0), acc / total)
+        ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))
+        # END SOLUTION
+
+    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
+    return out, lse
+
+
+@attention_in_blocks.check
+def two_tokens_worked_by_hand(yours, rng):
+    tokens = np.array([[[np.log(3)], [0.0]], [[1.0], [0.0]], [[8.0], [4.0]]])
+    out, lse = yours(*tokens, 1.0, 2, 1)
+    _same(out, [[7.0], [6.0]], "out", "query width")
+    _same(lse, np.log([4.0, 2.0]), "lse", "query")
+
+
+@attention_in_blocks.check
+def all_tiles_inside_the_arrays(yours, rng):
+    _same_attention(yours, rng, 6, 12)
+
+
+@attention_in_blocks.check
+def fewer_keys_than_a_tile_holds(yours, rng):
+    _same_attention(yours, rng, 2, 2)
+
+
+@attention_in_blocks.check(weight=2)
+def numbers_of_queries_and_keys_that_are_no_multiples(yours, rng):
+    for t, s in ((5, 7), (2, 9), (9, 3)):
+        _same_attention(yours, rng, t, s)
+
+
+def _head(rng, t, s):
+    """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
+    query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
+    key[-2:] *= 3
+    return query, key, value
+
+
+def _attended(query, key, value, scale):
+    """out, lse and the weights, all pairs at once."""
+    scores = scale * query @ key.T
+    lse = np.log(np.exp(scores).sum(axis=-1))
+    weights = np.exp(scores - lse[:, None])
+    return weights @ value, lse, weights
+
+
+def _same_attention(yours, rng, t, s):
+    inputs = _head(rng, t, s)
+    expected = _attended(*inputs, 0.7)
+    found = yours(*inputs, 0.7, 2, 4)
+    for name, part, right in zip(("out", "lse"), found, expected, strict=False):
+        what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
+        axes = "query width" if name == "out" else "query"
+        _same(part, right, what, axes)
+
+
+@task(chapter=12, difficulty=3, minutes=15, hints=(
+    "A block owns n keys and goes through all tiles of queries. Which sums does it keep, and what "
+    "shape do they have?",
+    "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores = "
+    "scale · K Qᵀ, where Qᵀ is loaded with order=(1, 0). lse and delta belong to queries, which are "
+    "the columns here: reshape them to (1, m). p = e^(scores − lse) and ds = p · (V dOᵀ − delta).",
+    "dvalue = ct.mma(p, g, dvalue), where g is tile (i, 0) of dout, (m, Dv); dkey = ct.mma(ds, q, "
+    "dkey), where q is tile (i, 0) of query, (m, D). Pad all loads with zeros: a query beyond the "
+    "edge has dout = 0 and delta = 0, and adds nothing. After the loop, store scale · dkey and dvalue "
+    "once.",
+))  # fmt: skip
+def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
+    """dkey and dvalue of one head: one block computes those of n keys, m queries at a time.
+
+    query, key, value, scale
+           as in attention_in_blocks
+    lse    (T,), as attention_in_blocks returns it
+    dout   (T, Dv), the gradient of out
+    delta  (T,), Σ dout · out in each row
+    m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
+    Write the kernel. It recomputes the weights of a tile from the scores and lse.
+    Returns dkey (S, D) and dvalue (S, Dv).
+    """
+    from minimha.kernels import numpy_tile as ct
+
+    (t, d), (s, dv) = query.shape, value.shape
+    dkey, dvalue = np.zeros((s, d)), np.zeros((s, dv))
+
+    def kernel(query, key, value, lse, dout, delta, dkey, dvalue):
+        # BEGIN SOLUTION: load the keys and values, loop over the tiles of queries, store dkey, dvalue
+        j, zero = ct.bid(0), ct.PaddingMode.ZERO
+        k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
+        v = ct.load(value, (j, 0), (n, dv), padding_mode=zero)
+        acc_k, acc_v = ct.full((n, d), 0.0, ct.float64), ct.full((n, dv), 0.0, ct.float64)
+        for i in range(ct.cdiv(t, m)):
+            none = ct.full((n, m), 0.0, ct.float64)
+            q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
+            g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+            columns = ct.load(query, (0, i), (d, m), order=(1, 0), padding_mode=zero)
+            logs = ct.load(lse, (i,), (m,), padding_mode=zero).reshape((1, m))
+            mean = ct.load(delta, (i,), (m,), padding_mode=zero).reshape((1, m))
+            p = ct.exp(scale * ct.mma(k, columns, none) - logs)
+            dp = ct.mma(v, ct.load(dout, (0, i), (dv, m), order=(1, 0), padding_mode=zero), none)
+            ds = p * (dp - mean)
+            acc_v = ct.mma(p, g, acc_v)
+            acc_k = ct.mma(ds, q, acc_k)
+        ct.store(dkey, (j, 0), scale * acc_k)
+        ct.store(dvalue, (j, 0), acc_v)
+        # END SOLUTION
+
+    arrays = query, key, value, lse, dout, delta, dkey, dvalue
+    ct.launch(None, (ct.cdiv(s, n),), kernel, arrays)
+    return dkey, dvalue
+
+
+@key_gradients_in_blocks.check
+def one_block_of_keys(yours, rng):
+    _same_key_gradients(yours, rng, 6, 4)
+
+
+@key_gradients_in_blocks.check
+def all_tiles_of_queries_and_keys_inside(yours, rng):
+    _same_key_gradients(yours, rng, 6, 12)
+
+
+@key_gradients_in_blocks.check(weight=2)
+def tiles_of_queries_and_keys_beyond_the_edge(yours, rng):
+    for t, s in ((5, 7), (2, 9), (9, 3)):
+        _same_key_gradients(yours, rng, t, s)
+
+
+def _same_key_gradients(yours, rng, t, s):
+    query, key, value = _head(rng, t, s)
+    out, lse, weights = _attended(query, key, value, 0.7)
+    dout = rng.standard_normal(out.shape)
+    delta = (dout * out).sum(axis=-1)
+    dscores = weights * (dout @ value.T - delta[:, None])
+    expected = {"dvalue": weights.T @ dout, "dkey": 0.7 * dscores.T @ query}
+    found = yours(query, key, value, lse, dout, delta, 0.7, 2, 4)
+    for name, right in expected.items():  # dvalue first: it needs fewer steps
+        what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
+        part = found[("dkey", "dvalue").index(name)]
+        _same(part, right, what, "key width")

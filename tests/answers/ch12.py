@@ -1,0 +1,307 @@
+"""Chapter 12: kernels for a GPU."""
+
+# fmt: off
+from . import right, wrong
+
+product = right("tiled_product", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    grid = (-(-x.shape[0] // m), -(-y.shape[1] // n))
+
+    def kernel(x, y, out):
+        row, column = ct.bid(0), ct.bid(1)
+        total = ct.full((m, n), 0, ct.float64)
+        for step in range(-(-y.shape[0] // k)):
+            a = ct.load(x, index=(row, step), shape=(m, k), padding_mode=ct.PaddingMode.ZERO)
+            b = ct.load(y, index=(step, column), shape=(k, n), padding_mode=ct.PaddingMode.ZERO)
+            total = total + a @ b
+        ct.store(out, index=(row, column), tile=total)
+
+    ct.launch(None, grid, kernel, (x, y, out))
+    return out
+""")
+right("tiled_product", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    grid = int(np.ceil(len(x) / m)), int(np.ceil(y.shape[1] / n))
+
+    def kernel(x, y, out):
+        depth = x.shape[1]
+        acc = ct.full((m, n), 0.0, ct.float64)
+        for c in range(ct.cdiv(depth, k)):
+            a = ct.load(x, (ct.bid(0), c), (m, k))
+            b = ct.load(y, (c, ct.bid(1)), (k, n))
+            at = c * k + ct.arange(k, dtype=ct.int32)
+            a = ct.where(at[None, :] < depth, a, 0.0)   # no padding mode: hide by hand
+            b = ct.where(at[:, None] < depth, b, 0.0)
+            acc = ct.mma(a, b, acc)
+        ct.store(out, (ct.bid(0), ct.bid(1)), acc)
+
+    ct.launch(None, grid, kernel, (x, y, out))
+    return out
+""")
+wrong("tiled_product", "the grid rounded down", r"rounds? (down|up)|too small|cdiv|incomplete",
+      product, "(-(-x.shape[0] // m), -(-y.shape[1] // n))", "(x.shape[0] // m, y.shape[1] // n)")
+wrong("tiled_product", "an index that counts entries", r"counts? (entries|tiles)|outside",
+      product, "index=(row, column), tile", "index=(row * m, column * n), tile")
+wrong("tiled_product", "offsets in a load", r"counts? (entries|tiles)|outside",
+      product, "index=(row, step)", "index=(row * m, step * k)")
+wrong("tiled_product", "no padding", r"padding|beyond the edge",
+      product, ", padding_mode=ct.PaddingMode.ZERO", "")
+wrong("tiled_product", "the last tile of the sum left out", r"last.*tile|rounds? (down|up)|incomplete",
+      product, "-(-y.shape[0] // k)", "y.shape[0] // k")
+wrong("tiled_product", "the last product alone", r"only the last|add",
+      product, "total = total + a @ b", "total = a @ b")
+wrong("tiled_product", "bid(0) and bid(1) exchanged", r"exchang|swap|outside",
+      product, "ct.bid(0), ct.bid(1)", "ct.bid(1), ct.bid(0)")
+wrong("tiled_product", "a race", r"two stores|race|same (place|tile)",
+      product, "ct.bid(0), ct.bid(1)", "ct.bid(0), 0")
+wrong("tiled_product", "a store in the loop", r"two stores|store once|after the loop",
+      product, "        ct.store(out", "            ct.store(out")
+wrong("tiled_product", "sums in float32", r"float32",
+      product, "(m, n), 0, ct.float64", "(m, n), 0, ct.float32", "total + a @ b", "ct.mma(a, b, total)")
+
+softmax = right("softmax_rows", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+
+    def kernel(x, out):
+        i = ct.bid(0)
+        count = ct.cdiv(x.shape[1], n)
+        biggest = ct.full((m, 1), -np.inf, ct.float64)
+        for j in range(count):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            biggest = ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))
+        total = ct.full((m, 1), 0.0, ct.float64)
+        for j in range(count):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            total = total + ct.sum(ct.exp(t - biggest), axis=1, keepdims=True)
+        for j in range(count):
+            t = ct.load(x, (i, j), (m, n))
+            ct.store(out, (i, j), ct.exp(t - biggest) / total)
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+online = right("softmax_rows", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+
+    def kernel(x, out):
+        i = ct.bid(0)
+        width = x.shape[1]
+        top = ct.full((m,), -np.inf, ct.float64)
+        l = ct.full((m,), 0.0, ct.float64)
+        for j in range(ct.cdiv(width, n)):
+            t = ct.load(x, (i, j), (m, n))
+            t = ct.where((j * n + ct.arange(n, dtype=ct.int32) < width)[None, :], t, -np.inf)
+            old, top = top, ct.maximum(top, ct.max(t, axis=1))
+            l = l * ct.exp(old - top) + ct.sum(ct.exp(t - top[:, None]), axis=1)
+        for j in range(ct.cdiv(width, n)):
+            t = ct.load(x, (i, j), (m, n))
+            ct.store(out, (i, j), ct.exp(t - top[:, None]) / l[:, None])
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "zeros beyond the edge", r"NEG_INF|−∞|beyond",
+      softmax, "NEG_INF", "ZERO")
+wrong("softmax_rows", "the edge not masked", r"padding|beyond|NEG_INF",
+      softmax, ", padding_mode=ct.PaddingMode.NEG_INF", "")
+wrong("softmax_rows", "the sum not rescaled", r"rescal|old maximum",
+      online, "l * ct.exp(old - top)", "l")
+wrong("softmax_rows", "the factor upside down", r"factor|e\^\(peak|invers|overflow",
+      online, "ct.exp(old - top)", "ct.exp(top - old)")
+wrong("softmax_rows", "not divided by the sum", r"divid|sum",
+      softmax, "ct.exp(t - biggest) / total)", "ct.exp(t - biggest))")
+wrong("softmax_rows", "the last tile forgotten", r"last.*tile|rounds? (down|up)|incomplete|no block stores",
+      softmax, "ct.cdiv(x.shape[1], n)", "x.shape[1] // n")
+wrong("softmax_rows", "a maximum of the whole tile", r"whole tile|each row|axis",
+      softmax, "ct.max(t, axis=1, keepdims=True)", "ct.max(t)")
+wrong("softmax_rows", "a race", r"two stores|race|same (place|rows)",
+      softmax, "i = ct.bid(0)", "i = 0")
+wrong("softmax_rows", "everything stored at the first tile", r"two stores|same place",
+      softmax, "ct.store(out, (i, j)", "ct.store(out, (i, 0)")
+wrong("softmax_rows", "stored before the sum is known", r"before|second time|sum",
+      softmax, "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
+      "    ct.store")
+
+forward = right("attention_in_blocks", """
+def attention_in_blocks(query, key, value, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    out, lse = np.zeros((t, dv)), np.zeros(t)
+
+    def kernel(query, key, value, out, lse):
+        i = ct.bid(0)
+        Z = ct.PaddingMode.ZERO
+        q = ct.load(query, (i, 0), (m, d), padding_mode=Z) * scale
+        top = ct.full((m, 1), -np.inf, ct.float64)
+        l = ct.full((m, 1), 0.0, ct.float64)
+        acc = ct.full((m, dv), 0.0, ct.float64)
+        for j in range(ct.cdiv(s, n)):
+            k = ct.load(key, (j, 0), (n, d), padding_mode=Z)
+            v = ct.load(value, (j, 0), (n, dv), padding_mode=Z)
+            x = q @ k.T
+            place = j * n + ct.arange(n, dtype=ct.int32)[None, :]
+            x = ct.where(place < s, x, -np.inf)
+            new = ct.maximum(top, ct.max(x, axis=1, keepdims=True))
+            a = ct.exp(top - new)
+            p = ct.exp(x - new)
+            l = l * a + ct.sum(p, axis=1, keepdims=True)
+            acc = acc * a + p @ v
+            top = new
+        ct.store(out, (i, 0), acc / l)
+        ct.store(lse, (i,), (top + ct.log(l)).reshape((m,)))
+
+    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
+    return out, lse
+""")
+right("attention_in_blocks", """
+def attention_in_blocks(query, key, value, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    out, lse = np.zeros((t, dv)), np.zeros(t)
+
+    def kernel(query, key, value, out, lse):
+        # two passes: first lse, then the weights
+        i, steps = ct.bid(0), ct.cdiv(s, n)
+        q = ct.load(query, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
+
+        def scores(j):
+            k = ct.load(key, (0, j), (d, n), order="F", padding_mode=ct.PaddingMode.ZERO)
+            x = ct.mma(q, k, ct.full((m, n), 0.0, ct.float64)) * scale
+            return ct.where((j * n + ct.arange(n, dtype=ct.int32) >= s)[None, :], -np.inf, x)
+
+        top = ct.full((m,), -np.inf, ct.float64)
+        for j in range(steps):
+            top = ct.maximum(top, ct.max(scores(j), axis=1))
+        total = ct.full((m,), 0.0, ct.float64)
+        for j in range(steps):
+            total = total + ct.sum(ct.exp(scores(j) - top[:, None]), axis=1)
+        logs = top + ct.log(total)
+        acc = ct.full((m, dv), 0.0, ct.float64)
+        for j in range(steps):
+            v = ct.load(value, (j, 0), (n, dv), padding_mode=ct.PaddingMode.ZERO)
+            acc = ct.mma(ct.exp(scores(j) - logs[:, None]), v, acc)
+        ct.store(out, (i, 0), acc)
+        ct.store(lse, (i,), logs)
+
+    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
+    return out, lse
+""")
+wrong("attention_in_blocks", "keys beyond the edge count", r"beyond|hidden|−∞",
+      forward, "x = ct.where(place < s, x, -np.inf)", "pass")
+wrong("attention_in_blocks", "the offset of the tile forgotten", r"offset|j · n",
+      forward, "j * n + ct.arange", "ct.arange")
+wrong("attention_in_blocks", "one key too many", r"last one|S − 1|beyond|hidden",
+      forward, "place < s", "place <= s")
+wrong("attention_in_blocks", "acc not rescaled", r"rescal|old maximum",
+      forward, "acc = acc * a +", "acc = acc +")
+wrong("attention_in_blocks", "l not rescaled", r"rescal|old maximum",
+      forward, "l = l * a +", "l = l +")
+wrong("attention_in_blocks", "not divided", r"divid|acc / total",
+      forward, "acc / l", "acc")
+wrong("attention_in_blocks", "lse without the maximum", r"maximum is missing|peak \+ ln",
+      forward, "(top + ct.log(l))", "ct.log(l)")
+wrong("attention_in_blocks", "no scale", r"scale",
+      forward, " * scale", "")
+wrong("attention_in_blocks", "values beyond the edge", r"values.*(NaN|zero)|padding",
+      forward, "(n, dv), padding_mode=Z", "(n, dv)")
+wrong("attention_in_blocks", "reshape for a transpose", r"transpos",
+      forward, "k.T", "k.reshape((d, n))")
+wrong("attention_in_blocks", "keys not transposed", r"transpos",
+      forward, "q @ k.T", "ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))")
+wrong("attention_in_blocks", "the last tile of keys forgotten", r"last.*tile|rounds? (down|up)|incomplete",
+      forward, "ct.cdiv(s, n)", "s // n")
+wrong("attention_in_blocks", "a race", r"two stores|race|same place",
+      forward, "i = ct.bid(0)", "i = 0")
+wrong("attention_in_blocks", "stored in the loop", r"two stores|store once|after the loop",
+      forward, "        ct.store(out", "            ct.store(out")
+
+backward = right("key_gradients_in_blocks", """
+def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    dkey, dvalue = np.zeros((s, d)), np.zeros((s, dv))
+
+    def kernel(query, key, value, lse, dout, delta, dkey, dvalue):
+        j = ct.bid(0)
+        Z = ct.PaddingMode.ZERO
+        k = ct.load(key, (j, 0), (n, d), padding_mode=Z)
+        v = ct.load(value, (j, 0), (n, dv), padding_mode=Z)
+        gk = ct.full((n, d), 0.0, ct.float64)
+        gv = ct.full((n, dv), 0.0, ct.float64)
+        for i in range(ct.cdiv(t, m)):
+            q = ct.load(query, (i, 0), (m, d), padding_mode=Z)
+            g = ct.load(dout, (i, 0), (m, dv), padding_mode=Z)
+            logs = ct.load(lse, (i,), (m,), padding_mode=Z)[None, :]
+            D = ct.load(delta, (i,), (m,), padding_mode=Z)[None, :]
+            p = ct.exp(scale * (k @ q.T) - logs)
+            ds = p * (v @ g.T - D)
+            gv = gv + p @ g
+            gk = gk + ds @ q
+        ct.store(dkey, (j, 0), gk * scale)
+        ct.store(dvalue, (j, 0), gv)
+
+    ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
+    return dkey, dvalue
+""")
+right("key_gradients_in_blocks", """
+def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    dkey, dvalue = np.zeros((s, d)), np.zeros((s, dv))
+
+    def kernel(query, key, value, lse, dout, delta, dkey, dvalue):
+        j, zero = ct.bid(0), ct.PaddingMode.ZERO
+        kt = ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
+        vt = ct.load(value, (0, j), (dv, n), order=(1, 0), padding_mode=zero)
+        a, b = ct.full((n, d), 0.0, ct.float64), ct.full((n, dv), 0.0, ct.float64)
+        for i in range(ct.cdiv(t, m)):  # tiles of (m, n), queries first
+            q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
+            g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+            L = ct.load(lse, (i,), (m,), padding_mode=ct.PaddingMode.POS_INF).reshape((m, 1))
+            D = ct.load(delta, (i,), (m,), padding_mode=zero).reshape((m, 1))
+            none = ct.full((m, n), 0.0, ct.float64)
+            p = ct.exp(ct.mma(scale * q, kt, none) - L)
+            ds = p * (ct.mma(g, vt, none) - D)
+            b = ct.mma(p.T, g, b)
+            a = ct.mma(ds.T, q * scale, a)
+        ct.store(dkey, (j, 0), a)
+        ct.store(dvalue, (j, 0), b)
+
+    ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
+    return dkey, dvalue
+""")
+wrong("key_gradients_in_blocks", "no scale in dkey", r"scale.*missing|missing.*scale",
+      backward, "gk * scale", "gk")
+wrong("key_gradients_in_blocks", "scale in dvalue", r"dvalue has the factor",
+      backward, "(j, 0), gv", "(j, 0), gv * scale")
+wrong("key_gradients_in_blocks", "delta left out", r"delta",
+      backward, "v @ g.T - D", "v @ g.T")
+wrong("key_gradients_in_blocks", "dvalue from dscores", r"weights",
+      backward, "p @ g", "ds @ g")
+wrong("key_gradients_in_blocks", "lse as a column", r"column|\(1, m\)",
+      backward, "(m,), padding_mode=Z)[None, :]\n            D", "(m,), padding_mode=Z)[:, None]\n            D")
+wrong("key_gradients_in_blocks", "lse of the keys", r"belongs to the queries|tile i|outside",
+      backward, "ct.load(lse, (i,)", "ct.load(lse, (j,)")
+wrong("key_gradients_in_blocks", "no lse", r"lse|normalised",
+      backward, "scale * (k @ q.T) - logs", "scale * (k @ q.T)")
+wrong("key_gradients_in_blocks", "padding of queries read", r"padding",
+      backward, "q = ct.load(query, (i, 0), (m, d), padding_mode=Z)", "q = ct.load(query, (i, 0), (m, d))")
+wrong("key_gradients_in_blocks", "padding of dout read", r"padding",
+      backward, "g = ct.load(dout, (i, 0), (m, dv), padding_mode=Z)", "g = ct.load(dout, (i, 0), (m, dv))")
+wrong("key_gradients_in_blocks", "the last queries forgotten", r"last.*tile|rounds? (down|up)|incomplete",
+      backward, "ct.cdiv(t, m)", "t // m")
+wrong("key_gradients_in_blocks", "a store for each tile of queries", r"two stores|store once|after the loop",
+      backward, "        ct.store(dkey, (j, 0), gk * scale)\n        ct.store(dvalue",
+      "            ct.store(dkey, (j, 0), gk * scale)\n            ct.store(dvalue")
+wrong("key_gradients_in_blocks", "the last tile alone", r"only the last|sum over|all of them",
+      backward, "gv = gv + p @ g", "gv = p @ g", "gk = gk + ds @ q", "gk = ds @ q")
+wrong("key_gradients_in_blocks", "a race", r"two stores|race|same place",
+      backward, "j = ct.bid(0)", "j = 0")
