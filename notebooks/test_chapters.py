@@ -91,6 +91,16 @@ TWO_TOKENS = {  # worked by hand in the text
         "all in order: True",
         "zigzag, 0 1 1 0          tiles [68, 68]",
     ],
+    "12_gpu": [
+        "[[ 3. 20.]\n [ 7. 40.]\n [11. 60.]]",
+        "wrong_offset  tile (2, 0) of shape (2, 2) is outside",
+        "same_place    two stores to the same place",
+        "running_sum   a block loads what another block stored",
+        "column_means  no error, but y[2] is [nan nan]",
+        "scores in memory       8.9 MB,  30 flops per byte: 10% of the peak",
+        "block 1 visits the tiles [0, 1] of keys",
+        "last tile of keys left out           right                         off by",
+    ],
 }
 
 

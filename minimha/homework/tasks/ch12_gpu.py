@@ -19,12 +19,12 @@ def _same(yours, expected, name, axes):
 @task(chapter=12, difficulty=1, minutes=10, hints=(
     "Block (i, j) computes tile (i, j) of the result. Which tiles of x does it need, and which "
     "tiles of y? An index counts tiles, not entries.",
-    "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, start "
-    "with ct.full((m, n), 0.0, ct.float64), and go through the tiles along D. The last ones extend "
-    "beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
-    "grid = ct.cdiv(T, m), ct.cdiv(M, n). For each c in range(ct.cdiv(D, k)): acc = ct.mma(left, "
-    "right, acc), where left is tile (i, c) of x, of shape (m, k), and right is tile (c, j) of y, of "
-    "shape (k, n). After the loop, ct.store(out, (i, j), acc).",
+    "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, "
+    "start with ct.full((m, n), 0.0, ct.float64), and go through the tiles along D. The last ones "
+    "extend beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
+    "The grid is ct.cdiv(T, m), ct.cdiv(M, n). For each c in range(ct.cdiv(D, k)): acc = "
+    "ct.mma(left, right, acc), where left is tile (i, c) of x, of shape (m, k), and right is tile "
+    "(c, j) of y, of shape (k, n). After the loop, ct.store(out, (i, j), acc).",
 ))  # fmt: skip
 def tiled_product(x, y, m, n, k):
     """The matrix product x y in tiles: one block computes one tile of the result.
@@ -33,16 +33,18 @@ def tiled_product(x, y, m, n, k):
     y        (D, M)
     m, n, k  powers of 2: tiles are (m, k) in x, (k, n) in y and (m, n) in the result. T, D and M
              need not be multiples of them
-    Write the grid, which is the number of blocks along each axis, and the kernel. No tile may be
+    Write the grid, the number of blocks along each axis of the result, and the kernel. No tile is
     larger than these. Sums are float64.
     Returns x y, (T, M).
     """
     from minimha.kernels import numpy_tile as ct
 
     out = np.zeros((x.shape[0], y.shape[1]))
-    # BEGIN SOLUTION: grid = …
-    grid = ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
-    # END SOLUTION
+
+    def grid():
+        # BEGIN SOLUTION: return the number of blocks along each axis
+        return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
+        # END SOLUTION
 
     def kernel(x, y, out):
         # BEGIN SOLUTION: load tiles, add up their products, and store one tile of out
@@ -55,7 +57,7 @@ def tiled_product(x, y, m, n, k):
         ct.store(out, (i, j), acc)
         # END SOLUTION
 
-    ct.launch(None, grid, kernel, (x, y, out))
+    ct.launch(None, grid(), kernel, (x, y, out))
     return out
 
 
@@ -89,8 +91,8 @@ def _same_product(yours, rng, t, d, w, m, n, k):
     "new). An entry beyond the edge must not count: e^(−∞) = 0, so load the tiles with "
     "padding_mode=ct.PaddingMode.NEG_INF.",
     "peak = ct.full((m, 1), -np.inf, ct.float64), total = ct.full((m, 1), 0.0, ct.float64). The "
-    "maximum of a tile is ct.max(tile, axis=1, keepdims=True). The second loop loads each tile again "
-    "and stores ct.exp(tile − peak) / total as tile (i, j) of out.",
+    "maximum of a tile is ct.max(tile, axis=1, keepdims=True). The second loop loads each tile "
+    "again and stores ct.exp(tile − peak) / total as tile (i, j) of out.",
 ))  # fmt: skip
 def softmax_rows(x, m, n):
     """Softmax over each row, in tiles: one block computes m rows, n columns at a time.
@@ -107,7 +109,7 @@ def softmax_rows(x, m, n):
     out = np.zeros(x.shape)
 
     def kernel(x, out):
-        # BEGIN SOLUTION: one loop for the maximum and sum of each row, another to store the result
+        # BEGIN SOLUTION: a loop for the maximum and sum of each row, one to store
         i, tiles = ct.bid(0), ct.cdiv(x.shape[1], n)
         peak = ct.full((m, 1), -np.inf, ct.float64)
         total = ct.full((m, 1), 0.0, ct.float64)
@@ -159,13 +161,13 @@ def _same_softmax(yours, x, m, n):
 @task(chapter=12, difficulty=3, minutes=15, hints=(
     "The loop is that of softmax_rows, with one more sum: acc, the weighted values. The result is "
     "stored after the loop, so one loop is enough.",
-    "Load the queries once, before the loop. The keys must be transposed, (D, n): tile (0, j) of the "
-    "array whose axes are exchanged, order=(1, 0). Pad queries, keys and values with zeros. "
-    "A key beyond the edge then has the score 0, which counts: put −∞ there.",
-    "at = j * n + ct.arange(n, dtype=ct.int32); scores = ct.where((at < S).reshape((1, n)), scores, "
-    "-np.inf). Then new, shrink = e^(peak − new), p = e^(scores − new); total = total · shrink + the "
-    "sum of p; acc = ct.mma(p, v, acc * shrink). Store acc / total, and peak + ct.log(total) in the "
-    "shape (m,).",
+    "Load the queries once, before the loop. The keys must be transposed, (D, n): tile (0, j) of "
+    "the array whose axes are exchanged, order=(1, 0). Pad queries, keys and values with zeros. A "
+    "key beyond the edge then has the score 0, which counts: put −∞ there.",
+    "at = j * n + ct.arange(n, dtype=ct.int32); scores = ct.where((at < S).reshape((1, n)), "
+    "scores, -np.inf). Then new, shrink = e^(peak − new), p = e^(scores − new); total = total · "
+    "shrink + the sum of p; acc = ct.mma(p, v, acc * shrink). Store acc / total, and peak + "
+    "ct.log(total) in the shape (m,).",
 ))  # fmt: skip
 def attention_in_blocks(query, key, value, scale, m, n):
     """Attention of one head: one block computes the output of m queries, n keys at a time.
@@ -185,7 +187,7 @@ def attention_in_blocks(query, key, value, scale, m, n):
     out, lse = np.zeros((t, dv)), np.zeros(t)
 
     def kernel(query, key, value, out, lse):
-        # BEGIN SOLUTION: load the queries, loop over the tiles of keys, store out and lse
+        # BEGIN SOLUTION: load queries, loop over tiles of keys, store out and lse
         i, zero = ct.bid(0), ct.PaddingMode.ZERO
         q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
         peak = ct.full((m, 1), -np.inf, ct.float64)
@@ -262,13 +264,14 @@ def _same_attention(yours, rng, t, s):
 @task(chapter=12, difficulty=3, minutes=15, hints=(
     "A block owns n keys and goes through all tiles of queries. Which sums does it keep, and what "
     "shape do they have?",
-    "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores = "
-    "scale · K Qᵀ, where Qᵀ is loaded with order=(1, 0). lse and delta belong to queries, which are "
-    "the columns here: reshape them to (1, m). p = e^(scores − lse) and ds = p · (V dOᵀ − delta).",
+    "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores "
+    "= scale · K Qᵀ, where Qᵀ is loaded with order=(1, 0). lse and delta belong to queries, which "
+    "are the columns here: reshape them to (1, m). p = e^(scores − lse) and ds = p · (V dOᵀ − "
+    "delta).",
     "dvalue = ct.mma(p, g, dvalue), where g is tile (i, 0) of dout, (m, Dv); dkey = ct.mma(ds, q, "
     "dkey), where q is tile (i, 0) of query, (m, D). Pad all loads with zeros: a query beyond the "
-    "edge has dout = 0 and delta = 0, and adds nothing. After the loop, store scale · dkey and dvalue "
-    "once.",
+    "edge has dout = 0 and delta = 0, and adds nothing. After the loop, store scale · dkey and "
+    "dvalue once.",
 ))  # fmt: skip
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     """dkey and dvalue of one head: one block computes those of n keys, m queries at a time.
@@ -288,7 +291,7 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     dkey, dvalue = np.zeros((s, d)), np.zeros((s, dv))
 
     def kernel(query, key, value, lse, dout, delta, dkey, dvalue):
-        # BEGIN SOLUTION: load the keys and values, loop over the tiles of queries, store dkey, dvalue
+        # BEGIN SOLUTION: load keys and values, loop over tiles of queries, store
         j, zero = ct.bid(0), ct.PaddingMode.ZERO
         k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
         v = ct.load(value, (j, 0), (n, dv), padding_mode=zero)

@@ -12,7 +12,8 @@ for _task, _stores in (
     (tiled_product, ("ct.store(out, (i, j), acc)",)),
     (softmax_rows, ("ct.store(out, (i, j), ct.exp(tile - peak) / total)",)),
     (attention_in_blocks,
-     ("ct.store(out, (i, 0), acc / total)", "ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))")),
+     ("ct.store(out, (i, 0), acc / total)",
+      "ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))")),
     (key_gradients_in_blocks,
      ("ct.store(dkey, (j, 0), scale * acc_k)", "ct.store(dvalue, (j, 0), acc_v)")),
 ):  # fmt: skip
@@ -20,15 +21,15 @@ for _task, _stores in (
         _task.mistake(
             _store,
             "pass",
-            f"nothing is stored in {_store[9:].partition(',')[0]}: a kernel returns nothing, and its "
-            "tiles are lost at the end unless it stores them",
+            f"nothing is stored in {_store[9:].partition(',')[0]}: a kernel returns nothing, and "
+            f"its tiles are lost at the end unless it stores them",
         )
 
-_GRID = "grid = ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)"
+_GRID = "return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)"
 for _new in (
-    "grid = x.shape[0] // m, y.shape[1] // n",
-    "grid = x.shape[0] // m, ct.cdiv(y.shape[1], n)",
-    "grid = ct.cdiv(x.shape[0], m), y.shape[1] // n",
+    "return x.shape[0] // m, y.shape[1] // n",
+    "return x.shape[0] // m, ct.cdiv(y.shape[1], n)",
+    "return ct.cdiv(x.shape[0], m), y.shape[1] // n",
 ):
     tiled_product.mistake(
         _GRID,
@@ -37,17 +38,17 @@ for _new in (
         "Round up with ct.cdiv",
     )
 for _new in (
-    "grid = x.shape[0], y.shape[1]",
-    "grid = ct.cdiv(x.shape[0], m) + 1, ct.cdiv(y.shape[1], n) + 1",
+    "return x.shape[0], y.shape[1]",
+    "return ct.cdiv(x.shape[0], m) + 1, ct.cdiv(y.shape[1], n) + 1",
 ):
     tiled_product.mistake(
         _GRID,
         _new,
-        "the grid has too many blocks: it needs one for each tile of the result, ct.cdiv(T, m) along "
-        "the first axis and ct.cdiv(M, n) along the second",
+        "the grid has too many blocks: it needs one for each tile of the result, ct.cdiv(T, m) "
+        "along the first axis and ct.cdiv(M, n) along the second",
     )
 for _old, _new in (
-    (_GRID, "grid = ct.cdiv(y.shape[1], n), ct.cdiv(x.shape[0], m)"),
+    (_GRID, "return ct.cdiv(y.shape[1], n), ct.cdiv(x.shape[0], m)"),
     ("i, j = ct.bid(0), ct.bid(1)", "i, j = ct.bid(1), ct.bid(0)"),
 ):
     tiled_product.mistake(
@@ -59,7 +60,8 @@ for _old, _new in (
 tiled_product.mistake(
     "ct.store(out, (i, j), acc)",
     "ct.store(out, (i * m, j * n), acc)",
-    "the index of the store counts entries: it counts tiles, so it is (i, j) and not (i · m, j · n)",
+    "the index of the store counts entries: it counts tiles, so it is (i, j) and not (i · m, j · "
+    "n)",
 )
 tiled_product.mistake(
     "ct.load(x, (i, c), (m, k)",
@@ -71,14 +73,22 @@ tiled_product.mistake(
     "ct.store(out, (j, i), acc)",
     "the result is stored at (j, i): block (i, j) computes tile (i, j)",
 )
-for _new in ("i, j = ct.bid(0), 0", "i, j = 0, ct.bid(1)", "i, j = 0, 0", "i, j = ct.bid(0), ct.bid(0)"):
+for _new in (
+    "i, j = ct.bid(0), 0",
+    "i, j = 0, ct.bid(1)",
+    "i, j = 0, 0",
+    "i, j = ct.bid(0), ct.bid(0)",
+):
     tiled_product.mistake(
         "i, j = ct.bid(0), ct.bid(1)",
         _new,
         "several blocks compute the same tile, a race: a block has two numbers, i = ct.bid(0) and "
         "j = ct.bid(1)",
     )
-for _old in (", (m, k), padding_mode=ct.PaddingMode.ZERO", ", (k, n), padding_mode=ct.PaddingMode.ZERO"):
+for _old in (
+    ", (m, k), padding_mode=ct.PaddingMode.ZERO",
+    ", (k, n), padding_mode=ct.PaddingMode.ZERO",
+):
     tiled_product.mistake(_old, _old.partition(", padding")[0], _PADDING)
 tiled_product.mistake(
     "range(ct.cdiv(x.shape[1], k))",
@@ -190,7 +200,8 @@ softmax_rows.mistake(
 softmax_rows.mistake(
     "i, tiles = ct.bid(0), ct.cdiv(x.shape[1], n)",
     "i, tiles = 0, ct.cdiv(x.shape[1], n)",
-    "all blocks store to the same rows, a race: block ct.bid(0) computes the rows of tile ct.bid(0)",
+    "all blocks store to the same rows, a race: block ct.bid(0) computes the rows of tile "
+    "ct.bid(0)",
 )
 softmax_rows.mistake(
     "i, tiles = ct.bid(0), ct.cdiv(x.shape[1], n)",
@@ -214,8 +225,8 @@ softmax_rows.mistake(
 
 _MASK = "scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)"
 _NOT_HIDDEN = (
-    "keys beyond the edge are not hidden: their score is 0, and e^(0 − peak) counts in the sum. Put "
-    "−∞ where j · n + arange(n) is S or more"
+    "keys beyond the edge are not hidden: their score is 0, and e^(0 − peak) counts in the sum. "
+    "Put −∞ where j · n + arange(n) is S or more"
 )
 attention_in_blocks.mistake(_MASK, "pass", _NOT_HIDDEN)
 attention_in_blocks.mistake(
@@ -326,7 +337,8 @@ _STORE_K, _STORE_V = "ct.store(dkey, (j, 0), scale * acc_k)", "ct.store(dvalue, 
 key_gradients_in_blocks.mistake(
     _STORE_K,
     "ct.store(dkey, (j, 0), acc_k)",
-    "the factor scale is missing in dkey: the scores are scale · Q Kᵀ, so dkey = scale · dscoresᵀ Q",
+    "the factor scale is missing in dkey: the scores are scale · Q Kᵀ, so dkey = scale · dscoresᵀ "
+    "Q",
 )
 key_gradients_in_blocks.mistake(
     _STORE_V,
@@ -399,5 +411,6 @@ key_gradients_in_blocks.mistake(
 key_gradients_in_blocks.mistake(
     "j, zero = ct.bid(0)",
     "j, zero = 0",
-    "all blocks store to the same place, a race: block ct.bid(0) computes tile ct.bid(0) of the keys",
+    "all blocks store to the same place, a race: block ct.bid(0) computes tile ct.bid(0) of the "
+    "keys",
 )
