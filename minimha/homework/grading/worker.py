@@ -6,7 +6,7 @@ that runs kernels for GPUs on NumPy. It never imports minimha.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import linecache
 import os
 import sys
@@ -40,12 +40,13 @@ _UNREPORTED = """
 def load_tiles() -> None:
     """Make `from minimha.kernels import numpy_tile` work, without the rest of the package."""
     path = os.path.join(os.path.dirname(__file__), "../../kernels/gpu/numpy_tile.py")
-    spec: Any = importlib.util.spec_from_file_location("numpy_tile", path)
+    tiles: Any = types.ModuleType("numpy_tile")
     kernels: Any = types.ModuleType("minimha.kernels")
-    kernels.numpy_tile = importlib.util.module_from_spec(spec)
-    sys.modules["numpy_tile"] = kernels.numpy_tile
-    sys.modules["minimha.kernels"] = kernels
-    spec.loader.exec_module(kernels.numpy_tile)
+    with open(path, encoding="utf-8") as source:
+        code = compile(source.read(), path, "exec")
+    sys.modules |= {"numpy_tile": tiles, "minimha.kernels": kernels}
+    exec(code, vars(tiles))
+    kernels.numpy_tile = tiles
 
 
 def lock(readable: Sequence[str]) -> None:

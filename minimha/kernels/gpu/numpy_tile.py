@@ -15,7 +15,6 @@ of a loop; `python -m minimha.kernels.gpu.compiled bytecode` runs it without a G
 from __future__ import annotations
 
 import enum
-import importlib.util
 import inspect
 import itertools
 import sys
@@ -267,7 +266,8 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
 
 def interpreted(path: str | Path) -> types.ModuleType:
     """The module at this path, with this module in place of `cuda.tile`."""
-    from unittest import mock  # slow to import, and not needed where homework is graded
+    import importlib.util  # not in the process that runs homework
+    from unittest import mock
 
     ours = sys.modules[__name__]
     spec: Any = importlib.util.spec_from_file_location(f"{Path(path).stem}_on_numpy", path)
