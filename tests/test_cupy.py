@@ -84,6 +84,21 @@ def test_training_gives_the_losses_of_numpy(traffic):
     np.testing.assert_allclose(cupy, numpy, rtol=1e-5)
 
 
+def test_a_step_of_a_sequence_task_copies_only_tokens_and_the_loss(traffic):
+    tasks = training.sequence_tasks
+    model = mh.EncoderDecoder(len(tasks.SYMBOLS), d_model=16, num_heads=2, num_layers=2).to("cupy")
+    run = tasks.train(model, [("1+2", "3"), (">ab", "ab"), ("<ab", "ba")], steps=2, batch=3)
+    for _ in range(2):
+        traffic.clear()
+        next(run)
+        assert traffic == {"to the device": 5, "to the host": 1}  # two of them: what counts
+    traffic.clear()
+    (answer,) = tasks.answers(model, [">ab"], count=4)
+    assert len(answer) <= 4
+    assert traffic["to the device"] == traffic["to the host"] == 1
+    assert traffic["wait"] <= 4  # to see whether all answers have ended
+
+
 def test_each_generated_token_needs_one_copy_in_each_direction(traffic):
     model = gpt(**GPT2)
     traffic.clear()

@@ -21,13 +21,22 @@ __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 
 
 def sinusoidal(
-    count: int, width: int, *, offset: int = 0, base: float = 10000.0, dtype: str = "float32"
+    count: int,
+    width: int,
+    *,
+    offset: int = 0,
+    base: float = 10000.0,
+    dtype: str = "float32",
+    like: Any = None,
 ) -> Array:
-    """The array (T, M) on the host to add to T inputs of width M, for T = count and M = width.
+    """The array (T, M) to add to T inputs of width M, for T = count and M = width.
 
         p[t, 2i] = sin(t · θᵢ),  p[t, 2i + 1] = cos(t · θᵢ),  θᵢ = base^(−2i/M),  t from offset on
 
     Row t + k is row t with each pair rotated by k · θᵢ: a linear map that depends only on k.
+
+    like  an array or Tensor whose library and device the result gets; NumPy by default
+
     Raises ValueError for an odd or too small width, TypeError for sizes that are not integers and
     for a dtype that is not floating-point.
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
@@ -36,8 +45,9 @@ def sinusoidal(
     width = integer(width, "sinusoidal: width", least=2)
     if width % 2:
         raise ValueError(f"sinusoidal: width = {width} must be even: sin and cos come in pairs")
-    xp = backend.library("numpy")
-    positions = xp.arange(count) + integer(offset, "sinusoidal: offset")
+    like = backend.asarray(0) if like is None else array_of(like)
+    xp = namespace(like)
+    positions = xp.arange(count, device=like.device) + integer(offset, "sinusoidal: offset")
     angles = turns(positions, width, base)  # (T, M/2)
     table = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)
     table = xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minimha_autograd import Tensor
+from minimha_autograd import Tensor, backend
+from minimha_autograd.backend import Array, namespace
 
 from .. import masks
 from ..functional import cross_entropy
 from ..nn import AdamW, clip_gradients, decay_groups, warmup_cosine
 from ..transformers import EncoderDecoder, greedy_decode
+from .loop import tokens_for
 
 SYMBOLS = "^$<>+" + string.digits + string.ascii_lowercase
 START, END = 0, 1
@@ -89,9 +91,10 @@ def arrays(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
     return encode([source for source, _ in pairs]), encode([f"^{target}$" for _, target in pairs])
 
 
-def padding(source: np.ndarray) -> masks.Mask:
+def padding(source: Array) -> masks.Mask:
     """The mask that hides the END tokens of sources (B, S)."""
-    return masks.padding((source != END).sum(axis=1))
+    xp = namespace(source)
+    return masks.padding(xp.sum(xp.astype(source != END, xp.int64), axis=1))
 
 
 def loss(model: EncoderDecoder, source: np.ndarray, target: np.ndarray) -> Tensor:
@@ -102,8 +105,8 @@ def loss(model: EncoderDecoder, source: np.ndarray, target: np.ndarray) -> Tenso
     """
     inputs, targets = target[:, :-1], target[:, 1:]
     counts = np.nonzero(inputs != END)
-    logits = model(source, inputs, padding(source))
-    return cross_entropy(logits[counts], targets[counts])
+    source, inputs, targets = (tokens_for(model, x) for x in (source, inputs, targets[counts]))
+    return cross_entropy(model(source, inputs, padding(source))[counts], targets)
 
 
 def train(
@@ -137,9 +140,10 @@ def train(
 
 def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> list[str]:
     """What the model decodes for each source, up to count characters."""
-    tokens = encode(sources)
+    tokens = tokens_for(model, encode(sources))
     decoded = greedy_decode(model, tokens, padding(tokens), start=START, end=END, count=count)
-    return ["".join(SYMBOLS[c] for c in row).partition("$")[0] for row in decoded]
+    rows = backend.to_numpy(decoded)
+    return ["".join(SYMBOLS[c] for c in row).partition("$")[0] for row in rows]
 
 
 def mistakes(model: EncoderDecoder, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:

@@ -187,8 +187,10 @@ class EncoderDecoder(Module):
     ) -> Any:
         """Tokens (B, T) as vectors (B, T, M), with the positions from past on."""
         x = math.sqrt(self.d_model) * table(tokens)
-        p = positions.sinusoidal(tokens.shape[1], self.d_model, offset=past, dtype=self.dtype)
-        return self.dropout(x + backend.like(p, x.data), rng)
+        p = positions.sinusoidal(
+            tokens.shape[1], self.d_model, offset=past, dtype=self.dtype, like=tokens
+        )
+        return self.dropout(x + p, rng)
 
 
 def greedy_decode(
