@@ -122,10 +122,11 @@ def attention_operation(
         x = Arguments(*inputs, **settings)
         if not x.checked:
             check(x)
-        if not native(x.query):
-            if backend.is_half(x.query):
-                return in_float32(lifted, *x, wanted=wanted)
+        half, drawn = backend.is_half(x.query), isinstance(x.keep, Draw)
+        if (half or drawn) and not native(x.query):
             x = x._replace(keep=x.resolved_keep())
+            if half:
+                return in_float32(lifted, *x, wanted=wanted)
         (out, weights), pullback = function(x, wanted)
         if x.return_weights:
             return (out, weights), pullback
