@@ -1,8 +1,9 @@
 """Attention by compiled kernels, from one fused pass over the scores to tiles on a GPU.
 
-If a kernel does not support the arguments, or a result is not finite, the reference computes
-instead. The reference selects the visible pairs, while kernels multiply hidden pairs by 0, which
-does not remove a NaN.
+If a kernel does not support the arguments, or a result of a CPU's kernel is not finite, the
+reference computes instead. The reference selects the visible pairs, while these kernels multiply
+hidden pairs by 0, which does not remove a NaN. Kernels for GPUs remove it themselves: to look at
+their results, the host would have to wait for the GPU.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
-class Rung(NamedTuple):
-    """An implementation for the arrays of one library."""
+class Kernels(NamedTuple):
+    """The kernels of an implementation for the arrays of one library."""
 
     obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
@@ -39,7 +40,7 @@ class Rung(NamedTuple):
     native: bool = False  # whether it takes 16-bit floats and draws of dropout as they are
 
 
-def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Rung:
+def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
     """Compiled kernels for NumPy arrays."""
 
     def obstacle(x: Arguments) -> str | None:
@@ -48,20 +49,22 @@ def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Rung:
     def laid_out(x: Arguments) -> KernelArguments:
         return KernelArguments.of(x, in_registers)
 
-    return Rung(obstacle, laid_out, module.forward, module.backward)
+    return Kernels(obstacle, laid_out, module.forward, module.backward)
 
 
-def _on_gpu(module: ModuleType, *, native: bool = False) -> Rung:
+def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
     """Kernels for CuPy arrays, or for their stand-in."""
-    return Rung(module.obstacle, module.laid_out, module.forward, module.backward, native)
+    return Kernels(module.obstacle, module.laid_out, module.forward, module.backward, native)
 
 
-def _obstacle(x: Arguments, rungs: dict[str, Rung]) -> str | None:  # noqa: PLR0911  one reason each
-    """The reason why none of the rungs, by library, can compute these arguments, or None."""
+def _obstacle(  # noqa: PLR0911  one reason each
+    x: Arguments, libraries: dict[str, Kernels]
+) -> str | None:
+    """The reason why these kernels cannot compute the arguments, or None."""
     arrays = [a for a in x[:5] if a is not None]
-    rung = rungs.get(library_of(x.query))
-    if rung is None or any(type(a) is not type(x.query) for a in arrays):
-        return f"the arrays are not {' or '.join(_TITLES[name] for name in rungs)} arrays"
+    kernels = libraries.get(library_of(x.query))
+    if kernels is None or any(type(a) is not type(x.query) for a in arrays):
+        return f"the arrays are not {' or '.join(_TITLES[name] for name in libraries)} arrays"
     if x.query.dtype not in _FLOATS:
         return f"kernels do not support {x.query.dtype}"
     if any(backend.is_array(a) or isinstance(a, complex) for a in (x.scale, x.softcap)):
@@ -72,7 +75,7 @@ def _obstacle(x: Arguments, rungs: dict[str, Rung]) -> str | None:  # noqa: PLR0
         return "the arrays have different dtypes"
     if not (math.prod(x.query.shape) and math.prod(x.value.shape)):
         return "an array is empty"
-    return rung.obstacle(x)
+    return kernels.obstacle(x)
 
 
 _TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
@@ -88,11 +91,11 @@ def _slow_registers() -> str | None:
     return microkernel.no_vectors()
 
 
-def _register(name: str, doc: str, **rungs: Rung) -> None:
-    """Register an implementation of attention by kernels, one rung for each library."""
+def _register(name: str, doc: str, **libraries: Kernels) -> None:
+    """Register an implementation of attention, with its kernels for each library."""
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
-        why = _obstacle(x, rungs) or _failed.get((name, library_of(x.query)))
+        why = _obstacle(x, libraries) or _failed.get((name, library_of(x.query)))
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
     def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -114,17 +117,17 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
             return None
 
     def native(x: Array) -> bool:
-        rung = rungs.get(library_of(x))
-        return rung is not None and rung.native
+        kernels = libraries.get(library_of(x))
+        return kernels is not None and kernels.native
 
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
     ) -> tuple[tuple[Array, Array | None], Pullback]:
         result = None
         if obstacle(x, auto=False) is None:
-            rung = rungs[library_of(x.query)]
-            laid_out = rung.laid_out(x)
-            result = attempt(rung.forward, laid_out)
+            kernels = libraries[library_of(x.query)]
+            laid_out = kernels.laid_out(x)
+            result = attempt(kernels.forward, laid_out)
         if result is None:
             return _reference(x, wanted)
         out, saved = result
@@ -136,7 +139,7 @@ def _register(name: str, doc: str, **rungs: Rung) -> None:
         def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
             gradients: Any = None
             if dout is not None and backend.kind(dout) == backend.kind(out):
-                gradients = attempt(rung.backward, laid_out, out, saved, dout, wanted)
+                gradients = attempt(kernels.backward, laid_out, out, saved, dout, wanted)
             if gradients is None and dout is not None:
                 gradients = _reference(x, wanted)[1](dout, None)
             if dweights is None:
