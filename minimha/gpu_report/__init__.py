@@ -1,5 +1,5 @@
-"""The command `minimha gpu-report`."""
+"""The command `minimha gpu-report`: what a GPU computes, how exactly and how fast."""
 
-from .report import PARTS, Part, Setting, add_arguments
+from .report import add_arguments
 
-__all__ = ["PARTS", "Part", "Setting", "add_arguments"]
+__all__ = ["add_arguments"]

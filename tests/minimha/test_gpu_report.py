@@ -1,8 +1,10 @@
-"""The report on a GPU, written on a stand-in for CuPy: every line runs, though no time means anything."""
+"""The report on a GPU, written on a stand-in for CuPy: every line runs, and all times are the same."""
 
+import contextlib
+import io
 import json
+import re
 import sys
-import time
 from types import SimpleNamespace
 
 import cupy_on_numpy
@@ -10,130 +12,168 @@ import numpy as np
 import pytest
 
 from minimha.__main__ import main
-from minimha.gpu_report import report as gpu_report
+from minimha.gpu_report import measuring, report
+from minimha.kernels import attention as ways
 from minimha.kernels.gpu import fused, tiled
 
+TITLES = [part.title for part in report.PARTS.values()]
 
-class Event:
-    """A CUDA event, by the clock of the host."""
 
-    def record(self):
-        self.time = time.perf_counter()
+MS = 60.0  # what every measurement of time gives
 
-    def synchronize(self):
-        pass
+
+def in_this_process(command, seconds):
+    """In place of `report._output`: the stand-ins exist in this process only."""
+    if "pytest" in command:
+        return PYTEST, ["exit code 1: no message"]
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(shown):
+        main(command[command.index("gpu-report") :])
+    return shown.buffer.getvalue().decode(), []
+
+
+PYTEST = """\
+[gw0] [ 33%] PASSED tests/a.py::test_a[cupy]
+[gw1] [ 66%] FAILED tests/a.py::test_b[cupy]
+tests/a.py::test_c[cupy] PASSED   [100%]
+FAILED tests/a.py::test_b[cupy] - ValueError: it FAILED | no
+"""
 
 
 @pytest.fixture
 def card(monkeypatch):
     """A machine with a GPU, as far as the report looks at it."""
     properties = {"name": b"Stand-in 1", "major": 9, "minor": 0, "totalGlobalMem": 2**33}
+    pool = SimpleNamespace(free_all_blocks=lambda: None, total_bytes=lambda: 3 * 2**20)
     with cupy_on_numpy.installed():
         import cupy
 
-        pool = SimpleNamespace(free_all_blocks=lambda: None, total_bytes=lambda: 3 * 2**20)
         monkeypatch.setattr(cupy, "get_default_memory_pool", lambda: pool)
-        for name, value in {
-            "Event": Event,
-            "get_elapsed_time": lambda a, b: 1e3 * (b.time - a.time),
-        }.items():
-            monkeypatch.setattr(cupy.cuda, name, value, raising=False)
-        for name, value in {
-            "getDeviceProperties": lambda _: properties,
-            "driverGetVersion": lambda: 13010,
-        }.items():
-            monkeypatch.setattr(cupy.cuda.runtime, name, value, raising=False)
+        for owner, name, value in (
+            (cupy.cuda, "Event", lambda: SimpleNamespace(record=int, synchronize=int)),
+            (cupy.cuda, "get_elapsed_time", lambda first, last: MS),
+            (cupy.cuda.runtime, "getDeviceProperties", lambda _: properties),
+            (cupy.cuda.runtime, "driverGetVersion", lambda: 13010),
+        ):
+            monkeypatch.setattr(owner, name, value, raising=False)
+        monkeypatch.setattr(report, "_output", in_this_process)
+        monkeypatch.setattr(report, "QUICK", measuring.Sizes(40, (32,), 2, 1, 64, 16, 2, 1))
         yield
 
 
-def report(folder, *options):
-    code = main(["gpu-report", "--out", str(folder), "--quick", *options])
-    files = {path.suffix: path.read_text(encoding="utf-8") for path in folder.glob("gpu-*")}
-    return code, files[".md"], json.loads(files[".json"])
-
-
 @pytest.fixture
-def no_kernels(monkeypatch):
-    """The stand-in runs no kernels."""
-    for module in (fused, tiled):
-        monkeypatch.setattr(module, "obstacle", lambda _: "there is no GPU")
+def plain(card, monkeypatch):
+    """A card without kernels and without PyTorch: the report takes a moment."""
+    failed = {(name, "cupy"): "there is no GPU" for name in ("fused", "tiled")}
+    monkeypatch.setattr(ways, "_failed", failed)
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
-@pytest.mark.usefixtures("card", "no_kernels")
-def test_every_part_is_reported(tmp_path):
-    code, text, data = report(tmp_path)
-    parts = {part["title"]: part["rows"] for part in data["parts"]}
-    assert code == 0
+def measured(part):
+    """The rows of a part."""
+    output, _ = in_this_process(["gpu-report", "--quick", "--part", part], 1)
+    return list(map(json.loads, output.splitlines()))
+
+
+def written(folder, *options):
+    """The Markdown, and the parts in the JSON by title."""
+    assert main(["gpu-report", "--out", str(folder), *options]) == 0
+    text = folder.joinpath("gpu_stand_in_1.md").read_text(encoding="utf-8")
+    data = json.loads(folder.joinpath("gpu_stand_in_1.json").read_text(encoding="utf-8"))
     assert data["card"] == "Stand-in 1"
-    assert list(parts) == [
-        "The machine", "The implementations", "Errors against float64", "Times of attention",
-        "A training step", "The tests on CuPy",
-    ]  # fmt: skip
-    assert "| CUDA version of the driver | 13.1 |" in text
-    assert ["float32", "tiled", "reference", "there is no GPU"] in parts["The implementations"]
-    found = parts["Errors against float64"]
-    assert {tuple(row[:3]) for row in found} == {
-        (dtype, "reference", mask)
+    return text, {part["title"]: part for part in data["parts"]}
+
+
+@pytest.mark.usefixtures("plain")
+def test_every_part_is_in_both_files(tmp_path):
+    text, parts = written(tmp_path, "--quick")
+    assert list(parts) == re.findall("^## (.*)", text, re.MULTILINE) == TITLES
+    assert "for CUDA 13.1 |" in text
+    assert "| float32 | tiled |" in text
+    assert "| reference | there is no GPU |" in text
+    assert "| forward | float32 | 32 | none | 60 | failed |" in text
+    assert parts["The tests on CuPy"]["problems"] == ["left out by --quick"]
+
+
+@pytest.mark.usefixtures("plain")
+def test_errors_are_those_of_rounding(tmp_path):
+    rows = measured("errors")
+    good = [row for row in rows if "failed" not in row]
+    assert {(r["implementation"], r["dtype"], r["mask"]) for r in good} == {
+        ("reference", dtype, mask)
         for dtype in ("float32", "float16")
         for mask in ("none", "causal")
     }
-    for dtype, _, _, *errors in found:
-        eps = float(np.finfo(dtype).eps)
-        assert all(eps / 100 < error < 20 * eps for error in errors)
-    for _, n, mask, name, *cells in parts["Times of attention"]:
-        if name.startswith("torch"):
-            assert cells[0].startswith("failed: ModuleNotFoundError")
-        else:
-            forward, both, first, second, memory = cells
-            flops = 4 * 4 * n**2 * 64 / (1 + (mask == "causal"))
-            np.testing.assert_allclose(
-                [first, second], [flops / forward / 1e9, 3.5 * flops / both / 1e9]
-            )
-            assert memory == "3"
-    assert parts["A training step"][0][1] > 0
-    assert not parts["The tests on CuPy"]
+    for row in good:
+        eps = float(np.finfo(row["dtype"]).eps)
+        assert all(eps / 100 < row[what] < 20 * eps for what in ("out", "dq", "dk", "dv"))
 
 
-@pytest.mark.usefixtures("card", "no_kernels")
+@pytest.mark.usefixtures("plain")
+def test_speeds_count_the_visible_pairs():
+    rows = [row for row in measured("times") if "failed" not in row]
+    assert len(rows) == 2 * 2 * 2  # passes, dtypes, masks: of the reference
+    for row in rows:
+        work = 4 * 2 * 32**2 * 64 / (1 + (row["mask"] == "causal"))
+        work *= 3.5 if "backward" in row["pass"] else 1
+        np.testing.assert_allclose(row["TFLOP/s"], work / MS / 1e9)
+        assert (row["ms"], row["MiB"]) == (MS, 3)
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over(monkeypatch):
+    def crash(*_):
+        raise RuntimeError("misaligned address")
+
+    monkeypatch.setattr(fused, "_launch", crash)
+    del ways._failed["fused", "cupy"]
+    rows = [row for row in measured("errors") if row["implementation"] == "fused"]
+    assert len(rows) == 6
+    assert all("out" not in row for row in rows)
+    assert "misaligned address" in rows[0]["failed"]
+
+
+@pytest.mark.usefixtures("plain")
 def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch):
-    def broken(_):
-        raise RuntimeError("no | luck\nat all")
+    def output(command, seconds):
+        if "errors" in command:
+            return '{"implementation": "fused", "out": 1e-7}\n{"impl', ["stopped after 90 s"]
+        return in_this_process(command, seconds)
 
-    monkeypatch.setattr(gpu_report, "PARTS", (gpu_report.machine, broken, gpu_report.suite))
-    _, text, data = report(tmp_path)
-    assert "## Broken\n\nfailed: RuntimeError: no / luck\n" in text
-    assert [part["title"] for part in data["parts"]] == [
-        "The machine",
-        "Broken",
-        "The tests on CuPy",
-    ]
+    some = {name: report.PARTS[name] for name in ("machine", "errors", "times")}
+    monkeypatch.setattr(report, "PARTS", some)
+    monkeypatch.setattr(report, "_output", output)
+    text, parts = written(tmp_path, "--quick")
+    assert parts["Errors against float64"]["rows"] == [{"implementation": "fused", "out": 1e-7}]
+    assert "| fused | 1e-07 |\n\n- stopped after 90 s\n\n## Times of attention" in text
+    assert "- fused, float32: RuntimeError: there is no GPU\n" in text
 
 
-@pytest.mark.usefixtures("card", "no_kernels")
+@pytest.mark.usefixtures("plain")
 def test_nothing_begins_after_the_time_is_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_report, "BUDGET", -1)
-    _, text, _ = report(tmp_path)
-    assert text.count("-1 s had passed before it began") == len(gpu_report.PARTS)
+    monkeypatch.setattr(report, "LAST_START", -1)
+    monkeypatch.setattr(report, "_output", None)
+    assert main(["gpu-report", "--out", str(tmp_path)]) == 0
+    text = tmp_path.joinpath("gpu_an_unknown_gpu.md").read_text(encoding="utf-8")
+    assert text.count("- left out: 0 s had passed") == len(TITLES)
 
 
-def test_the_suite_runs_in_a_process_of_its_own(monkeypatch):
-    setting = gpu_report.Setting(time.perf_counter() + 100)
-    commands = []
+@pytest.mark.usefixtures("plain")
+def test_the_tests_are_counted_and_failures_are_listed():
+    rows, problems = report._tests(100)
+    assert rows == [{"result": "failed", "tests": 1}, {"result": "passed", "tests": 2}]
+    assert problems == ["FAILED tests/a.py::test_b[cupy] - ValueError: it FAILED | no"]
 
-    def run(command, **settings):
-        commands.append((command, settings["timeout"]))
-        return SimpleNamespace(
-            stdout="...\nFAILED tests/a.py::b - c | d\n== 1 failed, 2 passed ==\n"
-        )
 
-    monkeypatch.setattr(gpu_report.subprocess, "run", run)
-    part = gpu_report.suite(setting)
-    assert part.about == "`pytest --array-backend cupy`: 1 failed."
-    assert part.rows == [("FAILED tests/a.py::b - c / d",), ("1 failed, 2 passed",)]
-    ((command, limit),) = commands
-    assert command[-3:-1] == ["--array-backend", "cupy"]
-    assert 90 < limit <= 100
+@pytest.mark.thorough
+def test_a_process_that_hangs_or_ends_badly_keeps_its_rows():
+    code = "import sys, time; print('row', flush=True); print('minimha: why', file=sys.stderr); "
+    for ending, problems in (
+        ("time.sleep(60)", ["stopped after 1 s"]),
+        ("sys.exit('bad luck')", ["minimha: why", "exit code 1: bad luck"]),
+    ):
+        found = report._output([sys.executable, "-S", "-c", code + ending], 0.6)
+        assert found == ("row\n", problems)
 
 
 def test_without_a_gpu_one_line_says_so_and_nothing_is_written(tmp_path, monkeypatch, capsys):
@@ -143,3 +183,24 @@ def test_without_a_gpu_one_line_says_so_and_nothing_is_written(tmp_path, monkeyp
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert "cupy is not installed" in shown.err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("card")
+def test_tiles_and_pytorch_are_measured_too(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(measuring, "TORCH_DEVICE", "cpu")
+    for name in ("empty_cache", "reset_peak_memory_stats", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 2**20)
+    monkeypatch.setattr(ways, "_failed", {("fused", "cupy"): "it needs a compiler"})
+    monkeypatch.setattr(tiled, "machine_obstacle", lambda: None)
+    text, parts = written(tmp_path, "--quick")
+    good = [row for row in parts["Times of attention"]["rows"] if "failed" not in row]
+    assert {row["implementation"] for row in good} >= {"reference", "tiled", "torch", "torch math"}
+    assert "| forward, backward | float32 | 32 | causal |" in text
+    errors = [row for row in parts["Errors against float64"]["rows"] if "failed" not in row]
+    assert {row["implementation"] for row in errors} == {"reference", "tiled"}
+    torch_step, our_step = parts["A training step"]["rows"]
+    for loss in ("first loss", "last loss"):
+        np.testing.assert_allclose(our_step[loss], torch_step[loss], rtol=1e-5)
+    assert our_step["last loss"] < our_step["first loss"]

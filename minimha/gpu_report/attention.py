@@ -1,0 +1,156 @@
+"""Attention on the GPU: which implementations run, their errors, their speed and their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import Tensor, backend
+
+from .. import masks
+from ..attention import (
+    attention,
+    explain_dispatch,
+    implementation,
+    scaled_dot_product_attention,
+)
+from . import measuring
+from .measuring import Row, Sizes, first_line
+
+DTYPES = "float32", "float16", "bfloat16"
+RUNGS = "reference", "fused", "tiled"
+TORCH = {"torch": None, "torch cuDNN": "CUDNN_ATTENTION", "torch math": "MATH"}
+"""PyTorch's attention with the backend that it chooses itself, and with two others."""
+WAYS = {"forward": 1.0, "forward, backward": 3.5}
+"""What is timed, and how many times the operations of a forward it takes."""
+MASKS = {"none": None, "causal": masks.causal()}
+D = 64
+
+
+def implementations(sizes: Sizes) -> Iterator[Row]:
+    """Which implementation runs when each is requested, and the seconds of its first call."""
+    for name, dtype in itertools.product((*RUNGS, "auto"), DTYPES):
+        row: Row = {"dtype": dtype, "requested": name}
+        try:
+            q, k, v, dout = on_device(numbers(4, 2, sizes.length), dtype)
+            start = time.perf_counter()
+            backend.to_numpy(attend(name, (q, k, v), "none", dout)[-1])  # waits for the GPU
+            row["first call, s"] = time.perf_counter() - start
+            chosen = explain_dispatch(q, k, v, implementation=name)
+            row["runs"] = chosen.implementation
+            row["because"] = chosen.reasons.get(name, chosen.reasons[chosen.implementation])
+        except Exception as error:
+            row["failed"] = first_line(error)
+        yield row
+
+
+def errors(sizes: Sizes) -> Iterator[Row]:
+    """The largest error of the output and of each gradient, relative to the largest entry."""
+    for name, dtype, mask in itertools.product(RUNGS, DTYPES, MASKS):
+        row: Row = {"implementation": name, "dtype": dtype, "mask": mask}
+        try:
+            q, k, v, dout = on_device(numbers(4, 2, sizes.length), dtype)
+            found = attend(name, (q, k, v), mask, dout)
+            require(name, q, k, v)
+            exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
+            (out, _weights), pull = attention.with_pullback(*exact[:3], mask=MASKS[mask])
+            right = out, *pull(exact[3], None)[:3]
+            for what, x, y in zip(("out", "dq", "dk", "dv"), found, right, strict=True):
+                off = np.abs(backend.to_numpy(x).astype(np.float64) - y).max()
+                row[what] = float(off / np.abs(y).max())
+        except Exception as error:
+            row["failed"] = first_line(error)
+        yield row
+
+
+def times(sizes: Sizes) -> Iterator[Row]:
+    """Time, speed and memory of the forward alone, and of forward and backward."""
+    names = "reference", "fused", *TORCH, "tiled"  # what may crash comes last
+    for name, dtype, n, mask, way in itertools.product(names, DTYPES, sizes.lengths, MASKS, WAYS):
+        row: Row = {"pass": way, "dtype": dtype, "T": n, "mask": mask, "implementation": name}
+        work = WAYS[way] * 4 * sizes.batch_heads * n * n * D / (1 if mask == "none" else 2)
+        try:
+            prepare = by_torch if name in TORCH else by_minimha
+            arrays = numbers(sizes.batch_heads, sizes.batch_heads, n)
+            run, memory = prepare(name, arrays, dtype, mask, way != "forward")
+            ms = measuring.milliseconds(run)
+            row |= {"ms": ms, "TFLOP/s": work / ms / 1e9, "MiB": memory() / 2**20}
+        except Exception as error:
+            row["failed"] = first_line(error)
+        yield row
+
+
+@functools.lru_cache(maxsize=1)
+def numbers(h: int, g: int, n: int) -> list[np.ndarray]:
+    """Normal numbers for q, k, v and dout, on the host: (1, H or G, N, D)."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((1, x, n, D), dtype=np.float32) for x in (h, g, g, h)]
+
+
+def on_device(arrays: list[np.ndarray], dtype: str) -> list[Any]:
+    """The arrays in a dtype on the GPU. Raises ImportError for bfloat16 without ml_dtypes."""
+    cupy = backend.library("cupy")
+    if dtype == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return [cupy.asarray(x.astype(bfloat16)) for x in arrays]
+    return [cupy.asarray(x.astype(dtype)) for x in arrays]
+
+
+def require(name: str, q: Any, k: Any, v: Any) -> None:
+    """Raise RuntimeError, with the reason, if another implementation computes in its place."""
+    chosen = explain_dispatch(q, k, v, implementation=name)
+    if chosen.implementation != name:
+        raise RuntimeError(chosen.reasons[name])
+
+
+def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
+    """The output of an implementation and, unless dout is None, the gradients of q, k and v."""
+    q, k, v = tensors = [Tensor(x, requires_grad=dout is not None) for x in inputs]
+    with implementation(name):
+        out = scaled_dot_product_attention(q, k, v, MASKS[mask])
+    if dout is not None:
+        out.backward(dout)
+    return [out.data, *(x.grad for x in tensors)]
+
+
+Prepared = tuple[Callable[[], Any], Callable[[], float]]
+"""What is timed, and a function that returns the bytes of memory that it took at most."""
+
+
+def by_minimha(name: str, arrays: list[Any], dtype: str, mask: str, backward: bool) -> Prepared:
+    pool = measuring.empty_pool()
+    q, k, v, dout = on_device(arrays, dtype)
+    require(name, q, k, v)
+
+    def memory() -> float:
+        require(name, q, k, v)  # that is, it has not failed meanwhile
+        return float(pool.total_bytes())
+
+    return lambda: attend(name, (q, k, v), mask, dout if backward else None), memory
+
+
+def by_torch(name: str, arrays: list[Any], dtype: str, mask: str, backward: bool) -> Prepared:
+    torch = measuring.torch_without_tf32()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    place = {"device": measuring.TORCH_DEVICE, "dtype": getattr(torch, dtype)}
+    q, k, v, dout = (torch.as_tensor(x).to(**place) for x in arrays)
+    leaves = [x.requires_grad_(backward) for x in (q, k, v)]
+    kind = TORCH[name]
+
+    def run() -> None:
+        with contextlib.nullcontext() if kind is None else sdpa_kernel(getattr(SDPBackend, kind)):
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *leaves, is_causal=mask == "causal"
+            )
+        if backward:
+            torch.autograd.grad(out, leaves, dout)
+
+    return run, torch.cuda.max_memory_allocated
