@@ -1,8 +1,7 @@
 """The array libraries: the only file of the engine that names one.
 
 All other code calls `namespace(x)` for the array-API functions of the library of x. This file adds
-what the standard lacks: moving arrays between libraries and devices, indexing by arrays and its
-scatter-add, einsum, and random numbers.
+what the standard lacks: moving arrays, indexing by arrays, scatter-add, einsum, random numbers.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ def namespace(*arrays: Any) -> Any:
 def library(name: str) -> Any:
     """The namespace of a library by its name, one of `LIBRARIES`.
 
-    Raises ValueError for another name, and RuntimeError, which says what to do, for a library that
-    is not installed or cannot compute on this machine.
+    Raises ValueError for another name, RuntimeError for a library that cannot be used here.
     """
     if name not in LIBRARIES:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
@@ -99,14 +97,15 @@ def asarray(value: object) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError("the nested lists are ragged: every row needs the same length") from error
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biufc" and not is_floating(array):
         raise TypeError(f"expected numbers, got an array of dtype {array.dtype}")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
-    return x.dtype.kind == "f" if type(x) is np.ndarray else _has_kind(x, "real floating")
+    fast = type(x) is np.ndarray and x.dtype.kind != "V"
+    return x.dtype.kind == "f" if fast else has_kind(x, "real floating")  # type: ignore[attr-defined]
 
 
 def is_half(x: object) -> bool:
@@ -116,25 +115,28 @@ def is_half(x: object) -> bool:
 
 def is_complex(x: object) -> bool:
     """Whether x is an array of complex numbers: forward only, for the complex step."""
-    return x.dtype.kind == "c" if type(x) is np.ndarray else _has_kind(x, "complex floating")
+    return x.dtype.kind == "c" if type(x) is np.ndarray else has_kind(x, "complex floating")
 
 
 def is_integral(x: object) -> bool:
     """Whether x is an array of integers."""
-    return _has_kind(x, "integral")
+    return has_kind(x, "integral")
 
 
 def is_boolean(x: object) -> bool:
     """Whether x is an array of booleans."""
-    return _has_kind(x, "bool")
+    return has_kind(x, "bool")
 
 
 def is_exact(x: object) -> bool:
     """Whether x is an array of integers or booleans."""
-    return is_integral(x) or is_boolean(x)
+    return has_kind(x, ("bool", "integral"))
 
 
-def _has_kind(x: Any, kind: str) -> bool:
+def has_kind(x: Any, kind: str | tuple[str, ...]) -> bool:
+    """Whether x is an array with a kind of dtype that the standard defines, or of bfloat16."""
+    if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":  # of ml_dtypes
+        return kind == "real floating" or "numeric" in kind
     return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
 
 
@@ -245,8 +247,7 @@ def move(x: Array, xp: Any, device: Any = None) -> Array:
 
 
 def to_device(x: Array, device: Any) -> Array:
-    """x on a device of its library, given as an object or by name: "cpu", "cuda", "cuda:1",
-    "device1".
+    """x on a device of its library: an object, or a name such as "cpu", "cuda:1" or "device1".
 
     NumPy arrays become CuPy arrays on a GPU, and NumPy arrays again on the CPU.
     Raises ValueError for a device that the library does not have, RuntimeError as `library` does.

@@ -91,11 +91,10 @@ class Signature:
                 fix = ": make it one first" if isinstance(x, list | tuple) else ""
                 what = f"{label} must be an array, not {backend.described(x)}"
                 raise TypeError(f"{self.name}: {what}{fix}")
-        kinds = [(backend.namespace(x), x.dtype) for x in present.values()]
-        if not all(xp.isdtype(dtype, ("bool", "numeric")) for xp, dtype in kinds):
+        if not all(backend.has_kind(x, ("bool", "numeric")) for x in present.values()):
             raise TypeError(f"{self.name}: {_described(present)}: numbers are required")
         floats = [x.dtype for x in present.values() if backend.is_floating(x)]
-        if len({xp for xp, _ in kinds}) > 1 or len(set(floats)) > 1:
+        if len({*map(backend.namespace, present.values())}) > 1 or len(set(floats)) > 1:
             fix = "convert one, nothing is converted silently"
             raise TypeError(f"{self.name}: {_described(present)}: {fix}")
         return floats[0] if floats else None

@@ -467,3 +467,13 @@ def test_each_gradient_is_complete_before_it_is_passed_on(seed):
     steps[-1].backward(dy)
     assert visited == sorted(set(visited), reverse=True)
     np.testing.assert_allclose(leaf.grad, slopes[-1] * dy, rtol=1e-12)  # sums of 30 terms
+
+
+def test_bfloat16_of_ml_dtypes_is_a_float_with_gradients():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = mh.Tensor(np.array([1.5, -2.0], bfloat16), requires_grad=True)
+    (x * 3).sum().backward()
+    assert x.grad.dtype == bfloat16
+    assert list(x.grad) == [3, 3]
+    assert not backend.is_integral(x.data)
+    assert backend.is_half(x.data)

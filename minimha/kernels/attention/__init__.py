@@ -65,7 +65,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     kernels = libraries.get(library_of(x.query))
     if kernels is None or any(type(a) is not type(x.query) for a in arrays):
         return f"the arrays are not {' or '.join(_TITLES[name] for name in libraries)} arrays"
-    if x.query.dtype not in _FLOATS:
+    if x.query.dtype not in _FLOATS and not (kernels.native and backend.is_half(x.query)):
         return f"kernels do not support {x.query.dtype}"
     if any(backend.is_array(a) or isinstance(a, complex) for a in (x.scale, x.softcap)):
         return "scale or softcap is an array, or complex"
