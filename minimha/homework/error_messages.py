@@ -172,7 +172,7 @@ def _values(frame: types.FrameType, line: str) -> list[str]:
 
 def _fact(x: Any) -> str:
     """A short description of a value: an array by its shape, a long value by its type."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) or type(x).__name__ == "Memory":  # an array in a kernel
         return f"has shape {x.shape}{'' if x.dtype == float else f', {x.dtype}'}"
     if callable(x) or isinstance(x, types.ModuleType):
         return ""

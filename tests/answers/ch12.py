@@ -60,6 +60,18 @@ wrong("tiled_product", "a race", r"two stores|race|same (place|tile)",
       product, "ct.bid(0), ct.bid(1)", "ct.bid(0), 0")
 wrong("tiled_product", "a store in the loop", r"two stores|store once|after the loop",
       product, "        ct.store(out", "            ct.store(out")
+wrong("tiled_product", "NumPy on whole arrays", r"Memory|load", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    def grid():
+        return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
+    def kernel(x, y, out):
+        i, j = ct.bid(0), ct.bid(1)
+        out[i * m : i * m + m, j * n : j * n + n] = x[i * m : i * m + m] @ y[:, j * n : j * n + n]
+    ct.launch(None, grid(), kernel, (x, y, out))
+    return out
+""")
 wrong("tiled_product", "sums in float32", r"float32",
       product, "(m, n), 0, ct.float64", "(m, n), 0, ct.float32", "total + a @ b", "ct.mma(a, b, total)")
 

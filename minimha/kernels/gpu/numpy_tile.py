@@ -6,10 +6,11 @@
 
 It is stricter than a GPU. What cuTile leaves undefined is an error here, or NaN: a tile that lies
 outside its array, the entries that fill up a tile beyond the edge unless the kernel asks for zeros,
-sizes that are not a power of 2, products of different dtypes, two stores to one place, and blocks
-that load what another block stores. A kernel is a Python function here: `print` shows a tile, and
-`breakpoint()` stops in a block. Only the compiler checks the dtypes of scalars and of the variables
-of a loop; `python -m minimha.kernels.gpu.compiled bytecode` runs it without a GPU.
+sizes that are not a power of 2, products of different dtypes, two stores to one place, blocks that
+load what another block stores, and arithmetic on an array without a load. A kernel is a Python
+function here: `print` shows a tile, and `breakpoint()` stops in a block. Only the compiler checks
+the dtypes of scalars and of the variables of a loop, and it runs without a GPU:
+`python -m minimha.kernels.gpu.compiled bytecode`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,25 @@ class Constant:
 
     def __class_getitem__(cls, kind: Any) -> Any:
         return kind
+
+
+class Memory:
+    """An array as a kernel gets it: only `load` and `store` reach its entries."""
+
+    def __init__(self, entries: np.ndarray) -> None:
+        self.entries, self.shape = entries, entries.shape
+        self.dtype, self.ndim = entries.dtype, entries.ndim
+
+    def __getitem__(self, *_: Any) -> Any:
+        raise TypeError("a kernel reads an array by load(…) and writes it by store(…)")
+
+    __setitem__ = __getitem__
+
+
+def _entries(array: Any) -> np.ndarray:
+    if not isinstance(array, Memory):
+        raise TypeError(f"load and store take an array that was launched, not {type(array)}")
+    return array.entries
 
 
 class Tile(np.ndarray):
@@ -125,18 +145,20 @@ def load(
     array: Any, index: Any, shape: Any, *, order: Any = "C",
     padding_mode: Any = PaddingMode.UNDETERMINED, **hints: Any,
 ) -> Any:  # fmt: skip
+    array = _entries(array)
     axes, inside, part = _region(array, index, shape, order)
     if id(array) in _now.stored and _others(_by(_now.stored, array, axes, inside)):
         raise RuntimeError("a block loads what another block stored: blocks have no order")
     loaded = _by(_now.loaded, array, axes, inside)
     loaded[...] = np.where((loaded == _NOBODY) | (loaded == _now.number), _now.number, _SEVERAL)
-    fill = _FILL.get(padding_mode, 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
+    fill = _FILL.get(PaddingMode(padding_mode), 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
     tile = np.full(shape, fill, array.dtype)
     tile[part] = array.transpose(axes)[inside]
     return _tile(tile)
 
 
 def store(array: Any, index: Any, tile: Any, *, order: Any = "C", **hints: Any) -> None:
+    array = _entries(array)
     axes, inside, part = _region(array, index, tile.shape, order)
     if tile.dtype != array.dtype:
         raise TypeError(f"a tile of {tile.dtype} for an array of {array.dtype}: use astype")
@@ -203,9 +225,10 @@ def _run(grid: Any, kernel: Callable[..., None], arguments: Any, blocks: Any) ->
     _now.begin(tuple(grid))
     kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
     typed = [  # a float that is not a constant is a float32
+        Memory(a) if isinstance(a, np.ndarray) else
         float32(a) if type(a) is float and "Const" not in kind else a
         for a, kind in zip(arguments, kinds, strict=True)
-    ]
+    ]  # fmt: skip
     with np.errstate(all="ignore"):
         for block in blocks:
             _now.block = (*map(int, block), 0, 0)[:3]

@@ -76,6 +76,22 @@ def assigned(x, y):
     ct.load(x, (ct.bid(0),), (4,))[0] = 1.0
 
 
+def not_loaded(x, y):
+    x[0]
+
+
+def not_stored(x, y):
+    y[0] = 1.0
+
+
+def from_outside(x, y):
+    ct.load(np.ones(10), (ct.bid(0),), (4,))
+
+
+def misspelt_padding(x, y):
+    ct.load(x, (ct.bid(0),), (4,), padding_mode="zero")
+
+
 def wrong_axes(x, y):
     ct.load(x, (0, 0), (4, 4))
 
@@ -91,6 +107,10 @@ def wrong_axes(x, y):
         (other_dtype, TypeError, "a tile of float32 for an array of float64"),
         (mixed, TypeError, "a product of float32 and float16"),
         (assigned, TypeError, "make a new tile"),
+        (not_loaded, TypeError, "reads an array by load"),
+        (not_stored, TypeError, "writes it by store"),
+        (from_outside, TypeError, "an array that was launched"),
+        (misspelt_padding, ValueError, "'zero' is not a valid PaddingMode"),
         (wrong_axes, ValueError, r"tile \(0, 0\) of shape \(4, 4\) of an array of shape \(10,\)"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
