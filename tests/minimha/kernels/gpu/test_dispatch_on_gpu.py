@@ -59,9 +59,25 @@ def test_half_precision_is_not_converted(cupy, rng, monkeypatch):
         np.testing.assert_allclose(x.get(), y, rtol=0, atol=2e-3 * abs(y).max())
 
 
+def test_dropout_copies_no_draw_to_the_gpu_and_is_the_same_in_every_implementation(cupy, rng):
+    inputs = arrays(cupy, rng)
+    cupy_on_numpy.traffic.clear()
+    tiles, reference = (
+        attended(inputs, dropout=0.3, rng=np.random.default_rng(3), implementation=name)
+        for name in ("tiled", "reference")
+    )
+    assert not cupy_on_numpy.traffic
+    for x, y in zip(tiles, reference, strict=True):
+        np.testing.assert_allclose(x.get(), y.get(), rtol=1e-4, atol=1e-5)
+    other = attended(inputs, dropout=0.3, rng=np.random.default_rng(4))
+    assert abs(other[0].get() - tiles[0].get()).max() > 0.01
+
+
 def test_tiles_are_the_fastest_on_a_gpu(cupy, rng):
     inputs = arrays(cupy, rng)
-    assert mh.explain_dispatch(*inputs).implementation == "tiled"
+    explained = mh.explain_dispatch(*inputs)
+    assert explained.implementation == "tiled"
+    assert set(explained.reasons) == {"tiled", "fused", "reference", "loop"}  # those on a GPU
     for name in ("microkernel", "simulated"):
         explained = mh.explain_dispatch(*inputs, implementation=name)
         assert explained.implementation == "reference"
