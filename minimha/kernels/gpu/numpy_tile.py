@@ -22,7 +22,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Constant:
     """`Constant[int]` annotates a parameter that the compiler knows."""
 
     def __class_getitem__(cls, kind: Any) -> Any:
-        return kind
+        return Annotated[kind, "Constant"]
 
 
 class Memory:

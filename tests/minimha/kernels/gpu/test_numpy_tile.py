@@ -121,6 +121,18 @@ def test_what_a_gpu_leaves_undefined_is_an_error_that_names_the_block(kernel, er
     assert "in block (" in info.value.__notes__[0]
 
 
+@pytest.mark.parametrize("writer", [0, 1])
+def test_a_race_is_found_whether_the_load_or_the_store_comes_first(writer):
+    def races(x):
+        if ct.bid(0) == writer:
+            ct.store(x, (0,), ct.full((4,), 1.0, ct.float64))
+        else:
+            ct.load(x, (0,), (4,))
+
+    with pytest.raises(RuntimeError, match="blocks have no order"):
+        run(races, np.ones(4), grid=(2,))
+
+
 def test_blocks_run_in_another_order_than_their_numbers():
     order = []
     run(lambda: order.append(ct.bid(0)), grid=(20,))
@@ -137,9 +149,19 @@ def test_a_block_can_be_run_line_by_line():
     np.testing.assert_array_equal(y, [0, 0, 0, 0, 9, 11, 13, 15, 0, 0])
 
 
+def test_a_float_that_is_no_constant_is_a_float32():
+    def types(a: float, b: ct.Constant[float]):
+        found.append((type(a), type(b)))
+
+    found = []
+    run(types, 0.1, 0.1, grid=(1,))
+    assert found == [(np.float32, float)]
+
+
 def test_tf32_keeps_10_bits_of_fraction():
-    x = ct.full((1,), 1 + 2**-10 + 2**-12, ct.float32)
-    np.testing.assert_array_equal(x.astype(ct.tfloat32), np.float32(1 + 2**-10))
+    for rest, rounded in ((0.49, 0), (0.51, 1), (-0.49, 0), (-0.51, -1)):
+        x = ct.full((1,), 1.5 + rest * 2**-10, ct.float32)
+        np.testing.assert_array_equal(x.astype(ct.tfloat32), np.float32(1.5 + rounded * 2**-10))
 
 
 @pytest.mark.parametrize(("file", "most"), [("tiles.py", 200), ("numpy_tile.py", 250)])
