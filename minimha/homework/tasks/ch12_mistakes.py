@@ -215,6 +215,11 @@ for _new in ("ct.store(out, (i, 0), ct.exp(tile - peak) / total)",):
         "all tiles of a row are stored at the same place, (i, 0): the tile belongs at (i, j)",
     )
 softmax_rows.mistake(
+    "tile = ct.load(x, (i, j), (m, n))\n",
+    "tile = ct.load(x, (0, j), (m, n))\n",
+    "every block loads the first rows in the second loop: block i needs tile (i, j)",
+)
+softmax_rows.mistake(
     """        for j in range(tiles):
             tile = ct.load(x, (i, j), (m, n))
             ct.store(out, (i, j), ct.exp(tile - peak) / total)
@@ -222,6 +227,20 @@ softmax_rows.mistake(
     "            ct.store(out, (i, j), ct.exp(tile - peak) / total)\n",
     "a tile is stored before the sum of its row is known: go through the tiles a second time",
 )
+
+for _task, _olds in (
+    (softmax_rows, ("ct.max(tile, axis=1, keepdims=True)",
+                    "ct.sum(ct.exp(tile - new), axis=1, keepdims=True)")),
+    (attention_in_blocks, ("ct.max(scores, axis=1, keepdims=True)",
+                           "ct.sum(p, axis=1, keepdims=True)")),
+):  # fmt: skip
+    for _old in _olds:
+        _task.mistake(
+            _old,
+            _old.replace(", keepdims=True", ""),
+            "a maximum or sum of each row has the shape (m,), which is a row: keepdims=True makes "
+            "it a column, (m, 1)",
+        )
 
 _MASK = "scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)"
 _NOT_HIDDEN = (
@@ -283,6 +302,16 @@ for _new, _what in (
         f"({_new})",
         f"{_what} in lse: it is peak + ln total, because total is Σ e^(score − peak)",
     )
+attention_in_blocks.mistake(
+    "scale * ct.mma(q, k",
+    "scale**2 * ct.mma(q, k",
+    "the scores are multiplied by scale twice; once is enough",
+)
+attention_in_blocks.mistake(
+    "ct.load(query, (i, 0)",
+    "ct.load(query, (0, 0)",
+    "every block loads the first tile of queries: block i needs tile (i, 0)",
+)
 attention_in_blocks.mistake(
     "scale * ct.mma(q, k",
     "ct.mma(q, k",
@@ -347,6 +376,16 @@ key_gradients_in_blocks.mistake(
 )
 for _old in (f"        {_STORE_K}", f"        {_STORE_K}\n        {_STORE_V}"):
     key_gradients_in_blocks.mistake(_old, _old.replace("        ", "            "), _ONCE)
+key_gradients_in_blocks.mistake(
+    "ds = p * (dp - mean)",
+    "ds = scale * p * (dp - mean)",
+    "dkey has the factor scale twice, in dscores and in the store; once is enough",
+)
+key_gradients_in_blocks.mistake(
+    "ds = p * (dp - mean)",
+    "ds = p * (mean - dp)",
+    "the sign is flipped: dscores = weights · (dweights − delta)",
+)
 key_gradients_in_blocks.mistake(
     "ds = p * (dp - mean)",
     "ds = p * dp",
