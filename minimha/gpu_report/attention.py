@@ -38,7 +38,7 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
     for name, dtype in itertools.product((*RUNGS, "auto"), DTYPES):
         row: Row = {"dtype": dtype, "requested": name}
         try:
-            q, k, v, dout = on_device(numbers(4, 2, sizes.length), dtype)
+            q, k, v, dout = on_device(4, 2, sizes.length, dtype)
             start = time.perf_counter()
             backend.to_numpy(attend(name, (q, k, v), "none", dout)[-1])  # waits for the GPU
             row["first call, s"] = time.perf_counter() - start
@@ -55,7 +55,7 @@ def errors(sizes: Sizes) -> Iterator[Row]:
     for name, dtype, mask in itertools.product(RUNGS, DTYPES, MASKS):
         row: Row = {"implementation": name, "dtype": dtype, "mask": mask}
         try:
-            q, k, v, dout = on_device(numbers(4, 2, sizes.length), dtype)
+            q, k, v, dout = on_device(4, 2, sizes.length, dtype)
             found = attend(name, (q, k, v), mask, dout)
             require(name, q, k, v)
             exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
@@ -77,8 +77,7 @@ def times(sizes: Sizes) -> Iterator[Row]:
         work = WAYS[way] * 4 * sizes.batch_heads * n * n * D / (1 if mask == "none" else 2)
         try:
             prepare = by_torch if name in TORCH else by_minimha
-            arrays = numbers(sizes.batch_heads, sizes.batch_heads, n)
-            run, memory = prepare(name, arrays, dtype, mask, way != "forward")
+            run, memory = prepare(name, sizes.batch_heads, n, dtype, mask, way != "forward")
             ms = measuring.milliseconds(run)
             row |= {"ms": ms, "TFLOP/s": work / ms / 1e9, "MiB": memory() / 2**20}
         except Exception as error:
@@ -86,21 +85,26 @@ def times(sizes: Sizes) -> Iterator[Row]:
         yield row
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def numbers(h: int, g: int, n: int) -> list[np.ndarray]:
     """Normal numbers for q, k, v and dout, on the host: (1, H or G, N, D)."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal((1, x, n, D), dtype=np.float32) for x in (h, g, g, h)]
 
 
-def on_device(arrays: list[np.ndarray], dtype: str) -> list[Any]:
-    """The arrays in a dtype on the GPU. Raises ImportError for bfloat16 without ml_dtypes."""
-    cupy = backend.library("cupy")
+@functools.lru_cache(maxsize=1)
+def rounded(h: int, g: int, n: int, dtype: str) -> list[np.ndarray]:
+    """The same in a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
     if dtype == "bfloat16":
         from ml_dtypes import bfloat16
 
-        return [cupy.asarray(x.astype(bfloat16)) for x in arrays]
-    return [cupy.asarray(x.astype(dtype)) for x in arrays]
+        return [x.astype(bfloat16) for x in numbers(h, g, n)]
+    return [x.astype(dtype) for x in numbers(h, g, n)]
+
+
+def on_device(h: int, g: int, n: int, dtype: str) -> list[Any]:
+    """The same on the GPU."""
+    return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, dtype)]
 
 
 def require(name: str, q: Any, k: Any, v: Any) -> None:
@@ -124,9 +128,9 @@ Prepared = tuple[Callable[[], Any], Callable[[], float]]
 """What is timed, and a function that returns the bytes of memory that it took at most."""
 
 
-def by_minimha(name: str, arrays: list[Any], dtype: str, mask: str, backward: bool) -> Prepared:
+def by_minimha(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:
     pool = measuring.empty_pool()
-    q, k, v, dout = on_device(arrays, dtype)
+    q, k, v, dout = on_device(h, h, n, dtype)
     require(name, q, k, v)
 
     def memory() -> float:
@@ -136,12 +140,12 @@ def by_minimha(name: str, arrays: list[Any], dtype: str, mask: str, backward: bo
     return lambda: attend(name, (q, k, v), mask, dout if backward else None), memory
 
 
-def by_torch(name: str, arrays: list[Any], dtype: str, mask: str, backward: bool) -> Prepared:
+def by_torch(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:
     torch = measuring.torch_without_tf32()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     place = {"device": measuring.TORCH_DEVICE, "dtype": getattr(torch, dtype)}
-    q, k, v, dout = (torch.as_tensor(x).to(**place) for x in arrays)
+    q, k, v, dout = (torch.as_tensor(x).to(**place) for x in numbers(h, h, n))
     leaves = [x.requires_grad_(backward) for x in (q, k, v)]
     kind = TORCH[name]
 

@@ -80,7 +80,7 @@ PARTS = {
         "H = 4, G = 2, T = S = 200, D = 64; the inputs are rounded to the dtype before.",
     ),
     "times": Part(
-        "Times of attention", times, 150,
+        "Times of attention", times, 180,
         "Medians of CUDA events; H = G, D = 64. A forward takes 4·B·H·T·S·D operations, forward "
         "and backward 3.5 times as many, with a causal mask half as many. TF32 is off in PyTorch "
         "and, unless MINIMHA_TF32 is set, in minimha. torch is its scaled_dot_product_attention, "
@@ -193,6 +193,9 @@ def _tests(seconds: float) -> tuple[list[Row], list[str]]:
     return rows, [*failures[:40], *(x for x in problems if not x.startswith("exit code 1:"))]
 
 
+_LABELS = "library", "requested", "implementation", "dtype"
+
+
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
     """The report as Markdown and as JSON. Returns both paths."""
     values = {row["what"]: row["value"] for row in parts[0]["rows"]}
@@ -205,12 +208,13 @@ def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
         for column in shown if part["rows"] else ():
             table = markdown(side_by_side(part["rows"], "implementation", column))
             text += [f"{column}:\n", table]
-        if part["rows"] and not shown:
-            text.append(markdown(part["rows"]))
+        good = [row for row in part["rows"] if "failed" not in row]
+        if good and not shown:
+            text.append(markdown(good))
         failures = [
-            f"{row['implementation']}, {row['dtype']}: {row['failed']}"
+            ", ".join(row[name] for name in _LABELS if name in row) + f": {row['failed']}"
             for row in part["rows"]
-            if shown and "failed" in row
+            if "failed" in row
         ]
         text += [f"- {line}" for line in dict.fromkeys([*part["problems"], *failures])] + [""]
     stem = "_".join(["gpu", *re.findall(r"\w+", card.lower())])

@@ -14,7 +14,7 @@ import pytest
 from minimha.__main__ import main
 from minimha.gpu_report import measuring, report
 from minimha.kernels import attention as ways
-from minimha.kernels.gpu import fused, tiled
+from minimha.kernels.gpu import adamw, fused, tiled
 
 TITLES = [part.title for part in report.PARTS.values()]
 
@@ -66,6 +66,7 @@ def plain(card, monkeypatch):
     """A card without kernels and without PyTorch: the report takes a moment."""
     failed = {(name, "cupy"): "there is no GPU" for name in ("fused", "tiled")}
     monkeypatch.setattr(ways, "_failed", failed)
+    monkeypatch.setattr(adamw, "_REALS", {})  # supports no dtype: a compiler would take a second
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -193,7 +194,7 @@ def test_tiles_and_pytorch_are_measured_too(tmp_path, monkeypatch):
     for name in ("empty_cache", "reset_peak_memory_stats", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda: 2**20)
     monkeypatch.setattr(ways, "_failed", {("fused", "cupy"): "it needs a compiler"})
-    monkeypatch.setattr(tiled, "machine_obstacle", lambda: None)
+    monkeypatch.setattr(tiled, "_machine_obstacle", lambda: None)
     text, parts = written(tmp_path, "--quick")
     good = [row for row in parts["Times of attention"]["rows"] if "failed" not in row]
     assert {row["implementation"] for row in good} >= {"reference", "tiled", "torch", "torch math"}
