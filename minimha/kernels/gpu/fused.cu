@@ -65,7 +65,7 @@ extern "C" __global__ void masked_softmax(
     }
 }
 
-// dweights <- dscores = weights * (dweights - sum(dweights * weights)), for both (rows, S), contiguous.
+// dweights <- dscores = weights * (dweights - sum(dweights * weights)) for both (rows, S), contiguous.
 // Hidden keys have weight 0 and receive 0, even where dweights is not finite.
 extern "C" __global__ void masked_softmax_backward(
     const real* weights, real* dweights, long long rows, long long S)

@@ -4,12 +4,13 @@
     backward  dweights = dout Vᵀ   dscores = weights · (dweights − Σ dweights · weights)
 
 `fused.cu` computes the weights and dscores, in float32 or float64, on every GPU that CuPy supports.
-Attention converts 16-bit floats to float32 before: in bfloat16, a score of 20 could be off by 0.06
-and its weight by 6 %.
+Attention converts 16-bit floats to float32 first: rounded to bfloat16, a score of 20 can be off by
+0.06, and its weight by 6 %.
 
-A hidden NaN or infinity must not reach the output, but testing for one would make the host wait for
-the GPU. Instead, kernels do not read hidden scores, and products take a value that is not finite as
-0. Its key becomes NaN, so that exactly the queries that may attend to it receive a NaN.
+A hidden NaN or infinity must not reach the output, but the host would have to wait for the GPU to
+know whether there is one. So the kernels do not read hidden scores, and the products use 0 in place
+of a value that is not finite. Its key becomes NaN, so that exactly the queries that may attend to
+it receive a NaN.
 """
 
 from __future__ import annotations
