@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path(), metavar="FOLDER",
         help="where the Markdown and the JSON go (default: the current folder)",
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="small sizes and no tests: a minute")
+    parser.add_argument("--quick", action="store_true", help="small sizes and no tests")
     parser.add_argument(
         "--part", choices=[name for name, part in PARTS.items() if part.rows], metavar="NAME",
         help="print the rows of one part as JSON, and write no files: "
