@@ -26,7 +26,7 @@ from ..gpu import tiled as gpu_tiled
 from . import fused, tiled
 from .layout import KernelArguments
 
-_FLOATS = tuple(map(np.dtype, ("float16", "float32", "float64")))
+_FLOATS = np.dtype("float32"), np.dtype("float64")
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
@@ -65,7 +65,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     kernels = libraries.get(library_of(x.query))
     if kernels is None or any(type(a) is not type(x.query) for a in arrays):
         return f"the arrays are not {' or '.join(_TITLES[name] for name in libraries)} arrays"
-    if x.query.dtype not in _FLOATS and not (kernels.native and backend.is_half(x.query)):
+    if x.query.dtype not in _FLOATS and not backend.is_half(x.query):
         return f"kernels do not support {x.query.dtype}"
     if any(backend.is_array(a) or isinstance(a, complex) for a in (x.scale, x.softcap)):
         return "scale or softcap is an array, or complex"

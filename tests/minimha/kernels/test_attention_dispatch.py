@@ -58,6 +58,14 @@ def test_kernels_compute_without_the_reference(name, asked, rng):
     assert not asked
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_compute_bfloat16_without_the_reference(name, asked, rng):
+    pytest.importorskip("numba")
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    computed(name, *(normal(rng, 2, 2, 5, 3).astype(bfloat16) for _ in "qkv"))
+    assert not asked
+
+
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", KERNELS)
 def test_infinite_and_nan_inputs_fall_back_to_the_reference(name, number, asked, rng):
