@@ -71,7 +71,7 @@ class Memory:
     def __getitem__(self, *_: Any) -> Any:
         raise TypeError("a kernel reads an array by load(…) and writes it by store(…)")
 
-    __setitem__ = __getitem__
+    __setitem__ = __array__ = __getitem__
 
 
 def _entries(array: Any) -> np.ndarray:

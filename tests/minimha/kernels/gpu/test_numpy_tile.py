@@ -80,6 +80,10 @@ def not_loaded(x, y):
     x[0]
 
 
+def passed_to_numpy(x, y):
+    np.exp(x)
+
+
 def not_stored(x, y):
     y[0] = 1.0
 
@@ -108,6 +112,7 @@ def wrong_axes(x, y):
         (mixed, TypeError, "a product of float32 and float16"),
         (assigned, TypeError, "make a new tile"),
         (not_loaded, TypeError, "reads an array by load"),
+        (passed_to_numpy, TypeError, "reads an array by load"),
         (not_stored, TypeError, "writes it by store"),
         (from_outside, TypeError, "an array that was launched"),
         (misspelt_padding, ValueError, "'zero' is not a valid PaddingMode"),
