@@ -191,10 +191,8 @@ def test_float32_stays_float32(sample, place):
     expected = exact_pullback(*(x.astype("float64") for x in hosts(cotangents)))
     eps = np.finfo("float32").eps
     assert_close(several(exact), hosts(several(result)), 32 * eps)
-    zero = call.record.zero
-    if call.operation.__name__ == "simulated":  # three products in tf32 do not cancel exactly
-        zero = [k for k, x in enumerate(expected) if x is not None and not x.any()]
-    assert_close(expected, hosts(gradients), 32 * eps, zero=zero)
+    zero = [k for k, x in enumerate(expected) if x is not None and not x.any()]
+    assert_close(expected, hosts(gradients), 32 * eps, zero=[*zero, *call.record.zero])
 
 
 @every_case
