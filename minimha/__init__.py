@@ -44,7 +44,7 @@ from .nn import (
 from .transformers import GPT, Block, EncoderDecoder, generate
 
 if TYPE_CHECKING:
-    from . import cost, diagnosis, homework, interchange, pictures, training
+    from . import cost, diagnosis, homework, interchange, parallel, pictures, training
     from .diagnosis import diagnose
 
 __version__ = "0.1.0"
@@ -93,6 +93,7 @@ __all__ = [
     "no_grad",
     "operation",
     "ops",
+    "parallel",
     "pictures",
     "positions",
     "projections",
@@ -100,7 +101,9 @@ __all__ = [
     "training",
 ]
 
-_ON_FIRST_USE = {"cost", "diagnosis", "homework", "interchange", "pictures", "training"}
+_ON_FIRST_USE = {
+    "cost", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 
 import minimha as mh
 from minimha import attention, functional, ops
+from minimha.parallel import collectives
 
 RNG = np.random.default_rng(1729)
 B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axes cannot pass
@@ -285,6 +286,7 @@ SLICES = 1, (0, -1), (..., slice(None, None, -2)), (None, slice(1, 4), None, 1),
 LISTS = [1, 0, 1], ROWS[:2] % 2, (ALL, ROWS), (ALL, ROWS, slice(1, 3)), BITS, (ALL, BITS[0], 1)
 PAIRS = (0, ALL, np.array([[1, 1], [0, 7]])), (np.array([[0], [1]]), ROWS, 2)
 EMPTY = Case((0, T), axis=1), Case(())
+ALONE = mh.parallel.Communicator(0, 1)  # a rank with no others
 
 RECORDS = [
     *[
@@ -643,6 +645,20 @@ RECORDS = [
         Refused(ValueError, "one target for each row", (3, 6), INDICES),
         RefusedOnHost(ValueError, "from 0 to 3", (*INDICES.shape, 4), INDICES),
     ),
+    *[  # on one rank; on several in tests/minimha/parallel
+        Record(function, lambda x, comm, **axes: x).at(
+            Case((B, T), comm=ALONE, **axes),
+            Case((0, T), comm=ALONE, **axes),
+            *[Refused(ValueError, r"no axis \d", (), comm=ALONE, **axes)] * bool(axes),
+        )
+        for function, axes in (
+            (collectives.all_reduce, {}),
+            (collectives.broadcast, {}),
+            (collectives.all_gather, {"axis": 1}),
+            (collectives.reduce_scatter, {"axis": 1}),
+            (collectives.all_to_all, {"split_axis": 1, "concat_axis": 0}),
+        )
+    ],
 ]
 
 SAMPLES = [(record, case) for record in RECORDS for case in record.cases]

@@ -1,0 +1,136 @@
+"""The communicator: what a rank knows of the others, and how it exchanges arrays with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from minimha_autograd import array_of, backend
+from minimha_autograd.backend import Array
+
+from . import collectives
+
+TIMEOUT = 300.0
+"""For how many seconds a rank waits for a message, unless told otherwise."""
+
+
+class CommunicationError(RuntimeError):
+    """Ranks disagree about what to do next, or a message does not arrive."""
+
+
+class Sent:
+    """How many bytes and messages a rank has sent."""
+
+    def __init__(self) -> None:
+        self.bytes = self.messages = 0
+
+    def __repr__(self) -> str:
+        return f"{self.bytes} bytes in {self.messages} messages"
+
+
+class Communicator:
+    """One of several ranks that run the same program, each on its own part of the data.
+
+    rank     the number of this rank, from 0 to size − 1
+    size     the number of ranks
+    timeout  how many seconds to wait for a message
+    step     the training step, if the program counts steps; ranks at different steps are an error
+    sent     the bytes and messages sent by this rank so far
+
+    Every rank must call the same collectives in the same order, and backward() if any rank does.
+    Each message names the call that it belongs to, so that a rank whose call differs from that of
+    another gets a CommunicationError, which says where both are, and no wrong numbers.
+
+    A transport is a subclass with `_post` and `_take`.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float = TIMEOUT) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.step: int | None = None
+        self.sent = Sent()
+        self._calls = 0
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size}"
+
+    def send(self, x: Any, to: int) -> None:
+        """Send an array to another rank, which calls `recv`. Returns at once: x must not change
+        until it has arrived. Messages from one rank to another arrive in the order of sending, so
+        it must call `recv` before the next collective."""
+        self._send(_SEND, array_of(x), self._checked(to))
+
+    def recv(self, source: int) -> Array:
+        """Wait for the next array that a rank sends to this one by `send`, and return it.
+
+        Raises CommunicationError if it does not arrive within the timeout.
+        """
+        return self._receive(_SEND, self._checked(source))
+
+    def all_reduce(self, x: Any) -> Any:
+        """The sum of the x of all ranks, which have one shape: see `collectives.all_reduce`."""
+        return collectives.all_reduce(x, comm=self)
+
+    def all_gather(self, x: Any, axis: int = 0) -> Any:
+        """The x of all ranks, one after the other along an axis: see `collectives.all_gather`."""
+        return collectives.all_gather(x, comm=self, axis=axis)
+
+    def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
+        """This rank's part of the sum of all x: see `collectives.reduce_scatter`."""
+        return collectives.reduce_scatter(x, comm=self, axis=axis)
+
+    def all_to_all(self, x: Any, split_axis: int, concat_axis: int) -> Any:
+        """Part r of every rank's x, for rank r: see `collectives.all_to_all`."""
+        return collectives.all_to_all(x, comm=self, split_axis=split_axis, concat_axis=concat_axis)
+
+    def broadcast(self, x: Any, root: int = 0) -> Any:
+        """The x of the root, on every rank: see `collectives.broadcast`."""
+        return collectives.broadcast(x, comm=self, root=self._checked(root))
+
+    def exchange(
+        self, what: str, parts: Mapping[int, Array], sources: Iterable[int]
+    ) -> Iterator[Array]:
+        """One call that all ranks make: send parts[r] to rank r, and yield one array from each
+        source, in their order. This rank's own part does not travel."""
+        self._calls += 1
+        step = "" if self.step is None else f"step {self.step}, "
+        text = f"{step}call {self._calls}: {what}"
+        for shift in range(1, self.size):  # ranks begin with different neighbours
+            to = (self.rank + shift) % self.size
+            if to in parts:
+                self._send(text, parts[to], to)
+        for source in sources:
+            yield parts[source] if source == self.rank else self._receive(text, source)
+        self._finish_sending()
+
+    def _send(self, text: str, x: Array, to: int) -> None:
+        self._post(text, x, to)
+        self.sent.bytes += x.nbytes if hasattr(x, "nbytes") else backend.to_numpy(x).nbytes
+        self.sent.messages += 1
+
+    def _receive(self, text: str, source: int) -> Array:
+        theirs, x = self._take(text, source)
+        if theirs != text:
+            raise CommunicationError(
+                f"ranks disagree: rank {self.rank} is at {text}; rank {source} is at {theirs}"
+            )
+        return x
+
+    def _checked(self, rank: int) -> int:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"there is no rank {rank}: there are 0 to {self.size - 1}")
+        return rank
+
+    def _post(self, text: str, x: Array, to: int) -> None:
+        """Send a text and an array, without waiting."""
+        raise NotImplementedError
+
+    def _take(self, text: str, source: int) -> tuple[str, Array]:
+        """The next text and array from a rank. Raises CommunicationError, which says that this rank
+        is waiting for this text, if nothing arrives within the timeout."""
+        raise NotImplementedError
+
+    def _finish_sending(self) -> None:
+        """Wait until everything that was sent may change, if the transport did not copy it."""
+
+
+_SEND = "send and recv"

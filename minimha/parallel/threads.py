@@ -1,0 +1,159 @@
+"""Ranks as threads of one process: nothing to install, and every run gives the same numbers."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minimha_autograd import Pullback, Tensor, backend, operation
+from minimha_autograd.backend import Array
+
+from .communicator import TIMEOUT, CommunicationError, Communicator
+
+
+def run(
+    function: Callable[..., Any], ranks: int, *args: Any, timeout: float = TIMEOUT
+) -> list[Any]:
+    """Call function(comm, *args) on so many ranks at once, each in a thread of its own.
+
+        mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
+
+    Returns the results in the order of ranks. If a rank raises an error, the others stop, and run
+    raises this error with a note that names the rank.
+    """
+    return _World(ranks, timeout).run(function, [args] * ranks)
+
+
+def across(function: Callable[..., Any], ranks: int) -> Any:
+    """function(comm, *tensors), which runs on several ranks, as one operation on all their arrays.
+
+        mh.gradcheck(mh.parallel.across(lambda comm, x: comm.all_reduce(x * x), 2), x_0, x_1)
+
+    Its arguments are those of rank 0, then those of rank 1, and so on; so are its values. The
+    function takes and returns Tensors: one, or a tuple. Like any operation, it is called with
+    arrays or Tensors, and has `with_pullback`.
+    """
+
+    def joint(*arrays: Array) -> tuple[Any, Pullback]:
+        count = len(arrays) // ranks
+        if count * ranks != len(arrays):
+            raise ValueError(f"{len(arrays)} arrays cannot be divided among {ranks} ranks")
+        own = [arrays[rank * count : (rank + 1) * count] for rank in range(ranks)]
+        world = _World(ranks, TIMEOUT)
+        leaves, results = zip(*world.run(forward, own), strict=True)
+        values = [tuple(y.data for y in result) for result in results]
+
+        def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
+            rest = iter(dys)
+            cotangents = [[next(rest) for _ in result] for result in results]
+            gradients = world.run(backward, list(zip(leaves, results, cotangents, strict=True)))
+            return tuple(dx for of_rank in gradients for dx in of_rank)
+
+        return tuple(y for of_rank in values for y in of_rank), pullback
+
+    def forward(comm: Communicator, *arrays: Array) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        inputs = [Tensor(x, requires_grad=backend.is_floating(x)) for x in arrays]
+        result = function(comm, *inputs)
+        return inputs, result if isinstance(result, tuple) else (result,)
+
+    def backward(
+        comm: Communicator, xs: Sequence[Tensor], ys: Sequence[Tensor], dys: Sequence[Array | None]
+    ) -> list[Array | None]:
+        for x in xs:
+            x.grad = None
+        pairs = zip(ys, dys, strict=True)
+        loss = sum((y * (0 * y.data if dy is None else dy)).sum() for y, dy in pairs)
+        loss.backward(retain_graph=True)  # one backward: all ranks come to the same collectives
+        return [x.grad for x in xs]
+
+    joint.__name__ = getattr(function, "__name__", "function")
+    joint.__module__ = f"across({function.__module__})"  # it does not replace the function itself
+    lifted = operation(joint)
+    lifted.ranks = ranks
+    return lifted
+
+
+class _World:
+    """What the threads of one run share: messages on their way, and who has ended."""
+
+    def __init__(self, size: int, timeout: float) -> None:
+        if size < 1:
+            raise ValueError(f"there must be at least one rank, not {size}")
+        self.changed = threading.Condition()
+        self.mail: dict[tuple[int, int], deque[tuple[str, Array]]] = defaultdict(deque)
+        self.ended: set[int] = set()
+        self.failure: tuple[int, BaseException] | None = None
+        self.comms = [_ThreadCommunicator(self, rank, size, timeout) for rank in range(size)]
+
+    def run(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
+        """The results of function(comm, *args[rank]) on every rank."""
+        results: list[Any] = [None] * len(self.comms)
+        self.ended = set()
+
+        def work(comm: Communicator) -> None:
+            try:
+                results[comm.rank] = function(comm, *args[comm.rank])
+            except BaseException as error:
+                self.end(comm.rank, error)
+            else:
+                self.end(comm.rank)
+
+        threads = [
+            threading.Thread(
+                target=contextvars.copy_context().run, args=(work, comm), daemon=True,
+                name=f"rank {comm.rank}",
+            )
+            for comm in self.comms
+        ]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt as error:
+            self.end(0, error)
+            raise
+        if self.failure is not None:
+            rank, cause = self.failure
+            cause.add_note(f"on rank {rank} of {len(self.comms)}")
+            raise cause
+        return results
+
+    def end(self, rank: int, error: BaseException | None = None) -> None:
+        """Note that a rank has ended, and wake up those that wait for it."""
+        with self.changed:
+            self.ended.add(rank)
+            if error is not None and self.failure is None:  # others are consequences
+                self.failure = rank, error
+            self.changed.notify_all()
+
+
+class _ThreadCommunicator(Communicator):
+    """A rank that is a thread: messages are copies of arrays."""
+
+    def __init__(self, world: _World, rank: int, size: int, timeout: float) -> None:
+        super().__init__(rank, size, timeout)
+        self._world = world
+
+    def _post(self, text: str, x: Array, to: int) -> None:
+        with self._world.changed:
+            self._world.mail[self.rank, to].append((text, backend.copy(x)))
+            self._world.changed.notify_all()
+
+    def _take(self, text: str, source: int) -> tuple[str, Array]:
+        world, waiting = self._world, f"rank {self.rank} waits for rank {source} at {text}"
+        mail = world.mail[source, self.rank]
+        with world.changed:
+            world.changed.wait_for(
+                lambda: mail or world.failure or source in world.ended, self.timeout
+            )
+            if mail:
+                return mail.popleft()
+        if world.failure:
+            raise CommunicationError(f"{waiting}, but rank {world.failure[0]} failed")
+        if source in world.ended:
+            raise CommunicationError(f"{waiting}, but rank {source} has finished")
+        raise CommunicationError(f"{waiting}, and nothing arrived in {self.timeout:g} s")
