@@ -22,7 +22,8 @@ def run(
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 
     Returns the results in the order of ranks. If a rank raises an error, the others stop, and run
-    raises this error with a note that names the rank.
+    raises this error with a note that names the rank. Raises CommunicationError if the ranks
+    disagree about what to do next, or leave a message unread.
     """
     return _World(ranks, timeout).run(function, [args] * ranks)
 
@@ -120,6 +121,12 @@ class _World:
             rank, cause = self.failure
             cause.add_note(f"on rank {rank} of {len(self.comms)}")
             raise cause
+        for (source, to), mail in self.mail.items():
+            if mail:
+                text = mail[0][0]
+                raise CommunicationError(
+                    f"rank {source} sent to rank {to} at {text}, but rank {to} never received it"
+                )
         return results
 
     def end(self, rank: int, error: BaseException | None = None) -> None:

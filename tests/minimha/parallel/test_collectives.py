@@ -173,7 +173,7 @@ DISAGREEMENTS = {
     ),
     "roots": (
         lambda comm: comm.broadcast(np.ones(3), 0), lambda comm: comm.broadcast(np.ones(3), 1),
-        "from rank [01].*from rank [01]",
+        "rank [01] sent to rank [01] at call 1: broadcast from rank [01].*but rank [01] never",
     ),
     "steps": (
         step(4, lambda comm: comm.all_reduce(np.ones(3))),
