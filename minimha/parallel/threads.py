@@ -154,13 +154,9 @@ class _ThreadCommunicator(Communicator):
         world, waiting = self._world, f"rank {self.rank} waits for rank {source} at {text}"
         mail = world.mail[source, self.rank]
         with world.changed:
-            world.changed.wait_for(
-                lambda: mail or world.failure or source in world.ended, self.timeout
-            )
+            world.changed.wait_for(lambda: mail or source in world.ended, self.timeout)
             if mail:
                 return mail.popleft()
-        if world.failure:
-            raise CommunicationError(f"{waiting}, but rank {world.failure[0]} failed")
         if source in world.ended:
-            raise CommunicationError(f"{waiting}, but rank {source} has finished")
+            raise CommunicationError(f"{waiting}, but rank {source} has ended")
         raise CommunicationError(f"{waiting}, and nothing arrived in {self.timeout:g} s")
