@@ -116,15 +116,17 @@ class Band(Mask):
 
     def _array(self, scores: Scores) -> Array:
         least, largest = self._ends(scores)
-        i, j = scores.positions(scores.t)[scores.queries, None], scores.positions(scores.s)
+        i, j = map(scores.positions, (scores.queries_wanted, scores.keys_wanted))
+        i = i[:, None]
         if self.left is None:
             return j <= i + largest
         return (i + least <= j) & (j <= i + largest)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
         least, largest = self._ends(scores)
-        i, s = scores.positions(scores.t), scores.s
-        start, stop = (backend.clip(i + end, 0, s) for end in (least, largest + 1))
+        i, keys = scores.positions(scores.queries_wanted), scores.keys_wanted
+        ends = (backend.clip(i + end, keys.start, keys.stop) for end in (least, largest + 1))
+        start, stop = (end - keys.start for end in ends)
         return KeyIntervals(start, stop, None)
 
     def __repr__(self) -> str:
@@ -149,7 +151,8 @@ class _First(Mask):
         if backend.on_host(n) and bool(namespace(n).any((n < 0) | too_long)):
             bounds = f"from 0 to S = {s}" if lengths else "at least 0"
             raise ValueError(f"{self!r}: {word} must be {bounds}")
-        return scores.over_queries(scores.positions(s) < scores.bring(n)[..., None])
+        j = scores.positions(scores.keys_wanted)
+        return scores.over_queries(j < scores.bring(n)[..., None])
 
     def __repr__(self) -> str:
         return f"{self.name}({_brief(self.n)})"
@@ -162,7 +165,7 @@ class _Keys(Mask):
 
     def _array(self, scores: Scores) -> Array:
         valid = _fitting(self, "valid", self.valid, "(…, S)", scores, scores.s)
-        return scores.over_queries(scores.bring(valid))
+        return scores.over_queries(scores.bring(valid[..., scores.keys]))
 
     def __repr__(self) -> str:
         return f"keys({_brief(self.valid)})"
@@ -177,23 +180,24 @@ class _Documents(Mask):
         self.sizes = _sizes(self.key_ids.shape[:-1], sum(t), sum(self.key_ids.shape[-1:]))
 
     def _ids(self, scores: Scores) -> tuple[Array, Array]:
-        """The ids of the queries (…, T) and of the keys (…, S)."""
+        """The ids of the queries and of the keys that are wanted."""
         t, s = scores.t, scores.s
         key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
         if self.query_ids is not None:
             fixed = scores._replace(growing=False)  # no more queries will come
-            return _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t), key
+            query = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t)
+            return query[..., scores.queries], key[..., scores.keys]
         offset = scores.offset or 0
         if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
             raise ValueError(
                 f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
                 f"S = {s} keys: give their offset=…, or documents(query_ids, key_ids)"
             )
-        return key[..., offset : offset + t], key
+        return key[..., offset : offset + t][..., scores.queries], key[..., scores.keys]
 
     def _array(self, scores: Scores) -> Array:
         query, key = map(scores.bring, self._ids(scores))
-        return scores.over_keys(query[..., scores.queries]) == scores.over_queries(key)
+        return scores.over_keys(query) == scores.over_queries(key)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
         query, key = self._ids(scores)
@@ -220,8 +224,12 @@ class _Dense(Mask):
                 f"(…, H, T, S) {scores.shape}; to hide keys of each sequence write "
                 "masks.padding(lengths) or masks.keys(valid)"
             )
-        shared = self.dense.ndim < 2 or self.dense.shape[-2] != scores.t
-        return scores.bring(self.dense if shared else self.dense[..., scores.queries, :])
+        seen = self.dense
+        if seen.ndim > 0 and seen.shape[-1] == scores.s:
+            seen = seen[..., scores.keys]
+        if seen.ndim > 1 and seen.shape[-2] == scores.t:
+            seen = seen[..., scores.queries, :]
+        return scores.bring(seen)
 
     def __repr__(self) -> str:
         return f"dense({_brief(self.dense)})"

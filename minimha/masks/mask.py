@@ -25,6 +25,7 @@ class Scores(NamedTuple):
     like: Array
     growing: bool = False  # whether more keys will follow, which the mask may already cover
     queries: slice = slice(None)  # the queries whose rows are wanted
+    keys: slice = slice(None)  # the keys whose columns are wanted
 
     @classmethod
     def of(
@@ -49,9 +50,17 @@ class Scores(NamedTuple):
     def s(self) -> int:
         return self.shape[-1]
 
-    def positions(self, n: int) -> Array:
-        """0, 1, …, n − 1."""
-        return namespace(self.like).arange(n, device=self.like.device)
+    @property
+    def queries_wanted(self) -> range:
+        return range(self.t)[self.queries]
+
+    @property
+    def keys_wanted(self) -> range:
+        return range(self.s)[self.keys]
+
+    def positions(self, places: range) -> Array:
+        arange = namespace(self.like).arange
+        return arange(places.start, places.stop, device=self.like.device)
 
     def bring(self, x: Array) -> Array:
         """x in the library and on the device of the scores."""
@@ -88,7 +97,8 @@ class KeyIntervals(NamedTuple):
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
-    A subclass defines `_array`, and `_intervals` where it can do so without the array.
+    A subclass defines `_array`, and `_intervals` where it can do so without the array. Both are for
+    the queries and keys that the scores want, and intervals count keys from the first one wanted.
     """
 
     svg: ClassVar[Callable[[Mask], str | None] | None] = None
@@ -142,7 +152,7 @@ class Mask:
         height, width = min(height, max(1, t)), min(width, max(1, s))
         start, stop, inside = self._intervals(scores)
         start, stop = (xp.broadcast_to(x, (*x.shape[:-1], t))[..., None] for x in (start, stop))
-        left = scores.positions(-(-s // width)) * width
+        left = scores.positions(range(-(-s // width))) * width
         right = backend.clip(left + width, high=s)
         rows = []
         for first in range(0, t, height):
@@ -170,6 +180,24 @@ class Mask:
         """
         return _At(self, offset)
 
+    def part(
+        self,
+        shape: Sequence[int],
+        queries: slice,
+        keys: slice,
+        heads: slice = slice(None),
+    ) -> Mask:
+        """This mask for some queries and keys of a sequence, as a mask for the scores of those.
+
+        shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
+        queries, keys  slices of its positions
+        heads          a slice of its heads
+
+        For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but
+        the entries of this part is built.
+        """
+        return _Part(self, Scores.of(shape, None, None, queries)._replace(keys=keys), heads)
+
     def _repr_svg_(self) -> str | None:
         return None if Mask.svg is None else Mask.svg(self)
 
@@ -177,7 +205,8 @@ class Mask:
         raise NotImplementedError
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        start, stop, whole = intervals.around(self._array(scores), scores.s)
+        seen = self._array(scores)
+        start, stop, whole = intervals.around(seen, len(scores.keys_wanted))
         return KeyIntervals(start, stop, None if whole else self)
 
     def __and__(self, other: Mask) -> Mask:
@@ -240,7 +269,7 @@ class _Inverted(Mask):
     def _intervals(self, scores: Scores) -> KeyIntervals:
         start = self.mask._intervals(scores).start  # raises if the mask does not fit
         start = namespace(start).zeros_like(start)
-        return KeyIntervals(start, start + scores.s, self)
+        return KeyIntervals(start, start + len(scores.keys_wanted), self)
 
     def __repr__(self) -> str:
         return f"~({self.mask!r})" if isinstance(self.mask, _Combined) else f"~{self.mask!r}"
@@ -263,3 +292,48 @@ class _At(Mask):
 
     def __repr__(self) -> str:
         return f"({self.mask!r}).at({self.offset})"
+
+
+class _Part(Mask):
+    def __init__(self, mask: Mask, whole: Scores, heads: slice) -> None:
+        self.mask, self.whole, self.heads = mask, whole, heads
+        *batch, h = whole.shape[:-2] or (1,)
+        self.sizes = (
+            *batch,
+            len(range(h)[heads]),
+            len(whole.queries_wanted),
+            len(whole.keys_wanted),
+        )
+
+    def _array(self, scores: Scores) -> Array:
+        return self._of_heads(self.mask._array(self._within(scores)), 3)
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        start, stop, inside = self.mask._intervals(self._within(scores))
+        inside = None if inside is None else _Part(inside, self.whole, self.heads)
+        return KeyIntervals(self._of_heads(start, 2), self._of_heads(stop, 2), inside)
+
+    def _within(self, scores: Scores) -> Scores:
+        """The whole sequence, and which of its queries and keys these scores want."""
+        if (scores.t, scores.s) != self.sizes[-2:]:
+            raise ValueError(
+                f"{self!r} is for scores (T, S) = {self.sizes[-2:]}, not {(scores.t, scores.s)}"
+            )
+        queries = self.whole.queries_wanted[scores.queries]
+        keys = self.whole.keys_wanted[scores.keys]
+        return self.whole._replace(
+            like=scores.like,
+            queries=slice(queries.start, queries.stop),
+            keys=slice(keys.start, keys.stop),
+        )
+
+    def _of_heads(self, x: Array, axis: int) -> Array:
+        """x with the heads of this part alone, on this axis from the end, if they differ."""
+        if x.ndim < axis or x.shape[-axis] == 1:
+            return x
+        return x[(..., self.heads, *(slice(None),) * (axis - 1))]
+
+    def __repr__(self) -> str:
+        queries, keys = self.whole.queries_wanted, self.whole.keys_wanted
+        of = f"({self.mask!r})" if isinstance(self.mask, _Combined) else repr(self.mask)
+        return f"{of}.part(queries={queries.start}:{queries.stop}, keys={keys.start}:{keys.stop})"
