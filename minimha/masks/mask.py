@@ -205,8 +205,7 @@ class Mask:
         raise NotImplementedError
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        seen = self._array(scores)
-        start, stop, whole = intervals.around(seen, len(scores.keys_wanted))
+        start, stop, whole = intervals.around(self._array(scores), len(scores.keys_wanted))
         return KeyIntervals(start, stop, None if whole else self)
 
     def __and__(self, other: Mask) -> Mask:
@@ -298,12 +297,8 @@ class _Part(Mask):
     def __init__(self, mask: Mask, whole: Scores, heads: slice) -> None:
         self.mask, self.whole, self.heads = mask, whole, heads
         *batch, h = whole.shape[:-2] or (1,)
-        self.sizes = (
-            *batch,
-            len(range(h)[heads]),
-            len(whole.queries_wanted),
-            len(whole.keys_wanted),
-        )
+        t, s = len(whole.queries_wanted), len(whole.keys_wanted)
+        self.sizes = (*batch, len(range(h)[heads]), t, s)
 
     def _array(self, scores: Scores) -> Array:
         return self._of_heads(self.mask._array(self._within(scores)), 3)

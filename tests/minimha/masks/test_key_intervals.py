@@ -1,6 +1,7 @@
 """Key intervals: the range of keys that each query sees, and the keys hidden within it."""
 
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
@@ -150,6 +151,55 @@ def test_masks_that_resolve_refuses_raise_the_same_error_here(mask):
     with pytest.raises((TypeError, ValueError)) as other:
         m.key_intervals(mask, query, key)
     assert (type(one.value), str(one.value)) == (type(other.value), str(other.value))
+
+
+@st.composite
+def slices(draw, length):
+    first, last = sorted(draw(st.integers(0, length)) for _ in "ab")
+    return slice(first, last)
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_the_part_of_every_kind_of_mask_is_cut_from_the_whole(name):
+    shape, mask = (B, H, T, S), kinds()[name].at(1)
+    whole = np.broadcast_to(mask.array(shape), shape)
+    for places in product(*([slice(0, 1), slice(1, n), slice(2, 3)] for n in (H, T, S))):
+        heads, queries, keys = places
+        part, cut = mask.part(shape, queries, keys, heads), whole[(..., *places)]
+        np.testing.assert_array_equal(np.broadcast_to(part.array(cut.shape), cut.shape), cut)
+        np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(drawn().filter(lambda case: (case[1] or 0) >= 0), st.data())
+def test_the_part_of_a_combined_mask_is_cut_from_the_whole(case, data):
+    shape, offset, mask, rule = case
+    *heads, queries, keys = places = [data.draw(slices(n)) for n in shape[-3:]]
+    part = (mask if offset is None else mask.at(offset)).part(shape, queries, keys, *heads)
+    cut = by_hand(shape, rule)[(..., *places)]
+    rows = data.draw(slices(cut.shape[-2]))
+    found = np.broadcast_to(part.array(cut.shape, queries=rows), cut[..., rows, :].shape)
+    np.testing.assert_array_equal(found, cut[..., rows, :])
+    np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
+
+
+def test_a_part_does_not_build_the_array_of_the_whole():
+    for mask in (*ONE_RUN.values(), *SEVERAL_RUNS.values()):
+        tracemalloc.start()
+        part = mask.part((2, 1, N, N), slice(40, 140), slice(N - 50, N))
+        key_intervals(part, (2, 1, 100, 50))
+        part.array((2, 1, 100, 50))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2e6
+
+
+def test_a_part_refuses_scores_of_another_shape():
+    part = (m.causal() & m.prefix(2)).part((T, T), slice(2, 4), slice(0, 3))
+    with pytest.raises(
+        ValueError, match=r"\.part\(queries=2:4, keys=0:3\) is .* \(2, 3\), not \(3, 3\)"
+    ):
+        part.array((3, 3))
 
 
 @pytest.mark.parametrize("name", kinds())
