@@ -26,6 +26,7 @@ from .attention import (
     attention_steps,
     explain_dispatch,
     implementation,
+    merge_attention,
     scaled_dot_product_attention,
 )
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
@@ -88,6 +89,7 @@ __all__ = [
     "implementation",
     "interchange",
     "masks",
+    "merge_attention",
     "multi_head_attention",
     "nn",
     "no_grad",

@@ -269,6 +269,15 @@ def added_at(x, indices, updates, axis=0):
     return np.moveaxis(y, 0, axis)
 
 
+def merged_parts(*arrays):
+    outs, lses = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+    parts = [np.exp(lse)[..., None] for lse in lses]
+    total = sum(parts)
+    seen = np.where(total == 0, 1, total)
+    out = sum(part * out for part, out in zip(parts, outs, strict=True)) / seen
+    return out, np.where(total == 0, -np.inf, np.log(seen))[..., 0]
+
+
 def variance(x, axis=None, correction=0.0, keepdims=False):
     return np.var(x, axis=axis, ddof=correction, keepdims=keepdims)
 
@@ -286,6 +295,7 @@ SLICES = 1, (0, -1), (..., slice(None, None, -2)), (None, slice(1, 4), None, 1),
 LISTS = [1, 0, 1], ROWS[:2] % 2, (ALL, ROWS), (ALL, ROWS, slice(1, 3)), BITS, (ALL, BITS[0], 1)
 PAIRS = (0, ALL, np.array([[1, 1], [0, 7]])), (np.array([[0], [1]]), ROWS, 2)
 EMPTY = Case((0, T), axis=1), Case(())
+NONE_SEEN = np.full(T, -np.inf)
 ALONE = mh.parallel.Communicator(0, 1)  # a rank with no others
 
 RECORDS = [
@@ -644,6 +654,12 @@ RECORDS = [
         Case((1, 6), INDICES[0, :1]),
         Refused(ValueError, "one target for each row", (3, 6), INDICES),
         RefusedOnHost(ValueError, "from 0 to 3", (*INDICES.shape, 4), INDICES),
+    ),
+    Record(attention.merged, merged_parts).at(
+        Case((B, T, D), (B, T, D), (B, T), (B, T)),
+        Case((T, D), (T, D), (T, D), (T,), (T,), NONE_SEEN),
+        Case((T, 1), (T,)),
+        Case((0, D), (0, D), (0,), (0,)),
     ),
     *[  # on one rank; on several in tests/minimha/parallel
         Record(function, lambda x, comm, **axes: x).at(

@@ -5,6 +5,7 @@ from typing import Any
 from .arguments import Arguments, attention_operation, check, library_of
 from .dispatch import PROVIDERS, Dispatch, implementation, implementations, register
 from .loop import attention_loop
+from .merging import merge_attention, merged
 from .reference import attention, pair_scores, weighted_sum
 from .scaled_dot_product import explain_dispatch, scaled_dot_product_attention
 from .steps import attention_steps
@@ -22,6 +23,8 @@ __all__ = [
     "explain_dispatch",
     "implementation",
     "library_of",
+    "merge_attention",
+    "merged",
     "pair_scores",
     "register",
     "scaled_dot_product_attention",

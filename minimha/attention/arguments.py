@@ -31,6 +31,7 @@ class Arguments(NamedTuple):
     p: float = 0.0
     return_weights: bool = True
     checked: bool = False  # by `check`, which is then skipped
+    return_lse: bool = False
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -113,7 +114,8 @@ def attention_operation(
     """Make an implementation of attention an operation: the signature and the checks of all.
 
     function  called with checked `Arguments` and with which of the seven gradients are wanted;
-              returns (out, weights) and the pullback that takes a cotangent for each
+              returns (out, weights, lse) and the pullback that takes a cotangent for each; weights
+              and lse may be None unless the arguments ask for them
     native    whether the function takes 16-bit floats, which it accumulates in 32 bits, and a Draw
               for queries like this one; otherwise they become float32 and an array
     """
@@ -127,10 +129,16 @@ def attention_operation(
             x = x._replace(keep=x.resolved_keep())
             if half:
                 return in_float32(lifted, *x, wanted=wanted)
-        (out, weights), pullback = function(x, wanted)
-        if x.return_weights:
-            return (out, weights), pullback
-        return out, lambda dout: pullback(dout, None)
+        values, pullback = function(x, wanted)
+        asked = [k for k, ask in enumerate((True, x.return_weights, x.return_lse)) if ask]
+
+        def pull(*dys: Array | None) -> tuple[Array | None, ...]:
+            cotangents: list[Array | None] = [None] * 3
+            for k, dy in zip(asked, dys, strict=True):
+                cotangents[k] = dy
+            return pullback(*cotangents)
+
+        return tuple(values[k] for k in asked) if len(asked) > 1 else values[0], pull
 
     functools.update_wrapper(attend, function)
     attend.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]

@@ -14,7 +14,9 @@ from .reference import attention
 
 
 @attention_operation
-def attention_loop(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
+def attention_loop(
+    x: Arguments, wanted: tuple[bool, ...]
+) -> tuple[tuple[Array, Array, Array | None], Pullback]:
     """`attention`, head by head, with the same arguments, values and pullback.
 
     If heads share an input, such as the key of a group, its gradient is the sum over these heads.
@@ -22,28 +24,33 @@ def attention_loop(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array,
     query, key, value = x[:3]
     lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
     if not math.prod(lead):  # no head to loop over
-        return attention.with_pullback(*x._replace(return_weights=True), wanted=wanted)
+        return attention.with_pullback(
+            *x._replace(return_weights=True, return_lse=True), wanted=wanted
+        )
     inputs = query, _per_head(key, query), _per_head(value, query), *x[3:7]
     shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
     heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)
     masks, keeps = _heads(x.resolved_mask(), lead, (t, s)), _heads(x.keep, lead, (t, s))
     values, pulls = zip(
         *(
-            attention.with_pullback(*head, mask=mask, keep=keep, p=x.p, wanted=wanted)
+            attention.with_pullback(
+                *head, mask=mask, keep=keep, p=x.p, return_lse=True, wanted=wanted
+            )
             for head, mask, keep in zip(heads, masks, keeps, strict=True)
         ),
         strict=True,
     )
     groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
-    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
-        cotangents = zip(_heads(dout, lead, (t, dv)), _heads(dweights, lead, (t, s)), strict=True)
-        gradients = zip(*(pull(*dy) for pull, dy in zip(pulls, cotangents, strict=True)))  # noqa: B905
+    def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
+        shapes = (t, dv), (t, s), (t,)
+        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=True))
+        gradients = zip(*(pull(*dy) for pull, *dy in zip(pulls, *parts, strict=True)))  # noqa: B905
         dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
         return dquery, _per_group(dkey, groups), _per_group(dvalue, of_value), *rest
 
-    out, weights = (_joined(parts, lead) for parts in zip(*values, strict=True))
-    return (out, weights), pullback
+    out, weights, lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
+    return (out, weights, lse), pullback
 
 
 def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:

@@ -15,6 +15,7 @@ from ..functional import (
     dropout,
     hide,
     known_finite,
+    log_sums,
     masked_softmax,
     ones_where_hidden,
     products,
@@ -26,14 +27,17 @@ from .arguments import Arguments, attention_operation
 
 
 @attention_operation
-def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
-    """The values (out, weights) of attention and the pullback to all seven arguments.
+def attention(
+    x: Arguments, wanted: tuple[bool, ...]
+) -> tuple[tuple[Array, Array, Array | None], Pullback]:
+    """The values (out, weights, lse) of attention and the pullback to all seven arguments.
 
         raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
         scaled  = scale · raw                draw = scale · dscaled,  dscale = dscaled · raw
         capped  = softcap · t, t = tanh(u)   dscaled = dcapped · (1 − t²)
         scores  = capped + bias              dcapped = dbias = dscores
         weights = softmax(scores)            dscores = weights · (dweights − Σ dweights · weights)
+        lse     = log Σ exp(scores)                    + weights · dlse
         dropped = keep · weights / (1 − p)   dweights = keep · ddropped / (1 − p)
         out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
@@ -42,7 +46,8 @@ def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arra
 
     Shapes as in `scaled_dot_product_attention`; mask is a boolean array or one of `minimha.masks`,
     scale and softcap broadcast to the scores. A pair that the mask or a bias of −∞ hides
-    contributes nothing, even if it is NaN. With return_weights=False out is the only value.
+    contributes nothing, even if it is NaN. weights are a value unless return_weights=False, and lse
+    is one with return_lse=True.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)
@@ -54,25 +59,31 @@ def attention(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Arra
     capped, pull_capped = _capped(scaled, ones_where_hidden(softcap, visible), wanted[6])
     scores = capped if bias is None else capped + bias
     weights, pull_weights = _normalised(scores, sink, visible)
+    lse = log_sums(scores, sink, visible) if x.return_lse else None
     dropped, pull_dropped = _dropped(weights, x.keep, x.p)
     out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
 
-    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
+    def pullback(
+        dout: Array | None, dweights: Array | None, dlse: Array | None
+    ) -> tuple[Array | None, ...]:
         dvalue = None
         if dout is not None:
             dvalue = sums_over_queries(dropped, dout, visible, value) if wanted[2] else None
-            if not through_scores:
-                return None, None, dvalue, None, None, None, None
+        if not through_scores:
+            return None, None, dvalue, None, None, None, None
+        if dout is not None:
             through_out = pull_dropped(products(dout, value, visible))
             dweights = through_out if dweights is None else dweights + through_out
-        dscores, dsink = pull_weights(dweights)
+        if dweights is None:
+            dweights = namespace(weights).zeros_like(weights)
+        dscores, dsink = pull_weights(dweights, dlse)
         dscaled, dsoftcap = pull_capped(dscores)
         draw, dscale = pull_scaled(dscaled)
         dquery = sums_over_keys(draw, key, visible) if wanted[0] else None
         dkey = sums_over_queries(draw, query, visible, key) if wanted[1] else None
         return dquery, dkey, dvalue, dscores, dsink, dscale, dsoftcap
 
-    return (out, weights), pullback
+    return (out, weights, lse), pullback
 
 
 def _scaled(raw: Array, scale: Any, wanted: bool) -> tuple[Array, Pullback]:
@@ -100,14 +111,15 @@ def _capped(scaled: Array, softcap: Any, wanted: bool) -> tuple[Array, Pullback]
 
 
 def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
-    """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H)."""
+    """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H). The
+    pullback also takes the gradient of lse, or None."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
-        return weights, lambda dy: (*pull(dy), None)
+        return weights, lambda dy, dlse: (*pull(dy, dlse), None)
     weights, pull_both = softmax_with_sink(scores, sink[..., None, None], visible)
 
-    def pullback(dy: Array) -> tuple[Array, Array]:
-        dscores, dsink = pull_both(dy)
+    def pullback(dy: Array, dlse: Array | None) -> tuple[Array, Array]:
+        dscores, dsink = pull_both(dy, dlse)
         return dscores, namespace(dsink).sum(dsink, axis=(-2, -1))
 
     return weights, pullback

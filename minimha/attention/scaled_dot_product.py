@@ -27,6 +27,7 @@ def scaled_dot_product_attention(
     rng: backend.Generator | None = None,
     keep: Array | None = None,
     return_weights: bool | str = False,
+    return_lse: bool = False,
     implementation: str = "auto",
 ) -> Any:
     """softmax(scale · Q Kᵀ + bias) V: each query receives a weighted mean of the values.
@@ -46,14 +47,17 @@ def scaled_dot_product_attention(
     keep     broadcasts to (…, H, T, S), boolean: replays such a draw
     return_weights
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
+    return_lse
+             True for lse (…, H, T) as well: the logarithm of the sum of exp(scores) of each query,
+             with which `merge_attention` joins attention over different keys
     implementation
              one of `attention.IMPLEMENTATIONS`; "auto": see `minimha.implementation`
 
-    Returns the output (…, H, T, Dv), and the weights if asked for: arrays for arrays, Tensors if
-    any argument is one. Gradients flow to query, key, value and bias, and to scale, softcap and
-    sink where these are Tensors, by the formulas of `attention.attention`. A query that may attend
-    to no key has the output 0, weights 0 and gradients 0. Hidden keys and values have no influence,
-    even if they are NaN or infinite.
+    Returns the output (…, H, T, Dv), then the weights and lse if asked for: arrays for arrays,
+    Tensors if any argument is one. Gradients flow to query, key, value and bias, and to scale,
+    softcap and sink where these are Tensors, by the formulas of `attention.attention`. A query that
+    may attend to no key has the output 0, weights 0, lse −∞ and gradients 0. Hidden keys and values
+    have no influence, even if they are NaN or infinite.
 
     Raises ValueError for shapes that do not match, TypeError for wrong dtypes and for masks that
     are not boolean; each error names the argument and what is required.
@@ -64,16 +68,21 @@ def scaled_dot_product_attention(
         query, key, value, mask, bias=bias, scale=scale, softcap=softcap, sink=sink,
         dropout=dropout, rng=rng, keep=keep,
     )  # fmt: skip
-    x = x._replace(return_weights=bool(return_weights))
+    x = x._replace(return_weights=bool(return_weights), return_lse=return_lse)
     y = choose(implementation, x)(*x)
     if return_weights == "dropped" and x.keep is not None:
-        return y[0], functional.dropout(y[1], x.arrays.resolved_keep(), p=x.p)
+        dropped = functional.dropout(y[1], x.arrays.resolved_keep(), p=x.p)
+        return (y[0], dropped, *y[2:])
     return y
 
 
 @shows_signature_of(scaled_dot_product_attention)
 def explain_dispatch(
-    *args: Any, implementation: str = "auto", return_weights: bool | str = False, **kwargs: Any
+    *args: Any,
+    implementation: str = "auto",
+    return_weights: bool | str = False,
+    return_lse: bool = False,
+    **kwargs: Any,
 ) -> Dispatch:
     """Which implementation computes this call of `scaled_dot_product_attention`, and why.
 
@@ -84,7 +93,7 @@ def explain_dispatch(
     p = 0.0
     if kwargs.get("keep") is None:
         check_probability(p := kwargs.pop("dropout", 0.0), "dropout")
-    x = arguments(*args, **kwargs)
+    x = arguments(*args, **kwargs)._replace(return_lse=return_lse)
     masks.key_intervals(x.mask, x.arrays.query, x.arrays.key)  # raises the errors of the mask
     decision = decide(implementation, x._replace(keep=True) if p else x)
     if return_weights and decision.implementation not in ("reference", "loop"):

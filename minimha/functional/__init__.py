@@ -18,7 +18,7 @@ from .masked_products import (
 )
 from .norms import layer_norm, rms_norm
 from .rope import rope, turns
-from .softmax import masked_softmax, sink_softmax, softmax, softmax_with_sink
+from .softmax import log_sums, masked_softmax, sink_softmax, softmax, softmax_with_sink
 from .sums import add
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_maps",
+    "log_sums",
     "masked_softmax",
     "ones_where_hidden",
     "products",

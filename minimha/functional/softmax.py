@@ -29,8 +29,9 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
 
 def masked_softmax(
     x: Array, axis: int = -1, mask: Array | None = None
-) -> tuple[Array, Callable[[Array], tuple[Array]]]:
-    """`softmax` on arrays, without kernels."""
+) -> tuple[Array, Callable[..., tuple[Array]]]:
+    """`softmax` on arrays, without kernels. The pullback also takes the gradient of `log_sums`, or
+    None: dx = y · (dy − Σ dy · y + dlse)."""
     xp = namespace(x)
     if mask is not None:
         backend.require(backend.is_boolean, mask, "mask")
@@ -41,14 +42,31 @@ def masked_softmax(
     if mask is not None and not known_finite(total):  # a row has a visible NaN
         y = hide(y, mask)
 
-    def pullback(dy: Array) -> tuple[Array]:
+    def pullback(dy: Array, dlse: Array | None = None) -> tuple[Array]:
         if mask is not None and not known_finite(dy):
             dy = hide(dy, mask)
         mean = xp.sum(dy * y, axis=axis, keepdims=True)
+        if dlse is not None:
+            mean = mean - xp.expand_dims(dlse, axis=axis)
         dx = y * (dy - mean)
         return (dx if mask is None or known_finite(mean) else hide(dx, mask),)
 
     return y, pullback
+
+
+def log_sums(x: Array, sink: Array | None = None, mask: Array | None = None) -> Array:
+    """log Σ exp(x) over the last axis, where the mask is True; with a sink, which broadcasts to the
+    other axes but the last, log(exp(sink) + Σ exp(x)). −∞ where no entry takes part."""
+    xp = namespace(x)
+    if mask is not None:
+        x = xp.where(mask, x, xp.full_like(x, -math.inf))
+    if sink is not None:
+        x = xp.concat([x, xp.broadcast_to(sink[..., None, None], (*x.shape[:-1], 1))], axis=-1)
+    peak = _largest(x, -1)
+    total = xp.sum(xp.exp(x - peak), axis=-1)
+    empty = total == 0
+    log = xp.log(xp.where(empty, xp.ones_like(total), total)) + peak[..., 0]
+    return xp.where(empty, xp.full_like(log, -math.inf), log)
 
 
 def _largest(x: Array, axis: int) -> Array:
@@ -79,7 +97,7 @@ def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[A
 
 def softmax_with_sink(
     x: Array, sink: Array, mask: Array | None
-) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+) -> tuple[Array, Callable[..., tuple[Array, Array]]]:
     """`sink_softmax` on arrays; dsink is (…, 1), as if sink were."""
     xp = namespace(x, sink)
     column = xp.broadcast_to(sink, (*x.shape[:-1], 1))
@@ -89,8 +107,8 @@ def softmax_with_sink(
         mask = xp.concat([xp.broadcast_to(mask, x.shape), always], axis=-1)
     y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)
 
-    def pullback(dy: Array) -> tuple[Array, Array]:
-        (dx,) = pull(xp.concat([dy, xp.zeros_like(column)], axis=-1))
+    def pullback(dy: Array, dlse: Array | None = None) -> tuple[Array, Array]:
+        (dx,) = pull(xp.concat([dy, xp.zeros_like(column)], axis=-1), dlse)
         return dx[..., :-1], dx[..., -1:]
 
     return y[..., :-1], pullback

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minimha_autograd import Pullback, backend, unbroadcast
-from minimha_autograd.backend import Array
+from minimha_autograd.backend import Array, namespace
 
 from ...attention import Arguments, attention, attention_operation, library_of, register
 from .. import unavailable
@@ -122,7 +122,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
-    ) -> tuple[tuple[Array, Array | None], Pullback]:
+    ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
         result = None
         if obstacle(x, auto=False) is None:
             kernels = libraries[library_of(x.query)]
@@ -134,20 +134,24 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         weights: Array | None = None
         through_weights: Any = None
         if x.return_weights:
-            (_, weights), through_weights = _reference(x, wanted)
+            (_, weights, _), through_weights = _reference(x, wanted)
 
-        def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
+        def pullback(
+            dout: Array | None, dweights: Array | None, dlse: Array | None
+        ) -> tuple[Array | None, ...]:
             gradients: Any = None
+            if dout is None and dlse is not None:
+                dout = namespace(out).zeros_like(out)
             if dout is not None and backend.kind(dout) == backend.kind(out):
-                gradients = attempt(kernels.backward, laid_out, out, saved, dout, wanted)
+                gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
             if gradients is None and dout is not None:
-                gradients = _reference(x, wanted)[1](dout, None)
+                gradients = _reference(x, wanted)[1](dout, None, dlse)
             if dweights is None:
                 return gradients
-            others = through_weights(None, dweights)
+            others = through_weights(None, dweights, None)
             return others if gradients is None else tuple(map(_sum, gradients, others))
 
-        return (out, weights), pullback
+        return (out, weights, _log_sums(saved, x) if x.return_lse else None), pullback
 
     by_kernels.__name__ = by_kernels.__qualname__ = name
     by_kernels.__doc__ = f"""{doc}
@@ -158,8 +162,17 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     register(name, attention_operation(by_kernels, native=native), obstacle)
 
 
-def _reference(x: Arguments, wanted: tuple[bool, ...]) -> tuple[tuple[Array, Array], Pullback]:
-    return attention.with_pullback(*x._replace(return_weights=True), wanted=wanted)
+def _reference(
+    x: Arguments, wanted: tuple[bool, ...]
+) -> tuple[tuple[Array, Array, Array], Pullback]:
+    return attention.with_pullback(*x._replace(return_weights=True, return_lse=True), wanted=wanted)
+
+
+def _log_sums(lse: Array, x: Arguments) -> Array:
+    """lse (…, H, T), from that of a kernel (B, H, T), which has +∞ for a query that sees no key."""
+    xp = namespace(lse)
+    lse = xp.where(lse == math.inf, -lse, lse)
+    return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])
 
 
 def _sum(x: Array | None, y: Array | None) -> Array | None:

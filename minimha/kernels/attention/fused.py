@@ -13,6 +13,8 @@ def obstacle(x: Arguments) -> str | None:
     for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
         if a is not None:
             return f"it does not support {name}"
+    if x.return_lse:
+        return "it does not compute lse"
     return None
 
 
@@ -36,6 +38,7 @@ def backward(
     out: np.ndarray,
     weights: np.ndarray,
     dout: np.ndarray,
+    dlse: None,
     wanted: tuple[bool, ...],
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""

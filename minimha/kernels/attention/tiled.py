@@ -63,6 +63,7 @@ def backward(
     out: np.ndarray,
     lse: np.ndarray,
     dout: np.ndarray,
+    dlse: np.ndarray | None,
     wanted: tuple[bool, ...],
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
@@ -75,20 +76,21 @@ def backward(
     dkey, dvalue = np.empty_like(x.key), np.empty_like(x.value)
     dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.operand.dtype)
     out_laid_out, dout_laid_out = positions_first(out), positions_first(dout)
+    dlse = np.empty((0, 0, 0), lse.dtype) if dlse is None else dlse.reshape(b, h, t)
     nonfinite = np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
         with _single_blas(x):
             attention_tiles.backward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
                 x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, _IN_CACHE,
-                x.operand, items, out_laid_out, lse, dout_laid_out, t0, t1, dquery, dkey, dvalue,
-                dbias, nonfinite,
+                x.operand, items, out_laid_out, lse, dout_laid_out, dlse, t0, t1, dquery, dkey,
+                dvalue, dbias, nonfinite,
             )  # fmt: skip
         if nonfinite[0]:
             return None
     dsink = None
     if wanted[4]:
-        delta = np.sum(dout * out, axis=-1).reshape(b, h, t)
+        delta = np.sum(dout * out, axis=-1).reshape(b, h, t) - (dlse if dlse.size else 0)
         dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
         if not np.all(np.isfinite(dsink)):
             return None

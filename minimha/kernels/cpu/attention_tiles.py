@@ -13,7 +13,8 @@ Backward, for a block of keys K with their values V, over tiles of queries Q:
 
     p       = exp(scores − lse)       the weights, recomputed
     dV      ← dV + pᵀ dO,  dP = dO Vᵀ
-    dscores = p · (dP − delta)        delta = Σ dO · out, the mean of dP weighted by p
+    dscores = p · (dP − delta)        delta = Σ dO · out − dlse; the sum is the mean of dP weighted
+                                      by p
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
@@ -121,7 +122,7 @@ def forward(
 @kernel
 def backward(
     chunk, q, k, v, heads, first, last, rest, bias, keep, scale, softcap, enlarge, origin, tile,
-    most, like, items, out, lse, dout, t0, t1, dq, dk, dv, dbias, nonfinite,
+    most, like, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
 ):  # fmt: skip
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
@@ -148,8 +149,8 @@ def backward(
                     finite &= tile_backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(first, b, h),
                         of_head(last, b, h), rest, bias, keep, scale, softcap, enlarge, origin,
-                        tile, like, out, lse, dout, b, h, from_, min(from_ + most, t1), s0, s1,
-                        s0 > start, dq[c], dkeys, dvalues, dbias,
+                        tile, like, out, lse, dout, dlse, b, h, from_, min(from_ + most, t1), s0,
+                        s1, s0 > start, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
             scatter(dkeys, dk, of_keys, one, t0 > 0)
@@ -161,8 +162,8 @@ def backward(
 @kernel
 def tile_backward(
     q, keys_across, values_across, keys_down, heads, first, last, rest, bias, keep, scale,
-    softcap, enlarge, origin, tile, like, out, lse, dout, b, h, t0, t1, s0, s1, add, dq, dkeys,
-    dvalues, dbias,
+    softcap, enlarge, origin, tile, like, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add, dq,
+    dkeys, dvalues, dbias,
 ):  # fmt: skip
     """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
 
@@ -187,6 +188,8 @@ def tile_backward(
     outs, delta = flat(out), np.empty(t, like.dtype)
     for i in range(t):
         delta[i] = dot(douts[i, :depth_v], outs[of_out[0] + i, of_out[2] : of_out[3]])
+        if dlse.size:
+            delta[i] -= dlse[b, h, t0 + i]
     for j0 in range(0, s1 - s0, width):
         for i0 in range(0, t, height):
             m, at = min(height, t - i0), t0 + i0

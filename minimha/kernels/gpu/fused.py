@@ -36,6 +36,8 @@ def obstacle(x: Arguments) -> str | None:
     for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
         if a is not None:
             return f"it does not support {name}"
+    if x.return_lse:
+        return "it does not compute lse"
     return None
 
 
@@ -62,7 +64,7 @@ def forward(x: Arguments) -> tuple[Array, Array]:
 
 
 def backward(
-    x: Arguments, out: Array, weights: Array, dout: Array, wanted: tuple[bool, ...]
+    x: Arguments, out: Array, weights: Array, dout: Array, dlse: None, wanted: tuple[bool, ...]
 ) -> tuple[Array | None, ...]:
     """The gradients of the seven inputs of attention."""
     key, value = x.key, x.value

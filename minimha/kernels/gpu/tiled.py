@@ -188,6 +188,7 @@ def backward(
     out: Array,
     lse: Array,
     dout: Array,
+    dlse: Array | None,
     wanted: tuple[bool, ...],
     target: Target | None = None,
 ) -> tuple[Array | None, ...]:
@@ -195,7 +196,9 @@ def backward(
     kernels, launch, stream = target or target_of(x.query)
     xp, (b, h, t), (g, s) = namespace(out), x.query.shape[:3], x.key.shape[1:3]
     dquery, dkey, dvalue = (_empty(x, y.shape) for y in (x.query, x.key, x.value))
-    delta = _empty(x, (b, h, t), wide=True)
+    delta = (
+        xp.zeros_like(lse) if dlse is None else -xp.astype(xp.reshape(dlse, lse.shape), lse.dtype)
+    )
     dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
     out, dout = _four_axes(out), _four_axes(dout)
     shared = x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep
@@ -324,7 +327,7 @@ def signatures() -> Iterator[Signature]:
         laid, target = TileArguments.of(x), Target(names, note, None)
         with np.errstate(all="ignore"):  # the results are never filled
             out, lse = forward(laid, target)
-            backward(laid, out, lse, out, (True, True, True, bias, sink), target)
+            backward(laid, out, lse, out, None, (True, True, True, bias, sink), target)
     yield from found
 
 

@@ -194,13 +194,14 @@ def backward_query(
     biased: Const[bool], dropped: Const[bool], counted: Const[bool], wanted: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """dq and, if wanted, dbias of M queries, and delta = Σ dout · out for `backward_key`."""
+    """dq and, if wanted, dbias of M queries. delta holds −dlse and becomes Σ dout · out − dlse, for
+    `backward_key`."""
     i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
     query, dvalue = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V)
     begin, end = numbers(start, b, h, i, (M, 1)), numbers(stop, b, h, i, (M, 1))
     weighted = rows(out, b, h, i, M, V).astype(lse.dtype) * dvalue.astype(lse.dtype)
-    mean = ct.sum(weighted, axis=1, keepdims=True)
+    mean = ct.sum(weighted, axis=1, keepdims=True) + numbers(delta, b, h, i, (M, 1))
     ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
     logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
     acc = ct.full((M, D), 0.0, lse.dtype)

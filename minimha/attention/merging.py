@@ -1,0 +1,64 @@
+"""Attention over parts of the keys, merged into attention over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from minimha_autograd import Pullback, operation
+from minimha_autograd.backend import Array, namespace
+
+
+def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
+    """Merge the attention of the same queries over different keys: out and lse over all the keys.
+
+        first = mh.scaled_dot_product_attention(q, k[:, :9], v[:, :9], return_lse=True)
+        other = mh.scaled_dot_product_attention(q, k[:, 9:], v[:, 9:], return_lse=True)
+        out, lse = mh.merge_attention(*zip(first, other))
+
+    outs  (…, T, Dv) each, the outputs of the parts
+    lses  (…, T) each, the logarithms of their sums of exponentials: −∞ where a part has no visible
+          key, which then changes nothing
+
+    out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
+    which sum to one. Both have gradients: see `merged`.
+    Raises ValueError unless there is one lse for each out, and TypeError for different dtypes.
+    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+    """
+    if len(outs) != len(lses) or not outs:
+        raise ValueError(f"there are {len(outs)} outs and {len(lses)} lses: pass one of each part")
+    out, lse = merged(*outs, *lses)
+    return out, lse
+
+
+@operation
+def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
+    """The values (out, lse) of `merge_attention` for all outs, followed by all lses.
+
+        doutₚ = wₚ · dout          dlseₚ = wₚ · (Σ dout · (outₚ − out) + dlse)
+
+    The sum is over the last axis. Where all parts are empty, everything is 0, and lse −∞.
+    """
+    xp, count = namespace(*arrays), len(arrays) // 2
+    outs, lses = arrays[:count], xp.stack(list(arrays[count:]))
+    peak = xp.max(lses, axis=0)
+    peak = xp.where(peak == -math.inf, xp.zeros_like(peak), peak)
+    parts = xp.exp(lses - peak)
+    total = xp.sum(parts, axis=0)
+    empty = total == 0
+    total = xp.where(empty, xp.ones_like(total), total)
+    weights = parts / total  # (parts, …, T)
+    out = sum(weights[p, ...][..., None] * outs[p] for p in range(count))
+    lse = xp.where(empty, xp.full_like(peak, -math.inf), peak + xp.log(total))
+
+    def pullback(dout: Array | None, dlse: Array | None) -> tuple[Array, ...]:
+        dout = xp.zeros_like(out) if dout is None else dout
+        dlse = xp.zeros_like(lse) if dlse is None else dlse
+        douts = [weights[p, ...][..., None] * dout for p in range(count)]
+        dlses = [
+            weights[p, ...] * (xp.sum(dout * (outs[p] - out), axis=-1) + dlse) for p in range(count)
+        ]
+        return (*douts, *dlses)
+
+    return (out, lse), pullback
