@@ -50,7 +50,8 @@ class MultiHeadAttention(Module):
     dtype         of the weights
 
     `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are also attributes of
-    the layer, like w_o, b_o, sink, norm_q and norm_k.
+    the layer, like w_o, b_o, sink, norm_q and norm_k. `attend` computes attention and `project_out`
+    the output from its heads; `mh.parallel` replaces them in a layer that several ranks share.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
@@ -58,6 +59,8 @@ class MultiHeadAttention(Module):
     """
 
     unnamed = ("projections",)  # parameters are called "w_q", not "projections.w_q"
+
+    attend, project_out = staticmethod(scaled_dot_product_attention), staticmethod(project_out)
 
     sizes, form = _of_projections("sizes"), _of_projections("form")
     truncation_error = _of_projections("truncation_error")
@@ -125,6 +128,7 @@ class MultiHeadAttention(Module):
         mask: masks.Mask | Array | None = None,
         *,
         bias: Any = None,
+        positions: Array | None = None,
         cache: KeyValueCache | None = None,
         rng: backend.Generator | None = None,
         keep: Array | None = None,
@@ -141,6 +145,9 @@ class MultiHeadAttention(Module):
                rope and alibi take the T queries as the last positions; lengths, ids and valid keys
                in masks may be those of the whole sequence
         rng    draws which weights dropout keeps; without rng and keep there is no dropout
+        positions
+               integers (T,) for rope: where queries and keys are in a sequence of which they are a
+               part; by default 0 … T − 1, or after the positions in the cache
 
         Raises ValueError for an input of the wrong width, TypeError for one that is not an array of
         floating-point numbers.
@@ -160,7 +167,7 @@ class MultiHeadAttention(Module):
             q, k = rms_norm(q, self.norm_q), rms_norm(k, self.norm_k)
         past = 0 if cache is None else len(cache)
         if self.rope is not None:
-            q, k = self.rope(q, offset=past), self.rope(k, offset=past)
+            q, k = (self.rope(x, offset=past, positions=positions) for x in (q, k))
         if cache is not None:
             k, v = cache.joined(k, v)
             mask = mask.at(past) if isinstance(mask, masks.Mask) else mask
@@ -170,13 +177,13 @@ class MultiHeadAttention(Module):
                 check(Arguments(q, k, v, bias))  # before the sum turns booleans into numbers
                 slopes = ops.add(bias, slopes)
             bias = slopes
-        attended = scaled_dot_product_attention(
+        attended = self.attend(
             q, k, v, mask, bias=bias, scale=self.scale, softcap=self.softcap, sink=self.sink,
             dropout=0.0 if rng is None and keep is None else self.dropout, rng=rng, keep=keep,
             return_weights=return_weights, implementation=implementation,
         )  # fmt: skip
         heads, *weights = attended if return_weights else (attended,)
-        out = project_out(heads, self.w_o, self.b_o)
+        out = self.project_out(heads, self.w_o, self.b_o)
         if cache is not None:
             # last, so that a call that raised an error can be repeated
             cache.keys, cache.values = k, v

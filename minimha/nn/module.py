@@ -36,6 +36,21 @@ class Module:
         """All parameters."""
         return [tensor for _, tensor in self.named_parameters()]
 
+    def modules(self) -> list[Module]:
+        """This module and all modules inside it."""
+        found: list[Module] = []
+
+        def search(value: object) -> None:
+            if isinstance(value, Module) and not any(value is m for m in found):
+                found.append(value)
+            if isinstance(value, Module | dict | list | tuple):
+                items = vars(value) if isinstance(value, Module) else value
+                for item in items.values() if isinstance(items, dict) else items:
+                    search(item)
+
+        search(self)
+        return found
+
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""
         for tensor in self.parameters():

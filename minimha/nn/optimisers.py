@@ -236,12 +236,13 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Any:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = None) -> Any:
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return their norm before scaling.
 
     All gradients together count as one vector, which becomes shorter but keeps its direction. If
     any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
     all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
+    With a communicator of `mh.parallel`, the gradients of all its ranks together are the vector.
     The norm is a number; on a device it is an array without axes, and only reading it waits for the
     device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
@@ -249,6 +250,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Any:
     gradients = [(p, p.grad) for p in parameters if p.grad is not None]
     flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]
     square = backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
+    square = square if comm is None else comm.all_reduce(square)
     if backend.on_host(square):
         norm = math.sqrt(float(square))
         if norm + 1e-6 <= max_norm:

@@ -3,6 +3,27 @@ share the work of a model."""
 
 from .collectives import parts
 from .communicator import CommunicationError, Communicator
+from .data import Buckets, DataParallel
+from .heads import HeadParallel, share_heads
 from .threads import across, run
+from .ulysses import Ulysses, ulysses_attention
+from .ways import Way
 
-__all__ = ["CommunicationError", "Communicator", "across", "parts", "run"]
+WAYS: dict[str, type[Way]] = {"data": DataParallel, "heads": HeadParallel, "ulysses": Ulysses}
+"""The ways to share the training of a model, by name."""
+
+__all__ = [
+    "WAYS",
+    "Buckets",
+    "CommunicationError",
+    "Communicator",
+    "DataParallel",
+    "HeadParallel",
+    "Ulysses",
+    "Way",
+    "across",
+    "parts",
+    "run",
+    "share_heads",
+    "ulysses_attention",
+]

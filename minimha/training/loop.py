@@ -70,7 +70,7 @@ class Training:
         self.model, self.tokens, self.steps, self.step = model, tokens, steps, 0
         self.batch, self.clip, self.seed = batch, clip, seed
         self.rate = partial(warmup_cosine, steps=steps, warmup=warmup, lr=lr, min_lr=min_lr)
-        self.optimiser = AdamW(decay_groups(model, weight_decay), lr, betas=betas)
+        self.optimiser = self._optimiser(weight_decay, lr=lr, betas=betas)
         self.settings = {
             "steps": steps, "batch": batch, "lr": lr, "min_lr": min_lr, "warmup": warmup,
             "betas": betas, "weight_decay": weight_decay, "clip": clip, "seed": seed,
@@ -86,14 +86,22 @@ class Training:
             raise StopIteration
         rng = np.random.default_rng((self.seed, self.step))
         draws = random_batches(self.tokens, batch=self.batch, context=self.model.context, rng=rng)
-        inputs, targets = (tokens_for(self.model, tokens) for tokens in next(draws))
         self.optimiser.lr = self.rate(self.step)
         self.optimiser.zero_grad()
+        loss = self._update(*next(draws), rng)
+        self.step += 1
+        return loss
+
+    def _optimiser(self, weight_decay: float, **settings: Any) -> AdamW:
+        return AdamW(decay_groups(self.model, weight_decay), **settings)
+
+    def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: backend.Generator) -> float:
+        """Update the parameters by the gradient of a batch. Returns the loss before."""
+        inputs, targets = (tokens_for(self.model, tokens) for tokens in (inputs, targets))
         loss = cross_entropy(self.model(inputs, rng=rng), targets)
         loss.backward()
         clip_gradients(self.optimiser.parameters, self.clip)
         self.optimiser.step()
-        self.step += 1
         return loss.item()
 
     def save(self, path: str | Path) -> None:
@@ -102,10 +110,7 @@ class Training:
         The checkpoint that was there is kept as NAME-previous. Raises OSError if the file cannot be
         written.
         """
-        arrays = {f"model.{name}": x for name, x in interchange.state(self.model).items()}
-        arrays |= {f"optimiser.{name}": x for name, x in self.optimiser.state().items()}
-        arrays["step"] = np.asarray(self.step)
-        checkpoint.write(arrays, self.settings, path)
+        checkpoint.write(self.state(), self.settings, path)
 
     def resume(self, path: str | Path) -> None:
         """Continue from a checkpoint; if it is damaged, from NAME-previous, with a warning.
@@ -114,10 +119,25 @@ class Training:
         all are damaged, or if the checkpoint belongs to another model, another text or a run with
         other settings: the message names every difference.
         """
-        arrays = checkpoint.read(path, self.settings)
+        self.set_state(checkpoint.read(path, self.settings))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays of a checkpoint: the parameters, the state of the optimiser, and the step."""
+        arrays = {f"model.{name}": x for name, x in interchange.state(self.model).items()}
+        arrays |= {f"optimiser.{name}": x for name, x in self._optimiser_state().items()}
+        return {**arrays, "step": np.asarray(self.step)}
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> None:
+        """Continue from the arrays of a checkpoint."""
         interchange.set_state(self.model, _part(arrays, "model."))
-        self.optimiser.set_state(_part(arrays, "optimiser."))
+        self._set_optimiser_state(_part(arrays, "optimiser."))
         self.step = int(arrays["step"])
+
+    def _optimiser_state(self) -> dict[str, np.ndarray]:
+        return self.optimiser.state()
+
+    def _set_optimiser_state(self, state: dict[str, np.ndarray]) -> None:
+        self.optimiser.set_state(state)
 
 
 def _described(tokens: np.ndarray) -> str:

@@ -78,6 +78,7 @@ class Block(Module):
         memory: Any = None,
         memory_mask: masks.Mask | Array | None = None,
         *,
+        positions: Array | None = None,
         cache: KeyValueCache | None = None,
         rng: backend.Generator | None = None,
         return_weights: bool = False,
@@ -85,7 +86,7 @@ class Block(Module):
         """The output (B, T, M) for x (B, T, M) and, with cross, a memory (B, S, M).
 
         With return_weights also the attention weights (B, H, T, T) and, with cross, (B, H, T, S).
-        cache and rng are those of `MultiHeadAttention`.
+        positions, cache and rng are those of `MultiHeadAttention`.
         """
         weights = []
 
@@ -96,9 +97,8 @@ class Block(Module):
                 weights.append(seen)
             return out
 
-        x = self._add(
-            x, self.norm_attention, lambda y: attend(self.attention, y, mask=mask, cache=cache), rng
-        )
+        own: dict[str, Any] = {"mask": mask, "positions": positions, "cache": cache}
+        x = self._add(x, self.norm_attention, lambda y: attend(self.attention, y, **own), rng)
         if self.cross is not None:
             x = self._add(
                 x, self.norm_cross, lambda y: attend(self.cross, y, memory, mask=memory_mask), rng

@@ -83,12 +83,15 @@ class GPT(Module):
         self,
         tokens: Array,
         *,
+        positions: Array | None = None,
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
         return_weights: bool = False,
     ) -> Any:
         """The logits (B, T, vocabulary) for tokens (B, T), an array of integers.
 
+        positions       (T,), where the tokens are in the whole sequence, if they are a part of one
+                        that several ranks share; by default 0 … T − 1, or after those in the caches
         caches          one `KeyValueCache` for each block: tokens continue those of earlier calls
         rng             the generator of dropout; without it there is no dropout
         return_weights  also return a list with the attention weights (B, H, T, S) of each block
@@ -106,12 +109,16 @@ class GPT(Module):
             )
         x = self.tokens(tokens)
         if self.positions is not None:
-            end = past + tokens.shape[1]
-            x = x + self.positions(namespace(tokens).arange(past, end, device=tokens.device))
+            end, xp = past + tokens.shape[1], namespace(tokens)
+            own = xp.arange(past, end, device=tokens.device) if positions is None else positions
+            x = x + self.positions(own)
         x, all_weights = self.dropout(x, rng), []
         for k, block in enumerate(self.blocks):
             cache = caches[k] if caches else None
-            x = block(x, masks.causal(), cache=cache, rng=rng, return_weights=return_weights)
+            x = block(
+                x, masks.causal(), positions=positions, cache=cache, rng=rng,
+                return_weights=return_weights,
+            )  # fmt: skip
             if return_weights:
                 x, weights = x
                 all_weights.append(weights)

@@ -1,0 +1,171 @@
+"""Data parallel: each rank computes the gradient of its own sequences, and they add them up.
+
+The optimiser's state is divided among the ranks. Source: Rajbhandari et al., "ZeRO" (2020),
+section 5.1; buckets: Li et al., "PyTorch Distributed" (2020), section 3.2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from minimha_autograd import Tensor, backend
+from minimha_autograd.backend import Array, namespace
+
+from .collectives import parts
+from .ways import Way
+
+BUCKET = 2**20
+"""Bytes of parameters in a bucket, unless a single one is larger: small messages cost more time for
+each byte, and a bucket needs memory for a copy."""
+
+
+class DataParallel(Way):
+    """Each rank reads its own sequences, with the whole model."""
+
+    axis = 0
+
+
+class Buckets:
+    """Parameters that every rank holds, in buckets of which each rank updates one part.
+
+        buckets = Buckets(comm, decay_groups(model, 0.1))
+        optimiser = AdamW(buckets.groups, lr=1e-3)        # on this rank's part of every bucket
+        …
+        loss.backward()
+        buckets.reduce()                                  # sums this part's gradient over ranks
+        optimiser.step()
+        buckets.gather()                                  # gets the other parts from other ranks
+
+    comm    this rank's communicator
+    groups  of parameters, as for an `Optimiser`
+    split   parameters of which ranks hold different parts: they need no bucket
+
+    `groups` has the same groups, with this rank's parts, `shards`, in place of the parameters in
+    buckets. All optimisers here update every entry by itself, so that a part of a bucket is as good
+    as a parameter. The gradients travel after backward().
+    """
+
+    def __init__(
+        self, comm: Any, groups: Iterable[Mapping[str, Any]], split: Sequence[Tensor] = ()
+    ) -> None:
+        self._entries: list[tuple[list[int], Bucket | None]] = []
+        self.groups, first = [], 0
+        for group in groups:
+            made = []
+            numbered = list(enumerate(group["params"], first))
+            first += len(numbered)
+            for k, p in numbered:
+                if any(p is other for other in split):
+                    made.append(p)
+                    self._entries.append(([k], None))
+            shared = [(k, p) for k, p in numbered if not any(p is other for other in split)]
+            for chunk in _chunks(shared):
+                bucket = Bucket(comm, [p for _, p in chunk])
+                made.append(bucket.shard)
+                self._entries.append(([k for k, _ in chunk], bucket))
+            self.groups.append({**group, "params": made})
+
+    @property
+    def _buckets(self) -> list[Bucket]:
+        return [bucket for _, bucket in self._entries if bucket is not None]
+
+    def reduce(self) -> None:
+        """Set the gradient of this rank's part of every bucket to its sum over all ranks."""
+        for bucket in self._buckets:
+            bucket.reduce()
+
+    def gather(self) -> None:
+        """Set all parameters in buckets to the parts of all ranks."""
+        for bucket in self._buckets:
+            bucket.gather()
+
+    def take(self) -> None:
+        """Set this rank's part of every bucket from the parameters."""
+        for bucket in self._buckets:
+            bucket.shard.data = bucket.own(bucket.flat(p.data for p in bucket.parameters))
+
+    def whole_state(self, state: Mapping[str, Array], joined: Any) -> dict[str, Array]:
+        """The state of the optimiser on one process, from `Optimiser.state` of all ranks.
+
+        joined(k, x) joins the parts x of all ranks of parameter number k, which is split.
+        """
+        whole = {}
+        for name, x in state.items():
+            number, _, field = name.partition(".")
+            places, bucket = self._entries[int(number)]
+            if x.ndim == 0:  # a counter
+                found = [x] * len(places)
+            else:
+                found = [joined(places[0], x)] if bucket is None else bucket.cut(bucket.whole(x))
+            whole.update({f"{k}.{field}": y for k, y in zip(places, found, strict=True)})
+        return whole
+
+    def own_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
+        """The inverse: this rank's state. cut(k, x) is this rank's part of parameter number k."""
+        own = {}
+        for number, (places, bucket) in enumerate(self._entries):
+            for field in [n.partition(".")[2] for n in state if n.startswith(f"{places[0]}.")]:
+                xs = [state[f"{k}.{field}"] for k in places]
+                if xs[0].ndim == 0:
+                    y = xs[0]
+                else:
+                    y = cut(places[0], xs[0]) if bucket is None else bucket.own(bucket.flat(xs))
+                own[f"{number}.{field}"] = y
+        return own
+
+
+class Bucket:
+    """Parameters as one flat array, of which each rank updates its part, the shard."""
+
+    def __init__(self, comm: Any, parameters: Sequence[Tensor]) -> None:
+        self.comm, self.parameters = comm, parameters
+        self.shard = Tensor(self.own(self.flat(p.data for p in parameters)), requires_grad=True)
+
+    def flat(self, arrays: Iterable[Array]) -> Array:
+        """All entries of all arrays, in one array."""
+        arrays = list(arrays)
+        xp = namespace(*arrays)
+        return xp.concat([xp.reshape(x, (-1,)) for x in arrays])
+
+    def cut(self, flat: Array) -> list[Array]:
+        """The inverse: an array for each parameter."""
+        found, start = [], 0
+        for p in self.parameters:
+            count = p.data.size
+            found.append(namespace(flat).reshape(flat[start : start + count], p.shape))
+            start += count
+        return found
+
+    def own(self, flat: Array) -> Array:
+        """A copy of this rank's part."""
+        return backend.copy(flat[parts(flat.shape[0], self.comm.size)[self.comm.rank]])
+
+    def whole(self, shard: Array) -> Array:
+        """The parts of all ranks."""
+        return self.comm.all_gather(shard)
+
+    def reduce(self) -> None:
+        gradients = (0 * p.data if p.grad is None else p.grad for p in self.parameters)
+        self.shard.grad = self.comm.reduce_scatter(self.flat(gradients))
+        for p in self.parameters:
+            p.grad = None
+
+    def gather(self) -> None:
+        for p, x in zip(self.parameters, self.cut(self.whole(self.shard.data)), strict=True):
+            p.data = x
+
+
+def _chunks(items: Sequence[tuple[int, Tensor]]) -> Iterable[list[tuple[int, Tensor]]]:
+    """Runs of parameters, each of about the size of a bucket."""
+    chunk: list[tuple[int, Tensor]] = []
+    size = 0
+    for k, p in items:
+        bytes_ = p.data.nbytes
+        if chunk and size + bytes_ > BUCKET:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append((k, p))
+        size += bytes_
+    if chunk:
+        yield chunk

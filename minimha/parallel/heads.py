@@ -1,0 +1,100 @@
+"""Tensor parallel by heads: each rank has the weights of its own heads.
+
+W^Q, W^K and W^V are divided by columns and W^O by rows. The output of the layer is the sum over
+heads of headₕ W^Oₕ, so ranks add up what their heads give: one all_reduce for each layer, and
+another one backward. Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array
+
+from ..multihead import MultiHeadAttention
+from ..nn import parameter
+from ..projections import project_out
+from .collectives import parts
+from .ways import Way, attention_layers, require_one_each
+
+AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "sink": 0}
+"""The weights of a layer that are divided, and the axis along which heads lie side by side."""
+
+
+class HeadParallel(Way):
+    """Each rank computes its own heads of every layer, and all the rest as well, for all tokens."""
+
+    def __init__(self, comm: Any, model: Any) -> None:
+        super().__init__(comm, model)
+        self.own = copy.deepcopy(model)
+        self._groups = attention_layers(model)[0].sizes.num_kv_heads
+        for layer in attention_layers(self.own):
+            share_heads(comm, layer)
+
+    def split_axis(self, name: str) -> int | None:
+        return AXES.get(name.rpartition(".")[2])
+
+    def cut(self, name: str, x: Array) -> Array:
+        axis = self.split_axis(name)
+        return x if axis is None else own_heads(self.comm, x, axis, self._groups)
+
+    def gather(self) -> None:
+        for (name, p), q in self._pairs():
+            axis = self.split_axis(name)
+            p.data = q.data if axis is None else self.comm.all_gather(q.data, axis)
+
+    def scatter(self) -> None:
+        for (name, p), q in self._pairs():
+            q.data = self.cut(name, p.data)
+
+    def _pairs(self) -> Any:
+        return zip(self.model.named_parameters(), self.own.parameters(), strict=True)
+
+
+def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
+    """Keep this rank's heads of an attention layer, in place.
+
+    Query heads go with the key head that they share. Called with the same inputs on every rank, the
+    layer then returns the whole output on every rank.
+
+    Raises ValueError if there are more ranks than key heads, for a form of the projections other
+    than stacked, and for alibi, whose slopes belong to the heads of a whole layer.
+    """
+    sizes = layer.sizes
+    require_one_each(comm, sizes.num_kv_heads, "heads of keys and values")
+    if layer.form != "stacked" or layer.alibi:
+        raise ValueError(
+            "heads are shared in the stacked form, without alibi: call layer.convert('stacked')"
+        )
+
+    def own(name: str) -> Any:
+        x = getattr(layer, name)
+        if x is None:
+            return None
+        return parameter(own_heads(comm, x.data, AXES[name], sizes.num_kv_heads))
+
+    count = len(range(sizes.num_kv_heads)[parts(sizes.num_kv_heads, comm.size)[comm.rank]])
+    group = sizes.num_heads // sizes.num_kv_heads
+    layer.num_heads = count * group
+    layer.projections = dataclasses.replace(
+        layer.projections,
+        sizes=dataclasses.replace(sizes, num_heads=count * group, num_kv_heads=count),
+        **{name: own(name) for name in AXES if name[2:] in ("q", "k", "v")},
+    )
+    layer.w_o, layer.sink = own("w_o"), own("sink")
+
+    def summed_over_heads(heads: Any, w_o: Any, b_o: Any) -> Any:
+        out = comm.all_reduce(project_out(heads, w_o))
+        return out if b_o is None else out + b_o
+
+    layer.project_out = summed_over_heads
+
+
+def own_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:
+    """This rank's part of an axis on which the heads of G = groups key heads lie side by side."""
+    width, own = x.shape[axis] // groups, parts(groups, comm.size)[comm.rank]
+    run = slice(own.start * width, own.stop * width)
+    return backend.copy(x[run, ...] if axis == 0 else x[:, run])

@@ -1,0 +1,82 @@
+"""Ulysses: ranks divide the positions everywhere but in attention, where they divide the heads.
+
+An all_to_all turns parts of the positions of all heads into all positions of some heads, and after
+attention another one turns them back. Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minimha_autograd import array_of, ops
+
+from .. import masks
+from ..attention import scaled_dot_product_attention
+from .collectives import parts
+from .ways import Way, require_one_each
+
+
+class Ulysses(Way):
+    """Each rank reads its own positions, and computes attention for its own heads."""
+
+    axis = 1
+
+    def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
+        return ulysses_attention(self.comm, query, key, value, mask, **plain(settings))
+
+
+def ulysses_attention(
+    comm: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Any:
+    """`scaled_dot_product_attention` of a sequence whose positions are divided among the ranks.
+
+    query  (…, H, T_r, D), the queries at this rank's positions, one of `parts`
+    key    (…, G, S_r, D), the keys at its positions; value (…, G, S_r, Dv)
+    mask   speaks of positions in the whole sequence
+
+    scale and softcap are numbers, as in `scaled_dot_product_attention`. Returns this rank's part of
+    the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any argument is one. Each rank
+    computes some key heads, with the query heads that share them: it needs memory for all positions
+    of these.
+
+    Raises ValueError if there are more ranks than key heads, and for parts of other lengths.
+    """
+    h, g = query.shape[-3], key.shape[-3]
+    require_one_each(comm, g, "heads of keys and values")
+    batch, group, (t, d) = query.shape[:-3], h // g, query.shape[-2:]
+    grouped = ops.reshape(query, (*batch, g, group, t, d))  # query heads stay with their key head
+    query, key, value = (
+        comm.all_to_all(x, split_axis=axis, concat_axis=-2)
+        for x, axis in ((grouped, -4), (key, -3), (value, -3))
+    )
+    own, length = query.shape[-4], query.shape[-2]
+    due = len(range(length)[parts(length, comm.size)[comm.rank]])
+    if t != due:
+        raise ValueError(f"rank {comm.rank} holds {t} of {length} positions, but its part is {due}")
+    query = ops.reshape(query, (*batch, own * group, length, d))
+    if isinstance(mask, masks.Mask) and mask.sizes[-3:-2] not in ((), (0,), (1,)):
+        heads = parts(g, comm.size)[comm.rank]
+        whole = (*array_of(query).shape[:-3], h, length, key.shape[-2])
+        mask = mask.part(
+            whole, slice(None), slice(None), slice(heads.start * group, heads.stop * group)
+        )
+    out = scaled_dot_product_attention(query, key, value, mask, scale=scale, softcap=softcap)
+    return comm.all_to_all(out, split_axis=-2, concat_axis=-3)
+
+
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a layer's attention that ways to divide positions support.
+
+    Raises ValueError for the others.
+    """
+    for name in ("bias", "sink", "keep", "dropout", "return_weights"):
+        if settings[name] is not None and settings[name] is not False and settings[name] != 0:
+            raise ValueError(f"attention whose positions are divided among ranks has no {name}")
+    return {name: settings[name] for name in ("scale", "softcap")}

@@ -1,0 +1,93 @@
+"""What the ways to share the training of a model have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minimha_autograd.backend import Array
+
+from ..multihead import MultiHeadAttention
+from .collectives import parts
+
+
+class Way:
+    """How ranks share the training of a GPT. A subclass says what each rank computes.
+
+    comm   this rank's communicator
+    model  the whole model, the same on every rank
+    own    the model with which this rank computes
+
+    Ranks differentiate the sum of their losses. So the loss of a rank is the mean over its tokens
+    times its `share` of the tokens of all ranks, and the gradient of a parameter that every rank
+    holds is the sum of theirs. This rule is the same for every way.
+    """
+
+    axis: int | None = None
+    """The axis of tokens (B, T) that is divided: 0 for sequences, 1 for positions, or None."""
+    attend: Any = None
+    """The attention of a layer, where it needs the other ranks; None for that of the layer."""
+
+    def __init__(self, comm: Any, model: Any) -> None:
+        self.comm, self.model, self.own = comm, model, model
+
+    def part(self, tokens: Array) -> Array:
+        """This rank's part of tokens (B, T).
+
+        Raises ValueError if there are more ranks than sequences, or than positions.
+        """
+        if self.axis is None:
+            return tokens
+        length, what = tokens.shape[self.axis], ("sequences", "positions")[self.axis]
+        require_one_each(self.comm, length, what)
+        own = self.places(length)
+        return tokens[own, :] if self.axis == 0 else tokens[:, own]
+
+    def places(self, length: int) -> list[int]:
+        """Which sequences or positions are this rank's."""
+        return list(range(length))[parts(length, self.comm.size)[self.comm.rank]]
+
+    def share(self, tokens: Array) -> float:
+        """This rank's tokens as a fraction of those of all ranks, for tokens (B, T)."""
+        if self.axis is None:
+            return 1 / self.comm.size
+        return math.prod(self.part(tokens).shape) / math.prod(tokens.shape)
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Inside the block, the layers of `own` compute attention together with the other ranks."""
+        layers = attention_layers(self.own) if self.attend else []
+        for layer in layers:
+            layer.attend = self.attend
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.attend
+
+    def split_axis(self, name: str) -> int | None:
+        """The axis along which ranks hold parts of the parameter of this name, or None."""
+        return None
+
+    def cut(self, name: str, x: Array) -> Array:
+        """This rank's part of an array with the shape of the parameter of this name."""
+        return x
+
+    def gather(self) -> None:
+        """Copy the parameters of all ranks' own models to the whole model."""
+
+    def scatter(self) -> None:
+        """Copy this rank's part of the whole model to its own."""
+
+
+def attention_layers(model: Any) -> list[MultiHeadAttention]:
+    """All attention layers of a model."""
+    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+
+
+def require_one_each(comm: Any, count: int, what: str) -> None:
+    """Raise ValueError if there are more ranks than there are things to share."""
+    if count < comm.size:
+        raise ValueError(f"{comm.size} ranks cannot share {count} {what}: use fewer ranks")

@@ -1,0 +1,118 @@
+"""A training run that several ranks share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import parallel
+from ..functional import cross_entropy
+from ..nn import AdamW, clip_gradients, decay_groups
+from .loop import Training, tokens_for
+
+
+class ParallelTraining(Training):
+    """A `Training` whose steps several ranks share; every rank makes the same calls.
+
+        def train(comm):
+            model = mh.GPT(…)
+            return list(ParallelTraining(model, tokens, comm=comm, way="ring", steps=2000, …))
+
+        losses = mh.parallel.run(train, 4)[0]
+
+    comm   this rank's communicator
+    way    "data", "heads", "ulysses" or "ring": see `parallel.WAYS`
+    every  after how many steps the whole model and the state of the optimiser are collected from
+           all ranks. Only then, and after the last step, can they be read and saved
+
+    The other arguments are those of `Training`, with a GPT as the model. Losses, weights and
+    checkpoints are those of one process, up to rounding: a run can be resumed with another number
+    of ranks, another way, or as a `Training`. Rank 0 writes the checkpoints; every rank must be
+    able to read them. A rank draws dropout of its own.
+
+    Raises ValueError for dropout in a way other than "data", and for more ranks than there are
+    sequences, heads or positions.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokens: np.ndarray,
+        *,
+        comm: Any,
+        way: str = "data",
+        every: int | None = None,
+        **settings: Any,
+    ) -> None:
+        if way not in parallel.WAYS:
+            raise ValueError(f"way = {way!r}: there are {', '.join(parallel.WAYS)}")
+        if model.settings["dropout"] and way != "data":
+            raise ValueError(
+                f"dropout needs the way 'data': ranks of {way!r} would draw different masks"
+            )
+        self.comm, self.way = comm, parallel.WAYS[way](comm, model)
+        super().__init__(model, tokens, **settings)
+        self.way.part(np.empty((self.batch, model.context)))  # raises for too many ranks
+        self.every = every or self.steps
+        self._collected: dict[str, np.ndarray] | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Rank 0 writes a checkpoint, as `Training.save` does."""
+        if self.comm.rank == 0:
+            super().save(path)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """As of the last time when the state was collected. Raises RuntimeError before."""
+        if self._collected is None or self._collected["step"] != self.step:
+            raise RuntimeError(f"the state is collected every {self.every} steps: save it then")
+        return self._collected
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> None:
+        super().set_state(arrays)
+        self.way.scatter()
+        self._buckets.take()
+
+    def _optimiser(self, weight_decay: float, **settings: Any) -> AdamW:
+        own = self.way.own
+        groups = decay_groups(own, weight_decay)
+        self._names = {p: name for name, p in own.named_parameters()}
+        self._numbered = [p for group in groups for p in group["params"]]
+        split = [p for name, p in own.named_parameters() if self.way.split_axis(name) is not None]
+        self._buckets = parallel.Buckets(self.comm, groups, split)
+        return AdamW(self._buckets.groups, **settings)
+
+    def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: Any) -> float:
+        way, rank = self.way, self.comm.rank
+        self.comm.step = self.step
+        rng = np.random.default_rng((self.seed, self.step, rank)) if rank else rng
+        own_inputs, own_targets = (tokens_for(way.own, way.part(x)) for x in (inputs, targets))
+        positions = None
+        if way.axis == 1:
+            positions = tokens_for(way.own, np.asarray(way.places(inputs.shape[1])))
+        with way.sharing():
+            logits = way.own(own_inputs, positions=positions, rng=rng)
+            loss = way.share(inputs) * cross_entropy(logits, own_targets)
+            loss.backward()
+        self._buckets.reduce()
+        clip_gradients(self.optimiser.parameters, self.clip, self.comm)
+        self.optimiser.step()
+        self._buckets.gather()
+        whole = float(self.comm.all_reduce(loss.data))
+        if (self.step + 1) % self.every == 0 or self.step + 1 == self.steps:
+            self.way.gather()
+            self._collected = {**super().state(), "step": np.asarray(self.step + 1)}
+        return whole
+
+    def _optimiser_state(self) -> dict[str, np.ndarray]:
+        def joined(k: int, x: Any) -> Any:
+            return self.comm.all_gather(x, self.way.split_axis(self._names[self._numbered[k]]))
+
+        return self._buckets.whole_state(self.optimiser.state(), joined)
+
+    def _set_optimiser_state(self, state: dict[str, np.ndarray]) -> None:
+        def cut(k: int, x: Any) -> Any:
+            return self.way.cut(self._names[self._numbered[k]], x)
+
+        self.optimiser.set_state(self._buckets.own_state(state, cut))
