@@ -5,6 +5,7 @@ from .collectives import parts
 from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
+from .mpi import world
 from .threads import across, run
 from .ulysses import Ulysses, ulysses_attention
 from .ways import Way
@@ -26,4 +27,5 @@ __all__ = [
     "run",
     "share_heads",
     "ulysses_attention",
+    "world",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -85,6 +86,11 @@ class Communicator:
     def broadcast(self, x: Any, root: int = 0) -> Any:
         """The x of the root, on every rank: see `collectives.broadcast`."""
         return collectives.broadcast(x, comm=self, root=self._checked(root))
+
+    def fail(self, reason: str, code: int = 1) -> int:
+        """Print why the program fails, and end all ranks. Returns the exit code."""
+        sys.stderr.write(f"{reason}\n")
+        return code
 
     def exchange(
         self, what: str, parts: Mapping[int, Array], sources: Iterable[int]

@@ -1,0 +1,190 @@
+"""Ranks as processes that mpiexec starts, on one machine or on several: MPI passes the messages."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array, namespace
+
+from .communicator import TIMEOUT, CommunicationError, Communicator
+
+_STARTED = "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"
+_SIZE = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
+"""The variables in which the mpiexec of MPICH, Slurm or Open MPI tells a process its rank, and the
+number of ranks."""
+
+_HEADER, _ENTRIES, _END = range(3)
+"""The tags of messages: what is being sent, the entries of the array, the last one of a rank."""
+
+
+def world(timeout: float = TIMEOUT) -> Communicator:
+    """The ranks that mpiexec started; without mpiexec a single rank, which needs no MPI.
+
+        comm = mh.parallel.world()    # in a program started by mpiexec -n 4 python program.py
+
+    From now on, an uncaught exception on one rank ends all ranks, and a rank that reaches the end
+    of the program waits there for the others.
+
+    Raises RuntimeError if mpiexec started the program and mpi4py is missing, or belongs to another
+    MPI than mpiexec.
+    """
+    if not any(name in os.environ for name in _STARTED):
+        return Communicator(0, 1, timeout)
+    comm = _started()
+    comm.timeout = timeout
+    return comm
+
+
+@functools.cache
+def _started() -> _MPICommunicator:
+    """This rank, which needs mpi4py."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
+        raise RuntimeError(
+            f'a program started by mpiexec needs mpi4py: pip install ".[mpi]" ({error})'
+        ) from error
+    size = next(filter(None, map(os.environ.get, _SIZE)), MPI.COMM_WORLD.size)
+    if int(size) != MPI.COMM_WORLD.size:
+        raise RuntimeError(
+            f"mpiexec started {size} processes, but mpi4py sees {MPI.COMM_WORLD.size}: they belong "
+            "to different MPIs; use the mpiexec of the environment that mpi4py is in"
+        )
+    return _MPICommunicator(MPI.COMM_WORLD.Dup())  # no other messages get in between
+
+
+class _MPICommunicator(Communicator):
+    """A rank that is a process: each message is a header and the entries of an array, which MPI
+    reads from the memory of one array and writes to that of another."""
+
+    def __init__(self, ranks: Any) -> None:
+        super().__init__(ranks.rank, ranks.size)
+        self._ranks = ranks
+        self._sending: list[tuple[int, str, list[Any]]] = []
+        sys.excepthook = self._uncaught
+        atexit.register(self._end)
+
+    def fail(self, reason: str, code: int = 1) -> int:
+        time.sleep(min(0.2 * self.rank, 5))  # the first of all ranks that fail ends the others
+        sys.stdout.flush()
+        sys.stderr.write(f"{reason}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # MPI reports it again
+        self._ranks.Abort(code)
+        return code
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, CommunicationError):
+            self.fail(f"minimha: {error}")
+        error.add_note(f"on rank {self.rank} of {self.size}")
+        self.fail("".join(traceback.format_exception(error)).rstrip())
+
+    def _end(self) -> None:
+        """Tell the other ranks that this one has ended, and wait until they have. MPI would wait,
+        too, but keep a core busy."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._sending += [(rank, "", [self._ranks.Isend(b"", rank, _END)]) for rank in others]
+        for rank in others:
+            while not self._ranks.Iprobe(rank, _END):
+                time.sleep(0.01)
+            if message := _arrived(self._ranks, rank):
+                sent = f"rank {rank} sent to rank {self.rank} at {message[0]}"
+                self.fail(f"minimha: {sent}, but rank {self.rank} never received it")
+
+    def _post(self, text: str, x: Array, to: int) -> None:
+        header = json.dumps([text, _library(x), str(x.dtype), x.shape]).encode()
+        requests = [  # they keep a reference to the memory that they send
+            self._ranks.Isend(header, to, _HEADER), self._ranks.Isend(_entries(x), to, _ENTRIES),
+        ]  # fmt: skip
+        self._sending = [sent for sent in self._sending if not _complete(sent[2])]
+        self._sending.append((to, text, requests))
+
+    def _take(self, text: str, source: int) -> tuple[str, Array]:
+        waiting = f"rank {self.rank} waits for rank {source} at {text}"
+        theirs, x = self._wait(lambda: _arrived(self._ranks, source), source, waiting)
+        receiving = self._ranks.Irecv(_entries(x), source, _ENTRIES)
+        self._wait(receiving.Test, source, waiting)
+        return theirs, x
+
+    def _finish_sending(self) -> None:
+        for to, text, requests in self._sending:
+            waiting = f"rank {self.rank} waits for rank {to} to receive {text}"
+            self._wait(functools.partial(_complete, requests), to, waiting)
+        self._sending.clear()
+
+    def _wait(self, ready: Callable[[], Any], other: int, waiting: str) -> Any:
+        """What ready returns as soon as it is true. Sleeps in between, longer and longer, because
+        there may be more ranks than cores."""
+        deadline, pause = time.monotonic() + self.timeout, 1e-5
+        while True:
+            ended = self._ranks.Iprobe(other, _END)  # what was sent before can be received now
+            if result := ready():
+                return result
+            if ended:
+                raise CommunicationError(f"{waiting}, but rank {other} has ended")
+            if time.monotonic() > deadline:
+                raise CommunicationError(f"{waiting}, and nothing arrived in {self.timeout:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+
+def _arrived(ranks: Any, source: int) -> tuple[str, Array] | None:
+    """The text of the next message from a rank, and memory for its array, if it has arrived."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    message = ranks.Improbe(source, _HEADER, status)
+    if message is None:
+        return None
+    header = bytearray(status.Get_count())
+    message.Recv(header)
+    text, library, dtype, shape = json.loads(header)
+    xp = np if library == "numpy" else backend.library(library)
+    return text, xp.empty(tuple(shape), dtype=dtype)
+
+
+def _complete(requests: list[Any]) -> bool:
+    return all(request.Test() for request in requests)
+
+
+def _entries(x: Array) -> Array:
+    """The entries of an array as bytes: its own memory, if they lie there in order."""
+    xp = np if _library(x) == "numpy" else namespace(x)
+    return xp.ascontiguousarray(x).reshape(-1).view("uint8")
+
+
+def _library(x: Array) -> str:
+    """Raises TypeError or RuntimeError for an array that MPI cannot read."""
+    if isinstance(x, np.ndarray | np.generic):
+        return "numpy"
+    if not hasattr(x, "get"):
+        raise TypeError(f"MPI sends arrays of NumPy or CuPy, not {backend.described(x)}")
+    if not _reads_gpus():
+        raise RuntimeError(
+            "this MPI cannot read the memory of a GPU: send x.get(), which is on the host, or "
+            "install an MPI with support for CUDA, and mpi4py for it"
+        )
+    x.device.synchronize()  # MPI does not wait for kernels
+    return "cupy"
+
+
+@functools.cache
+def _reads_gpus() -> bool:
+    from mpi4py import MPI
+
+    query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)  # of its MPI
+    return bool(query and query())

@@ -1,0 +1,101 @@
+"""Ranks under mpiexec: their messages, and what is printed when one of them fails.
+
+Starting mpiexec takes a third of a second, so `on_mpi.py` checks several things in each start.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minimha.parallel import world
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+PROGRAM = Path(__file__).with_name("on_mpi.py")
+
+
+def under_mpiexec(test):
+    """A test that starts mpiexec."""
+    missing = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+    return pytest.mark.thorough(missing(test))
+
+
+def mpiexec(ranks, *arguments, **environment):
+    """Run Python on several ranks, with one thread each."""
+    return subprocess.run(
+        [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@under_mpiexec
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_messages_and_collectives_under_mpiexec(ranks):
+    done = mpiexec(ranks, PROGRAM, 60, "messages", "collectives", "idle")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+FAULTS = {
+    "disagree": "ranks disagree: rank 0 is at step 3, call 1: all_reduce of float64 .4.; rank 1 is at "
+    "step 3, call 1: all_reduce of float64 .3.",
+    "end_early": "rank 0 waits for rank 1 at call 1: all_gather .*, but rank 1 has ended",
+    "do_not_receive": "rank 1 sent to rank 0 at send and recv, but rank 0 never received it",
+    "do_not_send": "rank 0 waits for rank 1 at send and recv, and nothing arrived in 1 s",
+    "cannot_go_on": "not this way",
+}
+
+
+@under_mpiexec
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_ends_all_ranks_and_one_of_them_says_why_in_one_line(name):
+    started = time.monotonic()
+    done = mpiexec(3, PROGRAM, 1, name)
+    assert time.monotonic() - started < 10
+    assert done.returncode != 0
+    assert re.fullmatch(rf"minimha: .*{FAULTS[name]}.*\n", done.stderr)
+
+
+@under_mpiexec
+@pytest.mark.parametrize("name", ["one_raises", "all_raise"])
+def test_an_uncaught_exception_ends_all_ranks_and_one_of_them_prints_it(name):
+    done = mpiexec(3, PROGRAM, 60, name)
+    assert done.returncode != 0
+    rank = name == "one_raises"
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith(f"ZeroDivisionError: on purpose\non rank {rank:d} of 3\n")
+
+
+@under_mpiexec
+def test_arrays_on_a_gpu_are_refused_by_an_mpi_without_cuda():
+    done = mpiexec(2, PROGRAM, 60, "arrays_on_a_gpu")
+    assert "this MPI cannot read the memory of a GPU: send x.get()" in done.stderr
+
+
+@under_mpiexec
+def test_mpi4py_is_needed_only_under_mpiexec():
+    program = "import sys; sys.modules['mpi4py'] = None; import minimha; minimha.parallel.world()"
+    assert 'needs mpi4py: pip install ".[mpi]"' in mpiexec(1, "-c", program).stderr
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@under_mpiexec
+def test_the_mpiexec_of_another_mpi_is_noticed():
+    done = subprocess.run(
+        [sys.executable, "-c", "import minimha; minimha.parallel.world()"],
+        env=os.environ | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "mpiexec started 4 processes, but mpi4py sees 1" in done.stderr
+
+
+def test_without_mpiexec_there_is_one_rank():
+    comm = world(timeout=7)
+    assert (comm.rank, comm.size, comm.timeout) == (0, 1, 7)
+    assert comm.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
