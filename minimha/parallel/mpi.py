@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
@@ -153,8 +151,7 @@ def _arrived(ranks: Any, source: int) -> tuple[str, Array] | None:
     header = bytearray(status.Get_count())
     message.Recv(header)
     text, library, dtype, shape = json.loads(header)
-    xp = np if library == "numpy" else backend.library(library)
-    return text, xp.empty(tuple(shape), dtype=dtype)
+    return text, backend.library(library).empty(tuple(shape), dtype=dtype)
 
 
 def _complete(requests: list[Any]) -> bool:
@@ -163,13 +160,12 @@ def _complete(requests: list[Any]) -> bool:
 
 def _entries(x: Array) -> Array:
     """The entries of an array as bytes: its own memory, if they lie there in order."""
-    xp = np if _library(x) == "numpy" else namespace(x)
-    return xp.ascontiguousarray(x).reshape(-1).view("uint8")
+    return namespace(x).ascontiguousarray(x).reshape(-1).view("uint8")
 
 
 def _library(x: Array) -> str:
     """Raises TypeError or RuntimeError for an array that MPI cannot read."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, backend.HostArray):
         return "numpy"
     if not hasattr(x, "get"):
         raise TypeError(f"MPI sends arrays of NumPy or CuPy, not {backend.described(x)}")
