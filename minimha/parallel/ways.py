@@ -90,4 +90,7 @@ def attention_layers(model: Any) -> list[MultiHeadAttention]:
 def require_one_each(comm: Any, count: int, what: str) -> None:
     """Raise ValueError if there are more ranks than there are things to share."""
     if count < comm.size:
-        raise ValueError(f"{comm.size} ranks cannot share {count} {what}: use fewer ranks")
+        raise ValueError(
+            f"{comm.size} ranks need at least {comm.size} {what}, but there are {count}: use fewer "
+            "ranks"
+        )

@@ -1,0 +1,129 @@
+"""A training run that several ranks share equals the run of one process."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+from minimha.parallel import WAYS, CommunicationError, run
+from minimha.training import ParallelTraining, Training
+
+TOKENS = np.random.default_rng(0).integers(0, 7, 300)
+SETTINGS = {"batch": 5, "lr": 1e-2}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def model(**settings):
+    settings = {"num_heads": 4, "num_layers": 2, "tie": True, "dtype": "float64", **settings}
+    return mh.GPT(7, context=11, d_model=16, rng=0, **settings)
+
+
+def losses_and_state(way, ranks, steps, **settings):
+    def work(comm):
+        made = model(**settings)
+        training = ParallelTraining(made, TOKENS, comm=comm, way=way, steps=steps, **SETTINGS)
+        return list(training), training.state()
+
+    return run(work, ranks)
+
+
+def assert_equal_to_one_process(way, ranks, steps, tolerance, **settings):
+    expected = Training(model(**settings), TOKENS, steps=steps, **SETTINGS)
+    losses = list(expected)
+    for own, state in losses_and_state(way, ranks, steps, **settings):
+        np.testing.assert_allclose(own, losses, rtol=0, atol=tolerance)
+        assert state.keys() == expected.state().keys()
+        for name, x in expected.state().items():
+            np.testing.assert_allclose(state[name], x, rtol=0, atol=1e-9, err_msg=name)
+
+
+@every_way
+def test_losses_and_weights_equal_those_of_one_process(way):
+    assert_equal_to_one_process(way, 3, 2, 1e-13)  # 5 sequences, 4 heads, 11 positions on 3 ranks
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@every_way
+def test_fifty_steps_equal_those_of_one_process(way, ranks):
+    assert_equal_to_one_process(way, ranks, 50, 1e-12)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [2, 3])
+@every_way
+def test_a_llama_with_grouped_heads_and_rotary_positions(way, ranks):
+    llama = {"norm": "rms", "activation": "swiglu", "bias": False, "tie": False}
+    rope = mh.positions.Rope()
+    assert_equal_to_one_process(
+        way, ranks, 20, 1e-12, num_heads=6, num_kv_heads=3, head_dim=4, rope=rope, **llama
+    )
+
+
+@every_way
+def test_a_run_resumes_on_another_number_of_ranks_and_in_one_process(way, tmp_path):
+    steps, path = 4, tmp_path / "checkpoint.safetensors"
+    expected = list(Training(model(), TOKENS, steps=steps, **SETTINGS))
+
+    def first_half(comm):
+        training = ParallelTraining(
+            model(), TOKENS, comm=comm, way=way, every=2, steps=steps, **SETTINGS
+        )
+        losses = [next(training), next(training)]
+        training.save(path)
+        return losses
+
+    def second_half(comm):
+        training = ParallelTraining(model(), TOKENS, comm=comm, way=way, steps=steps, **SETTINGS)
+        training.resume(path)
+        return list(training)
+
+    losses = run(first_half, 2)[0]
+    np.testing.assert_allclose(losses + run(second_half, 3)[0], expected, rtol=0, atol=1e-12)
+    alone = Training(model(), TOKENS, steps=steps, **SETTINGS)
+    alone.resume(path)
+    np.testing.assert_allclose(losses + list(alone), expected, rtol=0, atol=1e-12)
+
+
+def test_a_run_with_dropout_draws_the_same_masks_again():
+    one, two = (losses_and_state("data", 2, 2, dropout=0.5)[0][0] for _ in range(2))
+    assert one == two
+    assert one != losses_and_state("data", 2, 2)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "way", "settings", "message"),
+    [
+        (6, "data", {}, "6 ranks need at least 6 sequences, but there are 5"),
+        (5, "heads", {}, "5 ranks need at least 5 heads"),
+        (2, "heads", {"dropout": 0.1}, "dropout needs the way 'data'"),
+        (12, "ulysses", {}, "12 ranks need at least 12 positions"),
+        (2, "sideways", {}, "way = 'sideways': there are data, heads, ulysses"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_at_once(ranks, way, settings, message):
+    with pytest.raises(ValueError, match=message):
+        losses_and_state(way, ranks, 1, **settings)
+
+
+def test_ranks_at_different_steps_are_found():
+    def work(comm):
+        training = ParallelTraining(model(), TOKENS, comm=comm, way="data", steps=9, **SETTINGS)
+        training.step = comm.rank
+        return next(training)
+
+    with pytest.raises(CommunicationError, match=r"step [01], call.*step [01], call"):
+        run(work, 2)
+
+
+def test_the_state_can_be_read_where_it_was_collected():
+    def work(comm):
+        training = ParallelTraining(
+            model(), TOKENS, comm=comm, way="data", every=2, steps=3, **SETTINGS
+        )
+        next(training)
+        with pytest.raises(RuntimeError, match="collected every 2 steps"):
+            training.state()
+        next(training)
+        return int(training.state()["step"])
+
+    assert run(work, 2) == [2, 2]
