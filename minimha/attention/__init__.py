@@ -3,7 +3,7 @@
 from typing import Any
 
 from .arguments import Arguments, attention_operation, check, library_of
-from .dispatch import PROVIDERS, Dispatch, implementation, implementations, register
+from .dispatch import PROVIDERS, Dispatch, choose, implementation, implementations, register
 from .loop import attention_loop
 from .merging import merge_attention, merged
 from .reference import attention, pair_scores, weighted_sum
@@ -20,6 +20,7 @@ __all__ = [
     "attention_operation",
     "attention_steps",
     "check",
+    "choose",
     "explain_dispatch",
     "implementation",
     "library_of",

@@ -6,6 +6,8 @@ from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
+from .places import part, positions
+from .ring import ring_attention
 from .threads import across, run
 from .ulysses import Ulysses, ulysses_attention
 from .ways import Way
@@ -23,7 +25,10 @@ __all__ = [
     "Ulysses",
     "Way",
     "across",
+    "part",
     "parts",
+    "positions",
+    "ring_attention",
     "run",
     "share_heads",
     "ulysses_attention",

@@ -1,0 +1,140 @@
+"""Ring attention: each rank holds a part of the positions, and keys and values visit the ranks.
+
+Sources: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023);
+zigzag: Zhu, "ring-flash-attention" (2024).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd.backend import Array, namespace
+
+from .. import masks
+from ..attention import Arguments, check, choose, merge_attention
+from .collectives import parts
+from .places import Route
+
+
+def ring_attention(
+    comm: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    zigzag: bool = False,
+) -> Any:
+    """`scaled_dot_product_attention` of a sequence whose positions are divided among the ranks.
+
+    query    (…, H, T_r, D), this rank's `part` of the queries
+    key      (…, G, S_r, D), this rank's part of the keys; value (…, G, S_r, Dv)
+    mask     speaks of positions in the whole sequence: T is the sum of all T_r, S of all S_r
+    scale, softcap
+             numbers, as in `scaled_dot_product_attention`
+    zigzag   whether the parts are those of `part` with zigzag=True, which divides the work under a
+             causal mask evenly
+
+    Returns this rank's part of the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any
+    argument is one. Gradients are those of `ring`.
+
+    Keys and values go round the ring, one key head at a time, and stop only at ranks with queries
+    that see them. Each rank computes the attention of its queries to each visitor, and merges these
+    results as `merge_attention` does. So a rank needs memory for its own part and for one head of
+    another.
+
+    Raises ValueError on every rank if there are more ranks than positions, or if the parts are not
+    those of `part`; and the errors of `scaled_dot_product_attention`.
+    """
+    settings = {"mask": mask, "scale": scale, "softcap": softcap, "zigzag": zigzag}
+    return ring(query, key, value, comm=comm, **settings)
+
+
+@operation
+def ring(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    comm: Any,
+    mask: masks.Mask | Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    zigzag: bool = False,
+) -> tuple[Array, Pullback]:
+    """`ring_attention` on arrays. Visit v computes (outᵥ, lseᵥ), and these merge to (out, lse):
+
+        wᵥ = exp(lseᵥ − lse)          doutᵥ = wᵥ · dout
+        out = Σ wᵥ · outᵥ             dlseᵥ = wᵥ · Σ dout · (outᵥ − out)
+
+    The pullback computes each visit again, since only out and lse are kept, and the pullback of the
+    visit gives its share of dQ, dK and dV. Keys and values go the same way as before, now with
+    their gradients, to which every rank adds its share; the last rank sends the gradients home.
+    """
+    check(Arguments(query, key, value, scale=scale, softcap=softcap))
+    settings: dict[str, Any] = {"mask": mask, "scale": scale, "softcap": softcap, "zigzag": zigzag}
+    if backend.is_half(query):
+        return in_float32(ring, query, key, value, comm=comm, **settings)
+    if query.ndim == 2:
+        one_head = (x[None, ...] for x in (query, key, value))
+        y, pull = ring.with_pullback(*one_head, comm=comm, **settings)
+        return y[0, ...], lambda dy: tuple(dx[0, ...] for dx in pull(dy[None, ...]))
+    route, xp, group = Route(comm, query, key, mask, zigzag), namespace(query), key.shape[-3]
+    heads = [(slice(g, g + 1), part) for g, part in enumerate(parts(query.shape[-3], group))]
+    made = {"dtype": query.dtype, "device": query.device}
+    out = xp.zeros((*query.shape[:-1], value.shape[-1]), **made)
+    lse = xp.full(query.shape[:-1], -math.inf, **made)
+
+    def attend(q: Array, k: Array, v: Array, seen: masks.Mask | None) -> tuple[Any, Arguments]:
+        x = Arguments(q, k, v, None, None, scale, softcap, seen, checked=True)
+        return choose("auto", x), x._replace(return_weights=False, return_lse=True)
+
+    def visit(source: int, own: slice, of: slice) -> None:
+        """Attention of the query heads `of` to one key head of a source."""
+        q, y, log = query[..., of, :, :], out[..., of, :, :], lse[..., of, :]
+        k, v = route.receive(source, key[..., own, :, :], value[..., own, :, :])
+        route.send_on(source, k, v)
+        for rows, columns, seen in route.blocks(source, of):
+            function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
+            both = zip((y[..., rows, :], log[..., rows]), function(*x), strict=True)
+            y[..., rows, :], log[..., rows] = merge_attention(*both)
+
+    for own, of in heads:
+        for source in route.sources:
+            visit(source, own, of)
+
+    def pullback(dout: Array) -> tuple[Array, Array, Array]:
+        dquery, dkey, dvalue = (xp.zeros_like(x) for x in (query, key, value))
+        dout_out = xp.sum(dout * out, axis=-1)
+
+        def visit(source: int, own: slice, of: slice) -> None:
+            q, dq, dy = (x[..., of, :, :] for x in (query, dquery, dout))
+            log, dy_y = lse[..., of, :], dout_out[..., of, :]
+            k, v, dk, dv = route.receive(
+                source, *(x[..., own, :, :] for x in (key, value, dkey, dvalue))
+            )
+            if source == comm.rank:
+                route.send_on(source, k, v)
+            for rows, columns, seen in route.blocks(source, of):
+                function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
+                (y, part), pull = function.with_pullback(*x, wanted=(True,) * 3)
+                w = xp.exp(xp.where(part == -math.inf, part, part - log[..., rows]))
+                dpart = w * (xp.sum(dy[..., rows, :] * y, axis=-1) - dy_y[..., rows])
+                more = pull(w[..., None] * dy[..., rows, :], dpart)
+                dq[..., rows, :] += more[0]
+                dk[..., columns, :] += more[1]
+                dv[..., columns, :] += more[2]
+            if source != comm.rank:
+                route.send_on(source, k, v, dk, dv)
+
+        for own, of in heads:
+            for source in route.sources:
+                visit(source, own, of)
+            route.add_arriving(dkey[..., own, :, :], dvalue[..., own, :, :])
+        return dquery, dkey, dvalue
+
+    return out, pullback
