@@ -14,7 +14,7 @@ import numpy as np
 
 import minimha as mh
 from minimha import attention, functional, ops
-from minimha.parallel import collectives
+from minimha.parallel import collectives, ring
 
 RNG = np.random.default_rng(1729)
 B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axes cannot pass
@@ -675,6 +675,11 @@ RECORDS = [
             (collectives.all_to_all, {"split_axis": 1, "concat_axis": 0}),
         )
     ],
+    Record(ring.ring, lambda *qkv, comm, **settings: looped_attention(*qkv, **settings)[0]).at(
+        Case((2, 3), (4, 3), (4, 1), comm=ALONE),
+        Case(*QKV, comm=ALONE, mask=MASK, scale=0.3, softcap=1.5),
+        Refused(ValueError, "same number of positions", (T, D), (S, D), (T, D), comm=ALONE),
+    ),
 ]
 
 SAMPLES = [(record, case) for record in RECORDS for case in record.cases]

@@ -32,7 +32,7 @@ def part(x: Any, comm: Any, axis: int, zigzag: bool = False) -> Any:
     """
     before = (slice(None),) * (axis % x.ndim)
     own = runs(x.shape[axis], comm.size, zigzag)[comm.rank]
-    return ops.concat([x[(*before, run)] for run in own], axis=axis)
+    return ops.concat([x[(*before, run, ...)] for run in own], axis=axis)
 
 
 def positions(length: int, comm: Any, zigzag: bool = False) -> Array:
@@ -100,7 +100,7 @@ class Route:
         last, _ = self._neighbours(self._comm.rank)
         if last != self._comm.rank:
             for dx in gradients:
-                dx += self._comm.recv(last)
+                dx[...] += self._comm.recv(last)
 
     def _neighbours(self, source: int) -> tuple[int, int]:
         """The stops before and after this one; before and after the source is the last."""

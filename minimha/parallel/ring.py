@@ -83,46 +83,47 @@ def ring(
         one_head = (x[None, ...] for x in (query, key, value))
         y, pull = ring.with_pullback(*one_head, comm=comm, **settings)
         return y[0, ...], lambda dy: tuple(dx[0, ...] for dx in pull(dy[None, ...]))
-    route, xp, group = Route(comm, query, key, mask, zigzag), namespace(query), key.shape[-3]
-    heads = [(slice(g, g + 1), part) for g, part in enumerate(parts(query.shape[-3], group))]
+    route, xp, key_heads = Route(comm, query, key, mask, zigzag), namespace(query), key.shape[-3]
+    groups = [(slice(g, g + 1), of) for g, of in enumerate(parts(query.shape[-3], key_heads))]
     made = {"dtype": query.dtype, "device": query.device}
     out = xp.zeros((*query.shape[:-1], value.shape[-1]), **made)
     lse = xp.full(query.shape[:-1], -math.inf, **made)
 
     def attend(q: Array, k: Array, v: Array, seen: masks.Mask | None) -> tuple[Any, Arguments]:
         x = Arguments(q, k, v, None, None, scale, softcap, seen, checked=True)
-        return choose("auto", x), x._replace(return_weights=False, return_lse=True)
+        x = x._replace(return_weights=False, return_lse=True)
+        return choose("auto", x), x
 
-    def visit(source: int, own: slice, of: slice) -> None:
-        """Attention of the query heads `of` to one key head of a source."""
+    def visit(source: int, head: slice, of: slice) -> None:
+        """The attention of the query heads `of` to a key head of a source."""
         q, y, log = query[..., of, :, :], out[..., of, :, :], lse[..., of, :]
-        k, v = route.receive(source, key[..., own, :, :], value[..., own, :, :])
+        k, v = route.receive(source, key[..., head, :, :], value[..., head, :, :])
         route.send_on(source, k, v)
         for rows, columns, seen in route.blocks(source, of):
             function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
             both = zip((y[..., rows, :], log[..., rows]), function(*x), strict=True)
             y[..., rows, :], log[..., rows] = merge_attention(*both)
 
-    for own, of in heads:
+    for head, of in groups:
         for source in route.sources:
-            visit(source, own, of)
+            visit(source, head, of)
 
     def pullback(dout: Array) -> tuple[Array, Array, Array]:
         dquery, dkey, dvalue = (xp.zeros_like(x) for x in (query, key, value))
         dout_out = xp.sum(dout * out, axis=-1)
+        finite = xp.where(lse == -math.inf, 0.0, lse)  # queries that see nothing
 
-        def visit(source: int, own: slice, of: slice) -> None:
+        def visit(source: int, head: slice, of: slice) -> None:
             q, dq, dy = (x[..., of, :, :] for x in (query, dquery, dout))
-            log, dy_y = lse[..., of, :], dout_out[..., of, :]
-            k, v, dk, dv = route.receive(
-                source, *(x[..., own, :, :] for x in (key, value, dkey, dvalue))
-            )
+            log, dy_y = finite[..., of, :], dout_out[..., of, :]
+            own = (x[..., head, :, :] for x in (key, value, dkey, dvalue))
+            k, v, dk, dv = route.receive(source, *own)
             if source == comm.rank:
                 route.send_on(source, k, v)
             for rows, columns, seen in route.blocks(source, of):
                 function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
                 (y, part), pull = function.with_pullback(*x, wanted=(True,) * 3)
-                w = xp.exp(xp.where(part == -math.inf, part, part - log[..., rows]))
+                w = xp.exp(part - log[..., rows])
                 dpart = w * (xp.sum(dy[..., rows, :] * y, axis=-1) - dy_y[..., rows])
                 more = pull(w[..., None] * dy[..., rows, :], dpart)
                 dq[..., rows, :] += more[0]
@@ -131,10 +132,10 @@ def ring(
             if source != comm.rank:
                 route.send_on(source, k, v, dk, dv)
 
-        for own, of in heads:
+        for head, of in groups:
             for source in route.sources:
-                visit(source, own, of)
-            route.add_arriving(dkey[..., own, :, :], dvalue[..., own, :, :])
+                visit(source, head, of)
+            route.add_arriving(dkey[..., head, :, :], dvalue[..., head, :, :])
         return dquery, dkey, dvalue
 
     return out, pullback
