@@ -122,7 +122,7 @@ class Route:
             part = self._mask.part(self.shape, queries, slice(None))
             lengths = queries.stop - queries.start, self.shape[-1]
             like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in lengths)
-            start, stop, inside = masks.key_intervals(part, *like)
+            start, stop, inside = masks.key_intervals(part, *like)  # type: ignore[misc]
             for source, others in enumerate(self._keys):
                 for columns, keys in _placed(others):
                     if (start.clip(min=keys.start) < stop.clip(max=keys.stop)).any():
