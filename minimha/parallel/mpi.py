@@ -17,6 +17,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
+from . import watcher
 from .communicator import TIMEOUT, CommunicationError, Communicator
 
 _STARTED = "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"
@@ -69,14 +70,19 @@ class _MPICommunicator(Communicator):
     reads from the memory of one array and writes to that of another."""
 
     def __init__(self, ranks: Any) -> None:
+        from mpi4py import MPI
+
         super().__init__(ranks.rank, ranks.size)
         self._ranks = ranks
         self._sending: list[tuple[int, str, list[Any]]] = []
         sys.excepthook = self._uncaught
         atexit.register(self._end)
+        neighbours = ranks.Split_type(MPI.COMM_TYPE_SHARED)
+        self._watcher = watcher.connect(repr(self), neighbours)
 
     def fail(self, reason: str, code: int = 1) -> int:
         time.sleep(min(0.2 * self.rank, 5))  # the first of all ranks that fail ends the others
+        self._watcher.send(b".")
         sys.stdout.flush()
         sys.stderr.write(f"{reason}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # MPI reports it again
@@ -102,6 +108,7 @@ class _MPICommunicator(Communicator):
             if message := _arrived(self._ranks, rank):
                 sent = f"rank {rank} sent to rank {self.rank} at {message[0]}"
                 self.fail(f"minimha: {sent}, but rank {self.rank} never received it")
+        self._watcher.send(b".")
 
     def _post(self, text: str, x: Array, to: int) -> None:
         header = json.dumps([text, _library(x), str(x.dtype), x.shape]).encode()

@@ -83,7 +83,7 @@ def cannot_go_on(comm):
     return comm.fail("minimha: not this way", 2)
 
 
-def killed(comm):
+def is_killed(comm):
     comm.all_reduce(np.ones(3))
     time.sleep(0.5)
     if comm.rank == 1:

@@ -48,6 +48,7 @@ FAULTS = {
     "end_early": "rank 0 waits for rank 1 at call 1: all_gather .*, but rank 1 has ended",
     "do_not_receive": "rank 1 sent to rank 0 at send and recv, but rank 0 never received it",
     "do_not_send": "rank 0 waits for rank 1 at send and recv, and nothing arrived in 1 s",
+    "is_killed": "rank 1 of 3 crashed or was killed: did memory run out.",
     "cannot_go_on": "not this way",
 }
 
