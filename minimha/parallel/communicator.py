@@ -87,6 +87,12 @@ class Communicator:
         """The x of the root, on every rank: see `collectives.broadcast`."""
         return collectives.broadcast(x, comm=self, root=self._checked(root))
 
+    def agree(self, what: str) -> None:
+        """Wait for all ranks, which must come with the same text, or raise CommunicationError."""
+        everyone, nothing = range(self.size), backend.full((0,), 0, dtype="bool")
+        for _ in self.exchange(what, dict.fromkeys(everyone, nothing), everyone):
+            pass
+
     def fail(self, reason: str, code: int = 1) -> int:
         """Print why the program fails, and end all ranks. Returns the exit code."""
         sys.stderr.write(f"{reason}\n")

@@ -11,17 +11,19 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minimha_autograd import backend
 
-from .. import interchange, pictures
+from .. import interchange, parallel, pictures
 from ..transformers import GPT, generate
 from . import data, watching
 from .loop import Training
+from .ranks import ParallelTraining
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
     "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own language "
@@ -61,6 +63,19 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true",
         help="continue the run in FOLDER; its settings need not be given again",
     )  # fmt: skip
+    parser.add_argument(
+        "--parallel", choices=parallel.WAYS, metavar="WAY",
+        help=f"share each step among several ranks: {', '.join(parallel.WAYS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--transport",
+        choices=("mpi", "threads"),
+        default="mpi",
+        help="ranks are the processes that mpiexec started, or threads of this one (default: mpi)",
+    )
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="number of threads, with --transport threads"
+    )
     parser.set_defaults(run=_train, command=parser)
 
 
@@ -91,17 +106,39 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_generate, command=parser)
 
 
+class _UnusableError(Exception):
+    """The settings of a run do not fit together, or cannot be used here."""
+
+
 def _train(options: argparse.Namespace) -> int:
+    comm: parallel.Communicator | None = None
     try:
-        plan = Plan.of(options)
+        if options.transport == "threads":
+            return parallel.run(partial(_train_on, options), _threads(options))[0]
+        if options.ranks is not None:
+            raise _UnusableError("--ranks needs --transport threads; mpiexec -n sets it for MPI")
+        comm = parallel.world() if options.parallel else None
+        return _train_on(options, comm)
+    except (_UnusableError, FloatingPointError, parallel.CommunicationError) as error:
+        text, code = f"minimha: {error}", 2 if isinstance(error, _UnusableError) else 1
+        if comm is not None:
+            return comm.fail(text, code)
+        print(text, file=sys.stderr)
+        return code
+
+
+def _threads(options: argparse.Namespace) -> int:
+    if options.parallel is None or options.ranks is None or options.ranks < 1:
+        raise _UnusableError("--transport threads needs --parallel WAY and --ranks N, at least 1")
+    return int(options.ranks)
+
+
+def _train_on(options: argparse.Namespace, comm: parallel.Communicator | None) -> int:
+    try:
+        plan = Plan.of(options, comm)
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"minimha: {error}", file=sys.stderr)
-        return 2
-    try:
-        return plan.run()
-    except FloatingPointError as error:
-        print(f"\nminimha: {error}", file=sys.stderr)
-        return 1
+        raise _UnusableError(error) from error
+    return plan.run()
 
 
 @dataclass
@@ -114,9 +151,10 @@ class Plan:
     parts: data.Split
     training: Training
     losses: watching.Losses
+    comm: parallel.Communicator | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Plan:
+    def of(cls, options: argparse.Namespace, comm: parallel.Communicator | None = None) -> Plan:
         """Check everything, then make the folder. Raises ValueError, RuntimeError or OSError, with
         a one-line message."""
         folder = options.out
@@ -136,7 +174,12 @@ class Plan:
             dropout=settings["dropout"], tie=True, rng=settings["seed"],
         )  # fmt: skip
         model.to(settings["backend"])
-        training = Training(
+        make: Any = Training
+        if comm is not None:
+            make = partial(
+                ParallelTraining, comm=comm, way=options.parallel, every=settings["every"]
+            )
+        training = make(
             model, parts.train, steps=settings["steps"], batch=settings["batch"],
             lr=settings["lr"], seed=settings["seed"],
         )  # fmt: skip
@@ -148,15 +191,20 @@ class Plan:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-        return cls(folder, settings, tokenizer, parts, training, losses)
+        return cls(folder, settings, tokenizer, parts, training, losses, comm)
 
     def run(self) -> int:
-        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C."""
+        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C. Of several ranks,
+        rank 0 prints and writes, and Ctrl-C ends all of them."""
         run, tokenizer, validation = self.training, self.tokenizer, self.parts.validation
+        if self.comm is not None and self.comm.rank:
+            for _ in run:
+                pass
+            return 0
         self.begin()
         every = self.settings["every"]
         watched = watching.watch(run, validation, tokenizer, every=every, losses=self.losses)
-        with _interrupts() as interrupted:
+        with _interrupts() if self.comm is None else nullcontext(threading.Event()) as interrupted:
             for _ in watched:
                 if interrupted.is_set():
                     break

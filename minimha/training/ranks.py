@@ -55,6 +55,7 @@ class ParallelTraining(Training):
         self.comm, self.way = comm, parallel.WAYS[way](comm, model)
         super().__init__(model, tokens, **settings)
         self.way.part(np.empty((self.batch, model.context)))  # raises for too many ranks
+        comm.agree(f"a run with the settings {self.settings}")
         self.every = every or self.steps
         self._collected: dict[str, np.ndarray] | None = None
 

@@ -1,19 +1,24 @@
 """The commands `minimha train` and `minimha generate`."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import minimha as mh
+from minimha import parallel
 from minimha.__main__ import _parser, main
 from minimha.training import commands, data, watching
 
 TEXT = "The cat sat on the mat, and the dog sat on the log by the cat.\n" * 9
 SMALL = "--layers 1 --heads 2 --width 8 --context 8 --batch 2 --steps 7 --every 3 --dropout 0.1"
+
+THREADS = "--transport threads --ranks"
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +72,11 @@ def one_error(code, capsys):
         ("--out t", "t is not an empty folder: choose another --out"),
         ("--out .", ". is not an empty folder: choose another --out"),
         ("--out t/new", "cannot write to t/new: Not a directory"),
+        ("--transport threads", "--transport threads needs --parallel WAY and --ranks N"),
+        ("--parallel data --ranks 2", "--ranks needs --transport threads; mpiexec -n sets it"),
+        (f"{THREADS} 3 --parallel data", "3 ranks need at least 3 sequences, but there are 2"),
+        (f"{THREADS} 2 --parallel heads", "dropout needs the way 'data'"),
+        (f"{THREADS} 3 --parallel heads --dropout 0", "3 ranks need at least 3 heads"),
     ],
 )
 def test_settings_that_do_not_fit_give_one_line_and_leave_no_folder(
@@ -186,6 +196,45 @@ def test_a_run_is_interrupted_and_resumed_bit_for_bit(folder, monkeypatch, capsy
         assert content(folder / f"parts{step}") == whole
     assert main(["train", "--out", "whole", "--resume"]) == 0  # a finished run
     assert content(folder / "whole") == whole
+
+
+def losses(folder):
+    rows = (folder / "losses.csv").read_text().splitlines()[1:]
+    return [[float(x or "nan") for x in row.split(",")] for row in rows]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", parallel.WAYS)
+def test_ranks_share_a_run_and_one_of_them_prints_and_writes(way, folder, capsys):
+    assert trained("one", "--dropout", "0") == 0
+    alone = capsys.readouterr().out
+    options = ["--dropout", "0", *THREADS.split(), "2", "--parallel", way]
+    assert trained("two", *options) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0] == alone.splitlines()[0]
+    assert shown.count("The model is in two") == 1
+    assert {path.name for path in (folder / "two").iterdir()} == {*content(folder / "one")}
+    np.testing.assert_allclose(losses(folder / "two"), losses(folder / "one"), rtol=1e-5)
+    assert main(["generate", "two", "--tokens", "5"]) == 0
+
+
+@pytest.mark.thorough
+def test_a_killed_run_of_several_ranks_resumes_on_any_number(folder):
+    small = "--layers 1 --heads 4 --width 16 --context 16 --batch 3 --steps 24 --every 4"
+    assert trained("whole", small=small) == 0
+    call = [sys.executable, "-m", "minimha", "train", "--text", "t", *small.split()]
+    call += ["--out", "killed", *THREADS.split(), "3", "--parallel", "heads"]
+    with subprocess.Popen(call, stdout=subprocess.DEVNULL) as process:
+        while not (folder / "killed" / "checkpoint-previous.safetensors").exists():
+            time.sleep(0.01)
+        process.kill()
+    assert not (folder / "killed" / "attention.png").exists()
+    shutil.copytree("killed", "alone")
+    resume = ["train", "--resume", "--out"]
+    assert main([*resume, "killed", *THREADS.split(), "2", "--parallel", "ulysses"]) == 0
+    assert main([*resume, "alone"]) == 0
+    for name in ("killed", "alone"):
+        np.testing.assert_allclose(losses(folder / name), losses(folder / "whole"), rtol=1e-5)
 
 
 @pytest.mark.thorough
