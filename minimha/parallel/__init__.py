@@ -7,12 +7,14 @@ from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
 from .places import part, positions
-from .ring import ring_attention
+from .ring import Ring, ring_attention
 from .threads import across, run
 from .ulysses import Ulysses, ulysses_attention
 from .ways import Way
 
-WAYS: dict[str, type[Way]] = {"data": DataParallel, "heads": HeadParallel, "ulysses": Ulysses}
+WAYS: dict[str, type[Way]] = {
+    "data": DataParallel, "heads": HeadParallel, "ulysses": Ulysses, "ring": Ring,
+}  # fmt: skip
 """The ways to share the training of a model, by name."""
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Communicator",
     "DataParallel",
     "HeadParallel",
+    "Ring",
     "Ulysses",
     "Way",
     "across",

@@ -18,7 +18,8 @@ from ..multihead import MultiHeadAttention
 from ..nn import parameter
 from ..projections import project_out
 from .collectives import parts
-from .ways import Way, attention_layers, require_one_each
+from .places import require_one_each
+from .ways import Way, attention_layers
 
 AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "sink": 0}
 """The weights of a layer that are divided, and the axis along which heads lie side by side."""

@@ -40,6 +40,15 @@ def positions(length: int, comm: Any, zigzag: bool = False) -> Array:
     return part(backend.asarray(range(length)), comm, 0, zigzag)
 
 
+def require_one_each(comm: Any, count: int, what: str) -> None:
+    """Raise ValueError if there are more ranks than there are things to share."""
+    if count < comm.size:
+        raise ValueError(
+            f"{comm.size} ranks need at least {comm.size} {what}, but there are {count}: use fewer "
+            "ranks"
+        )
+
+
 class Block(NamedTuple):
     """A block of scores of which something is visible: a run of queries and a run of keys."""
 
@@ -141,8 +150,7 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     held = [x.tolist() for x in comm.exchange(what, dict.fromkeys(everyone, own), everyone)]
     for name, lengths in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
         whole = sum(lengths)
-        if whole < comm.size:
-            raise ValueError(f"{comm.size} ranks cannot share {whole} {name}: use fewer ranks")
+        require_one_each(comm, whole, name)
         due = [
             sum(run.stop - run.start for run in of_rank)
             for of_rank in runs(whole, comm.size, zigzag)

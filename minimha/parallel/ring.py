@@ -16,6 +16,16 @@ from .. import masks
 from ..attention import Arguments, check, choose, merge_attention
 from .collectives import parts
 from .places import Route
+from .ways import PositionParallel
+
+
+class Ring(PositionParallel):
+    """Each rank reads its own positions, and keys and values visit the ranks."""
+
+    zigzag = True
+
+    def attention(self, *arrays: Any, **settings: Any) -> Any:
+        return ring_attention(self.comm, *arrays, zigzag=True, **settings)
 
 
 def ring_attention(

@@ -13,16 +13,15 @@ from minimha_autograd import array_of, ops
 from .. import masks
 from ..attention import scaled_dot_product_attention
 from .collectives import parts
-from .ways import Way, require_one_each
+from .places import require_one_each
+from .ways import PositionParallel
 
 
-class Ulysses(Way):
+class Ulysses(PositionParallel):
     """Each rank reads its own positions, and computes attention for its own heads."""
 
-    axis = 1
-
-    def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
-        return ulysses_attention(self.comm, query, key, value, mask, **plain(settings))
+    def attention(self, *arrays: Any, **settings: Any) -> Any:
+        return ulysses_attention(self.comm, *arrays, **settings)
 
 
 def ulysses_attention(
@@ -69,14 +68,3 @@ def ulysses_attention(
         )
     out = scaled_dot_product_attention(query, key, value, mask, scale=scale, softcap=softcap)
     return comm.all_to_all(out, split_axis=-2, concat_axis=-3)
-
-
-def plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a layer's attention that ways to divide positions support.
-
-    Raises ValueError for the others.
-    """
-    for name in ("bias", "sink", "keep", "dropout", "return_weights"):
-        if settings[name] is not None and settings[name] is not False and settings[name] != 0:
-            raise ValueError(f"attention whose positions are divided among ranks has no {name}")
-    return {name: settings[name] for name in ("scale", "softcap")}

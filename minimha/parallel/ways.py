@@ -10,7 +10,7 @@ from typing import Any
 from minimha_autograd.backend import Array
 
 from ..multihead import MultiHeadAttention
-from .collectives import parts
+from .places import part, positions, require_one_each
 
 
 class Way:
@@ -27,6 +27,7 @@ class Way:
 
     axis: int | None = None
     """The axis of tokens (B, T) that is divided: 0 for sequences, 1 for positions, or None."""
+    zigzag = False
     attend: Any = None
     """The attention of a layer, where it needs the other ranks; None for that of the layer."""
 
@@ -40,14 +41,13 @@ class Way:
         """
         if self.axis is None:
             return tokens
-        length, what = tokens.shape[self.axis], ("sequences", "positions")[self.axis]
-        require_one_each(self.comm, length, what)
-        own = self.places(length)
-        return tokens[own, :] if self.axis == 0 else tokens[:, own]
+        what = ("sequences", "positions")[self.axis]
+        require_one_each(self.comm, tokens.shape[self.axis], what)
+        return part(tokens, self.comm, self.axis, self.zigzag)
 
-    def places(self, length: int) -> list[int]:
-        """Which sequences or positions are this rank's."""
-        return list(range(length))[parts(length, self.comm.size)[self.comm.rank]]
+    def positions(self, length: int) -> Array | None:
+        """The positions of this rank's tokens in sequences of this length; None for all of them."""
+        return positions(length, self.comm, self.zigzag) if self.axis == 1 else None
 
     def share(self, tokens: Array) -> float:
         """This rank's tokens as a fraction of those of all ranks, for tokens (B, T)."""
@@ -82,15 +82,27 @@ class Way:
         """Copy this rank's part of the whole model to its own."""
 
 
+class PositionParallel(Way):
+    """Each rank reads its own positions; a subclass defines attention over all of them.
+
+    attention  a function of this rank's query, key and value, the mask, scale and softcap
+    """
+
+    axis = 1
+
+    def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
+        """The attention of a layer. Raises ValueError for what ranks that divide the positions do
+        not support."""
+        for name in ("bias", "sink", "keep", "dropout", "return_weights"):
+            if settings[name] is not None and settings[name] is not False and settings[name] != 0:
+                raise ValueError(f"attention whose positions are divided among ranks has no {name}")
+        used = {name: settings[name] for name in ("scale", "softcap")}
+        return self.attention(query, key, value, mask, **used)
+
+    def attention(self, *arrays: Any, **settings: Any) -> Any:
+        raise NotImplementedError
+
+
 def attention_layers(model: Any) -> list[MultiHeadAttention]:
     """All attention layers of a model."""
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-
-
-def require_one_each(comm: Any, count: int, what: str) -> None:
-    """Raise ValueError if there are more ranks than there are things to share."""
-    if count < comm.size:
-        raise ValueError(
-            f"{comm.size} ranks need at least {comm.size} {what}, but there are {count}: use fewer "
-            "ranks"
-        )

@@ -89,9 +89,9 @@ class ParallelTraining(Training):
         self.comm.step = self.step
         rng = np.random.default_rng((self.seed, self.step, rank)) if rank else rng
         own_inputs, own_targets = (tokens_for(way.own, way.part(x)) for x in (inputs, targets))
-        positions = None
-        if way.axis == 1:
-            positions = tokens_for(way.own, np.asarray(way.places(inputs.shape[1])))
+        positions = way.positions(inputs.shape[1])
+        if positions is not None:
+            positions = tokens_for(way.own, positions)
         with way.sharing():
             logits = way.own(own_inputs, positions=positions, rng=rng)
             loss = way.share(inputs) * cross_entropy(logits, own_targets)

@@ -224,7 +224,7 @@ def test_parts_that_no_rank_can_use_are_refused_on_every_rank():
         return ring_attention(comm, x, x, x, zigzag=zigzag)
 
     for lengths, zigzag, message in (
-        ((1, 0), False, "2 ranks cannot share 1 queries: use fewer ranks"),
+        ((1, 0), False, "2 ranks need at least 2 queries, but there are 1"),
         ((2, 3), False, "the ranks hold 2, 3 queries, but their parts are 3, 2: .*zigzag=False"),
         ((3, 4, 3), True, "3, 4, 3 queries, but their parts are 3, 3, 4: .*zigzag=True"),
     ):

@@ -97,7 +97,7 @@ def test_a_run_with_dropout_draws_the_same_masks_again():
         (5, "heads", {}, "5 ranks need at least 5 heads"),
         (2, "heads", {"dropout": 0.1}, "dropout needs the way 'data'"),
         (12, "ulysses", {}, "12 ranks need at least 12 positions"),
-        (2, "sideways", {}, "way = 'sideways': there are data, heads, ulysses"),
+        (2, "sideways", {}, "way = 'sideways': there are data, heads, ulysses, ring"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_once(ranks, way, settings, message):
