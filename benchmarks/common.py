@@ -38,9 +38,9 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def printed(*arguments: str, **environment: str) -> list[float]:
-    """The numbers that a new Python process prints."""
-    command, environment = [sys.executable, *arguments], os.environ | environment
+def printed(*arguments: str, starter: Sequence[str] = (), **environment: str) -> list[float]:
+    """The numbers that a new Python process prints. starter: the command that starts it."""
+    command, environment = [*starter, sys.executable, *arguments], os.environ | environment
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return [float(number) for number in done.stdout.split()]
 

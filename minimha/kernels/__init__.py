@@ -33,7 +33,10 @@ def unavailable(*others: str) -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    """`numpy_tile`, which runs kernels for GPUs on NumPy, is imported when it is first used."""
-    if name == "numpy_tile":
-        return importlib.import_module(".gpu.numpy_tile", __name__)
+    """The number of threads, and kernels for GPUs on NumPy: imported when they are first used."""
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(_ON_FIRST_USE[name], __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_ON_FIRST_USE = {"numpy_tile": ".gpu.numpy_tile", "threads": ".threads"}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
+_NAMES = "MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
@@ -25,7 +26,7 @@ def number() -> int:
 
 @functools.cache
 def _default() -> int:
-    for name in ("MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in _NAMES:
         text = os.environ.get(name, "")
         if text.isdecimal() and int(text):
             return int(text)
@@ -34,6 +35,19 @@ def _default() -> int:
     affinity = hasattr(os, "sched_getaffinity")
     cpus = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
     return min(cpus, _quota())
+
+
+def share(processes: int) -> None:
+    """Divide the CPUs of this machine among so many processes, for kernels and for BLAS, unless the
+    environment sets the number of threads."""
+    if any(os.environ.get(name) for name in _NAMES):
+        return
+    threads = min(number(), max(1, min(os.cpu_count() or 1, _quota()) // processes))
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # also for libraries that are loaded later
+    _default.cache_clear()
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(threads, user_api="blas")
 
 
 def _quota() -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
+from .. import kernels
 from . import watcher
 from .communicator import TIMEOUT, CommunicationError, Communicator
 
@@ -35,7 +36,8 @@ def world(timeout: float = TIMEOUT) -> Communicator:
         comm = mh.parallel.world()    # in a program started by mpiexec -n 4 python program.py
 
     From now on, an uncaught exception on one rank ends all ranks, and a rank that reaches the end
-    of the program waits there for the others.
+    of the program waits there for the others. The ranks of a machine divide its CPUs among them,
+    unless the environment sets the number of threads, for example OMP_NUM_THREADS=1.
 
     Raises RuntimeError if mpiexec started the program and mpi4py is missing, or belongs to another
     MPI than mpiexec.
@@ -78,6 +80,7 @@ class _MPICommunicator(Communicator):
         sys.excepthook = self._uncaught
         atexit.register(self._end)
         neighbours = ranks.Split_type(MPI.COMM_TYPE_SHARED)
+        kernels.threads.share(neighbours.size)
         self._watcher = watcher.connect(repr(self), neighbours)
 
     def fail(self, reason: str, code: int = 1) -> int:

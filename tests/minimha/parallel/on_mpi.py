@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 import minimha as mh
+from minimha import kernels
 from minimha.parallel import run, world
 
 DTYPES = "f2", "f4", "f8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"
@@ -106,6 +108,16 @@ def idle(comm):
     before = time.process_time()
     comm.all_reduce(np.ones(3))
     assert time.process_time() - before < 0.5
+
+
+def threads(comm):
+    """The ranks divide the cores, for kernels and for BLAS."""
+    wanted = max(1, os.cpu_count() // comm.size)
+    blas = [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+    assert blas
+    assert {kernels.threads.number(), *blas} == {wanted}
 
 
 if __name__ == "__main__":
