@@ -60,7 +60,7 @@ def by_ring(arrays, ranks, mask=None, zigzag=False, **settings):
         out.backward(dout)
         return [out.data, *(x.grad for x in tensors)], comm.sent
 
-    return run(on_a_rank, ranks)
+    return run(on_a_rank, ranks, timeout=20)
 
 
 def rank_of(rank, size):
