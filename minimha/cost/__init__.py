@@ -19,6 +19,7 @@ dropout, and with the gradient of the input.
 """
 
 from .attention import attention, multi_head
+from .communication import Sent, communication, training_step, update
 from .comparison import Comparison, compare
 from .machine import Machine, calibrate
 from .projections import projections
@@ -29,11 +30,15 @@ __all__ = [
     "Comparison",
     "Cost",
     "Machine",
+    "Sent",
     "Setting",
     "Step",
     "attention",
     "calibrate",
+    "communication",
     "compare",
     "multi_head",
     "projections",
+    "training_step",
+    "update",
 ]

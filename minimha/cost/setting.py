@@ -68,6 +68,11 @@ class Setting:
             dtype=dtype,
         )
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an entry."""
+        return {"float32": 4, "float64": 8}[self.dtype]
+
     def size(self, axis: str) -> int:
         """The size of the axis "M", "H", "D" or "T"."""
         z = self.sizes

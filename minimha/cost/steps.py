@@ -68,9 +68,8 @@ def total(
     s: Setting, backward: bool, steps: list[Step], *, parameters: int = 0, saved: int = 0
 ) -> Cost:
     """The cost of steps that count entries instead of bytes, with the backward or without it."""
-    size = {"float32": 4, "float64": 8}[s.dtype]
-    kept = [replace(x, bytes=x.bytes * size) for x in steps if backward or not x.backward]
-    return Cost(parameters, saved * size if backward else 0, tuple(kept))
+    kept = [replace(x, bytes=x.bytes * s.itemsize) for x in steps if backward or not x.backward]
+    return Cost(parameters, saved * s.itemsize if backward else 0, tuple(kept))
 
 
 NODE = Step(0, 0)

@@ -1,0 +1,184 @@
+"""What ranks send one another when they share the work of a model, in bytes and messages.
+
+Every collective is an exchange: each rank sends an array to every other rank. With n entries in
+all, of which rank r holds n_r, it sends
+
+    all_gather       (ranks − 1) · n_r      its part, to everyone else
+    reduce_scatter   n − n_r                the parts of all others
+    all_reduce       both
+    all_to_all       n_r · (1 − share)      its part without its own share
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..parallel import runs
+from .setting import Setting
+from .steps import short
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a rank sends. Can be added, and multiplied by a number of times."""
+
+    bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.bytes + other.bytes, self.messages + other.messages)
+
+    def __mul__(self, times: int) -> Sent:
+        return Sent(times * self.bytes, times * self.messages)
+
+    def seconds(self, latency: float, bandwidth: float) -> float:
+        """messages · latency + bytes / bandwidth, the time of messages sent one after another.
+
+        latency in seconds, bandwidth in bytes per second.
+        """
+        return self.messages * latency + self.bytes / bandwidth
+
+    def __repr__(self) -> str:
+        return f"{short(self.bytes)}B in {self.messages:,} messages"
+
+
+def communication(
+    way: str,
+    ranks: int,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    zigzag: bool = False,
+    backward: bool = True,
+    **letters: Any,
+) -> list[Sent]:
+    """What each rank sends in one attention layer, in the order of ranks.
+
+        mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True, zigzag=True)
+
+    Rank r holds T_r positions, or H_r query heads and G_r key heads. Forward, it sends
+
+        data      nothing: it has its own sequences
+        heads     an all_reduce of B·T·M entries
+        ulysses   three all_to_all, of Q, K and V: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries;
+                  then one of the outputs, B·(T − T_r)·H_r·Dv
+        ring      B·G·T_s·(D + Dv) entries in 2·G messages for every rank s, itself included, whose
+                  keys and values it sends on; and two integers to every other rank
+
+    and backward an all_reduce or four all_to_all again. In the ring, gradients travel with keys and
+    values: the first sender of these sends as much as before, others twice as much, and the last
+    rank sends the gradients home.
+
+    causal, window  which keys queries of the ring see: j ≤ i, or i − window ≤ j ≤ i
+    zigzag          which positions a rank of the ring holds: see `parallel.part`
+    letters         those of `Setting.of`, of the whole sequence and of all heads
+
+    Raises ValueError for another way, and for more ranks than positions or key heads to share.
+    """
+    s = Setting.of(**letters)
+    heads = s.sizes.num_kv_heads
+    shared = {"data": {}, "heads": {"key heads": heads}, "ring": {"positions": s.T}}
+    shared["ulysses"] = shared["heads"] | shared["ring"]
+    if way not in shared:
+        raise ValueError(f"way = {way!r}: there are {', '.join(sorted(shared))}")
+    for what, count in shared[way].items():
+        if count < ranks:
+            raise ValueError(f"{ranks} ranks cannot share {count} {what}")
+    if way == "ring":
+        return _ring(s, ranks, causal or window is not None, window, zigzag, backward)
+    if way == "ulysses":
+        return _ulysses(s, ranks, backward)
+    reduced = way == "heads"
+    once = _all_reduce(s.B * s.T * s.sizes.d_model, ranks, s.itemsize)
+    return [sent * (reduced * (1 + backward)) for sent in once]
+
+
+def update(buckets: Iterable[int], ranks: int, dtype: str = "float32") -> list[Sent]:
+    """What each rank sends to update parameters that all ranks hold: a reduce_scatter of their
+    gradients and an all_gather of the new parameters, for each bucket of `parallel.Buckets`.
+
+    buckets  their numbers of entries
+    """
+    size = Setting.of(T=1, H=1, M=1, dtype=dtype).itemsize
+    return _total([[Sent()] * ranks, *(_all_reduce(n, ranks, size) for n in buckets)])
+
+
+def training_step(
+    way: str, ranks: int, buckets: Iterable[int], *, layers: int, **settings: Any
+) -> list[Sent]:
+    """What each rank sends in a step of `training.ParallelTraining`: `communication` in every
+    layer, the `update`, and an all_reduce of two numbers, the loss and the square of the gradient's
+    norm. buckets are those of `update`, settings those of `communication`."""
+    layer = communication(way, ranks, **settings)
+    others = update([*buckets, 1, 1], ranks, settings.get("dtype", "float32"))
+    return _total([layer] * layers + [others])
+
+
+def _total(costs: Sequence[Sequence[Sent]]) -> list[Sent]:
+    """The sum for each rank."""
+    return [sum(of_rank, Sent()) for of_rank in zip(*costs, strict=True)]
+
+
+def _lengths(n: int, ranks: int, zigzag: bool = False) -> list[int]:
+    return [sum(run.stop - run.start for run in held) for held in runs(n, ranks, zigzag)]
+
+
+def _all_reduce(n: int, ranks: int, itemsize: int) -> list[Sent]:
+    """reduce_scatter and all_gather of n entries."""
+    return [
+        Sent(itemsize * (n - own + (ranks - 1) * own), 2 * (ranks - 1))
+        for own in _lengths(n, ranks)
+    ]
+
+
+def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
+    z = s.sizes
+    queries, keys, heads = (_lengths(n, ranks) for n in (s.T, s.S, z.num_kv_heads))
+    group = z.num_heads // z.num_kv_heads
+
+    def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
+        """An all_to_all of arrays of which rank r has have[r], and wants split[r] of all."""
+        return [
+            Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
+            for n, own in zip(have, split, strict=True)
+        ]
+
+    each = (
+        (queries, heads, group * z.head_dim), (keys, heads, z.head_dim),
+        (keys, heads, z.v_head_dim), (heads, queries, group * z.v_head_dim),
+    )  # fmt: skip
+    there = [swapped(have, split, width) for have, split, width in each]
+    back = [swapped(split, have, width) for have, split, width in each]
+    return _total(there + back * backward)
+
+
+def _ring(
+    s: Setting, ranks: int, causal: bool, window: int | None, zigzag: bool, backward: bool
+) -> list[Sent]:
+    queries, keys = (runs(n, ranks, zigzag) for n in (s.T, s.S))
+    z, others = s.sizes, ranks - 1
+
+    def sees(rank: int, source: int) -> bool:
+        return not causal or any(
+            k.start < q.stop and (window is None or q.start - window < k.stop)
+            for q in queries[rank]
+            for k in keys[source]
+            if q.start < q.stop and k.start < k.stop
+        )
+
+    sent = [Sent(16 * others, others)] * ranks  # two integers of 8 bytes
+    for source, length in enumerate(_lengths(s.S, ranks, zigzag)):
+        visit = Sent(
+            s.itemsize * s.B * z.num_kv_heads * length * (z.head_dim + z.v_head_dim),
+            2 * z.num_kv_heads,
+        )
+        ring = ((source + hop) % ranks for hop in range(1, ranks))
+        stops = [source, *(rank for rank in ring if sees(rank, source))]
+        for rank in stops[:-1]:
+            sent[rank] += visit
+        if backward and len(stops) > 1:
+            for rank in stops:
+                sent[rank] += visit * (1 if rank in (source, stops[-1]) else 2)
+    return sent
