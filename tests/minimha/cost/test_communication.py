@@ -18,7 +18,7 @@ LETTERS = {"B": B, "T": T, "H": 10, "G": 5, "D": 3, "Dv": 2, "M": M}
 MASKS = {
     "none": (None, {}),
     "causal": (mh.masks.causal(), {"causal": True}),
-    "window": (mh.masks.sliding_window(2, 0), {"window": 2}),
+    "window": (mh.masks.sliding_window(3, 0), {"window": 3}),
     "wide window": (mh.masks.sliding_window(5, 0), {"window": 5}),
 }
 
