@@ -31,10 +31,11 @@ def attention_loop(
     shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
     heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)
     masks, keeps = _heads(x.resolved_mask(), lead, (t, s)), _heads(x.keep, lead, (t, s))
+    asked = x.return_lse
     values, pulls = zip(
         *(
             attention.with_pullback(
-                *head, mask=mask, keep=keep, p=x.p, return_lse=True, wanted=wanted
+                *head, mask=mask, keep=keep, p=x.p, return_lse=asked, wanted=wanted
             )
             for head, mask, keep in zip(heads, masks, keeps, strict=True)
         ),
@@ -43,14 +44,14 @@ def attention_loop(
     groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        shapes = (t, dv), (t, s), (t,)
-        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=True))
+        shapes = ((t, dv), (t, s), (t,))[: 2 + asked]
+        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=False))
         gradients = zip(*(pull(*dy) for pull, *dy in zip(pulls, *parts, strict=True)))  # noqa: B905
         dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
         return dquery, _per_group(dkey, groups), _per_group(dvalue, of_value), *rest
 
-    out, weights, lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
-    return (out, weights, lse), pullback
+    out, weights, *lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
+    return (out, weights, lse[0] if asked else None), pullback
 
 
 def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
