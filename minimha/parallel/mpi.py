@@ -7,6 +7,7 @@ import ctypes
 import functools
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -78,6 +79,7 @@ class _MPICommunicator(Communicator):
         self._ranks = ranks
         self._sending: list[tuple[int, str, list[Any]]] = []
         sys.excepthook = self._uncaught
+        signal.signal(signal.SIGINT, lambda *_: self.fail("minimha: interrupted", 130))
         atexit.register(self._end)
         neighbours = ranks.Split_type(MPI.COMM_TYPE_SHARED)
         kernels.threads.share(neighbours.size)

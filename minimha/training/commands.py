@@ -111,20 +111,32 @@ class _UnusableError(Exception):
 
 
 def _train(options: argparse.Namespace) -> int:
-    comm: parallel.Communicator | None = None
+    comm = parallel.Communicator(0, 1)
     try:
         if options.transport == "threads":
             return parallel.run(partial(_train_on, options), _threads(options))[0]
         if options.ranks is not None:
             raise _UnusableError("--ranks needs --transport threads; mpiexec -n sets it for MPI")
-        comm = parallel.world() if options.parallel else None
-        return _train_on(options, comm)
-    except (_UnusableError, FloatingPointError, parallel.CommunicationError) as error:
-        text, code = f"minimha: {error}", 2 if isinstance(error, _UnusableError) else 1
-        if comm is not None:
-            return comm.fail(text, code)
-        print(text, file=sys.stderr)
-        return code
+        comm = _world()
+        if comm.size > 1 and not options.parallel:
+            ways = ", ".join(parallel.WAYS)
+            raise _UnusableError(f"{comm.size} ranks need --parallel and one of {ways}")
+        return _train_on(options, comm if options.parallel else None)
+    except _UnusableError as error:
+        return comm.fail(f"minimha: {error}", 2)
+    except (FloatingPointError, parallel.CommunicationError) as error:
+        return comm.fail(f"minimha: {error}", 1)
+    except (MemoryError, OSError) as error:
+        if comm.size == 1:
+            raise
+        return comm.fail(f"minimha: {error}", 1)
+
+
+def _world() -> parallel.Communicator:
+    try:
+        return parallel.world()
+    except RuntimeError as error:
+        raise _UnusableError(error) from error
 
 
 def _threads(options: argparse.Namespace) -> int:

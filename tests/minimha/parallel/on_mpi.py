@@ -11,7 +11,9 @@ from threadpoolctl import threadpool_info
 
 import minimha as mh
 from minimha import kernels
-from minimha.parallel import run, world
+from minimha.__main__ import main
+from minimha.parallel import WAYS, run, world
+from minimha.training import ParallelTraining, Training
 
 DTYPES = "f2", "f4", "f8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"
 SHAPES = (), (0,), (3,), (2, 0, 3), (3, 4)
@@ -46,6 +48,21 @@ def collectives(comm):
 
     for ours, theirs in zip(work(comm), run(work, comm.size)[comm.rank], strict=True):
         assert np.array_equal(ours, theirs)
+
+
+def training(comm):
+    """Fifty steps in float64 have the losses of one process, whichever way they are shared."""
+    tokens = np.random.default_rng(0).integers(0, 7, 300)
+    settings = {"steps": 50, "batch": 5, "lr": 1e-2}
+
+    def model():
+        sizes = {"context": 11, "d_model": 16, "num_heads": 4, "num_layers": 2}
+        return mh.GPT(7, **sizes, tie=True, dtype="float64", rng=0)
+
+    expected = list(Training(model(), tokens, **settings))
+    for way in WAYS:
+        losses = list(ParallelTraining(model(), tokens, comm=comm, way=way, **settings))
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-12)
 
 
 def disagree(comm):
@@ -118,6 +135,19 @@ def threads(comm):
     ]
     assert blas
     assert {kernels.threads.number(), *blas} == {wanted}
+
+
+def is_killed_in_training(comm):
+    """`minimha train` with the arguments in the environment."""
+    step = ParallelTraining.__next__
+
+    def step_or_die(self):
+        if (comm.rank, self.step) == (1, 6):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self)
+
+    ParallelTraining.__next__ = step_or_die
+    main(os.environ["TRAIN"].split())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minimha.parallel import world
+from minimha.__main__ import main
+from minimha.parallel import WAYS, world
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 PROGRAM = Path(__file__).with_name("on_mpi.py")
@@ -26,11 +27,11 @@ def under_mpiexec(test):
     return pytest.mark.thorough(missing(test))
 
 
-def mpiexec(ranks, *arguments):
+def mpiexec(ranks, *arguments, **variables):
     """Run Python on several ranks."""
     return subprocess.run(
         [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, arguments)],
-        env={name: x for name, x in os.environ.items() if "_NUM_THREADS" not in name},
+        env={name: x for name, x in os.environ.items() if "_NUM_THREADS" not in name} | variables,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -38,7 +39,7 @@ def mpiexec(ranks, *arguments):
 @under_mpiexec
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_messages_and_collectives_under_mpiexec(ranks):
-    done = mpiexec(ranks, PROGRAM, 60, "messages", "collectives", "idle", "threads")
+    done = mpiexec(ranks, PROGRAM, 60, "messages", "collectives", "idle", "threads", "training")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -71,6 +72,63 @@ def test_an_uncaught_exception_ends_all_ranks_and_one_of_them_prints_it(name):
     rank = name == "one_raises"
     assert done.stderr.count("Traceback") == 1
     assert done.stderr.endswith(f"ZeroDivisionError: on purpose\non rank {rank:d} of 3\n")
+
+
+TRAIN = (
+    "train --text text --layers 1 --heads 4 --width 16 --context 16 --batch 5 --steps 12 --every 4"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    return tmp_path
+
+
+def losses(name):
+    rows = Path(name, "losses.csv").read_text().splitlines()[1:]
+    return [float(row.split(",")[1]) for row in rows]
+
+
+@under_mpiexec
+def test_ranks_train_together_and_one_of_them_prints_and_writes(folder):
+    assert main([*TRAIN.split(), "--out", "alone"]) == 0
+    for way in WAYS:
+        done = mpiexec(4, "-m", "minimha", *TRAIN.split(), "--parallel", way, "--out", way)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("The model is in") == 1
+        np.testing.assert_allclose(losses(way), losses("alone"), rtol=1e-5)
+
+
+@under_mpiexec
+def test_the_checkpoint_of_a_killed_run_continues_on_another_number_of_ranks(folder):
+    assert main([*TRAIN.split(), "--out", "alone"]) == 0
+    killed = mpiexec(
+        3, PROGRAM, 60, "is_killed_in_training", TRAIN=f"{TRAIN} --parallel data --out out"
+    )
+    assert killed.returncode != 0
+    assert killed.stderr == "minimha: rank 1 of 3 crashed or was killed: did memory run out?\n"
+    options = ["--out", "out", "--resume", "--parallel", "ring"]
+    done = mpiexec(2, "-m", "minimha", "train", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    np.testing.assert_allclose(losses("out"), losses("alone"), rtol=1e-5)
+
+
+@under_mpiexec
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (2, "--out out", "2 ranks need --parallel and one of data, heads, ulysses, ring"),
+        (5, "--out out --parallel heads", "5 ranks need at least 5 heads"),
+        (2, "--out text --parallel data", "text is not an empty folder: choose another --out"),
+    ],
+)
+def test_one_rank_says_in_one_line_why_the_run_cannot_start(ranks, options, message, folder):
+    done = mpiexec(ranks, "-m", "minimha", *TRAIN.split(), *options.split())
+    assert done.returncode != 0
+    assert re.fullmatch(f"minimha: {message}.*\n", done.stderr)
 
 
 @under_mpiexec
