@@ -97,3 +97,10 @@ def test_the_benchmark_of_generation_runs(run):
     assert [row[0] for row in rows[2:]] == ["with the cache", "without"]
     cached, whole = (float(row[-1]) for row in rows[2:])
     assert cached < whole  # without the cache, a later token costs more
+
+
+def test_the_benchmark_of_data_parallel_training_runs(run):
+    pytest.importorskip("mpi4py")
+    _, rows = run("data_parallel.py")
+    assert [row[0] for row in rows[2:]] == ["1 process, 2 threads", "2 ranks, 1 thread each"]
+    assert [int(row[2]) > 0 for row in rows[2:]] == [False, True]  # kB sent

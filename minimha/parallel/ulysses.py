@@ -14,11 +14,16 @@ from .. import masks
 from ..attention import scaled_dot_product_attention
 from .collectives import parts
 from .places import require_one_each
-from .ways import PositionParallel
+from .ways import PositionParallel, attention_layers
 
 
 class Ulysses(PositionParallel):
     """Each rank reads its own positions, and computes attention for its own heads."""
+
+    def __init__(self, comm: Any, model: Any) -> None:
+        super().__init__(comm, model)
+        heads = attention_layers(model)[0].sizes.num_kv_heads
+        require_one_each(comm, heads, "heads of keys and values")
 
     def attention(self, *arrays: Any, **settings: Any) -> Any:
         return ulysses_attention(self.comm, *arrays, **settings)
