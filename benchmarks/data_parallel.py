@@ -66,6 +66,7 @@ def main() -> None:
         if mh.parallel.world().rank == 0:
             print(time, sent)
         return
+    machine = common.machine()
     arguments = [__file__, "--steps", *(["--quick"] if options.quick else [])]
     folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     mpiexec = shutil.which("mpiexec", path=folders) or sys.exit('pip install ".[mpi]"')
@@ -86,7 +87,7 @@ def main() -> None:
     bound = verdict(statistics.median(compared), BOUND)
     text += f"\n\nRatio: {spread(compared)}; the bound {bound}.\n\n"
     mpis = {"mpi4py": "mpi4py", "MPICH": "mpich"}
-    common.show(f"{text}{common.machine()}\n{common.versions(**mpis)}\n", options.save)
+    common.show(f"{text}{machine}\n{common.versions(**mpis)}\n", options.save)
 
 
 if __name__ == "__main__":
