@@ -1,0 +1,195 @@
+"""Simulate a training step on up to 1,024 ranks, which share it in each of the four ways.
+
+python benchmarks/many_machines.py --save docs/many-machines-costs.md
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from common import arguments, show, table
+
+import minimha as mh
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FLOPS, BANDWIDTH, LATENCY = 1e14, 25e9, 5e-6  # of each rank: flop/s, bytes/s, seconds a message
+RANKS, TOKENS, LONG = 2**10, 2**22, 2**17
+V, M, L, H, G, D, F = 128_256, 4096, 32, 32, 8, 128, 14_336  # F: the width of the MLP
+QKVO, MLP = [H * D * M, G * D * M, G * D * M, H * D * M], [F * M] * 3
+WAYS = {  # the most ranks that share a layer, the look of its line
+    "data": (RANKS, "#0072B2", "o", "-"),
+    "heads": (G, "#D55E00", "s", (0, (1, 1))),
+    "ulysses": (G, "#009E73", "^", (0, (5, 2))),
+    "ring": (RANKS, "#CC79A7", "D", (0, (4, 2, 1, 2))),
+}  # colours of Okabe and Ito, for the colour-blind
+
+PAGE = """# What many machines cost
+
+**Simulated**, not measured: nobody has run this on {ranks:,} ranks. The bytes and messages are
+those of `mh.cost.training_step`, which equal what ranks really send, to the byte, in all tests. The
+times follow from them and from these assumptions:
+
+| what | assumed |
+| --- | --- |
+| model | {parameters:.1f} billion parameters in float32: M = {M}, {L} layers, H = {H}, G = {G}, D = {D}, gated MLP of width {F:,}, vocabulary {V:,} |
+| step | {tokens} tokens: B sequences of T tokens each, with causal attention |
+| rank | computes {tera:.0f} Tflop/s and sends {giga:.0f} GB/s |
+| message | takes {micro:.0f} µs, in addition to the time for its bytes |
+| time | of all flops of a rank, then of all its messages, one after another: nothing overlaps |
+
+`python benchmarks/many_machines.py --save docs/many-machines-costs.md` writes this page.
+
+![Simulated seconds per step of the four ways, over the number of ranks and over T]({image})
+
+## Sequences of {long:,} positions
+
+A step has {sequences} of these. Each entry is the simulated time of a step in seconds; in brackets, the
+part of it that is spent on sending.
+
+{by_ranks}
+
+A dash means that the way has nothing left to divide: *data* needs one sequence for each rank,
+*heads* and *ulysses* one key head, and *ring* one position.
+
+- **data** wins as long as there is a sequence for each rank. It sends only gradients and
+  parameters, and their size depends neither on B nor on T.
+- **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
+  from {few} ranks on it is less than in the ring.
+- **ring** can use any number of ranks. But all keys and values visit every rank, so the time of
+  sending does not decrease: it stays near {sending:.0f} s. The backward pass computes each visit again,
+  which takes a third more flops in attention. The ring needs {cross} ranks to beat *data* on
+  {sequences} ranks.
+- **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and sends
+  the sums of its heads in every layer.
+
+## All {ranks:,} ranks
+
+Each way uses as many of the {ranks:,} ranks as it can. The number before the colon says how many.
+
+{by_length}
+
+Up to T = {last:,} *data* wins, although it leaves ranks idle as soon as there are fewer sequences
+than ranks. From T = {first:,} on the **ring** wins. At T = {longest:,} it takes {ring:,.0f} s, *ulysses*
+{ulysses:,.0f} s and *data* {data:,.0f} s.
+
+On {ranks:,} ranks, half of the time that *data* spends on sending is latency: each bucket of gradients
+takes two messages to every other rank.
+
+## What would change these results
+
+- **Smaller numbers or a faster network.** The time of sending is proportional to the bytes. If it
+  halves, the ring wins from shorter sequences on.
+- **Sending while computing.** At best, a step takes as long as the slower of the two.
+- **A sliding window.** Keys visit only ranks with queries that see them:
+  `mh.cost.communication("ring", …, window=W)` counts these visits.
+- **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence,
+  which rules it out for long ones.
+- **Two ways at once.** Large models divide the sequences among groups of ranks, and heads or
+  positions within a group.
+"""  # noqa: E501
+
+
+def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
+    """The time of a step with sequences of T positions, and the part of it spent on sending."""
+    b = TOKENS // t
+    held = -(-b // ranks) if way == "data" else b  # sequences of a rank
+    layers = {"dense": sum(QKVO + MLP) * L + V * M, "attention": L * H * D * t}
+    flops = {name: 6.0 * held * t * n for name, n in layers.items()}  # attention: half of all pairs
+    if way == "heads":
+        flops["dense"] -= 6.0 * held * t * sum(QKVO) * L * (1 - 1 / ranks)
+        flops["attention"] /= ranks
+    elif way != "data":
+        flops = {name: n / ranks for name, n in flops.items()}
+    if way == "ring":
+        flops["attention"] *= 4 / 3  # each visit is computed again
+    buckets = [V * M, *(MLP if way == "heads" else QKVO + MLP) * L, V * M, (2 * L + 1) * M]
+    settings: dict[str, Any] = {"causal": True, "zigzag": True} if way == "ring" else {}
+    sent = mh.cost.training_step(
+        way, ranks, buckets, layers=L, **settings, B=b, T=t, M=M, H=H, G=G, D=D
+    )
+    sending = max(x.seconds(LATENCY, BANDWIDTH) for x in sent)
+    return sum(flops.values()) / FLOPS + sending, sending
+
+
+def most(way: str, t: int) -> int:
+    """The number of ranks that a way can use for sequences of T positions."""
+    return min(WAYS[way][0], TOKENS // t if way == "data" else t)
+
+
+Times = dict[str, dict[int, tuple[float, float]]]
+
+
+def drawn(by_ranks: Times, by_length: Times) -> Figure:
+    """Both tables as lines."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.5, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, times in ((left, by_ranks), (right, by_length)):
+        for way, (_, colour, marker, dash) in WAYS.items():
+            totals = [total for total, _ in times[way].values()]
+            look = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 4}
+            axes.plot(list(times[way]), totals, label=way, **look)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+    left.set(xlabel="ranks", ylabel="simulated time of a step, s", title=f"T = {LONG:,}")
+    right.set(xlabel="positions T of a sequence", title=f"as many of {RANKS:,} ranks as possible")
+    right.tick_params(axis="x", rotation=45)
+    left.legend(frameon=False, handlelength=4)
+    figure.suptitle("SIMULATED, not measured: a training step shared in one of four ways")
+    return figure
+
+
+def entry(times: tuple[float, float] | None) -> str:
+    if times is None:
+        return "–"
+    return "{:,.4g} ({:.3g})".format(*times)
+
+
+def main() -> None:
+    options = arguments(__doc__, quick="few ranks and lengths").parse_args()
+    counts = [2**k for k in range(0, 11, 5 if options.quick else 1)]
+    lengths = [2**k for k in range(12, 21, 4 if options.quick else 1)]
+    by_ranks: Times = {
+        way: {n: seconds(way, n, LONG) for n in counts if n <= most(way, LONG)} for way in WAYS
+    }
+    by_length: Times = {way: {t: seconds(way, most(way, t), t) for t in lengths} for way in WAYS}
+    image = options.save.with_suffix(".png") if options.save else None
+    if image:
+        mh.pictures.save(drawn(by_ranks, by_length), image)
+    ranks = [[f"{n:,}", *(entry(by_ranks[way].get(n)) for way in WAYS)] for n in counts]
+    rows = [
+        [
+            f"{t:,}",
+            f"{TOKENS // t:,}",
+            *(f"{most(way, t):,}: {entry(by_length[way][t])}" for way in WAYS),
+        ]
+        for t in lengths
+    ]
+    alone, ring = by_ranks["data"][max(by_ranks["data"])][0], by_ranks["ring"]
+    wins = [t for t in lengths if by_length["ring"][t][0] < by_length["data"][t][0]]
+    few = [n for n in counts if n in by_ranks["ulysses"] and by_ranks["ulysses"][n][1] < ring[n][1]]
+    text = PAGE.format(
+        M=M, L=L, H=H, G=G, D=D, F=F, V=V, ranks=RANKS, tokens="2²² = 4,194,304", long=LONG,
+        parameters=(2 * V * M + L * sum(QKVO + MLP) + (2 * L + 1) * M) / 1e9,
+        tera=FLOPS / 1e12, giga=BANDWIDTH / 1e9, micro=LATENCY * 1e6,
+        image=image.name if image else "",
+        by_ranks=table(["ranks", *WAYS], ranks),
+        by_length=table(["T", "B", *WAYS], rows),
+        sequences=TOKENS // LONG,
+        few=next((n for n in few if n > 1), "no"),
+        cross=next((f"{n:,}" for n in counts if ring.get(n, (alone,))[0] < alone), "no"),
+        sending=ring[max(ring)][1],
+        first=wins[0], last=wins[0] // 2, longest=lengths[-1],
+        **{way: by_length[way][lengths[-1]][0] for way in ("ring", "ulysses", "data")},
+    )  # fmt: skip
+    show(text, options.save)
+
+
+if __name__ == "__main__":
+    main()
