@@ -104,3 +104,10 @@ def test_the_benchmark_of_data_parallel_training_runs(run):
     _, rows = run("data_parallel.py")
     assert [row[0] for row in rows[2:]] == ["1 process, 2 threads", "2 ranks, 1 thread each"]
     assert [int(row[2]) > 0 for row in rows[2:]] == [False, True]  # kB sent
+
+
+def test_the_simulation_of_many_machines_runs(run):
+    text, rows = run("many_machines.py")
+    assert rows[-1][0] == "1,048,576"
+    assert rows[-1][-1].startswith("1,024: ")  # the ring uses all ranks
+    assert "**Simulated**, not measured" in text
