@@ -110,6 +110,7 @@ class _MPICommunicator(Communicator):
         for rank in others:
             while not self._ranks.Iprobe(rank, _END):
                 time.sleep(0.01)
+            self._ranks.Recv(bytearray(), rank, _END)
             if message := _arrived(self._ranks, rank):
                 sent = f"rank {rank} sent to rank {self.rank} at {message[0]}"
                 self.fail(f"minimha: {sent}, but rank {self.rank} never received it")

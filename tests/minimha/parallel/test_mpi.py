@@ -27,10 +27,10 @@ def under_mpiexec(test):
     return pytest.mark.thorough(missing(test))
 
 
-def mpiexec(ranks, *arguments, **variables):
+def mpiexec(ranks, *arguments, options=(), **variables):
     """Run Python on several ranks."""
     return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, arguments)],
+        [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, arguments)],
         env={name: x for name, x in os.environ.items() if "_NUM_THREADS" not in name} | variables,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -40,6 +40,14 @@ def mpiexec(ranks, *arguments, **variables):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_messages_and_collectives_under_mpiexec(ranks):
     done = mpiexec(ranks, PROGRAM, 60, "messages", "collectives", "idle", "threads", "training")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@under_mpiexec
+def test_ranks_on_two_computers():
+    """Which are one here, under two names: MPI then uses no shared memory between them."""
+    two = ["-launcher", "fork", "-hosts", "localhost,127.0.0.1", "-ppn", "2"]
+    done = mpiexec(4, PROGRAM, 60, "messages", "collectives", options=two)
     assert (done.returncode, done.stderr) == (0, "")
 
 
