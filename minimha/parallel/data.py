@@ -6,6 +6,7 @@ section 5.1; buckets: Li et al., "PyTorch Distributed" (2020), section 3.2.3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,17 +51,16 @@ class Buckets:
         self, comm: Any, groups: Iterable[Mapping[str, Any]], split: Sequence[Tensor] = ()
     ) -> None:
         self._entries: list[tuple[list[int], Bucket | None]] = []
-        self.groups, first = [], 0
+        self.groups, first, parted = [], 0, set(split)
         for group in groups:
             made = []
             numbered = list(enumerate(group["params"], first))
             first += len(numbered)
             for k, p in numbered:
-                if any(p is other for other in split):
+                if p in parted:
                     made.append(p)
                     self._entries.append(([k], None))
-            shared = [(k, p) for k, p in numbered if not any(p is other for other in split)]
-            for chunk in _chunks(shared):
+            for chunk in _chunks([(k, p) for k, p in numbered if p not in parted]):
                 bucket = Bucket(comm, [p for _, p in chunk])
                 made.append(bucket.shard)
                 self._entries.append(([k for k, _ in chunk], bucket))
@@ -132,7 +132,7 @@ class Bucket:
         """The inverse: an array for each parameter."""
         found, start = [], 0
         for p in self.parameters:
-            count = p.data.size
+            count = math.prod(p.shape)
             found.append(namespace(flat).reshape(flat[start : start + count], p.shape))
             start += count
         return found
@@ -161,7 +161,7 @@ def _chunks(items: Sequence[tuple[int, Tensor]]) -> Iterable[list[tuple[int, Ten
     chunk: list[tuple[int, Tensor]] = []
     size = 0
     for k, p in items:
-        bytes_ = p.data.nbytes
+        bytes_ = backend.to_numpy(p.data).nbytes
         if chunk and size + bytes_ > BUCKET:
             yield chunk
             chunk, size = [], 0

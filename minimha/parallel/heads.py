@@ -68,7 +68,8 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     require_one_each(comm, sizes.num_kv_heads, "heads of keys and values")
     if layer.form != "stacked" or layer.alibi:
         raise ValueError(
-            "heads are shared in the stacked form, without alibi: call layer.convert('stacked')"
+            "ranks can divide the heads in the stacked form and without alibi only: "
+            "layer.convert('stacked') changes the form"
         )
 
     def own(name: str) -> Any:

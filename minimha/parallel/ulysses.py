@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimha_autograd import array_of, ops
+from minimha_autograd import ops
 
 from .. import masks
 from ..attention import scaled_dot_product_attention
@@ -65,11 +65,10 @@ def ulysses_attention(
     if t != due:
         raise ValueError(f"rank {comm.rank} holds {t} of {length} positions, but its part is {due}")
     query = ops.reshape(query, (*batch, own * group, length, d))
-    if isinstance(mask, masks.Mask) and mask.sizes[-3:-2] not in ((), (0,), (1,)):
+    if mask is not None:
+        whole = (*batch, h, length, key.shape[-2])
         heads = parts(g, comm.size)[comm.rank]
-        whole = (*array_of(query).shape[:-3], h, length, key.shape[-2])
-        mask = mask.part(
-            whole, slice(None), slice(None), slice(heads.start * group, heads.stop * group)
-        )
+        heads, everything = slice(heads.start * group, heads.stop * group), slice(None)
+        mask = masks.typed(mask, whole).part(whole, everything, everything, heads)
     out = scaled_dot_product_attention(query, key, value, mask, scale=scale, softcap=softcap)
     return comm.all_to_all(out, split_axis=-2, concat_axis=-3)

@@ -91,11 +91,11 @@ class PositionParallel(Way):
     axis = 1
 
     def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
-        """The attention of a layer. Raises ValueError for what ranks that divide the positions do
-        not support."""
-        for name in ("bias", "sink", "keep", "dropout", "return_weights"):
-            if settings[name] is not None and settings[name] is not False and settings[name] != 0:
-                raise ValueError(f"attention whose positions are divided among ranks has no {name}")
+        """The attention of a layer. Raises ValueError for a setting that needs all positions."""
+        given = [name for name in ("bias", "sink", "keep") if settings[name] is not None]
+        given += [name for name in ("dropout", "return_weights") if settings[name]]
+        if given:
+            raise ValueError(f"ranks that divide the positions do not support {', '.join(given)}")
         used = {name: settings[name] for name in ("scale", "softcap")}
         return self.attention(query, key, value, mask, **used)
 

@@ -32,7 +32,7 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
         _read(path)
         with interchange.written_whole(_previous(path)) as unfinished:
             shutil.copyfile(path, unfinished)
-    interchange.write({**content, _CHECKSUM: _checksum(content)}, path)
+    interchange.write({**content, _CHECKSUM: checksum(content)}, path)
 
 
 def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -75,12 +75,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     arrays = interchange.read(path)
     if _CHECKSUM not in arrays:
         raise ValueError(f"{path} is not a checkpoint: it has no checksum")
-    if not np.array_equal(arrays.pop(_CHECKSUM), _checksum(arrays)):
+    if not np.array_equal(arrays.pop(_CHECKSUM), checksum(arrays)):
         raise ValueError(f"{path} is damaged: its content does not have its checksum")
     return arrays
 
 
-def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+def checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """The SHA-256 of all names, dtypes, shapes and entries."""
     digest = hashlib.sha256()
     for name in sorted(arrays):

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import parallel
+from .. import interchange, parallel
 from ..functional import cross_entropy
 from ..nn import AdamW, clip_gradients, decay_groups
+from . import checkpoint
 from .loop import Training, tokens_for
 
 
@@ -25,7 +26,8 @@ class ParallelTraining(Training):
     comm   this rank's communicator
     way    "data", "heads", "ulysses" or "ring": see `parallel.WAYS`
     every  after how many steps the whole model and the state of the optimiser are collected from
-           all ranks. Only then, and after the last step, can they be read and saved
+           all ranks, by default a tenth of all steps, as for `watch`. Only then, and after the last
+           step, can they be read and saved
 
     The other arguments are those of `Training`, with a GPT as the model. Losses, weights and
     checkpoints are those of one process, up to rounding: a run can be resumed with another number
@@ -55,8 +57,9 @@ class ParallelTraining(Training):
         self.comm, self.way = comm, parallel.WAYS[way](comm, model)
         super().__init__(model, tokens, **settings)
         self.way.part(np.empty((self.batch, model.context)))  # raises for too many ranks
-        comm.agree(f"a run with the settings {self.settings}")
-        self.every = every or self.steps
+        weights = checkpoint.checksum(interchange.state(model)).tobytes().hex()[:16]
+        comm.agree(f"a run with weights {weights}… and the settings {self.settings}")
+        self.every = every or max(1, self.steps // 10)
         self._collected: dict[str, np.ndarray] | None = None
 
     def save(self, path: str | Path) -> None:
@@ -65,8 +68,8 @@ class ParallelTraining(Training):
             super().save(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """As of the last time when the state was collected. Raises RuntimeError before."""
-        if self._collected is None or self._collected["step"] != self.step:
+        """The state, in a step in which it was collected. Raises RuntimeError in others."""
+        if self._collected is None:
             raise RuntimeError(f"the state is collected every {self.every} steps: save it then")
         return self._collected
 
@@ -74,6 +77,7 @@ class ParallelTraining(Training):
         super().set_state(arrays)
         self.way.scatter()
         self._buckets.take()
+        self._collected = arrays
 
     def _optimiser(self, weight_decay: float, **settings: Any) -> AdamW:
         own = self.way.own
@@ -86,7 +90,7 @@ class ParallelTraining(Training):
 
     def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: Any) -> float:
         way, rank = self.way, self.comm.rank
-        self.comm.step = self.step
+        self.comm.step, self._collected = self.step, None  # frees its memory
         rng = np.random.default_rng((self.seed, self.step, rank)) if rank else rng
         own_inputs, own_targets = (tokens_for(way.own, way.part(x)) for x in (inputs, targets))
         positions = way.positions(inputs.shape[1])

@@ -5,7 +5,16 @@ import pytest
 
 import minimha as mh
 from minimha.nn import SGD, AdamW, clip_gradients, decay_groups
-from minimha.parallel import Buckets, data, parts, run, share_heads, ulysses_attention
+from minimha.parallel import (
+    Buckets,
+    Communicator,
+    Ulysses,
+    data,
+    parts,
+    run,
+    share_heads,
+    ulysses_attention,
+)
 
 RNG = np.random.default_rng(7)
 B, H, G, T, D, DV, M = 2, 6, 3, 7, 4, 5, 24
@@ -15,6 +24,7 @@ MASKS = {
     "causal": mh.masks.causal(),
     "padding": mh.masks.padding([5, T]) & mh.masks.sliding_window(3, 1),
     "per head": mh.masks.dense(RNG.random((H, T, T)) < 0.7),
+    "array": RNG.random((1, H, T, T)) < 0.7,
 }
 
 
@@ -182,3 +192,19 @@ def test_parameters_of_different_groups_are_in_different_buckets():
 def test_work_that_cannot_be_shared_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         run(lambda comm: call(comm, RNG.standard_normal((B, 2, T, D))), 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "name"),
+    [
+        ({"sink": True}, {}, "sink"),
+        ({"alibi": True}, {}, "bias"),
+        ({"dropout": 0.5}, {"rng": np.random.default_rng(0)}, "dropout"),
+        ({}, {"return_weights": True}, "return_weights"),
+    ],
+)
+def test_a_layer_whose_positions_are_divided_refuses_what_needs_all_of_them(settings, call, name):
+    layer = mh.MultiHeadAttention(8, 2, **settings)
+    way = Ulysses(Communicator(0, 1), layer)
+    with way.sharing(), pytest.raises(ValueError, match=f"do not support {name}"):
+        layer(np.ones((B, T, 8), "float32"), **call)

@@ -41,6 +41,16 @@ def test_losses_and_weights_equal_those_of_one_process(way):
     assert_equal_to_one_process(way, 3, 2, 1e-13)  # 5 sequences, 4 heads, 11 positions on 3 ranks
 
 
+@every_way
+def test_ranks_train_in_every_array_library(way, library):
+    def work(comm):
+        made = model(num_layers=1).to(library)
+        return next(ParallelTraining(made, TOKENS, comm=comm, way=way, steps=9, **SETTINGS))
+
+    expected = next(Training(model(num_layers=1), TOKENS, steps=9, **SETTINGS))
+    np.testing.assert_allclose(run(work, 2), expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @every_way
@@ -102,8 +112,11 @@ def test_a_run_with_dropout_draws_the_same_masks_again():
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_once(ranks, way, settings, message):
+    def work(comm):
+        ParallelTraining(model(**settings), TOKENS, comm=comm, way=way, steps=1, **SETTINGS)
+
     with pytest.raises(ValueError, match=message):
-        losses_and_state(way, ranks, 1, **settings)
+        run(work, ranks)
 
 
 def test_ranks_at_different_steps_are_found():
@@ -114,6 +127,30 @@ def test_ranks_at_different_steps_are_found():
 
     with pytest.raises(CommunicationError, match=r"step [01], call.*step [01], call"):
         run(work, 2)
+
+
+def test_ranks_that_begin_with_different_weights_are_found():
+    def work(comm):
+        made = mh.GPT(7, context=11, d_model=16, num_heads=4, num_layers=2, rng=comm.rank)
+        ParallelTraining(made, TOKENS, comm=comm, way="data", steps=9, **SETTINGS)
+
+    with pytest.raises(CommunicationError, match=r"ranks disagree.*a run with weights"):
+        run(work, 2)
+
+
+def test_a_finished_run_can_be_resumed_and_saved_again(tmp_path):
+    def work(comm, path):
+        training = ParallelTraining(model(), TOKENS, comm=comm, way="heads", steps=1, **SETTINGS)
+        if path.exists():
+            training.resume(path)
+        list(training)
+        training.save(path)
+
+    path = tmp_path / "checkpoint.safetensors"
+    run(work, 2, path)
+    before = path.read_bytes()
+    run(work, 3, path)
+    assert path.read_bytes() == before
 
 
 def test_the_state_can_be_read_where_it_was_collected():
