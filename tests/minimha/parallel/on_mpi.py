@@ -24,7 +24,7 @@ def messages(comm):
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     sent = [np.full(shape, comm.rank + 1, dtype) for dtype in DTYPES for shape in SHAPES]
     table = np.arange(24.0).reshape(4, 6) + comm.rank
-    sent += [table.T, table[::2, 1::2], np.full(1_000_000, comm.rank + 0.5)]
+    sent += [table.T, table[::2, 1::2], table[0, ::2], np.full(1_000_000, comm.rank + 0.5)]
     for x in sent:
         if comm.size > 1:
             comm.send(x, after)

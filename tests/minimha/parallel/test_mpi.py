@@ -48,7 +48,7 @@ def test_ranks_on_two_computers():
     """Which are one here, under two names: MPI then uses no shared memory between them."""
     two = ["-launcher", "fork", "-hosts", "localhost,127.0.0.1", "-ppn", "2"]
     done = mpiexec(4, PROGRAM, 60, "messages", "collectives", options=two)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 FAULTS = {
