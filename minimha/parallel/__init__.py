@@ -1,5 +1,5 @@
-"""Many ranks, which run one program on parts of the data: collectives with pullbacks, and ways to
-share the work of a model."""
+"""Several ranks run one program, each on its own part of the data. They exchange arrays by
+collectives, which have pullbacks, and share the training of a model in one of four ways."""
 
 from .collectives import parts
 from .communicator import CommunicationError, Communicator

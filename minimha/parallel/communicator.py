@@ -35,12 +35,12 @@ class Communicator:
     rank     the number of this rank, from 0 to size − 1
     size     the number of ranks
     timeout  how many seconds to wait for a message
-    step     the training step, if the program counts steps; ranks at different steps are an error
+    step     the training step, if the program counts steps; all ranks must be at the same one
     sent     the bytes and messages sent by this rank so far
 
     Every rank must call the same collectives in the same order, and backward() if any rank does.
-    Each message names the call that it belongs to, so that a rank whose call differs from that of
-    another gets a CommunicationError, which says where both are, and no wrong numbers.
+    Each message names the call that it belongs to. If two ranks are at different calls, one gets a
+    CommunicationError that says where both are, instead of wrong numbers.
 
     A transport is a subclass with `_post` and `_take`.
     """
@@ -88,7 +88,7 @@ class Communicator:
         return collectives.broadcast(x, comm=self, root=self._checked(root))
 
     def agree(self, what: str) -> None:
-        """Wait for all ranks, which must come with the same text, or raise CommunicationError."""
+        """Wait until all ranks call this. Raises CommunicationError if their texts differ."""
         everyone, nothing = range(self.size), backend.full((0,), 0, dtype="bool")
         for _ in self.exchange(what, dict.fromkeys(everyone, nothing), everyone):
             pass

@@ -1,4 +1,4 @@
-"""Data parallel: each rank computes the gradient of its own sequences, and they add them up.
+"""Data parallel: each rank computes the gradients of its own sequences, and the ranks add them up.
 
 The optimiser's state is divided among the ranks. Source: Rajbhandari et al., "ZeRO" (2020),
 section 5.1; buckets: Li et al., "PyTorch Distributed" (2020), section 3.2.3.
@@ -17,8 +17,8 @@ from .collectives import parts
 from .ways import Way
 
 BUCKET = 2**20
-"""Bytes of parameters in a bucket, unless a single one is larger: small messages cost more time for
-each byte, and a bucket needs memory for a copy."""
+"""The largest size of a bucket in bytes, unless a single parameter is larger. Small messages cost
+more time per byte, and large buckets more memory, since their entries are copied."""
 
 
 class DataParallel(Way):
@@ -42,9 +42,9 @@ class Buckets:
     groups  of parameters, as for an `Optimiser`
     split   parameters of which ranks hold different parts: they need no bucket
 
-    `groups` has the same groups, with this rank's parts, `shards`, in place of the parameters in
-    buckets. All optimisers here update every entry by itself, so that a part of a bucket is as good
-    as a parameter. The gradients travel after backward().
+    In the attribute `groups`, this rank's parts of the buckets, the shards, take the place of the
+    parameters. Every `Optimiser` here updates each entry independently of the others, so it can
+    update a shard like a parameter. The gradients travel after backward(), one bucket at a time.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Tensor parallel by heads: each rank has the weights of its own heads.
 
 W^Q, W^K and W^V are divided by columns and W^O by rows. The output of the layer is the sum over
-heads of headₕ W^Oₕ, so ranks add up what their heads give: one all_reduce for each layer, and
-another one backward. Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
+heads of headₕ W^Oₕ, so the ranks add up the outputs of their heads: one all_reduce in each layer,
+and another one backward. Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "s
 
 
 class HeadParallel(Way):
-    """Each rank computes its own heads of every layer, and all the rest as well, for all tokens."""
+    """Each rank computes its own heads of every layer, and everything else, for all tokens.
+
+    It computes with `own`, and keeps the whole model as well, for evaluation and checkpoints.
+    """
 
     def __init__(self, comm: Any, model: Any) -> None:
         super().__init__(comm, model)

@@ -43,7 +43,7 @@ def ring_attention(
 
     query    (…, H, T_r, D), this rank's `part` of the queries
     key      (…, G, S_r, D), this rank's part of the keys; value (…, G, S_r, Dv)
-    mask     speaks of positions in the whole sequence: T is the sum of all T_r, S of all S_r
+    mask     refers to positions in the whole sequence: T is the sum of all T_r, S of all S_r
     scale, softcap
              numbers, as in `scaled_dot_product_attention`
     zigzag   whether the parts are those of `part` with zigzag=True, which divides the work under a

@@ -17,7 +17,7 @@ from .communicator import TIMEOUT, CommunicationError, Communicator
 def run(
     function: Callable[..., Any], ranks: int, *args: Any, timeout: float = TIMEOUT
 ) -> list[Any]:
-    """Call function(comm, *args) on so many ranks at once, each in a thread of its own.
+    """Call function(comm, *args) on several ranks at once, each in a thread of its own.
 
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 

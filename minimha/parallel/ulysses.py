@@ -1,7 +1,8 @@
 """Ulysses: ranks divide the positions everywhere but in attention, where they divide the heads.
 
-An all_to_all turns parts of the positions of all heads into all positions of some heads, and after
-attention another one turns them back. Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
+Before attention, an all_to_all collects all positions of each rank's heads. After attention,
+another one returns all heads of each rank's positions.
+Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def ulysses_attention(
 
     query  (…, H, T_r, D), the queries at this rank's positions, one of `parts`
     key    (…, G, S_r, D), the keys at its positions; value (…, G, S_r, Dv)
-    mask   speaks of positions in the whole sequence
+    mask   refers to positions in the whole sequence
 
     scale and softcap are numbers, as in `scaled_dot_product_attention`. Returns this rank's part of
     the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any argument is one. Each rank
-    computes some key heads, with the query heads that share them: it needs memory for all positions
-    of these.
+    computes some key heads, with the query heads that share them, and needs memory for all
+    positions of these heads.
 
     Raises ValueError if there are more ranks than key heads, and for parts of other lengths.
     """
