@@ -40,6 +40,7 @@ CHAPTERS = {
         Chapter(10, "debugging", "Debugging: when it does not learn", 60),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
         Chapter(12, "gpu", "Kernels for a GPU", 90),
+        Chapter(13, "many-machines", "Many machines", 90),
     )
 }
 

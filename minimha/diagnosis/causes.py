@@ -17,6 +17,7 @@ _CAUSES = {
     "08 positions": """rope-direction rope-ignored""",
     "09 training": """norm-mean-term norm-variance-term norm-both-terms norm-gain norm-sigma
         target-missing repeats-overwritten""",
+    "13 many-machines": """counted-per-rank all-reduce-missing""",
 }
 CHAPTERS = {cause: chapter for chapter, causes in _CAUSES.items() for cause in causes.split()}
 """The chapter to read about each cause."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minimha_autograd.gradcheck import aligned, listed
 
 from ..course import chapters
-from . import arithmetic, attention, layers
+from . import arithmetic, attention, layers, ranks
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, Finding
 from .step import Step
 from .trace import Trace
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Signature = Callable[[Step], Cause | None]
 
 SIGNATURES: tuple[Signature, ...] = (
+    ranks.counted,
     arithmetic.uses,
     arithmetic.nothing,
     attention.scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import inspect
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -35,7 +36,8 @@ def across(function: Callable[..., Any], ranks: int) -> Any:
 
     Its arguments are those of rank 0, then those of rank 1, and so on; so are its values. The
     function takes and returns Tensors: one, or a tuple. Like any operation, it is called with
-    arrays or Tensors, and has `with_pullback`.
+    arrays or Tensors, and has `with_pullback`. A
+    gradient check calls the argument x of rank 1 x_of_rank_1.
     """
 
     def joint(*arrays: Array) -> tuple[Any, Pullback]:
@@ -73,8 +75,17 @@ def across(function: Callable[..., Any], ranks: int) -> Any:
     joint.__name__ = getattr(function, "__name__", "function")
     joint.__module__ = f"across({function.__module__})"  # it does not replace the function itself
     lifted = operation(joint)
-    lifted.ranks = ranks
+    lifted.ranks, lifted.__signature__ = ranks, _signature_on(ranks, function)
     return lifted
+
+
+def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature:
+    """x_of_rank_0, x_of_rank_1, … for each argument x after comm that has no default."""
+    _, *own = inspect.signature(function).parameters.values()
+    names = [p.name for p in own if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = [f"{name}_of_rank_{rank}" for rank in range(ranks) for name in names]
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter(name, kind) for name in named])
 
 
 class _World:

@@ -26,4 +26,6 @@ from . import (  # noqa: F401
     ch11_speed,
     ch12_gpu,
     ch12_mistakes,
+    ch13_many_machines,
+    ch13_mistakes,
 )

@@ -1,0 +1,290 @@
+"""Tasks of chapter 13: several ranks, which run as threads of one process."""
+
+import numpy as np
+
+from minimha_autograd import gradcheck
+
+from ..comparisons import same, value_of
+from ..task import task
+
+
+@task(chapter=13, difficulty=1, minutes=10, hints=(
+    "Imagine the ranks in a circle. Each passes an array on to its right neighbour and gets one "
+    "from its left neighbour. How often must they do so until every array has visited every rank?",
+    "Start with the own array: total = x, visitor = x. In each of size − 1 steps, send the visitor "
+    "to the right, receive the next one from the left, and add it to total.",
+    "The neighbours are right = (comm.rank + 1) % comm.size and left = (comm.rank - 1) % "
+    "comm.size. A step is comm.send(visitor, right); visitor = comm.recv(left); total = total + "
+    "visitor.",
+))  # fmt: skip
+def sum_over_ranks(xs):
+    """all_reduce, made from send and recv: every rank gets the sum of the arrays of all ranks.
+
+    xs  a list with the array of each rank, all of one shape. Rank r may use xs[r] alone; it gets
+        the others in messages
+    Write what one rank does. comm.rank is its number and comm.size the number of ranks. Each rank
+    sends arrays to others by comm.send(x, to), which returns at once, and comm.recv(source) waits
+    for the next array from a rank. Use neither comm.all_reduce nor any other collective.
+    Returns a list with the result of each rank: the sum of all xs.
+    """
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        x = xs[comm.rank]
+        # BEGIN SOLUTION: return the sum over all ranks
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        total = visitor = x
+        for _ in range(comm.size - 1):
+            comm.send(visitor, right)
+            visitor = comm.recv(left)
+            total = total + visitor
+        return total
+        # END SOLUTION
+
+    return run(on_rank, len(xs), timeout=1)
+
+
+@sum_over_ranks.check
+def two_ranks(yours, rng):
+    _same_on_every_rank(yours, rng, 2)
+
+
+@sum_over_ranks.check(weight=2)
+def three_and_more_ranks(yours, rng):
+    for ranks in (3, 4, 5):
+        _same_on_every_rank(yours, rng, ranks)
+
+
+@sum_over_ranks.check
+def a_single_rank(yours, rng):
+    _same_on_every_rank(yours, rng, 1)
+
+
+def _same_on_every_rank(yours, rng, ranks):
+    xs = [rng.standard_normal((2, 3)) for _ in range(ranks)]
+    results = _of_each_rank(yours(xs), ranks)
+    for rank, y in enumerate(results):
+        same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
+
+
+def _of_each_rank(results, ranks):
+    if not isinstance(results, list | tuple) or len(results) != ranks:
+        raise AssertionError(f"it should return a list with the results of {ranks} ranks")
+    return results
+
+
+@task(chapter=13, difficulty=2, minutes=10, hints=(
+    "Ranks differentiate the sum of their losses. x of rank r is part of the y of every rank, so "
+    "its gradient has a contribution from the dy of every rank.",
+    "For one rank, y = x · x has the gradient dx = 2 · x · dy. Now the sum of the dy of all ranks "
+    "takes the place of dy. comm.all_reduce sums over ranks.",
+    "return 2 * x * comm.all_reduce(dy)",
+))  # fmt: skip
+def squares_over_ranks(*xs):
+    """The sum over ranks of x · x, entry by entry, on every rank; and its pullback.
+
+    xs  the array of each rank, all of one shape
+    Returns (ys, pullback): ys has the result of each rank, y = Σ xᵣ · xᵣ, the same on all of them.
+    The pullback takes the dy of each rank, which differ, and returns the dx of each rank.
+    Write what one rank does in the pullback. dx is the gradient of the sum of the losses of all
+    ranks.
+    """
+    from minimha.parallel import run
+
+    def forward(comm):
+        x = xs[comm.rank]
+        return comm.all_reduce(x * x)
+
+    def pullback(*dys):
+        def backward(comm):
+            x, dy = xs[comm.rank], dys[comm.rank]
+            # BEGIN SOLUTION: return dx
+            return 2 * x * comm.all_reduce(dy)
+            # END SOLUTION
+
+        return tuple(run(backward, len(xs), timeout=1))
+
+    return tuple(run(forward, len(xs), timeout=1)), pullback
+
+
+@squares_over_ranks.check
+def two_ranks_worked_by_hand(yours, rng):
+    ys, pullback = yours(np.array([3.0]), np.array([5.0]))
+    same(np.stack(ys), np.array([[34.0], [34.0]]), "y of both ranks")
+    found = _of_each_rank(pullback(np.array([1.0]), np.array([10.0])), 2)
+    for rank, expected in enumerate(([66.0], [110.0])):
+        name = f"dx of rank {rank}, for dy = 1 on rank 0 and dy = 10 on rank 1,"
+        same(found[rank], np.array(expected), name)
+
+
+@squares_over_ranks.check(weight=2)
+def the_gradient_on_several_ranks(yours, rng):
+    for ranks in (2, 3):
+        xs = [rng.standard_normal((2, 3)) for _ in range(ranks)]
+        value_of(yours(*xs))
+
+        def several(*xs):
+            return yours(*xs)
+
+        several.ranks, several.__name__ = ranks, "squares_over_ranks"
+        gradcheck(several, *xs, names=[f"x of rank {rank}" for rank in range(ranks)])
+
+
+def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
+    """Multi-head self-attention without biases: x (T, M) -> (T, M).
+
+    w_q, w_k and w_v are (M, num_heads · D) and w_o (num_heads · D, M), for any number of heads.
+    """
+
+    def split(y):
+        return y.reshape(len(y), num_heads, -1).swapaxes(0, 1)
+
+    q, k, v = (split(x @ w) for w in (w_q, w_k, w_v))
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    heads = (weights @ v).swapaxes(0, 1)
+    return heads.reshape(len(x), -1) @ w_o
+
+
+@task(chapter=13, difficulty=2, minutes=15, given=(attention_of_heads,), hints=(
+    "Heads do not need each other. The output is the sum over heads of headₕ W^Oₕ, so ranks can "
+    "compute some of the heads each and add up what they get.",
+    "If rank r has the heads from first up to last, it needs the columns from first · D up to "
+    "last · D of w_q, w_k and w_v, and the same rows of w_o. comm.all_reduce adds up the outputs. "
+    "The bias belongs to the output, not to a head: it is added once.",
+    "d = w_q.shape[1] // num_heads; columns = slice(own.start * d, own.stop * d); out = "
+    "attention_of_heads(x, w_q[:, columns], w_k[:, columns], w_v[:, columns], w_o[columns], "
+    "own.stop - own.start); return comm.all_reduce(out) + b_o",
+))  # fmt: skip
+def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
+    """Multi-head self-attention whose heads are divided among ranks.
+
+    x              (T, M), the same on every rank
+    w_q, w_k, w_v  (M, H·D), with the columns of the heads side by side
+    w_o            (H·D, M)
+    b_o            (M,), added to the output
+    num_heads      H, at least the number of ranks, and not always a multiple of it
+    Write what one rank does: `own` is the slice of its heads, such as slice(2, 4). Use the weights
+    of these heads alone. attention_of_heads computes attention for any number of heads, and
+    comm.all_reduce sums over ranks.
+    Returns a list with the result of each rank: the whole output, (T, M).
+    """
+    from minimha.parallel import parts, run
+
+    def on_rank(comm):
+        own = parts(num_heads, comm.size)[comm.rank]
+        # BEGIN SOLUTION: return the whole output
+        d = w_q.shape[1] // num_heads
+        columns = slice(own.start * d, own.stop * d)
+        out = attention_of_heads(
+            x, w_q[:, columns], w_k[:, columns], w_v[:, columns], w_o[columns],
+            own.stop - own.start,
+        )  # fmt: skip
+        return comm.all_reduce(out) + b_o
+        # END SOLUTION
+
+    return run(on_rank, ranks, timeout=1)
+
+
+@head_parallel.check
+def one_head_for_each_of_two_ranks(yours, rng):
+    _same_output(yours, rng, 2, 2)
+
+
+@head_parallel.check(weight=2)
+def heads_that_ranks_cannot_divide_evenly(yours, rng):
+    for num_heads, ranks in ((4, 2), (3, 2), (5, 3)):
+        _same_output(yours, rng, num_heads, ranks)
+
+
+def _same_output(yours, rng, num_heads, ranks):
+    d, m = 3, 5
+    shapes = (4, m), *[(m, num_heads * d)] * 3, (num_heads * d, m)
+    x, *weights = (rng.standard_normal(shape) for shape in shapes)
+    b_o = rng.standard_normal(m)
+    expected = attention_of_heads(x, *weights, num_heads) + b_o
+    results = yours(x, *weights, b_o, num_heads, ranks)
+    for rank, y in enumerate(_of_each_rank(results, ranks)):
+        name = f"the output on rank {rank} of {ranks}, for {num_heads} heads,"
+        same(y, expected, name, "T M")
+
+
+def attend(query, key, value, offset):
+    """Causal attention to some of the keys: out (T, Dv) and lse (T,), the logarithm of the sum of
+    exponentials. offset is the position of the first query minus that of the first key; a query
+    that sees none of the keys has out 0 and lse −∞.
+    """
+    scores = query @ key.T / np.sqrt(query.shape[-1])
+    t, s = np.indices(scores.shape)
+    scores = np.where(s <= t + offset, scores, -np.inf)
+    largest = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+    total = e.sum(axis=-1, keepdims=True)
+    seen = np.where(total == 0, 1, total)
+    return e / seen @ value, np.where(total == 0, -np.inf, largest + np.log(seen))[:, 0]
+
+
+@task(chapter=13, difficulty=3, minutes=20, given=(attend,), hints=(
+    "Keys and values go round the circle of ranks, as the arrays did in sum_over_ranks. After hop "
+    "steps, a rank holds the keys of the rank that is hop places to its left.",
+    "Each rank starts with its own keys: out, lse = attend(query, key, value, 0). Each visitor "
+    "gives more_out and more_lse; its offset is (comm.rank − source) · n for n positions on each "
+    "rank. Both parts have their own denominators, e^lse and e^more_lse: the parts count in this "
+    "ratio.",
+    "source = (comm.rank - hop) % comm.size. The merged lse is new = np.logaddexp(lse, more_lse), "
+    "and the merged output is np.exp(lse - new)[:, None] * out + np.exp(more_lse - new)[:, None] "
+    "* more_out.",
+))  # fmt: skip
+def ring_of_ranks(queries, keys, values):
+    """Ring attention: causal attention of a sequence whose positions are divided among ranks.
+
+    queries  a list with the queries (n, D) of each rank: rank r has the positions from r · n on
+    keys     a list with its keys (n, D)
+    values   a list with its values (n, Dv)
+    Write what one rank does. It sees its own query, key and value, and gets those of other ranks
+    from its left neighbour, one rank's at a time, by comm.send and comm.recv. attend computes
+    attention to some of the keys.
+    Returns a list with the output of each rank, (n, Dv): rows r · n, … of causal attention of the
+    whole sequence.
+    """
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        query, key, value = queries[comm.rank], keys[comm.rank], values[comm.rank]
+        right, left, n = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, len(query)
+        # BEGIN SOLUTION: return the output of this rank's queries
+        out, lse = attend(query, key, value, 0)
+        for hop in range(1, comm.size):
+            comm.send(key, right)
+            comm.send(value, right)
+            key, value = comm.recv(left), comm.recv(left)
+            source = (comm.rank - hop) % comm.size
+            more_out, more_lse = attend(query, key, value, (comm.rank - source) * n)
+            new = np.logaddexp(lse, more_lse)
+            out = np.exp(lse - new)[:, None] * out + np.exp(more_lse - new)[:, None] * more_out
+            lse = new
+        return out
+        # END SOLUTION
+
+    return run(on_rank, len(queries), timeout=1)
+
+
+@ring_of_ranks.check
+def a_ring_of_two(yours, rng):
+    _same_sequence(yours, rng, 2, 1)
+
+
+@ring_of_ranks.check(weight=2)
+def rings_of_three_and_four(yours, rng):
+    _same_sequence(yours, rng, 3, 2)
+    _same_sequence(yours, rng, 4, 3)
+
+
+def _same_sequence(yours, rng, ranks, n):
+    q, k, v = (rng.standard_normal((ranks * n, width)) for width in (3, 3, 2))
+    expected, _ = attend(q, k, v, 0)
+    results = yours(*(np.split(x, ranks) for x in (q, k, v)))
+    for rank, out in enumerate(_of_each_rank(results, ranks)):
+        name = f"the output of rank {rank} of {ranks}, with {n} positions each,"
+        same(out, expected[rank * n : (rank + 1) * n], name, "query column")
