@@ -41,4 +41,4 @@ def wrong(task: str, mistake: str, words: str, text: str, *edits: str) -> None:
     WRONG.append(Answer(task, text, mistake, words))
 
 
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12  # noqa: E402, F401
+from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12, ch13  # noqa: E402, F401
