@@ -1,7 +1,7 @@
 """The process that runs a submission: it may answer calls and do little else.
 
-Started as a program, python -I -S worker.py …, it has the standard library, NumPy, and the file
-that runs kernels for GPUs on NumPy. It never imports minimha.
+Started as a program, python -I -S worker.py …, it has the standard library, NumPy, and two files of
+minimha: `numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks`. It never imports minimha.
 """
 
 from __future__ import annotations
@@ -37,16 +37,21 @@ _UNREPORTED = """
 """Functions that reach beyond the process without an audit event."""
 
 
-def load_tiles() -> None:
-    """Make `from minimha.kernels import numpy_tile` work, without the rest of the package."""
-    path = os.path.join(os.path.dirname(__file__), "../../kernels/gpu/numpy_tile.py")
-    tiles: Any = types.ModuleType("numpy_tile")
+def load_minimha() -> None:
+    """Make `minimha.kernels.numpy_tile` and what homework needs of `minimha.parallel` importable,
+    without the rest of the package."""
     kernels: Any = types.ModuleType("minimha.kernels")
+    kernels.numpy_tile = _loaded("numpy_tile", "../../kernels/gpu/numpy_tile.py")
+    sys.modules |= {"minimha.kernels": kernels}
+    _loaded("minimha.parallel", "ranks.py")
+
+
+def _loaded(name: str, file: str) -> types.ModuleType:
+    path = os.path.join(os.path.dirname(__file__), file)
+    sys.modules[name] = module = types.ModuleType(name)
     with open(path, encoding="utf-8") as source:
-        code = compile(source.read(), path, "exec")
-    sys.modules |= {"numpy_tile": tiles, "minimha.kernels": kernels}
-    exec(code, vars(tiles))
-    kernels.numpy_tile = tiles
+        exec(compile(source.read(), path, "exec"), vars(module))
+    return module
 
 
 def lock(readable: Sequence[str]) -> None:
@@ -133,7 +138,7 @@ def main() -> None:
     sys.path += [folder, os.path.dirname(__file__)]
     for module in _KNOWN.split():
         importlib.import_module(module)
-    load_tiles()
+    load_minimha()
     from connection import Connection  # type: ignore[import-not-found]
 
     line, file = os.dup(0), f"{name}.py"
