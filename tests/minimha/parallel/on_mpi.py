@@ -50,6 +50,18 @@ def collectives(comm):
         assert np.array_equal(ours, theirs)
 
 
+def changes(comm):
+    """After a collective, an array may change, even if others are late."""
+    x = np.zeros(1_000_000)
+    if comm.rank:
+        time.sleep(0.2)
+    y = comm.broadcast(x, 0)
+    if comm.rank == 0:
+        x += 1
+    else:
+        assert not y.any()
+
+
 def training(comm):
     """Fifty steps in float64 have the losses of one process, whichever way they are shared."""
     tokens = np.random.default_rng(0).integers(0, 7, 300)

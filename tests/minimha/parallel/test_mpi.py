@@ -39,7 +39,8 @@ def mpiexec(ranks, *arguments, options=(), **variables):
 @under_mpiexec
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_messages_and_collectives_under_mpiexec(ranks):
-    done = mpiexec(ranks, PROGRAM, 60, "messages", "collectives", "idle", "threads", "training")
+    checks = "messages", "collectives", "changes", "idle", "threads", "training"
+    done = mpiexec(ranks, PROGRAM, 60, *checks)
     assert (done.returncode, done.stderr) == (0, "")
 
 
