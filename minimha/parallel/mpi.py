@@ -177,13 +177,13 @@ def _entries(x: Array) -> Array:
 
 
 def _library(x: Array) -> str:
-    """Raises TypeError or RuntimeError for an array that MPI cannot read."""
+    """Raises CommunicationError for an array that MPI cannot read."""
     if isinstance(x, backend.HostArray):
         return "numpy"
     if not hasattr(x, "get"):
-        raise TypeError(f"MPI sends arrays of NumPy or CuPy, not {backend.described(x)}")
+        raise CommunicationError(f"MPI sends arrays of NumPy or CuPy, not {backend.described(x)}")
     if not _reads_gpus():
-        raise RuntimeError(
+        raise CommunicationError(
             "this MPI cannot read the memory of a GPU: send x.get(), which is on the host, or "
             "install an MPI with support for CUDA, and mpi4py for it"
         )
