@@ -19,6 +19,7 @@ import numpy as np
 from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array, namespace
 
+from ... import masks
 from ...attention import Arguments, attention, attention_operation, library_of, register
 from .. import unavailable
 from ..gpu import fused as gpu_fused
@@ -123,6 +124,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
     ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
+        if x.mask is not None and not isinstance(x.mask, masks.Mask):  # an array
+            x = x._replace(mask=masks.dense(x.mask))
         result = None
         if obstacle(x, auto=False) is None:
             kernels = libraries[library_of(x.query)]

@@ -45,13 +45,10 @@ class KernelArguments:
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
         """Make them from checked arguments, for products in registers or by BLAS."""
         shape, dtype = x.shape, x.query.dtype
-        mask = x.mask
-        if mask is not None and not isinstance(mask, masks.Mask):
-            mask = masks.dense(mask)
-        if mask is None or isinstance(mask, masks.Band):
-            start, stop, inside, mean_keys = _intervals_of_band(mask, *shape[-2:])
+        if x.mask is None or isinstance(x.mask, masks.Band):
+            start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
         else:
-            start, stop, inside, mean_keys = _intervals(mask, x.query, x.key)
+            start, stop, inside, mean_keys = _intervals(x.mask, x.query, x.key)
         panel: tuple[int, ...] = ()
         if in_registers:
             from ..cpu.microkernel import BYTES, VECTORS

@@ -105,8 +105,7 @@ def _scale(x: Arguments) -> float:
 
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
     """start, stop (…, H, T) and the array of `masks.KeyIntervals`; null pointers without a mask."""
-    mask = x.mask if x.mask is None or isinstance(x.mask, masks.Mask) else masks.dense(x.mask)
-    intervals = masks.key_intervals(mask, x.query, x.key)
+    intervals = masks.key_intervals(x.mask, x.query, x.key)
     if intervals is None:
         return 0, 0, None
     start, stop, inside = intervals

@@ -265,10 +265,9 @@ def _kept(x: Arguments) -> Array:
 
 def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
     """start and stop (B, H, T), int32, and the array of `inside`, broadcasting to the scores."""
-    mask = x.mask if x.mask is None or isinstance(x.mask, masks.Mask) else masks.dense(x.mask)
-    if mask is None or isinstance(mask, masks.Band):
-        return *_intervals_of_band(mask, x.shape, namespace(x.query), x.query.device), None
-    start, stop, inside = masks.key_intervals(mask, x.query, x.key)  # type: ignore[misc]
+    if x.mask is None or isinstance(x.mask, masks.Band):
+        return *_intervals_of_band(x.mask, x.shape, namespace(x.query), x.query.device), None
+    start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
     inside = None if inside is None else inside.array(x.shape, like=x.query)
     return *(_like_queries(y, x.shape) for y in (start, stop)), inside
 

@@ -125,7 +125,7 @@ def cases():
         drawn(2, 35, 20, (4, 2)),
         drawn(3, 37, 40, (4, 2), mask=window),
         drawn(
-            4, 20, 35, (4, 2), **options, softcap=1.5, mask=dense,
+            4, 20, 35, (4, 2), **options, softcap=1.5, mask=masks.dense(dense),
             keep=rng.random((20, 35)) < 0.6, p=0.4,
         ),
         drawn(5, 5, 3, (1, 1), "float16"),
