@@ -25,7 +25,7 @@ from types import ModuleType, SimpleNamespace
 import cuda_on_cpu
 import numpy as np
 
-from minimha.kernels.gpu import adamw, fused, tiled
+from minimha.kernels.gpu import cuda, tiled
 
 traffic = Counter()
 """The number of copies "to the device" and "to the host", and of operations that "wait"."""
@@ -259,7 +259,7 @@ MODULES = _modules()
 
 
 def _forget_the_gpu():
-    for remembered in (adamw.kernel, fused.kernel, tiled.machine_obstacle):
+    for remembered in (cuda.kernel, tiled.machine_obstacle):
         remembered.cache_clear()
 
 

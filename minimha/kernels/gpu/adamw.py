@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 from minimha_autograd.backend import Array, namespace
 
 from ... import functional
+from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _THREADS, _BLOCKS = 256, 2**12
 """The threads in a block, and the most blocks in a grid."""
-_REALS = {"float32": "float", "float64": "double"}
 
 
 @functional.acceleration.register("adamw_on_gpu")
@@ -22,21 +21,14 @@ def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
     """As the reference in `nn.optimisers`. m and v belong to the optimiser and change in place; p
-    may have been saved by a pullback and does not. None for arrays that are not CuPy's floats."""
-    real = _REALS.get(str(p.dtype))
-    if not type(p).__module__.startswith("cupy") or real is None:
+    may have been saved by a pullback and does not. None unless the arrays are CuPy's
+    float32 or float64."""
+    if not type(p).__module__.startswith("cupy") or str(p.dtype) not in cuda.REALS:
         return None
     xp = namespace(p)
     p, g, m, v = map(xp.ascontiguousarray, (p, g, m, v))
     new, numbers = xp.empty(p.shape, dtype=p.dtype), map(float, (*betas, decay, rate, eps))
     blocks = max(1, min(_BLOCKS, -(-p.size // _THREADS)))
-    kernel(real)((blocks,), (_THREADS,), (p, g, m, v, new, *numbers, p.size))
+    kernel = cuda.kernel(SOURCE, "adamw", p.dtype)
+    kernel((blocks,), (_THREADS,), (p, g, m, v, new, *numbers, p.size))
     return new, m, v
-
-
-@functools.cache
-def kernel(real: str) -> Any:
-    """The kernel, called with grid, block and arguments; real is float or double."""
-    import cupy
-
-    return cupy.RawKernel(SOURCE.read_text(encoding="ascii"), "adamw", options=(f"-Dreal={real}",))

@@ -24,13 +24,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from . import adamw, fused, tiled
+from . import adamw, cuda, fused, tiled
 from .tiled import Signature
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
 SOURCES = fused.SOURCE, adamw.SOURCE
-REALS = "float", "double"
 LONGEST = 30
 """Seconds after which tileiras is stopped: a tile that spills much can take minutes."""
 
@@ -165,7 +164,7 @@ def _cell(code: bytes, architecture: str) -> str:
 def main(what: str, *architectures: str) -> None:
     """Compile, and print what was compiled."""
     if what == "nvrtc":
-        targets = itertools.product(SOURCES, architectures or ARCHITECTURES, REALS)
+        targets = itertools.product(SOURCES, architectures or ARCHITECTURES, cuda.REALS.values())
         for source, architecture, real in targets:
             code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")
             print(f"{source.name} for {real} on {architecture}: {len(code)} bytes")

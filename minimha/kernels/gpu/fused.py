@@ -15,7 +15,6 @@ it receive a NaN.
 
 from __future__ import annotations
 
-import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from minimha_autograd.backend import Array, namespace
 from ... import masks
 from ...attention import Arguments
 from ...functional import hide, products, sums_over_keys, sums_over_queries
+from . import cuda
 
 SOURCE = Path(__file__).with_name("fused.cu")
 _THREADS, _BLOCKS = 256, 2**16
@@ -82,16 +82,8 @@ def _launch(name: str, scores: Array, *arguments: Any) -> None:
     """Run a kernel on all rows; the number of keys is its last argument."""
     rows, s = math.prod(scores.shape[:-1]), scores.shape[-1]
     threads = min(_THREADS, -(-s // 32) * 32)  # whole warps
-    real = {4: "float", 8: "double"}[scores.dtype.itemsize]
-    kernel(name, real)((min(rows, _BLOCKS),), (threads,), (scores, *arguments))
-
-
-@functools.cache
-def kernel(name: str, real: str) -> Any:
-    """A kernel of `fused.cu`, called with grid, block and arguments; real is float or double."""
-    import cupy
-
-    return cupy.RawKernel(SOURCE.read_text(encoding="ascii"), name, options=(f"-Dreal={real}",))
+    kernel = cuda.kernel(SOURCE, name, scores.dtype)
+    kernel((min(rows, _BLOCKS),), (threads,), (scores, *arguments))
 
 
 def _hides(x: Arguments) -> bool:

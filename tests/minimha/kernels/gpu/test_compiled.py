@@ -2,7 +2,7 @@
 
 import pytest
 
-from minimha.kernels.gpu import adamw, compiled, fused, tiled
+from minimha.kernels.gpu import adamw, compiled, cuda, fused, tiled
 
 pytestmark = pytest.mark.thorough
 SOURCE = fused.SOURCE.read_text(encoding="ascii")
@@ -28,7 +28,7 @@ def bytecode():
     ("source", "kernel"),
     [(fused.SOURCE, "masked_softmax_backward"), (adamw.SOURCE, "adamw")],
 )
-@pytest.mark.parametrize("real", compiled.REALS)
+@pytest.mark.parametrize("real", cuda.REALS.values())
 @pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
 def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, kernel, architecture, real):
     code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")

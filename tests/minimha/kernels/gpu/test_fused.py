@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from minimha import masks
 from minimha.attention import Arguments
-from minimha.kernels.gpu import fused
+from minimha.kernels.gpu import cuda, fused
 from minimha_autograd import unbroadcast
 
 WHY = cuda_on_cpu.unavailable()
@@ -25,11 +25,11 @@ def on_cpu(source=SOURCE):
     """Launch the kernels of a source on the CPU, with so few blocks and threads that each block has
     several rows and each thread several keys."""
 
-    def kernel(name, real):
-        return in_the_middle(cuda_on_cpu.raw_kernel(source, name, real))
+    def kernel(_, name, dtype):
+        return in_the_middle(cuda_on_cpu.raw_kernel(source, name, cuda.REALS[str(dtype)]))
 
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(fused, "kernel", kernel)
+        patch.setattr(cuda, "kernel", kernel)
         patch.setattr(fused, "_BLOCKS", 3)
         patch.setattr(fused, "_THREADS", 96)
         yield
