@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..attention import (
     scaled_dot_product_attention,
 )
 from . import measuring
-from .measuring import Row, Sizes, first_line
+from .measuring import Prepared, Row, Sizes, first_line
 
 DTYPES = "float32", "float16", "bfloat16"
 RUNGS = "reference", "fused", "tiled"
@@ -122,10 +122,6 @@ def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
     if dout is not None:
         out.backward(dout)
     return [out.data, *(x.grad for x in tensors)]
-
-
-Prepared = tuple[Callable[[], Any], Callable[[], float]]
-"""What is timed, and a function that returns the bytes of memory that it took at most."""
 
 
 def by_minimha(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 """A measurement: its values by the names of their columns."""
 
+Prepared = tuple[Callable[[], Any], Callable[[], float]]
+"""What is timed, and a function that returns the bytes of memory that it has needed at most."""
+
 TORCH_DEVICE = "cuda"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,10 @@ from ..functional import cross_entropy
 from ..nn import AdamW
 from ..transformers import GPT
 from . import measuring
-from .measuring import Row, Sizes
+from .measuring import Prepared, Row, Sizes
 
 VOCABULARY = 65
 ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
-
-Prepared = tuple[Callable[[], Any], Callable[[], float]]
-"""A function that makes one step and returns its loss; one that returns the bytes needed so far."""
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:

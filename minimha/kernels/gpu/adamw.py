@@ -21,8 +21,8 @@ def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
     """As the reference in `nn.optimisers`. m and v belong to the optimiser and change in place; p
-    may have been saved by a pullback and does not. None unless the arrays are CuPy's
-    float32 or float64."""
+    may have been saved by a pullback and does not. None unless they are arrays of CuPy in float32
+    or float64."""
     if not type(p).__module__.startswith("cupy") or str(p.dtype) not in cuda.REALS:
         return None
     xp = namespace(p)
