@@ -101,6 +101,13 @@ TWO_TOKENS = {  # worked by hand in the text
         "block 1 visits the tiles [0, 1] of keys",
         "last tile of keys left out           right                         off by",
     ],
+    "13_many_machines": [
+        "rank 0: (2, 1, 1) -> (1, 2, 1), attention [7. 6.], out [7. 5.]",
+        "rank 1: (2, 1, 1) -> (1, 2, 1), attention [5. 6.], out [6. 6.]",
+        "merged: out 7.0000, e^lse 4.0000",
+        "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
+        "4 ranks  ulysses  formula   1920   counted  1920",
+    ],
 }
 
 

@@ -5,8 +5,8 @@ from .ch13_many_machines import head_parallel, ring_of_ranks, squares_over_ranks
 sum_over_ranks.mistake(
     "range(comm.size - 1)",
     "range(comm.size)",
-    "one step too many: after size − 1 steps every array has visited every rank, and one more step "
-    "brings a rank its own array back",
+    "one step too many, so that the rank's own array counts twice: after size − 1 steps every "
+    "array has visited every rank",
 )
 sum_over_ranks.mistake(
     "range(comm.size - 1)",
@@ -76,7 +76,8 @@ squares_over_ranks.mistake(
 squares_over_ranks.mistake(
     _SQUARES,
     "2 * x * comm.all_reduce(dy) / comm.size",
-    "the dy of all ranks are averaged: they add up",
+    "it is divided by the number of ranks, or the 2 of 2 · x is missing: the dy of all ranks add "
+    "up, and the derivative of x · x is 2 · x",
 )
 squares_over_ranks.mistake(
     _SQUARES,
