@@ -26,6 +26,12 @@ def gather(x, *, comm):
     return comm.all_gather(x), lambda dy: (dy[start : start + len(x)],)
 
 
+@mh.operation
+def alone(x, *, comm):
+    """x · x without the other ranks, with a gradient that is too large."""
+    return x * x, lambda dy: (comm.size * 2 * x * dy,)
+
+
 FUNCTIONS = {
     "right": (total(lambda comm, dy: comm.all_reduce(dy)), None),
     "forgotten": (total(lambda comm, dy: dy), "all-reduce-missing"),
@@ -33,6 +39,8 @@ FUNCTIONS = {
     "summed twice": (total(lambda comm, dy: comm.all_reduce(comm.all_reduce(dy))), "counted-per-rank"),
     "times the ranks": (total(lambda comm, dy: comm.size * comm.all_reduce(dy)), "counted-per-rank"),
     "another factor": (total(lambda comm, dy: 4 * comm.all_reduce(dy)), "factor"),
+    "the number of ranks without a sum over ranks": (
+        lambda comm, x, w: alone(x @ w, comm=comm), "factor"),
     "the mean": (total(lambda comm, dy: comm.all_reduce(dy) / comm.size), "averaged"),
 }  # fmt: skip
 
