@@ -22,7 +22,8 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
           key, which then changes nothing
 
     out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
-    which sum to one. Both have gradients: see `merged`.
+    which sum to one. Both have gradients: see `merged`. A sink belongs to one part only, because
+    the lse of a part includes it.
     Raises ValueError unless there is one lse for each out, and TypeError for different dtypes.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
@@ -34,7 +35,7 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
 
 @operation
 def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
-    """The values (out, lse) of `merge_attention` for all outs, followed by all lses.
+    """`merge_attention` as an operation: its arguments are all outs, then all lses.
 
         doutₚ = wₚ · dout          dlseₚ = wₚ · (Σ dout · (outₚ − out) + dlse)
 

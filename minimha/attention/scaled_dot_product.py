@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
     return_lse
              True for lse (…, H, T) as well: the logarithm of the sum of exp(scores) of each query,
-             with which `merge_attention` joins attention over different keys
+             including the sink, with which `merge_attention` joins attention over different keys
     implementation
              one of `attention.IMPLEMENTATIONS`; "auto": see `minimha.implementation`
 

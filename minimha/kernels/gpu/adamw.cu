@@ -1,6 +1,6 @@
-// One step of AdamW for the n entries of a parameter. `adamw.py` launches it and defines `real`, which
-// is float or double. Neighbouring threads compute neighbouring entries. With fewer threads than
-// entries, thread i computes entries i, i + threads, i + 2 * threads, and so on.
+// One step of AdamW for the n entries of a parameter. `adamw.py` launches it, and `cuda.py` defines
+// `real`, which is float or double. Neighbouring threads compute neighbouring entries. With fewer
+// threads than entries, thread i computes entries i, i + threads, i + 2 * threads, and so on.
 
 extern "C" __global__ void adamw(
     const real* p, const real* g, real* m, real* v, real* next,

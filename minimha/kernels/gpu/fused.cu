@@ -1,5 +1,5 @@
-// Softmax over the visible keys of each query, and its backward. `fused.py` launches both kernels
-// and defines `real`, which is float or double.
+// Softmax over the visible keys of each query, and its backward. `fused.py` launches both kernels,
+// and `cuda.py` defines `real`, which is float or double.
 //
 // A block computes one row of the scores at a time: the scores of one query with all S keys. Thread
 // 0 takes key 0, thread 1 key 1, and so on, so that neighbouring threads access neighbouring
