@@ -153,6 +153,16 @@ def test_arrays_on_a_gpu_are_refused_by_an_mpi_without_cuda():
 
 
 @under_mpiexec
+def test_the_program_in_the_documentation_prints_what_the_page_shows(tmp_path):
+    page = Path(__file__).parents[3].joinpath("docs", "many-machines.md").read_text("utf-8")
+    program, output = re.search(
+        r"```python\n(.*?)```.*?```text\n(.*?)```", page, re.DOTALL
+    ).groups()
+    tmp_path.joinpath("program.py").write_text(program)
+    assert mpiexec(2, tmp_path / "program.py").stdout == output
+
+
+@under_mpiexec
 def test_mpi4py_is_needed_only_under_mpiexec():
     program = "import sys; sys.modules['mpi4py'] = None; import minimha; minimha.parallel.world()"
     assert 'needs mpi4py: pip install ".[mpi]"' in mpiexec(1, "-c", program).stderr
