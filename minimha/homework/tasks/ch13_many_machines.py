@@ -11,8 +11,8 @@ from ..task import task
 @task(chapter=13, difficulty=1, minutes=10, hints=(
     "Imagine the ranks in a circle. Each passes an array on to its right neighbour and gets one "
     "from its left neighbour. How often must they do so until every array has visited every rank?",
-    "Start with the own array: total = x, visitor = x. In each of size − 1 steps, send the visitor "
-    "to the right, receive the next one from the left, and add it to total.",
+    "Start with this rank's array: total = x, visitor = x. In each of size − 1 steps, send the "
+    "visitor to the right, receive the next one from the left, and add it to total.",
     "The neighbours are right = (comm.rank + 1) % comm.size and left = (comm.rank - 1) % "
     "comm.size. A step is comm.send(visitor, right); visitor = comm.recv(left); total = total + "
     "visitor.",
@@ -20,8 +20,8 @@ from ..task import task
 def sum_over_ranks(xs):
     """all_reduce, made from send and recv: every rank gets the sum of the arrays of all ranks.
 
-    xs  a list with the array of each rank, all of one shape. Rank r may use xs[r] alone; it gets
-        the others in messages
+    xs  a list with the array of each rank, all of one shape. Rank r may use only xs[r]; it
+        receives the others as messages
     Write what one rank does. comm.rank is its number and comm.size the number of ranks. Each rank
     sends arrays to others by comm.send(x, to), which returns at once, and comm.recv(source) waits
     for the next array from a rank. Use neither comm.all_reduce nor any other collective.
@@ -149,8 +149,8 @@ def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
 
 
 @task(chapter=13, difficulty=2, minutes=15, given=(attention_of_heads,), hints=(
-    "Heads do not need each other. The output is the sum over heads of headₕ W^Oₕ, so ranks can "
-    "compute some of the heads each and add up what they get.",
+    "Heads do not need each other. The output is the sum over heads of headₕ W^Oₕ, so each rank "
+    "can compute some of the heads, and the ranks add up their results.",
     "If rank r has the heads from first up to last, it needs the columns from first · D up to "
     "last · D of w_q, w_k and w_v, and the same rows of w_o. comm.all_reduce adds up the outputs. "
     "The bias belongs to the output, not to a head: it is added once.",
@@ -166,8 +166,8 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
     w_o            (H·D, M)
     b_o            (M,), added to the output
     num_heads      H, at least the number of ranks, and not always a multiple of it
-    Write what one rank does: `own` is the slice of its heads, such as slice(2, 4). Use the weights
-    of these heads alone. attention_of_heads computes attention for any number of heads, and
+    Write what one rank does: `own` is the slice of its heads, such as slice(2, 4). Use only the
+    weights of these heads. attention_of_heads computes attention for any number of heads, and
     comm.all_reduce sums over ranks.
     Returns a list with the result of each rank: the whole output, (T, M).
     """
@@ -243,9 +243,9 @@ def ring_of_ranks(queries, keys, values):
     queries  a list with the queries (n, D) of each rank: rank r has the positions from r · n on
     keys     a list with its keys (n, D)
     values   a list with its values (n, Dv)
-    Write what one rank does. It sees its own query, key and value, and gets those of other ranks
-    from its left neighbour, one rank's at a time, by comm.send and comm.recv. attend computes
-    attention to some of the keys.
+    Write what one rank does. It has its own query, key and value. The keys and values of other
+    ranks come from its left neighbour, one rank's at a time: use comm.send and comm.recv. attend
+    computes attention to some of the keys.
     Returns a list with the output of each rank, (n, Dv): rows r · n, … of causal attention of the
     whole sequence.
     """

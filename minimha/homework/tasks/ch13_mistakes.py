@@ -11,7 +11,7 @@ sum_over_ranks.mistake(
 sum_over_ranks.mistake(
     "range(comm.size - 1)",
     "range(comm.size - 2)",
-    "one step too few: the array of the right neighbour, which has the longest way, never arrives. "
+    "one step too few: the array of the right neighbour, which travels farthest, never arrives. "
     "There are size − 1 steps",
 )
 sum_over_ranks.mistake(
@@ -46,8 +46,7 @@ for _new in ("return total / comm.size", "return total * comm.size"):
     sum_over_ranks.mistake(
         "return total",
         _new,
-        "it is the sum times a number: all_reduce is the sum, neither the mean nor a sum for each "
-        "rank",
+        "it is the mean, or the sum times the number of ranks: all_reduce returns the sum",
     )
 
 _SQUARES = "2 * x * comm.all_reduce(dy)"
@@ -70,7 +69,7 @@ for _new in (
 squares_over_ranks.mistake(
     _SQUARES,
     "comm.all_reduce(2 * x * dy)",
-    "2 · x is inside the sum, so the x of other ranks takes part: sum dy alone over ranks, then "
+    "2 · x is inside the sum, so the x of other ranks enters, too: sum only dy over ranks, then "
     "multiply by this rank's 2 · x",
 )
 squares_over_ranks.mistake(
@@ -123,8 +122,8 @@ head_parallel.mistake(
 head_parallel.mistake(
     _COLUMNS,
     "columns = slice(None)",
-    "every rank computes all heads, so each head counts once per rank: use the columns of the own "
-    "heads alone",
+    "every rank computes all heads, so each head counts once per rank: use only the columns of the "
+    "rank's own heads",
 )
 for _new in (
     "columns = slice(comm.rank * d, (comm.rank + 1) * d)",
@@ -133,8 +132,8 @@ for _new in (
     head_parallel.mistake(
         _COLUMNS,
         _new,
-        "the columns are not those of the own heads: ranks can have different numbers of heads, "
-        "and own says which",
+        "the columns are not those of the rank's own heads: ranks can have different numbers of "
+        "heads, and own says which",
     )
 head_parallel.mistake(
     "w_o[columns]",
@@ -146,7 +145,7 @@ _HOPS = "range(1, comm.size)"
 ring_of_ranks.mistake(
     _HOPS,
     "range(1, comm.size - 1)",
-    "one hop too few: the keys of the right neighbour, which have the longest way, never arrive",
+    "one hop too few: the keys of the right neighbour, which travel farthest, never arrive",
 )
 ring_of_ranks.mistake(
     _HOPS,
@@ -158,14 +157,14 @@ for _new in ("source = (comm.rank + hop) % comm.size", "source = hop"):
     ring_of_ranks.mistake(
         _SOURCE,
         _new,
-        "the visitors are taken for those of another rank: keys move to the right, so after hop "
-        "steps they come from hop places to the left, (comm.rank − hop) % comm.size",
+        "the visiting keys are treated as those of another rank: keys move to the right, so after "
+        "hop steps they come from hop places to the left, (comm.rank − hop) % comm.size",
     )
 ring_of_ranks.mistake(
     _SOURCE,
     "source = left",
-    "the visitors are taken for those of the left neighbour: it only passes them on. After hop "
-    "steps they come from (comm.rank − hop) % comm.size",
+    "the visiting keys are treated as those of the left neighbour, which only passes them on. "
+    "After hop steps they come from (comm.rank − hop) % comm.size",
 )
 _OFFSET = "(comm.rank - source) * n"
 ring_of_ranks.mistake(
