@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..parallel import runs
+from ..parallel import pieces, runs
 from .setting import Setting
 from .steps import short
 
@@ -64,8 +64,9 @@ def communication(
         heads     an all_reduce of B·T·M entries
         ulysses   three all_to_all, of Q, K and V: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries;
                   then one of the outputs, B·(T − T_r)·H_r·Dv
-        ring      B·G·T_s·(D + Dv) entries in 2·G messages for every rank s, itself included, whose
-                  keys and values it sends on; and two integers to every other rank
+        ring      B·G·T_s·(D + Dv) entries for every rank s, itself included, whose keys and values
+                  it sends on, in two messages for each of G heads and of the `pieces` of T_s
+                  positions; and two integers to every other rank
 
     and backward an all_reduce or four all_to_all again. In the ring, gradients travel with keys and
     values: the first sender of these sends as much as before, others twice as much, and the last
@@ -172,7 +173,7 @@ def _ring(
     for source, length in enumerate(_lengths(s.S, ranks, zigzag)):
         visit = Sent(
             s.itemsize * s.B * z.num_kv_heads * length * (z.head_dim + z.v_head_dim),
-            2 * z.num_kv_heads,
+            2 * z.num_kv_heads * pieces(s.S, ranks, zigzag),
         )
         ring = ((source + hop) % ranks for hop in range(1, ranks))
         stops = [source, *(rank for rank in ring if sees(rank, source))]

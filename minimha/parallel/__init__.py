@@ -6,7 +6,7 @@ from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
-from .places import part, positions, runs
+from .places import part, pieces, positions, runs
 from .ring import Ring, ring_attention
 from .threads import across, run
 from .ulysses import Ulysses, ulysses_attention
@@ -30,6 +30,7 @@ __all__ = [
     "across",
     "part",
     "parts",
+    "pieces",
     "positions",
     "ring_attention",
     "run",

@@ -49,6 +49,21 @@ def require_one_each(comm: Any, count: int, what: str) -> None:
         )
 
 
+LENGTH = 1024
+"""The most keys that travel together, and queries that attend to them at a time: memory for more
+would add up."""
+
+
+def pieces(length: int, size: int, zigzag: bool = False) -> int:
+    """In how many pieces the keys of each rank travel, one after another."""
+    return -(-max(map(count, runs(length, size, zigzag))) // LENGTH)
+
+
+def count(held: list[slice]) -> int:
+    """How many positions there are in these runs."""
+    return sum(run.stop - run.start for run in held)
+
+
 class Block(NamedTuple):
     """A block of scores of which something is visible: a run of queries and a run of keys."""
 
@@ -64,6 +79,7 @@ class Route:
 
     shape    of the scores of the whole sequence, (…, H, T, S)
     sources  the ranks whose keys come to this one: itself, then others in the order of arrival
+    pieces   in how many pieces they come
     """
 
     def __init__(
@@ -74,6 +90,7 @@ class Route:
         everything = masks.sliding_window(None, None, offset=0)
         self._mask = everything if mask is None else masks.typed(mask, self.shape)
         queries, self._keys = (runs(n, comm.size, zigzag) for n in lengths)
+        self.pieces = pieces(lengths[1], comm.size, zigzag)
         seen = [self._seen(held) for held in queries]
         self._comm, self._blocks = comm, seen[comm.rank]
         ring = [[(rank + hop) % comm.size for hop in range(comm.size)] for rank in range(comm.size)]
@@ -117,12 +134,25 @@ class Route:
         here = stops.index(self._comm.rank)
         return stops[here - 1], stops[(here + 1) % len(stops)]
 
-    def blocks(self, source: int, heads: slice) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
-        """The rows and columns of this rank's blocks of scores with the keys of a source, and the
-        part of the mask for some heads; None where everything is visible."""
+    def piece(self, source: int, n: int) -> slice:
+        """Where piece n of the keys of a source is in its arrays."""
+        return parts(count(self._keys[source]), self.pieces)[n]
+
+    def blocks(
+        self, source: int, n: int, heads: slice
+    ) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
+        """The rows and columns of this rank's blocks of scores with piece n of a source's keys, and
+        the part of the mask for some heads; None where everything is visible."""
+        piece = self.piece(source, n)
         for rows, columns, queries, keys, full in self._blocks[source]:
-            mask = None if full else self._mask.part(self.shape, queries, keys, heads)
-            yield rows, columns, mask
+            some = slice(max(columns.start, piece.start), min(columns.stop, piece.stop))
+            for first in range(rows.start, rows.stop, LENGTH) if some.start < some.stop else ():
+                few, mask = slice(first, min(first + LENGTH, rows.stop)), None
+                if not full:
+                    q = _moved(few, queries.start - rows.start)
+                    k = _moved(some, keys.start - columns.start)
+                    mask = self._mask.part(self.shape, q, k, heads)
+                yield few, _moved(some, -piece.start), mask
 
     def _seen(self, held: list[slice]) -> list[list[Block]]:
         """The blocks of a rank that holds these queries, for each source of keys."""
@@ -151,16 +181,17 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     for name, lengths in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
         whole = sum(lengths)
         require_one_each(comm, whole, name)
-        due = [
-            sum(run.stop - run.start for run in of_rank)
-            for of_rank in runs(whole, comm.size, zigzag)
-        ]
+        due = [count(held) for held in runs(whole, comm.size, zigzag)]
         if due != list(lengths):
             raise ValueError(
                 f"the ranks hold {', '.join(map(str, lengths))} {name}, but their parts are "
                 f"{', '.join(map(str, due))}: cut arrays with mh.parallel.part(…, zigzag={zigzag})"
             )
     return [sum(lengths) for lengths in zip(*held, strict=True)]
+
+
+def _moved(run: slice, by: int) -> slice:
+    return slice(run.start + by, run.stop + by)
 
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:

@@ -52,10 +52,10 @@ def ring_attention(
     Returns this rank's part of the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any
     argument is one. Gradients are those of `ring`.
 
-    Keys and values go round the ring, one key head at a time, and stop only at ranks with queries
-    that see them. Each rank computes the attention of its queries to each visitor, and merges these
-    results as `merge_attention` does. So a rank needs memory for its own part and for one head of
-    another.
+    Keys and values go round the ring, one key head and at most 1,024 positions at a time, and stop
+    only at ranks with queries that see them. Each rank computes the attention of its queries to
+    each visitor, and merges these results as `merge_attention` does. So a rank needs memory for its
+    own part, and little more.
 
     Raises ValueError on every rank if there are more ranks than positions, or if the parts are not
     those of `part`; and the errors of `scaled_dot_product_attention`.
@@ -93,8 +93,12 @@ def ring(
         one_head = (x[None, ...] for x in (query, key, value))
         y, pull = ring.with_pullback(*one_head, comm=comm, **settings)
         return y[0, ...], lambda dy: tuple(dx[0, ...] for dx in pull(dy[None, ...]))
-    route, xp, key_heads = Route(comm, query, key, mask, zigzag), namespace(query), key.shape[-3]
-    groups = [(slice(g, g + 1), of) for g, of in enumerate(parts(query.shape[-3], key_heads))]
+    route, xp = Route(comm, query, key, mask, zigzag), namespace(query)
+    journeys = [  # query heads, the number of a piece, and where this piece of their key head is
+        (of, n, (..., slice(g, g + 1), route.piece(comm.rank, n), slice(None)))
+        for g, of in enumerate(parts(query.shape[-3], key.shape[-3]))
+        for n in range(route.pieces)
+    ]
     made = {"dtype": query.dtype, "device": query.device}
     out = xp.zeros((*query.shape[:-1], value.shape[-1]), **made)
     lse = xp.full(query.shape[:-1], -math.inf, **made)
@@ -104,33 +108,32 @@ def ring(
         x = x._replace(return_weights=False, return_lse=True)
         return choose("auto", x), x
 
-    def visit(source: int, head: slice, of: slice) -> None:
-        """The attention of the query heads `of` to a key head of a source."""
+    def visit(source: int, of: slice, n: int, own: tuple[Any, ...]) -> None:
+        """The attention of the query heads `of` to piece n of a source's key head."""
         q, y, log = query[..., of, :, :], out[..., of, :, :], lse[..., of, :]
-        k, v = route.receive(source, key[..., head, :, :], value[..., head, :, :])
+        k, v = route.receive(source, key[own], value[own])
         route.send_on(source, k, v)
-        for rows, columns, seen in route.blocks(source, of):
+        for rows, columns, seen in route.blocks(source, n, of):
             function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
             both = zip((y[..., rows, :], log[..., rows]), function(*x), strict=True)
             y[..., rows, :], log[..., rows] = merge_attention(*both)
 
-    for head, of in groups:
+    for journey in journeys:
         for source in route.sources:
-            visit(source, head, of)
+            visit(source, *journey)
 
     def pullback(dout: Array) -> tuple[Array, Array, Array]:
         dquery, dkey, dvalue = (xp.zeros_like(x) for x in (query, key, value))
         dout_out = xp.sum(dout * out, axis=-1)
         finite = xp.where(lse == -math.inf, 0.0, lse)  # queries that see nothing
 
-        def visit(source: int, head: slice, of: slice) -> None:
+        def visit(source: int, of: slice, n: int, own: tuple[Any, ...]) -> None:
             q, dq, dy = (x[..., of, :, :] for x in (query, dquery, dout))
             log, dy_y = finite[..., of, :], dout_out[..., of, :]
-            own = (x[..., head, :, :] for x in (key, value, dkey, dvalue))
-            k, v, dk, dv = route.receive(source, *own)
+            k, v, dk, dv = route.receive(source, key[own], value[own], dkey[own], dvalue[own])
             if source == comm.rank:
                 route.send_on(source, k, v)
-            for rows, columns, seen in route.blocks(source, of):
+            for rows, columns, seen in route.blocks(source, n, of):
                 function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
                 (y, part), pull = function.with_pullback(*x, wanted=(True,) * 3)
                 w = xp.exp(part - log[..., rows])
@@ -142,10 +145,10 @@ def ring(
             if source != comm.rank:
                 route.send_on(source, k, v, dk, dv)
 
-        for head, of in groups:
+        for journey in journeys:
             for source in route.sources:
-                visit(source, head, of)
-            route.add_arriving(dkey[..., head, :, :], dvalue[..., head, :, :])
+                visit(source, *journey)
+            route.add_arriving(dkey[journey[-1]], dvalue[journey[-1]])
         return dquery, dkey, dvalue
 
     return out, pullback

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,6 +111,12 @@ def test_long_sequences_are_computed_by_kernels():
         assert_equal(long, 3, mask, zigzag=True)
 
 
+@pytest.mark.parametrize("name", ["dense", "combined"])
+def test_keys_that_travel_in_pieces_give_the_same(name, monkeypatch):
+    monkeypatch.setattr("minimha.parallel.places.LENGTH", 2)
+    assert_equal(inputs(), 3, MASKS[name], zigzag=True)
+
+
 def test_queries_and_keys_of_two_sequences():
     for mask in (None, m.causal(align="bottom-right"), m.documents(IDS[:, :9], IDS)):
         assert_equal(inputs(n=9, s=13), 4, mask)
@@ -186,8 +193,8 @@ def work(n, ranks, mask, zigzag):
         x = part(np.empty((1, n, 1)), comm, -2, zigzag)
         route = Route(comm, x, x, mask, zigzag)
         pairs, sources = 0, route.sources
-        for source in sources:
-            for rows, columns, seen in route.blocks(source, slice(None)):
+        for source, piece in product(sources, range(route.pieces)):
+            for rows, columns, seen in route.blocks(source, piece, slice(None)):
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 pairs += math.prod(shape) if seen is None else seen.array(shape).sum()
         return int(pairs), sources
