@@ -109,9 +109,12 @@ def update(buckets: Iterable[int], ranks: int, dtype: str = "float32") -> list[S
 def training_step(
     way: str, ranks: int, buckets: Iterable[int], *, layers: int, **settings: Any
 ) -> list[Sent]:
-    """What each rank sends in a step of `training.ParallelTraining`: `communication` in every
-    layer, the `update`, and an all_reduce of two numbers, the loss and the square of the gradient's
-    norm. buckets are those of `update`, settings those of `communication`."""
+    """What each rank sends in a step of `training.ParallelTraining`, unless the step collects the
+    whole model: `communication` in every layer, the `update`, and an all_reduce of two numbers, the
+    loss and the square of the gradient's norm.
+
+    buckets are those of `update`, settings those of `communication`.
+    """
     layer = communication(way, ranks, **settings)
     others = update([*buckets, 1, 1], ranks, settings.get("dtype", "float32"))
     return _total([layer] * layers + [others])
