@@ -176,6 +176,8 @@ def _fact(x: Any) -> str:
         return f"has shape {x.shape}{'' if x.dtype == float else f', {x.dtype}'}"
     if callable(x) or isinstance(x, types.ModuleType):
         return ""
+    if hasattr(x, "rank"):  # a communicator
+        return f"is rank {x.rank} of {x.size}"
     kind = type(x).__name__
     short = x.item() if isinstance(x, np.generic) else x
     return f"is {short!r}" if _short(short) else f"is a{'n' * (kind[0] in 'aeiou')} {kind}"

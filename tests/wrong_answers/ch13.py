@@ -9,6 +9,7 @@ WRONG = {
         Wrong("nothing sent", SENT, "pass", "two ranks", "waits for rank"),
         Wrong("sent to itself", SENT, "comm.send(visitor, comm.rank)", "two ranks", "waits for rank"),
         Wrong("no neighbour at the end of the row", "right, left = (comm.rank + 1) % comm.size", "right, left = comm.rank + 1", "two ranks", "there is no rank 2: there are 0 to 1"),
+        Wrong("no neighbour before the first rank", "(comm.rank - 1) % comm.size", "comm.rank - 1", "two ranks", "comm is rank 0 of 2"),
         Wrong("at least one step", "range(comm.size - 1)", "range(max(1, comm.size - 1))", "a single rank", "is wrong"),
         Wrong("only one rank returns", "return total", "return total if comm.rank == 0 else None", "two ranks", "the result of rank 1 of 2 should be an array"),
         Wrong("one array", "return total\n", "return total\n\n    return run(on_rank, len(xs), timeout=1)[0]\n", "two ranks", "a list with the results of 2 ranks"),
