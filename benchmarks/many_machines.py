@@ -28,8 +28,8 @@ WAYS = {  # the most ranks that share a layer, the look of its line
 PAGE = """# What many machines cost
 
 **Simulated**, not measured: nobody has run this on {ranks:,} ranks. The bytes and messages are
-those of `mh.cost.training_step`, which equal what ranks really send, to the byte, in all tests. The
-times follow from them and from these assumptions:
+those of `mh.cost.training_step`, and the tests check that ranks send exactly these. The times
+follow from them and from these assumptions:
 
 | what | assumed |
 | --- | --- |
@@ -37,7 +37,7 @@ times follow from them and from these assumptions:
 | step | {tokens} tokens: B sequences of T tokens each, with causal attention |
 | rank | computes {tera:.0f} Tflop/s and sends {giga:.0f} GB/s |
 | message | takes {micro:.0f} µs, in addition to the time for its bytes |
-| time | of all flops of a rank, then of all its messages, one after another: nothing overlaps |
+| time of a step | all flops of a rank, then all its messages, one after another: nothing overlaps |
 
 `python benchmarks/many_machines.py --save docs/many-machines-costs.md` writes this page.
 
@@ -57,8 +57,8 @@ A dash means that the way has nothing left to divide: *data* needs one sequence 
   parameters, and their size depends neither on B nor on T.
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
-- **ring** can use any number of ranks. But all keys and values visit every rank, so the time of
-  sending does not decrease: it stays near {sending:.0f} s. The backward pass computes each visit again,
+- **ring** can use any number of ranks. But keys and values visit nearly all ranks, so the time
+  of sending does not decrease: it approaches {sending:.0f} s. The backward pass computes each visit again,
   which takes a third more flops in attention. The ring needs {cross} ranks to beat *data* on
   {sequences} ranks.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and sends
