@@ -6,8 +6,9 @@ from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
-from .places import part, pieces, positions, runs
+from .places import part, positions, runs
 from .ring import Ring, ring_attention
+from .route import pieces
 from .threads import across, run
 from .ulysses import Ulysses, ulysses_attention
 from .ways import Way

@@ -1,15 +1,12 @@
-"""Which positions of a sequence each rank holds, and which ranks its keys visit."""
+"""Which positions of a sequence each rank holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate, pairwise, starmap
-from typing import Any, NamedTuple
+from typing import Any
 
 from minimha_autograd import backend, ops
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import Array
 
-from .. import masks
 from .collectives import parts
 
 
@@ -40,6 +37,11 @@ def positions(length: int, comm: Any, zigzag: bool = False) -> Array:
     return part(backend.asarray(range(length)), comm, 0, zigzag)
 
 
+def count(held: list[slice]) -> int:
+    """How many positions there are in these runs."""
+    return sum(run.stop - run.start for run in held)
+
+
 def require_one_each(comm: Any, count: int, what: str) -> None:
     """Raise ValueError if there are more ranks than there are things to share."""
     if count < comm.size:
@@ -47,154 +49,3 @@ def require_one_each(comm: Any, count: int, what: str) -> None:
             f"{comm.size} ranks need at least {comm.size} {what}, but there are {count}: use fewer "
             "ranks"
         )
-
-
-LENGTH = 1024
-"""The most keys that travel together, and queries that attend to them at a time: memory for more
-would add up."""
-
-
-def pieces(length: int, size: int, zigzag: bool = False) -> int:
-    """In how many pieces the keys of each rank travel, one after another."""
-    return -(-max(map(count, runs(length, size, zigzag))) // LENGTH)
-
-
-def count(held: list[slice]) -> int:
-    """How many positions there are in these runs."""
-    return sum(run.stop - run.start for run in held)
-
-
-class Block(NamedTuple):
-    """A block of scores of which something is visible: a run of queries and a run of keys."""
-
-    rows: slice  # where the queries are in the arrays of their rank
-    columns: slice  # where the keys are in those of theirs
-    queries: slice  # both in the whole sequence
-    keys: slice
-    full: bool
-
-
-class Route:
-    """The way of keys round the ring, which stops only at ranks with queries that see them.
-
-    shape    of the scores of the whole sequence, (…, H, T, S)
-    sources  the ranks whose keys come to this one: itself, then others in the order of arrival
-    pieces   in how many pieces they come
-    """
-
-    def __init__(
-        self, comm: Any, query: Array, key: Array, mask: masks.Mask | Array | None, zigzag: bool
-    ) -> None:
-        lengths = _whole_lengths(comm, query, key, mask, zigzag)
-        self.shape = (*query.shape[:-2], *lengths)
-        everything = masks.sliding_window(None, None, offset=0)
-        self._mask = everything if mask is None else masks.typed(mask, self.shape)
-        queries, self._keys = (runs(n, comm.size, zigzag) for n in lengths)
-        self.pieces = pieces(lengths[1], comm.size, zigzag)
-        seen = [self._seen(held) for held in queries]
-        self._comm, self._blocks = comm, seen[comm.rank]
-        ring = [[(rank + hop) % comm.size for hop in range(comm.size)] for rank in range(comm.size)]
-        self._stops = [
-            [rank for rank in ring[source] if rank == source or seen[rank][source]]
-            for source in range(comm.size)
-        ]
-        self.sources = [
-            source for source in (comm.rank, *reversed(ring[comm.rank][1:]))
-            if comm.rank in self._stops[source]
-        ]  # fmt: skip
-
-    def receive(self, source: int, *own: Array) -> list[Array]:
-        """This rank's own arrays, or those that come from a source: its keys and values and, where
-        own has more arrays, their gradients so far."""
-        if source == self._comm.rank:
-            return list(own)
-        before, _ = self._neighbours(source)
-        count = 2 if before == source else len(own)
-        arrived = [self._comm.recv(before) for _ in range(count)]
-        return arrived + [namespace(x).zeros_like(x) for x in arrived[: len(own) - count]]
-
-    def send_on(self, source: int, *arrays: Array) -> None:
-        """Send keys, values and their gradients so far to the next stop. From the last stop, only
-        the gradients go home."""
-        _, after = self._neighbours(source)
-        if after != self._comm.rank:
-            for x in arrays[2:] if after == source else arrays:
-                self._comm.send(x, after)
-
-    def add_arriving(self, *gradients: Array) -> None:
-        """Add the gradients of this rank's keys and values that come home."""
-        last, _ = self._neighbours(self._comm.rank)
-        if last != self._comm.rank:
-            for dx in gradients:
-                dx[...] += self._comm.recv(last)
-
-    def _neighbours(self, source: int) -> tuple[int, int]:
-        """The stops before and after this one; before and after the source is the last."""
-        stops = self._stops[source]
-        here = stops.index(self._comm.rank)
-        return stops[here - 1], stops[(here + 1) % len(stops)]
-
-    def piece(self, source: int, n: int) -> slice:
-        """Where piece n of the keys of a source is in its arrays."""
-        return parts(count(self._keys[source]), self.pieces)[n]
-
-    def blocks(
-        self, source: int, n: int, heads: slice
-    ) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
-        """The rows and columns of this rank's blocks of scores with piece n of a source's keys, and
-        the part of the mask for some heads; None where everything is visible."""
-        piece = self.piece(source, n)
-        for rows, columns, queries, keys, full in self._blocks[source]:
-            some = slice(max(columns.start, piece.start), min(columns.stop, piece.stop))
-            for first in range(rows.start, rows.stop, LENGTH) if some.start < some.stop else ():
-                few, mask = slice(first, min(first + LENGTH, rows.stop)), None
-                if not full:
-                    q = _moved(few, queries.start - rows.start)
-                    k = _moved(some, keys.start - columns.start)
-                    mask = self._mask.part(self.shape, q, k, heads)
-                yield few, _moved(some, -piece.start), mask
-
-    def _seen(self, held: list[slice]) -> list[list[Block]]:
-        """The blocks of a rank that holds these queries, for each source of keys."""
-        seen: list[list[Block]] = [[] for _ in self._keys]
-        for rows, queries in _placed(held):
-            part = self._mask.part(self.shape, queries, slice(None))
-            lengths = queries.stop - queries.start, self.shape[-1]
-            like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in lengths)
-            start, stop, inside = masks.key_intervals(part, *like)  # type: ignore[misc]
-            for source, others in enumerate(self._keys):
-                for columns, keys in _placed(others):
-                    if (start.clip(min=keys.start) < stop.clip(max=keys.stop)).any():
-                        all_seen = (start <= keys.start).all() and (stop >= keys.stop).all()
-                        full = inside is None and bool(all_seen)
-                        seen[source].append(Block(rows, columns, queries, keys, full))
-        return seen
-
-
-def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool) -> list[int]:
-    """T and S of the whole sequence. Raises ValueError unless every rank holds its part of it."""
-    shapes = ", ".join(f"(…, {x.shape[-3]}, ·, {x.shape[-1]})" for x in (query, key))
-    shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
-    what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
-    own, everyone = backend.asarray([query.shape[-2], key.shape[-2]]), range(comm.size)
-    held = [x.tolist() for x in comm.exchange(what, dict.fromkeys(everyone, own), everyone)]
-    for name, lengths in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
-        whole = sum(lengths)
-        require_one_each(comm, whole, name)
-        due = [count(held) for held in runs(whole, comm.size, zigzag)]
-        if due != list(lengths):
-            raise ValueError(
-                f"the ranks hold {', '.join(map(str, lengths))} {name}, but their parts are "
-                f"{', '.join(map(str, due))}: cut arrays with mh.parallel.part(…, zigzag={zigzag})"
-            )
-    return [sum(lengths) for lengths in zip(*held, strict=True)]
-
-
-def _moved(run: slice, by: int) -> slice:
-    return slice(run.start + by, run.stop + by)
-
-
-def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
-    """The places of a rank's runs in its own arrays, and the runs."""
-    ends = accumulate((run.stop - run.start for run in held), initial=0)
-    return list(zip(starmap(slice, pairwise(ends)), held, strict=True))

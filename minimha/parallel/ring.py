@@ -15,7 +15,7 @@ from minimha_autograd.backend import Array, namespace
 from .. import masks
 from ..attention import Arguments, check, choose, merge_attention
 from .collectives import parts
-from .places import Route
+from .route import Route
 from .ways import PositionParallel
 
 

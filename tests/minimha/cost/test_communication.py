@@ -61,7 +61,7 @@ def test_the_ring_sends_what_is_predicted():
 @pytest.mark.thorough
 @pytest.mark.parametrize("length", [2, 3, 1024])
 def test_the_ring_sends_what_is_predicted_under_every_mask(length, monkeypatch):
-    monkeypatch.setattr("minimha.parallel.places.LENGTH", length)  # of a piece
+    monkeypatch.setattr("minimha.parallel.route.LENGTH", length)  # of a piece
     check_the_ring(
         (*s, zigzag, name) for s, zigzag, name in product(SETTINGS, (False, True), MASKS)
     )

@@ -11,7 +11,7 @@ import pytest
 import minimha as mh
 from minimha import masks as m
 from minimha.parallel import CommunicationError, across, part, positions, ring_attention, run
-from minimha.parallel.places import Route
+from minimha.parallel.route import Route
 from minimha_autograd import backend
 
 RNG = np.random.default_rng(14)
@@ -113,7 +113,7 @@ def test_long_sequences_are_computed_by_kernels():
 
 @pytest.mark.parametrize("name", ["dense"])
 def test_keys_that_travel_in_pieces_give_the_same(name, monkeypatch):
-    monkeypatch.setattr("minimha.parallel.places.LENGTH", 2)
+    monkeypatch.setattr("minimha.parallel.route.LENGTH", 2)
     assert_equal(inputs(), 3, MASKS[name], zigzag=True)
 
 
