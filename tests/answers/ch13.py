@@ -131,6 +131,7 @@ wrong("head_parallel", "heads for columns", "each head has D columns", HEADS, "o
 wrong("head_parallel", "the mean of the ranks", "averaged", HEADS, "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
 wrong("head_parallel", "columns of w_o", "w_o is divided by columns", HEADS, "w_o[a:b]", "w_o[:, a:b]")
 wrong("head_parallel", "all heads on every rank", "all heads", HEADS, "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D")
+wrong("head_parallel", "everything on every rank", "all heads", HEADS, "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "(b - a) // D", "num_heads")
 wrong("head_parallel", "one head for each rank", "different numbers of heads", HEADS, "own.start * D, own.stop * D", "comm.rank * D, (comm.rank + 1) * D")
 
 RING = '''
@@ -180,6 +181,24 @@ def ring_of_ranks(queries, keys, values):
     return run(on_rank, len(queries), timeout=1)
 ''')
 wrong("ring_of_ranks", "parts added", "without weights", RING, "np.exp(lse - total)[:, None] * out", "out")
+wrong("ring_of_ranks", "weights exchanged", "weights are swapped", """
+def ring_of_ranks(queries, keys, values):
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        q, k, v = queries[comm.rank], keys[comm.rank], values[comm.rank]
+        out, lse = attend(q, k, v, 0)
+        for hop in range(1, comm.size):
+            comm.send(k, (comm.rank + 1) % comm.size)
+            comm.send(v, (comm.rank + 1) % comm.size)
+            k, v = (comm.recv((comm.rank - 1) % comm.size) for _ in range(2))
+            o, l = attend(q, k, v, (comm.rank - (comm.rank - hop) % comm.size) * len(q))
+            e, f = np.exp(lse)[:, None], np.exp(l)[:, None]
+            out, lse = (f * out + e * o) / (e + f), np.logaddexp(lse, l)
+        return out
+
+    return run(on_rank, len(queries), timeout=1)
+""")
 wrong("ring_of_ranks", "mask not shifted", "not shifted", RING, "n * (comm.rank - source)", "0")
 wrong("ring_of_ranks", "offset in ranks", "counts ranks", RING, "n * (comm.rank - source)", "comm.rank - source")
 wrong("ring_of_ranks", "offset with the wrong sign", "wrong sign", RING, "comm.rank - source)", "source - comm.rank)")

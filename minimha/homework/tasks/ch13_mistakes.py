@@ -75,8 +75,8 @@ squares_over_ranks.mistake(
 squares_over_ranks.mistake(
     _SQUARES,
     "2 * x * comm.all_reduce(dy) / comm.size",
-    "it is divided by the number of ranks, or the 2 of 2 · x is missing: the dy of all ranks add "
-    "up, and the derivative of x · x is 2 · x",
+    "the dy of all ranks are averaged, or the 2 of 2 · x is missing: the dy add up, and the "
+    "derivative of x · x is 2 · x",
 )
 squares_over_ranks.mistake(
     _SQUARES,
@@ -119,14 +119,16 @@ head_parallel.mistake(
     "own counts heads, and each head has D columns: the columns go from own.start · D to own.stop "
     "· D",
 )
-head_parallel.mistake(
-    _COLUMNS,
-    "columns = slice(None)",
-    "every rank computes all heads, so each head counts once per rank: use only the columns of the "
-    "rank's own heads",
-)
+for _new in ("columns = slice(None)", "columns = slice(None); own = slice(0, num_heads)"):
+    head_parallel.mistake(
+        _COLUMNS,
+        _new,
+        "every rank computes all heads, so each head counts once per rank: use only the columns of "
+        "the rank's own heads",
+    )
 for _new in (
     "columns = slice(comm.rank * d, (comm.rank + 1) * d)",
+    "columns = slice(comm.rank * d, (comm.rank + 1) * d); own = slice(0, 1)",
     "d = w_q.shape[1] // comm.size; columns = slice(comm.rank * d, (comm.rank + 1) * d)",
 ):
     head_parallel.mistake(
@@ -190,6 +192,11 @@ ring_of_ranks.mistake(
     "out + more_out",
     "the parts are added without weights: each is divided by its own sum of exponentials, e^lse, "
     "so it counts in proportion to this sum",
+)
+ring_of_ranks.mistake(
+    _MERGED,
+    "np.exp(more_lse - new)[:, None] * out + np.exp(lse - new)[:, None] * more_out",
+    "the weights are swapped: out has the weight e^(lse − new), more_out has e^(more_lse − new)",
 )
 ring_of_ranks.mistake(
     _MERGED,
