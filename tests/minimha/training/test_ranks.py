@@ -1,5 +1,7 @@
 """A training run that several ranks share equals the run of one process."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,10 @@ def losses_and_state(way, ranks, steps, **settings):
     def work(comm):
         made = model(**settings)
         training = ParallelTraining(made, TOKENS, comm=comm, way=way, steps=steps, **SETTINGS)
-        return list(training), training.state()
+        losses = list(training)
+        if comm.rank == 0:
+            made(TOKENS[None, :11])  # after its steps, a rank can use the model alone
+        return losses, training.state()
 
     return run(work, ranks)
 
@@ -98,6 +103,20 @@ def test_a_run_with_dropout_draws_the_same_masks_again():
     one, two = (losses_and_state("data", 2, 2, dropout=0.5)[0][0] for _ in range(2))
     assert one == two
     assert one != losses_and_state("data", 2, 2)[0][0]
+
+
+def test_each_rank_draws_its_own_dropout():
+    class Recorder(mh.GPT):
+        def __call__(self, *args, rng, **settings):
+            self.drawn = copy.deepcopy(rng).random()
+            return super().__call__(*args, rng=rng, **settings)
+
+    def work(comm):
+        made = Recorder(7, context=11, d_model=16, num_heads=4, num_layers=1, dropout=0.5)
+        next(ParallelTraining(made, TOKENS, comm=comm, way="data", steps=1, **SETTINGS))
+        return made.drawn
+
+    assert len(set(run(work, 3))) == 3
 
 
 @pytest.mark.parametrize(
