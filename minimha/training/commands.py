@@ -150,6 +150,8 @@ def _train_on(options: argparse.Namespace, comm: parallel.Communicator | None) -
         plan = Plan.of(options, comm)
     except (ValueError, RuntimeError, OSError) as error:
         raise _UnusableError(error) from error
+    if comm is not None:
+        comm.timeout = 3600.0  # the other ranks wait while rank 0 evaluates the model
     return plan.run()
 
 

@@ -59,7 +59,8 @@ def watch(
     validation  tokens (T,) of held-out text, more than one context
     tokenizer   with it, each report has a sample, which continues the validation text, and in a
                 notebook the attention of each head to one of its sentences
-    every       steps between two reports; by default a tenth of all steps
+    every       steps between two reports; by default those of a `ParallelTraining` between two
+                collections of its state, and for others a tenth of all steps
     losses      where the losses are kept; by default a new `Losses`
 
     A notebook shows a progress bar, the curve of the losses, the sample and the attention, which
@@ -68,7 +69,7 @@ def watch(
     Raises FloatingPointError when a loss is NaN or infinite.
     """
     losses = Losses() if losses is None else losses
-    every = every or max(1, run.steps // 10)
+    every = every or getattr(run, "every", max(1, run.steps // 10))
     screen = (_Notebook if _in_notebook() else _Terminal)(run, validation, tokenizer, every, losses)
     with contextlib.closing(screen):
         for loss in run:

@@ -219,6 +219,17 @@ def test_ranks_share_a_run_and_one_of_them_prints_and_writes(way, folder, capsys
 
 
 @pytest.mark.thorough
+def test_ranks_wait_while_rank_0_evaluates(folder, monkeypatch):
+    def evaluate(*args):
+        time.sleep(0.5)
+        return 1.0
+
+    monkeypatch.setitem(parallel.run.__kwdefaults__, "timeout", 0.2)
+    monkeypatch.setattr(watching, "evaluate", evaluate)
+    assert trained("out", "--dropout", "0", *THREADS.split(), "2", "--parallel", "data") == 0
+
+
+@pytest.mark.thorough
 def test_a_killed_run_of_several_ranks_resumes_on_any_number(folder):
     small = "--layers 1 --heads 4 --width 16 --context 16 --batch 3 --steps 24 --every 4"
     assert trained("whole", small=small) == 0

@@ -7,7 +7,7 @@ import pytest
 
 import minimha as mh
 from minimha.parallel import WAYS, CommunicationError, run
-from minimha.training import ParallelTraining, Training
+from minimha.training import Losses, ParallelTraining, Training, watch
 
 TOKENS = np.random.default_rng(0).integers(0, 7, 300)
 SETTINGS = {"batch": 5, "lr": 1e-2}
@@ -170,6 +170,22 @@ def test_a_finished_run_can_be_resumed_and_saved_again(tmp_path):
     before = path.read_bytes()
     run(work, 3, path)
     assert path.read_bytes() == before
+
+
+def test_a_run_is_watched_where_its_model_is_collected():
+    def validation(training, every=None):
+        losses = Losses()
+        list(watch(training, TOKENS[:40], every=every, losses=losses))
+        return losses.validation
+
+    def work(comm):
+        training = ParallelTraining(
+            model(), TOKENS, comm=comm, way="heads", every=2, steps=5, **SETTINGS
+        )
+        return validation(training) if comm.rank == 0 else list(training)
+
+    expected = validation(Training(model(), TOKENS, steps=5, **SETTINGS), 2)
+    assert run(work, 2)[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_state_can_be_read_where_it_was_collected():
