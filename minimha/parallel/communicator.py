@@ -67,6 +67,11 @@ class Communicator:
         """
         return self._receive(_SEND, self._checked(source))
 
+    def flush(self) -> None:
+        """Wait until the others have received what this rank has sent. So a rank that is ahead of
+        the others does not fill the memory with messages."""
+        self._finish_sending()
+
     def all_reduce(self, x: Any) -> Any:
         """The sum of the x of all ranks, which have one shape: see `collectives.all_reduce`."""
         return collectives.all_reduce(x, comm=self)
@@ -142,7 +147,7 @@ class Communicator:
         raise NotImplementedError
 
     def _finish_sending(self) -> None:
-        """Wait until everything that was sent may change, if the transport did not copy it."""
+        """Wait until what was sent may change: no longer than that, if the transport copied it."""
 
 
 _SEND = "send and recv"

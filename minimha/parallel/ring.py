@@ -121,6 +121,7 @@ def ring(
     for journey in journeys:
         for source in route.sources:
             visit(source, *journey)
+        comm.flush()
 
     def pullback(dout: Array) -> tuple[Array, Array, Array]:
         dquery, dkey, dvalue = (xp.zeros_like(x) for x in (query, key, value))
@@ -149,6 +150,7 @@ def ring(
             for source in route.sources:
                 visit(source, *journey)
             route.add_arriving(dkey[journey[-1]], dvalue[journey[-1]])
+            comm.flush()
         return dquery, dkey, dvalue
 
     return out, pullback

@@ -161,12 +161,21 @@ class _ThreadCommunicator(Communicator):
             self._world.mail[self.rank, to].append((text, backend.copy(x)))
             self._world.changed.notify_all()
 
+    def flush(self) -> None:
+        world = self._world
+        with world.changed:
+            sent = [(to, mail) for (rank, to), mail in world.mail.items() if rank == self.rank]
+            world.changed.wait_for(
+                lambda: all(not mail or to in world.ended for to, mail in sent), self.timeout
+            )
+
     def _take(self, text: str, source: int) -> tuple[str, Array]:
         world, waiting = self._world, f"rank {self.rank} waits for rank {source} at {text}"
         mail = world.mail[source, self.rank]
         with world.changed:
             world.changed.wait_for(lambda: mail or source in world.ended, self.timeout)
             if mail:
+                world.changed.notify_all()  # ranks that wait in flush
                 return mail.popleft()
         if source in world.ended:
             raise CommunicationError(f"{waiting}, but rank {source} has ended")

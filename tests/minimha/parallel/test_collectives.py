@@ -116,6 +116,21 @@ def test_a_message_keeps_the_entries_that_it_was_sent_with():
         assert gathered.tolist() == [2] * 6
 
 
+def test_flush_waits_until_messages_have_been_received():
+    def work(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(2), 1)
+            comm.flush()
+            return time.monotonic()
+        time.sleep(0.02)
+        before = time.monotonic()
+        comm.recv(0)
+        return before
+
+    flushed, received = run(work, 2)
+    assert flushed >= received
+
+
 def test_bytes_and_messages_are_counted():
     x = np.ones((4, 5), "float32")  # 80 bytes
 
