@@ -170,7 +170,6 @@ def test_the_part_of_every_kind_of_mask_is_cut_from_the_whole(name):
         np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(drawn().filter(lambda case: (case[1] or 0) >= 0), st.data())
 def test_the_part_of_a_combined_mask_is_cut_from_the_whole(case, data):
     shape, offset, mask, rule = case
