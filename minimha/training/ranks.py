@@ -82,9 +82,9 @@ class ParallelTraining(Training):
     def _optimiser(self, weight_decay: float, **settings: Any) -> AdamW:
         own = self.way.own
         groups = decay_groups(own, weight_decay)
-        self._names = {p: name for name, p in own.named_parameters()}
-        self._numbered = [p for group in groups for p in group["params"]]
-        split = [p for name, p in own.named_parameters() if self.way.split_axis(name) is not None]
+        names = {p: name for name, p in own.named_parameters()}
+        self._names = [names[p] for group in groups for p in group["params"]]
+        split = [p for p, name in names.items() if self.way.split_axis(name) is not None]
         self._buckets = parallel.Buckets(self.comm, groups, split)
         return AdamW(self._buckets.groups, **settings)
 
@@ -112,12 +112,12 @@ class ParallelTraining(Training):
 
     def _optimiser_state(self) -> dict[str, np.ndarray]:
         def joined(k: int, x: Any) -> Any:
-            return self.comm.all_gather(x, self.way.split_axis(self._names[self._numbered[k]]))
+            return self.comm.all_gather(x, self.way.split_axis(self._names[k]))
 
         return self._buckets.whole_state(self.optimiser.state(), joined)
 
     def _set_optimiser_state(self, state: dict[str, np.ndarray]) -> None:
         def cut(k: int, x: Any) -> Any:
-            return self.way.cut(self._names[self._numbered[k]], x)
+            return self.way.cut(self._names[k], x)
 
         self.optimiser.set_state(self._buckets.own_state(state, cut))
