@@ -68,8 +68,8 @@ class Communicator:
         return self._receive(_SEND, self._checked(source))
 
     def flush(self) -> None:
-        """Wait until the others have received what this rank has sent. So a rank that is ahead of
-        the others does not fill the memory with messages."""
+        """Wait until the others have received what this rank has sent, so that a rank which is
+        ahead of the others does not fill the memory with messages."""
         self._finish_sending()
 
     def all_reduce(self, x: Any) -> Any:
@@ -147,7 +147,8 @@ class Communicator:
         raise NotImplementedError
 
     def _finish_sending(self) -> None:
-        """Wait until what was sent may change: no longer than that, if the transport copied it."""
+        """Wait until the arrays that were sent may change. A transport that copies them need not
+        wait."""
 
 
 _SEND = "send and recv"

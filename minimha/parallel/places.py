@@ -13,8 +13,8 @@ from .collectives import parts
 def runs(length: int, size: int, zigzag: bool = False) -> list[list[slice]]:
     """The runs of positions that each rank holds: one of `parts`.
 
-    With zigzag, rank r holds blocks r and 2·size − 1 − r of 2·size. Under a causal mask, an early
-    query sees few keys and a late one many: so every rank has the same work.
+    With zigzag, rank r holds blocks r and 2·size − 1 − r of 2·size. Under a causal mask early
+    queries see few keys and late queries many, so one block of each gives all ranks the same work.
     """
     if not zigzag:
         return [[run] for run in parts(length, size)]

@@ -36,8 +36,8 @@ def across(function: Callable[..., Any], ranks: int) -> Any:
 
     Its arguments are those of rank 0, then those of rank 1, and so on; so are its values. The
     function takes and returns Tensors: one, or a tuple. Like any operation, it is called with
-    arrays or Tensors, and has `with_pullback`. A
-    gradient check calls the argument x of rank 1 x_of_rank_1.
+    arrays or Tensors, and has `with_pullback`. A gradient check calls the argument x of rank 1
+    x_of_rank_1.
     """
 
     def joint(*arrays: Array) -> tuple[Any, Pullback]:

@@ -59,8 +59,8 @@ def watch(
     validation  tokens (T,) of held-out text, more than one context
     tokenizer   with it, each report has a sample, which continues the validation text, and in a
                 notebook the attention of each head to one of its sentences
-    every       steps between two reports; by default those of a `ParallelTraining` between two
-                collections of its state, and for others a tenth of all steps
+    every       steps between two reports; by default a tenth of all steps, or the `every` of a
+                `ParallelTraining`
     losses      where the losses are kept; by default a new `Losses`
 
     A notebook shows a progress bar, the curve of the losses, the sample and the attention, which
