@@ -46,7 +46,7 @@ def every_case(test=None, *, slow=()):
 
 SLOW = {
     "attention_loop", "fused", "tiled", "microkernel", "simulated", "multi_head_attention",
-    "project_fused",
+    "project_fused", "ring",
 }  # fmt: skip
 """Operations whose gradients are checked only with --thorough."""
 
