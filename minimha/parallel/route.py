@@ -14,12 +14,12 @@ from .collectives import parts
 from .places import count, require_one_each, runs
 
 LENGTH = 1024
-"""The most keys that travel together, and queries that attend to them at a time: memory for more
-would add up."""
+"""The largest number of keys that travel together, and of queries that attend to them at a time: it
+limits the memory that a rank needs."""
 
 
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
-    """In how many pieces the keys of each rank travel, one after another."""
+    """The number of pieces in which the keys of a rank travel, one after another."""
     return -(-max(map(count, runs(length, size, zigzag))) // LENGTH)
 
 
@@ -34,11 +34,11 @@ class Block(NamedTuple):
 
 
 class Route:
-    """The way of keys round the ring, which stops only at ranks with queries that see them.
+    """The route of keys round the ring: they stop only at ranks with queries that see them.
 
     shape    of the scores of the whole sequence, (…, H, T, S)
     sources  the ranks whose keys come to this one: itself, then others in the order of arrival
-    pieces   in how many pieces they come
+    pieces   the number of pieces in which they come
     """
 
     def __init__(
