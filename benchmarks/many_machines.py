@@ -27,8 +27,8 @@ WAYS = {  # the most ranks that share a layer, the look of its line
 
 PAGE = """# What many machines cost
 
-**Simulated**, not measured: nobody has run this on {ranks:,} ranks. The bytes and messages are
-those of `mh.cost.training_step`, and the tests check that ranks send exactly these. The times
+**Simulated**, not measured: we had no machine with {ranks:,} ranks. The numbers of bytes and messages
+come from `mh.cost.training_step`, and the tests check that ranks send exactly these. The times
 follow from them and from these assumptions:
 
 | what | assumed |

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from minimha_autograd import Pullback, operation
+from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
+
+from ..functional import masked_softmax
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
@@ -39,27 +40,20 @@ def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
 
         doutₚ = wₚ · dout          dlseₚ = wₚ · (Σ dout · (outₚ − out) + dlse)
 
-    The sum is over the last axis. Where all parts are empty, everything is 0, and lse −∞.
+    The sum is over the last axis. Where all parts are empty, everything is 0, and lse −∞. This is
+    attention to the parts: their scores are the lses, and their values the outs.
     """
     xp, count = namespace(*arrays), len(arrays) // 2
     outs, lses = arrays[:count], xp.stack(list(arrays[count:]))
-    peak = xp.max(lses, axis=0)
-    peak = xp.where(peak == -math.inf, xp.zeros_like(peak), peak)
-    parts = xp.exp(lses - peak)
-    total = xp.sum(parts, axis=0)
-    empty = total == 0
-    total = xp.where(empty, xp.ones_like(total), total)
-    weights = parts / total  # (parts, …, T)
-    out = sum(weights[p, ...][..., None] * outs[p] for p in range(count))
-    lse = xp.where(empty, xp.full_like(peak, -math.inf), peak + xp.log(total))
+    all_weights, _ = masked_softmax(lses, axis=0)
+    weights = [all_weights[p, ...] for p in range(count)]  # (…, T) each
+    out = sum(w[..., None] * y for w, y in zip(weights, outs, strict=True))
 
     def pullback(dout: Array | None, dlse: Array | None) -> tuple[Array, ...]:
         dout = xp.zeros_like(out) if dout is None else dout
-        dlse = xp.zeros_like(lse) if dlse is None else dlse
-        douts = [weights[p, ...][..., None] * dout for p in range(count)]
-        dlses = [
-            weights[p, ...] * (xp.sum(dout * (outs[p] - out), axis=-1) + dlse) for p in range(count)
-        ]
-        return (*douts, *dlses)
+        dlse = 0 if dlse is None else dlse
+        both = list(zip(weights, outs, strict=True))
+        douts = [w[..., None] * dout for w in weights]
+        return (*douts, *(w * (xp.sum(dout * (y - out), axis=-1) + dlse) for w, y in both))
 
-    return (out, lse), pullback
+    return (out, ops.logsumexp(lses, axis=0)), pullback

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..parallel import pieces, runs
+from ..parallel import lengths, pieces, require_one_each, runs
 from .setting import Setting
 from .steps import short
 
@@ -80,13 +80,13 @@ def communication(
     """
     s = Setting.of(**letters)
     heads = s.sizes.num_kv_heads
-    shared = {"data": {}, "heads": {"key heads": heads}, "ring": {"positions": s.T}}
+    divided = {"heads of keys and values": heads}
+    shared = {"data": {}, "heads": divided, "ring": {"positions": s.T}}
     shared["ulysses"] = shared["heads"] | shared["ring"]
     if way not in shared:
         raise ValueError(f"way = {way!r}: there are {', '.join(sorted(shared))}")
     for what, count in shared[way].items():
-        if count < ranks:
-            raise ValueError(f"{ranks} ranks cannot share {count} {what}")
+        require_one_each(ranks, count, what)
     if way == "ring":
         return _ring(s, ranks, causal or window is not None, window, zigzag, backward)
     if way == "ulysses":
@@ -125,21 +125,16 @@ def _total(costs: Sequence[Sequence[Sent]]) -> list[Sent]:
     return [sum(of_rank, Sent()) for of_rank in zip(*costs, strict=True)]
 
 
-def _lengths(n: int, ranks: int, zigzag: bool = False) -> list[int]:
-    return [sum(run.stop - run.start for run in held) for held in runs(n, ranks, zigzag)]
-
-
 def _all_reduce(n: int, ranks: int, itemsize: int) -> list[Sent]:
     """reduce_scatter and all_gather of n entries."""
     return [
-        Sent(itemsize * (n - own + (ranks - 1) * own), 2 * (ranks - 1))
-        for own in _lengths(n, ranks)
+        Sent(itemsize * (n - own + (ranks - 1) * own), 2 * (ranks - 1)) for own in lengths(n, ranks)
     ]
 
 
 def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     z = s.sizes
-    queries, keys, heads = (_lengths(n, ranks) for n in (s.T, s.S, z.num_kv_heads))
+    queries, keys, heads = (lengths(n, ranks) for n in (s.T, s.S, z.num_kv_heads))
     group = z.num_heads // z.num_kv_heads
 
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
@@ -173,7 +168,7 @@ def _ring(
         )
 
     sent = [Sent(16 * others, others)] * ranks  # two integers of 8 bytes
-    for source, length in enumerate(_lengths(s.S, ranks, zigzag)):
+    for source, length in enumerate(lengths(s.S, ranks, zigzag)):
         visit = Sent(
             s.itemsize * s.B * z.num_kv_heads * length * (z.head_dim + z.v_head_dim),
             2 * z.num_kv_heads * pieces(s.S, ranks, zigzag),

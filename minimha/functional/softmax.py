@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.ops import axes
+from minimha_autograd.ops import axes, logsumexp
 
 from .acceleration import accelerated
 from .masked_products import hide, known_finite
@@ -62,11 +62,7 @@ def log_sums(x: Array, sink: Array | None = None, mask: Array | None = None) -> 
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
     if sink is not None:
         x = xp.concat([x, xp.broadcast_to(sink[..., None, None], (*x.shape[:-1], 1))], axis=-1)
-    peak = _largest(x, -1)
-    total = xp.sum(xp.exp(x - peak), axis=-1)
-    empty = total == 0
-    log = xp.log(xp.where(empty, xp.ones_like(total), total)) + peak[..., 0]
-    return xp.where(empty, xp.full_like(log, -math.inf), log)
+    return logsumexp(x, axis=-1)
 
 
 def _largest(x: Array, axis: int) -> Array:

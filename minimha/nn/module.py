@@ -30,7 +30,7 @@ class Module:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters with their names, in the order in which they were made."""
-        return ((name, tensor) for name, tensor in self._tensors() if tensor.requires_grad)
+        return ((name, tensor) for name, tensor in self._inside(Tensor) if tensor.requires_grad)
 
     def parameters(self) -> list[Tensor]:
         """All parameters."""
@@ -38,18 +38,7 @@ class Module:
 
     def modules(self) -> list[Module]:
         """This module and all modules inside it."""
-        found: list[Module] = []
-
-        def search(value: object) -> None:
-            if isinstance(value, Module) and not any(value is m for m in found):
-                found.append(value)
-            if isinstance(value, Module | dict | list | tuple):
-                items = vars(value) if isinstance(value, Module) else value
-                for item in items.values() if isinstance(items, dict) else items:
-                    search(item)
-
-        search(self)
-        return found
+        return [module for _, module in self._inside(Module)]
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""
@@ -62,7 +51,7 @@ class Module:
         Returns the module itself. Raises RuntimeError for a library that this machine lacks.
         """
         xp = backend.library(library)
-        for _, tensor in self._tensors():
+        for _, tensor in self._inside(Tensor):
             tensor.data = backend.move(tensor.data, xp, device)
         self.zero_grad()
         return self
@@ -79,19 +68,20 @@ class Module:
         lines = [f"  {n:<{names}}  {s:<{shapes}}  {c:>{counts}}" for n, s, c in rows]
         return "\n".join([type(self).__name__, *lines])
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def _inside(self, kind: type) -> Iterator[tuple[str, Any]]:
+        """Every Tensor or Module in this module once, with the first of its names."""
         seen = set()
         for name, value in _walk(self):
-            if id(value) not in seen:
+            if isinstance(value, kind) and id(value) not in seen:
                 seen.add(id(value))
                 yield name, value
 
 
-def _walk(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All Tensors in a value, with their names."""
-    if isinstance(value, Tensor):
+def _walk(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
+    """All Tensors and Modules in a value, with their names."""
+    if isinstance(value, Tensor | Module):
         yield name, value
-    elif isinstance(value, Module | dict | list | tuple):
+    if isinstance(value, Module | dict | list | tuple):
         unnamed = value.unnamed if isinstance(value, Module) else ()
         keyed = vars(value) if isinstance(value, Module) else value
         for key, item in keyed.items() if isinstance(keyed, dict) else enumerate(keyed):

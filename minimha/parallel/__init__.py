@@ -6,7 +6,7 @@ from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
-from .places import part, positions, runs
+from .places import lengths, part, positions, require_one_each, runs
 from .ring import Ring, ring_attention
 from .route import pieces
 from .threads import across, run
@@ -29,10 +29,12 @@ __all__ = [
     "Ulysses",
     "Way",
     "across",
+    "lengths",
     "part",
     "parts",
     "pieces",
     "positions",
+    "require_one_each",
     "ring_attention",
     "run",
     "runs",

@@ -121,7 +121,7 @@ class Communicator:
 
     def _send(self, text: str, x: Array, to: int) -> None:
         self._post(text, x, to)
-        self.sent.bytes += x.nbytes if hasattr(x, "nbytes") else backend.to_numpy(x).nbytes
+        self.sent.bytes += nbytes(x)
         self.sent.messages += 1
 
     def _receive(self, text: str, source: int) -> Array:
@@ -152,3 +152,8 @@ class Communicator:
 
 
 _SEND = "send and recv"
+
+
+def nbytes(x: Array) -> int:
+    """The bytes of the entries of an array."""
+    return int(x.nbytes if hasattr(x, "nbytes") else backend.to_numpy(x).nbytes)

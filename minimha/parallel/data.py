@@ -14,6 +14,7 @@ from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, namespace
 
 from .collectives import parts
+from .communicator import nbytes
 from .ways import Way
 
 BUCKET = 2**20
@@ -161,11 +162,10 @@ def _chunks(items: Sequence[tuple[int, Tensor]]) -> Iterable[list[tuple[int, Ten
     chunk: list[tuple[int, Tensor]] = []
     size = 0
     for k, p in items:
-        bytes_ = backend.to_numpy(p.data).nbytes
-        if chunk and size + bytes_ > BUCKET:
+        if chunk and size + nbytes(p.data) > BUCKET:
             yield chunk
             chunk, size = [], 0
         chunk.append((k, p))
-        size += bytes_
+        size += nbytes(p.data)
     if chunk:
         yield chunk

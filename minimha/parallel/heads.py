@@ -18,7 +18,7 @@ from ..multihead import MultiHeadAttention
 from ..nn import parameter
 from ..projections import project_out
 from .collectives import parts
-from .places import require_one_each
+from .places import lengths, require_one_each
 from .ways import Way, attention_layers
 
 AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "sink": 0}
@@ -68,7 +68,7 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     than stacked, and for alibi, whose slopes belong to the heads of a whole layer.
     """
     sizes = layer.sizes
-    require_one_each(comm, sizes.num_kv_heads, "heads of keys and values")
+    require_one_each(comm.size, sizes.num_kv_heads, "heads of keys and values")
     if layer.form != "stacked" or layer.alibi:
         raise ValueError(
             "ranks can divide the heads in the stacked form and without alibi only: "
@@ -81,7 +81,7 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
             return None
         return parameter(own_heads(comm, x.data, AXES[name], sizes.num_kv_heads))
 
-    count = len(range(sizes.num_kv_heads)[parts(sizes.num_kv_heads, comm.size)[comm.rank]])
+    count = lengths(sizes.num_kv_heads, comm.size)[comm.rank]
     group = sizes.num_heads // sizes.num_kv_heads
     layer.num_heads = count * group
     layer.projections = dataclasses.replace(

@@ -24,8 +24,8 @@ from .communicator import TIMEOUT, CommunicationError, Communicator
 
 _STARTED = "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"
 _SIZE = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
-"""The variables in which the mpiexec of MPICH, Slurm or Open MPI tells a process its rank, and the
-number of ranks."""
+"""Environment variables with the rank of a process and the number of ranks: those of MPICH, Slurm
+and Open MPI."""
 
 _HEADER, _ENTRIES, _END = range(3)
 """The tags of messages: what is being sent, the entries of the array, the last one of a rank."""
@@ -103,8 +103,8 @@ class _MPICommunicator(Communicator):
         self.fail("".join(traceback.format_exception(error)).rstrip())
 
     def _end(self) -> None:
-        """Tell the other ranks that this one has ended, and wait until they have. MPI would wait,
-        too, but keep a core busy."""
+        """Tell the other ranks that this one has ended, and wait for them to end. Without this,
+        MPI_Finalize waits, which keeps a core busy."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._sending += [(rank, "", [self._ranks.Isend(b"", rank, _END)]) for rank in others]
         for rank in others:

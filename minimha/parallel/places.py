@@ -37,15 +37,14 @@ def positions(length: int, comm: Any, zigzag: bool = False) -> Array:
     return part(backend.asarray(range(length)), comm, 0, zigzag)
 
 
-def count(held: list[slice]) -> int:
-    """How many positions there are in these runs."""
-    return sum(run.stop - run.start for run in held)
+def lengths(length: int, size: int, zigzag: bool = False) -> list[int]:
+    """The number of positions that each rank holds."""
+    return [sum(run.stop - run.start for run in held) for held in runs(length, size, zigzag)]
 
 
-def require_one_each(comm: Any, count: int, what: str) -> None:
+def require_one_each(size: int, count: int, what: str) -> None:
     """Raise ValueError if there are more ranks than there are things to share."""
-    if count < comm.size:
+    if count < size:
         raise ValueError(
-            f"{comm.size} ranks need at least {comm.size} {what}, but there are {count}: use fewer "
-            "ranks"
+            f"{size} ranks need at least {size} {what}, but there are {count}: use fewer ranks"
         )

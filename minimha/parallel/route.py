@@ -11,7 +11,7 @@ from minimha_autograd.backend import Array, namespace
 
 from .. import masks
 from .collectives import parts
-from .places import count, require_one_each, runs
+from .places import lengths, require_one_each, runs
 
 LENGTH = 1024
 """The largest number of keys that travel together, and of queries that attend to them at a time: it
@@ -20,7 +20,7 @@ limits the memory that a rank needs."""
 
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
     """The number of pieces in which the keys of a rank travel, one after another."""
-    return -(-max(map(count, runs(length, size, zigzag))) // LENGTH)
+    return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
 
 class Block(NamedTuple):
@@ -44,12 +44,12 @@ class Route:
     def __init__(
         self, comm: Any, query: Array, key: Array, mask: masks.Mask | Array | None, zigzag: bool
     ) -> None:
-        lengths = _whole_lengths(comm, query, key, mask, zigzag)
-        self.shape = (*query.shape[:-2], *lengths)
+        t, s = _whole_lengths(comm, query, key, mask, zigzag)
+        self.shape = (*query.shape[:-2], t, s)
         everything = masks.sliding_window(None, None, offset=0)
         self._mask = everything if mask is None else masks.typed(mask, self.shape)
-        queries, self._keys = (runs(n, comm.size, zigzag) for n in lengths)
-        self.pieces = pieces(lengths[1], comm.size, zigzag)
+        queries, self._keys = (runs(n, comm.size, zigzag) for n in (t, s))
+        self._lengths, self.pieces = lengths(s, comm.size, zigzag), pieces(s, comm.size, zigzag)
         seen = [self._seen(held) for held in queries]
         self._comm, self._blocks = comm, seen[comm.rank]
         ring = [[(rank + hop) % comm.size for hop in range(comm.size)] for rank in range(comm.size)]
@@ -95,7 +95,7 @@ class Route:
 
     def piece(self, source: int, n: int) -> slice:
         """Where piece n of the keys of a source is in its arrays."""
-        return parts(count(self._keys[source]), self.pieces)[n]
+        return parts(self._lengths[source], self.pieces)[n]
 
     def blocks(
         self, source: int, n: int, heads: slice
@@ -118,8 +118,8 @@ class Route:
         seen: list[list[Block]] = [[] for _ in self._keys]
         for rows, queries in _placed(held):
             part = self._mask.part(self.shape, queries, slice(None))
-            lengths = queries.stop - queries.start, self.shape[-1]
-            like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in lengths)
+            t, s = queries.stop - queries.start, self.shape[-1]
+            like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in (t, s))
             start, stop, inside = masks.key_intervals(part, *like)  # type: ignore[misc]
             for source, others in enumerate(self._keys):
                 for columns, keys in _placed(others):
@@ -137,16 +137,15 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
     own, everyone = backend.asarray([query.shape[-2], key.shape[-2]]), range(comm.size)
     held = [x.tolist() for x in comm.exchange(what, dict.fromkeys(everyone, own), everyone)]
-    for name, lengths in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
-        whole = sum(lengths)
-        require_one_each(comm, whole, name)
-        due = [count(held) for held in runs(whole, comm.size, zigzag)]
-        if due != list(lengths):
+    for name, have in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
+        require_one_each(comm.size, sum(have), name)
+        due = lengths(sum(have), comm.size, zigzag)
+        if due != list(have):
             raise ValueError(
-                f"the ranks hold {', '.join(map(str, lengths))} {name}, but their parts are "
+                f"the ranks hold {', '.join(map(str, have))} {name}, but their parts are "
                 f"{', '.join(map(str, due))}: cut arrays with mh.parallel.part(…, zigzag={zigzag})"
             )
-    return [sum(lengths) for lengths in zip(*held, strict=True)]
+    return [sum(have) for have in zip(*held, strict=True)]
 
 
 def _moved(run: slice, by: int) -> slice:

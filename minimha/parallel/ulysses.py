@@ -14,7 +14,7 @@ from minimha_autograd import ops
 from .. import masks
 from ..attention import scaled_dot_product_attention
 from .collectives import parts
-from .places import require_one_each
+from .places import lengths, require_one_each
 from .ways import PositionParallel, attention_layers
 
 
@@ -24,7 +24,7 @@ class Ulysses(PositionParallel):
     def __init__(self, comm: Any, model: Any) -> None:
         super().__init__(comm, model)
         heads = attention_layers(model)[0].sizes.num_kv_heads
-        require_one_each(comm, heads, "heads of keys and values")
+        require_one_each(comm.size, heads, "heads of keys and values")
 
     def attention(self, *arrays: Any, **settings: Any) -> Any:
         return ulysses_attention(self.comm, *arrays, **settings)
@@ -54,7 +54,7 @@ def ulysses_attention(
     Raises ValueError if there are more ranks than key heads, and for parts of other lengths.
     """
     h, g = query.shape[-3], key.shape[-3]
-    require_one_each(comm, g, "heads of keys and values")
+    require_one_each(comm.size, g, "heads of keys and values")
     batch, group, (t, d) = query.shape[:-3], h // g, query.shape[-2:]
     grouped = ops.reshape(query, (*batch, g, group, t, d))  # query heads stay with their key head
     query, key, value = (
@@ -62,7 +62,7 @@ def ulysses_attention(
         for x, axis in ((grouped, -4), (key, -3), (value, -3))
     )
     own, length = query.shape[-4], query.shape[-2]
-    due = len(range(length)[parts(length, comm.size)[comm.rank]])
+    due = lengths(length, comm.size)[comm.rank]
     if t != due:
         raise ValueError(f"rank {comm.rank} holds {t} of {length} positions, but its part is {due}")
     query = ops.reshape(query, (*batch, own * group, length, d))

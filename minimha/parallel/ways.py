@@ -42,7 +42,7 @@ class Way:
         if self.axis is None:
             return tokens
         what = ("sequences", "positions")[self.axis]
-        require_one_each(self.comm, tokens.shape[self.axis], what)
+        require_one_each(self.comm.size, tokens.shape[self.axis], what)
         return part(tokens, self.comm, self.axis, self.zigzag)
 
     def positions(self, length: int) -> Array | None:
