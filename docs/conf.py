@@ -23,7 +23,7 @@ myst_enable_extensions = ["dollarmath"]
 html_math_renderer = "mathml"
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 300
 
 highlight_language = "none"
 html_theme = "furo"

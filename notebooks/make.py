@@ -7,7 +7,8 @@ A source is MyST Markdown with {code-cell}s. In a code cell
 
     # setup                  becomes the cell that every chapter starts with;
     # setup: package …       the same, which installs those packages too where they are missing
-    # exercise: softmax      becomes the task of that name in minimha.homework, and its check
+    # exercise: softmax      becomes the task of that name in minimha.homework, and its check, below
+                             the line by which grading finds it
     # BEGIN SOLUTION …       to # END SOLUTION is taken out, as in a task
 
 Needs jupytext: pip install ".[test]".
@@ -24,7 +25,7 @@ import jupytext
 import nbformat
 
 from minimha import homework
-from minimha.homework import solutions
+from minimha.homework import solutions, workbook
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted((FOLDER / "source").glob("*.md"))
@@ -65,7 +66,7 @@ def _code(text: str, solved: bool) -> str:
         return SETUP.format(imports=imports, packages="".join(f" {p}" for p in packages)).rstrip()
     if found := re.fullmatch(r"# exercise: (\w+)\s*", text):
         code = homework.course()[found[1]].code(solved=solved)
-        return f"{code}\n\nmh.homework.check({found[1]})"
+        return workbook.cell(found[1], code)
     return (solutions.solved(text) if solved else solutions.stubbed(text)).rstrip()
 
 

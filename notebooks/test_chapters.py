@@ -114,7 +114,7 @@ TWO_TOKENS = {  # worked by hand in the text
 def run(chapter, folder):
     """Run all cells; what they printed, and whether there was a picture."""
     nbclient.NotebookClient(
-        chapter, timeout=120, resources={"metadata": {"path": str(folder)}}
+        chapter, timeout=300, resources={"metadata": {"path": str(folder)}}
     ).execute()
     outputs = [out for cell in chapter.cells for out in cell.get("outputs", [])]
     pictured = any({"image/png", "image/svg+xml"} & set(out.get("data", {})) for out in outputs)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -85,6 +86,13 @@ def _opened(jupyter, home):
         assert jupyter.poll() is None
         time.sleep(0.1)
     address = re.search(r'href="(http[^"]*)"', pages[0].read_text(encoding="utf-8"))[1]
-    with urllib.request.urlopen(address) as answer:
-        assert answer.status == 200
-    return address
+    while True:
+        assert jupyter.poll() is None
+        try:
+            with urllib.request.urlopen(address) as answer:
+                assert answer.status == 200
+            return address
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError:  # Jupyter writes the page before its server listens
+            time.sleep(0.1)

@@ -81,17 +81,22 @@ class Result(NamedTuple):
     gradients: Any = types.MappingProxyType({})
 
 
+def same(x):
+    return x
+
+
 @dataclasses.dataclass(frozen=True)
 class Path:
-    """One way to call attention: run(case, place) gives a Result."""
+    """One way to call attention: run(case, place) gives a Result. `place` moves arrays to a library."""
 
     family: str
     form: str
     run: Callable[..., Result]
     gives: frozenset = frozenset()
+    place: Callable[..., Any] = same
 
-    def __call__(self, case, place=lambda host: host):
-        return self.run(case, place)
+    def __call__(self, case, place=None):
+        return self.run(case, place or self.place)
 
     def __str__(self):
         return f"{self.family}, {self.form}"
@@ -167,10 +172,6 @@ def steps(wrap):
         return Result(*map(host, (made.out, made.weights, made.get("dropped"))), gradients)
 
     return run
-
-
-def same(x):
-    return x
 
 
 BOTH = frozenset({"weights", "gradients"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import minimha
 from minimha import homework
-from minimha.homework.grading import grade as grading
+from minimha.homework.grading import judge
 from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import Task
 
@@ -49,7 +49,7 @@ STUB = f"import numpy as np\n{TASK.code()}"
 
 
 def judged(source, limits=LIMITS, task=TASK):
-    return grading.judged(task, textwrap.dedent(source).encode(), 0, limits)
+    return judge.judged(task, textwrap.dedent(source).encode(), 0, limits)
 
 
 def outcomes(verdicts):

@@ -2,6 +2,7 @@
 
 mh.homework.check(softmax)    in a notebook: checks your function
 mh.homework.hint("softmax")   a hint, one more each time
+mh.homework.mine("softmax")   your own function, to build on
 mh.homework.progress()        what you have done, in notebooks and files
 mh.homework.task(…)           defines a task of your own
 """
@@ -9,6 +10,7 @@ mh.homework.task(…)           defines a task of your own
 from .catalogue import course, load_tasks
 from .comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
 from .notebook import check, hint, progress
+from .own import mine
 from .task import TASKS, Task, task
 from .verdicts import Check, Verdict
 
@@ -22,6 +24,7 @@ __all__ = [
     "course",
     "hint",
     "load_tasks",
+    "mine",
     "progress",
     "recorded",
     "same",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,25 @@ def load_tasks(path: Path) -> None:
         raise ValueError(f"{path} cannot be used\n{error_with_line(error, str(path))}") from None
     if len(TASKS) == before:
         raise ValueError(f"{path} defines no task: decorate a function with @mh.homework.task(…)")
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Add the argument --only, for `chosen`."""
+    text = "tasks, or numbers of chapters (default: all)"
+    parser.add_argument("--only", nargs="+", metavar="TASK", help=text)
+
+
+def chosen(only: Sequence[str] | None) -> list[Task]:
+    """The tasks with these names or chapters, in the order of the course.
+
+    Raises ValueError for a name that is neither.
+    """
+    tasks = list(course().values())
+    names = {task.name: {task.name, str(task.chapter), f"{task.chapter:02}"} for task in tasks}
+    unknown = set(only or ()) - set().union(*names.values())
+    if unknown:
+        raise ValueError(f"no task or chapter is called {', '.join(sorted(unknown))}")
+    return [task for task in tasks if not only or names[task.name] & set(only)]
 
 
 def task_named(name: str) -> Task:

@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import functools
 import itertools
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import grading, record, workbook
+from . import ci, grading, jplag, package, record, release, replay, workbook
 from .catalogue import course, load_tasks, task_named
 from .record import CHANGED, NOT_STARTED
 from .task import Task
@@ -36,13 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "help": "where to write the file (default: beside your other files, or in ./homework)",
         },
         "--all": {"action": "store_true", "help": "show all hints at once"},
+        "--agents": {
+            "action": "store_true",
+            "help": "also write AGENTS.md, which asks coding agents to tutor you, not to solve",
+        },
         "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
     }  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(run=functools.partial(_explain, parser), command=parser)
     for name, run, taken, text in (
         ("list", _list, ["--from"], "list all tasks, with their difficulty and your progress"),
-        ("start", _start, ["name", "--into"], "write a file for you to fill in"),
+        ("start", _start, ["name", "--into", "--agents"], "write a file for you to fill in"),
         (
             "check",
             _check,
@@ -56,14 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ["--from"],
             "show what you have done in each chapter; runs no code of yours",
         ),
+        ("export", package.run, ["--from"], "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
         ("grade", grading.run, [], "for teachers: grade submissions"),
+        ("release", release.run, [], "for teachers: write what students get, without solutions"),
+        ("ci", ci.run, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
+        ("jplag", jplag.run, [], "for teachers: arrange submissions for JPlag, which finds copies"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         for argument in [*taken, "--tasks"]:
             command.add_argument(argument, **arguments[argument])
-        if run is grading.run:
-            grading.add_arguments(command)
+        for room in (ci, grading, jplag, package, release):
+            if run is room.run:
+                room.add_arguments(command)
         command.set_defaults(run=functools.partial(_run, run), command=command)
 
 
@@ -183,6 +193,8 @@ def _start(options: Any) -> int:
         print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
         return 1
     workbook.start(task, folder, options.into or Path())
+    if options.agents and not (folder / workbook.AGENTS.name).exists():
+        shutil.copy(workbook.AGENTS, folder)
     print(f"{path} is ready for you to fill in")
     about = f"about {task.minutes} minutes, chapter {workbook.chapter(task.chapter)}"
     print(f"  {workbook.stars(task)}, {about}")
@@ -266,6 +278,8 @@ def _hint(options: Any) -> int:
 
 
 def _key(options: Any) -> int:
+    if replay.results():
+        raise ValueError("the answer key needs the teacher's copy of minimha")
     tasks = [task_named(options.name)] if options.name else list(course().values())
     print("\n\n".join(workbook.stub(task, solved=True) for task in tasks), end="")
     return 0

@@ -15,6 +15,8 @@ import numpy as np
 
 from minimha_autograd.gradcheck import aligned
 
+MOST = 800
+"""The length up to which a message is searched, because some patterns take its fourth power."""
 NAMES = 6
 """The most variables of a line that are shown with their values."""
 
@@ -142,7 +144,7 @@ def error_with_line(error: BaseException, file: str | None) -> str:
 def _in_numpy(message: str) -> str | None:
     """What to write instead, if the error comes from a habit or from shapes that do not fit."""
     for pattern, words in _HABITS.items():
-        if found := re.search(pattern, message, re.DOTALL):
+        if found := re.search(pattern, message[:MOST], re.DOTALL):
             return words(found[1]) if callable(words) else words.format(*found.groups())
     return None
 

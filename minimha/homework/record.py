@@ -20,6 +20,8 @@ from .catalogue import course
 from .verdicts import PASSED
 
 RECORD = ".minimha-homework.json"
+NEIGHBOURS = "homework", "minimha-notebooks"
+"""Names that `minimha` gives to a student's folders."""
 NOT_STARTED, CHANGED = "not started", "changed"
 
 
@@ -31,7 +33,7 @@ def path(place: Path) -> Path:
     none yet, it will be created in the folder.
     """
     here = (place.parent if place.is_file() else place).resolve()
-    neighbours = (here.parent / name for name in ("homework", "minimha-notebooks"))
+    neighbours = (here.parent / name for name in NEIGHBOURS)
     inside = sorted(file.parent for file in here.glob(f"*/{RECORD}"))
     folders = [here, here.parent, *inside, *neighbours]
     return next((file for x in folders if (file := x / RECORD).exists()), here / RECORD)

@@ -36,6 +36,7 @@ import numpy as np
 
 from minimha_autograd.gradcheck import aligned
 
+from . import replay
 from .error_messages import arguments_watched, error_message, file_of, line_of
 from .mistakes import Call, Mistake, calls_recorded, named
 from .solutions import solved as with_solution
@@ -57,10 +58,11 @@ class Task:
         chapter: int,
         difficulty: int,
         minutes: int,
-        hints: tuple[str, str, str],
+        hints: tuple[str, ...],
         given: tuple[Callable[..., Any], ...],
     ) -> None:
         self.solution, self.given, self.hints = solution, given, hints
+        self.answer = solution  # what a call of the task calls: in a release, a replay
         self.chapter, self.difficulty, self.minutes = chapter, difficulty, minutes
         self.checks: list[Check] = []
         self.mistakes: list[Mistake] = []
@@ -68,29 +70,34 @@ class Task:
         self.name = solution.__name__
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        return self.solution(*arguments, **settings)
+        return self.answer(*arguments, **settings)
 
     def check(
-        self, holds: Callable[[Any, np.random.Generator], None] | None = None, *, weight: float = 1
-    ) -> Any:
+        self, holds: Callable[[Any, np.random.Generator], None] | None = None, *,
+        weight: float = 1, hidden: bool = False,
+    ) -> Any:  # fmt: skip
         """Add a check, `holds(yours, rng)`; its name, with spaces, is what the student reads.
 
         weight  of the check in the task's score, relative to the other checks
+        hidden  whether a release with --hidden leaves the check out
         """
         if holds is None:
-            return functools.partial(self.check, weight=weight)
-        self.checks.append(Check(holds.__name__.replace("_", " "), holds, weight))
+            return functools.partial(self.check, weight=weight, hidden=hidden)
+        name = holds.__name__.replace("_", " ")
+        if any(known.name == name for known in self.checks):
+            raise ValueError(f"{self.name} has two checks called {name}")
+        self.checks.append(Check(name, holds, weight, hidden))
         return holds
 
     def mistake(self, old: str, new: str, text: str) -> None:
-        """Add a usual mistake: with `new` in place of `old`, which is in the solution once, the
-        solution makes it. A student whose function returns the same as that reads the text."""
+        """Add a usual mistake: the solution with `new` in place of `old`, which it contains once.
+        A student whose function returns the same as this reads the text."""
         self.mistakes.append(Mistake(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
         """The functions that the student gets, or with `solved` the answer; without imports."""
-        own = _source(self.solution)
-        functions = [with_solution(_source(f)) for f in self.given]
+        own = source_of(self.solution)
+        functions = [with_solution(source_of(f)) for f in self.given]
         return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
 
     def verdicts(self, yours: Callable[..., Any], seed: int = 0) -> Iterator[Verdict]:
@@ -100,7 +107,9 @@ class Task:
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
         """The outcome of one check. A function that modifies its arguments fails; an error becomes
         the message."""
-        rng = self._rng(check, seed)
+        for name, recorded in self._recorded(check).items():
+            TASKS[name].answer = replay.replaying(recorded)
+        rng = self.rng(check, seed)
         file, changed = file_of(yours), set[str]()
         outcome, message, calls = PASSED, "", list[Call]()
         try:
@@ -109,7 +118,8 @@ class Task:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
             outcome, message = FAILED, error_message(error, file)
-            message = self._named(error, message, calls, check, seed)
+            if self.mistakes:
+                message = self._named(error, message, calls, check, seed)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
         if changed and "in place" not in message:
@@ -118,7 +128,11 @@ class Task:
             outcome = FAILED
         return Verdict(self.name, check, outcome, message)
 
-    def _rng(self, check: Check, seed: int) -> np.random.Generator:
+    def _recorded(self, check: Check) -> dict[str, replay.Calls]:
+        return replay.results().get(self.name, {}).get(check.name, {})
+
+    def rng(self, check: Check, seed: int = 0) -> np.random.Generator:
+        """The generator that a check gets."""
         return np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
 
     def _named(
@@ -131,7 +145,7 @@ class Task:
             with np.errstate(all="ignore"):
                 try:
                     for earlier in self.checks[: self.checks.index(check)]:
-                        earlier.holds(function, self._rng(earlier, seed))
+                        earlier.holds(function, self.rng(earlier, seed))
                 except Exception:  # a mistake fails in any way
                     return False
             return True
@@ -159,7 +173,7 @@ def task(
     chapter: int,
     difficulty: int,
     minutes: int,
-    hints: tuple[str, str, str],
+    hints: tuple[str, ...],
     given: tuple[Callable[..., Any], ...] = (),
 ) -> Callable[[Callable[..., Any]], Task]:
     """Turn a solution into a task; the top of this file shows how.
@@ -167,7 +181,7 @@ def task(
     chapter     the number of its chapter
     difficulty  1 to 3
     minutes     roughly how long a student needs
-    hints       three: where to look, what to do, almost the code
+    hints       three: where to look, what to do, almost the code; a release has the first two
     given       functions that the student's file starts with
 
     Raises ValueError for a second task of the same name.
@@ -183,7 +197,7 @@ def task(
     return made
 
 
-def _source(function: Callable[..., Any]) -> str:
+def source_of(function: Callable[..., Any]) -> str:
     """The source of a function without its decorators."""
     text = textwrap.dedent(inspect.getsource(function))
     (node,) = ast.parse(text).body

@@ -9,21 +9,26 @@ from typing import Any
 
 import numpy as np
 
-PASSED, FAILED, TO_DO = "ok", "wrong", "to do"
+PASSED, FAILED, TO_DO, MISSING = "ok", "wrong", "to do", "missing"
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something that must hold: `holds(yours, rng)` raises AssertionError where it does not."""
+    """Something that must hold: `holds(yours, rng)` raises AssertionError where it does not.
+
+    A hidden check belongs to grading; a release may leave it out.
+    """
 
     name: str
     holds: Callable[[Any, np.random.Generator], None]
     weight: float
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check of one function: outcome is PASSED, FAILED or TO_DO."""
+    """The result of one check of one function: outcome is PASSED, FAILED, TO_DO or, if nothing was
+    handed in, MISSING."""
 
     task: str
     check: Check

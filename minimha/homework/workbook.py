@@ -1,7 +1,8 @@
-"""Finding, starting and loading a student's files, checking a function in time, and hints.
+"""A student's files, how to find, start and load them; checks with a time limit; hints.
 
 A file is homework if a line near its top is `# minimha homework: softmax · …`, or if it has the
-name of a task and defines that function.
+name of a task and defines that function. With `# minimha homework: adapters`, it is homework for
+every task that it defines as a function.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import bdb
 import contextlib
 import difflib
-import re
 import signal
 import sys
 import textwrap
 import threading
 from _thread import interrupt_main
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import minimha_autograd
 
 from ..course import chapters
 from . import record
+from .answers import answers, decoded, defines, mark
 from .catalogue import course, run_file
 from .error_messages import error_with_line
 from .task import Task
@@ -32,8 +33,8 @@ WIDTH = 78
 SECONDS = 10
 """How long loading a file or running one check may take."""
 
-MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
-"""The line that names a file's task; it is among the first 1000 bytes."""
+AGENTS = Path(__file__).with_name("AGENTS.md")
+"""Asks coding agents to tutor, not to solve."""
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
 
 
@@ -47,7 +48,7 @@ def stars(task: Task) -> str:
 
 
 def chapter(number: int) -> str:
-    """The name of a chapter: "05 attention"; a teacher's own may only have a number."""
+    """The name of a chapter: "05 attention"; a teacher's own may have only a number."""
     known = chapters.CHAPTERS.get(number)
     return f"{number:02} {known.name}" if known else f"{number:02}"
 
@@ -55,8 +56,7 @@ def chapter(number: int) -> str:
 def find(place: Path) -> dict[str, Path]:
     """The file of each task that has been started, by name, in the order of the course.
 
-    place  a file, or a folder: it is searched, with the folders directly inside it, and files that
-           lie elsewhere are taken from the record
+    place  a file, or a folder, which is searched with the folders directly inside it and the record
 
     Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
     """
@@ -66,8 +66,9 @@ def find(place: Path) -> dict[str, Path]:
     marked: dict[str, list[Path]] = {}
     named: dict[str, list[Path]] = {}
     for path in [place] if place.is_file() else _python_files(place):
-        name, by_mark = _task_of(path)
-        (marked if by_mark else named).setdefault(name, []).append(path)
+        names, by_mark = _tasks_of(path)
+        for name in names:
+            (marked if by_mark else named).setdefault(name, []).append(path)
     for name in course():
         found = marked.get(name) or named.get(name) or []
         if len(found) > 1:
@@ -91,23 +92,17 @@ def _python_files(folder: Path) -> Iterator[Path]:
                 yield from sorted(path for path in inner.glob("*.py") if path.is_file())
 
 
-def _task_of(path: Path) -> tuple[str, bool]:
-    """The task that a file is homework for, or "", and whether its first lines name it."""
+def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
+    """The tasks that a file is homework for, and whether its first lines name them."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
-            if found := MARK.search(head):
-                return found[1], True
+            if mark(head):
+                return answers(path, course()), True
             text = head + decoded(file.read()) if path.stem in course() else ""
-    except OSError:
-        return "", False
-    return (path.stem if re.search(rf"^def {path.stem}\b", text, re.MULTILINE) else ""), False
-
-
-def decoded(data: bytes) -> str:
-    """The bytes as text, in any encoding that an editor may choose; good enough to find MARK."""
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return (), False
+    return ([path.stem] if defines(text, path.stem) else []), False
 
 
 def start(task: Task, folder: Path, place: Path) -> None:
@@ -122,15 +117,20 @@ def start(task: Task, folder: Path, place: Path) -> None:
     record.add(place, task.name, file=path, outcome=TO_DO)
 
 
-def stub(task: Task, *, solved: bool = False) -> str:
-    """The text of a student's file, or with `solved` of the answer."""
+def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
+    """The text of a student's file: the task's code, with `solved` its solution, or other code."""
     return (
         f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
         f"about {task.minutes} minutes\n"
         f"#   minimha homework check {task.name}    runs its checks\n"
         f"#   minimha homework hint {task.name}     shows a hint, one more each time\n\n"
-        f"import numpy as np\n\n\n{task.code(solved=solved)}"
+        f"import numpy as np\n\n\n{code or task.code(solved=solved)}"
     )
+
+
+def cell(name: str, code: str) -> str:
+    """The text of the cell of a notebook in which a student answers this task."""
+    return f"# minimha homework: {name}\n{code}\n\nmh.homework.check({name})"
 
 
 def load(path: Path, name: str) -> Callable[..., Any]:
@@ -138,8 +138,9 @@ def load(path: Path, name: str) -> Callable[..., Any]:
 
     Raises LoadError with a message for the student, and NotImplementedError if the file does.
     """
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for imports of files beside it
+    for folder in (str(path.parent), str(path.parent / "src")):  # for imports of own modules
+        if folder not in sys.path:
+            sys.path.append(folder)
     try:
         with in_time():
             names = run_file(path, f"_minimha_homework_{name}")
@@ -206,7 +207,7 @@ def in_time() -> Iterator[None]:
 
 
 def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
-    """The outcome of one check of a function from this file; it fails if it takes too long."""
+    """The outcome of one check of a function from this file; a check that takes too long fails."""
     try:
         with in_time():
             return task.verdict(check, yours)
@@ -217,7 +218,7 @@ def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | Non
 
 
 def hint(task: Task, number: int) -> str:
-    """The hint of this number, from 1, as it is printed."""
+    """A task's first, second or third hint, as it is printed."""
     text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
     return f"{task.name}, hint {number} of {len(task.hints)}\n{textwrap.indent(text, '  ')}"
 

@@ -7,7 +7,7 @@ WRONG = {
     "scores": [
         Wrong("the scale forgotten in one gradient", "dy @ key / root", "dy @ key", "both gradients", "1/√D"),
         Wrong("a root of NumPy's", "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])", "float32 stays float32", "float64"),
-        Wrong("always the same width", "query.shape[-1] ** 0.5", "7**0.5", "float32 stays float32", "scores is wrong"),
+        Wrong("always the same width", "query.shape[-1] ** 0.5", "7**0.5", "both gradients", "scores is wrong"),
     ],
     "softmax": [
         Wrong("the sum over all rows", "sum(axis=-1, keepdims=True)\n\n", "sum()\n\n", "each row is exp x over its sum", "ratio"),

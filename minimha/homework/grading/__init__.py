@@ -5,5 +5,6 @@
 """
 
 from .grade import add_arguments, run
+from .submissions import find
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "find", "run"]

@@ -5,6 +5,7 @@ It uses only NumPy and the standard library, because worker.py at the far end ha
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import itertools
@@ -13,7 +14,7 @@ import math
 import re
 import struct
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
+_SIGNATURE = -1
+"""The number of the function that lists the parameters of another."""
 NO_ANSWER = "it sent back an invalid answer"
 
 _ERRORS = {
@@ -43,14 +46,18 @@ class ConnectionLost(BaseException):
 class RemoteFunction:
     """A function at the other end that can be called like a local one."""
 
-    def __init__(self, connection: Connection, number: int, name: str, parameters: Any) -> None:
+    def __init__(self, connection: Connection, number: int, name: str) -> None:
         self.__name__ = self.__qualname__ = name
         self._connection, self._number = connection, number
-        if parameters is not None:
-            self.__signature__ = inspect.Signature([_parameter(*p) for p in parameters])
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self._connection.call(self._number, arguments, settings)
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        """Asked for when it is needed, because most functions are never inspected."""
+        parameters = self._connection.call(_SIGNATURE, [self], {})
+        return inspect.Signature([_parameter(*p) for p in parameters])
 
 
 RemoteFunction.__name__ = "function"  # the name that messages show
@@ -78,7 +85,7 @@ class Connection:
         self.functions: dict[int, Callable[..., Any]] = {}
         self._numbers = itertools.count()
         self.caught: type[BaseException] = Exception
-        self.file: str | None = None  # errors quote the lines of this file
+        self.files: Collection[str] = ()  # errors quote the lines of these files
         self.changed = False  # whether the other end changed lent arrays
         self.restores = False  # whether to change them here too
         self._lent: list[list[np.ndarray]] = []  # to the calls in progress
@@ -124,7 +131,8 @@ class Connection:
         self._borrowed.append([])
         self._borrow(arrays)
         try:
-            value = self.functions[number](*arguments, **settings)
+            function = _parameters if number == _SIGNATURE else self.functions[number]
+            value = function(*arguments, **settings)
             here = enumerate(self._here())
             changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]
             sent = self._send(["return", value, changed])
@@ -132,7 +140,7 @@ class Connection:
                 self._lent[-1] += sent
         except self.caught as error:  # the function's own error, or its value cannot be sent
             names = [kind.__name__ for kind in type(error).__mro__]
-            self._send(["raise", names, _text(error, self.file)])
+            self._send(["raise", names, _text(error, self.files)])
         finally:
             self._borrowed.pop()
 
@@ -208,7 +216,7 @@ class Connection:
                 return ["yours", value._number]
         if callable(value) and not isinstance(value, type):
             name = str(getattr(value, "__name__", type(value).__name__))
-            return ["function", self.give(value), name, _parameters(value)]
+            return ["function", self.give(value), name]
         raise TypeError(
             f"a {type(value).__name__} cannot be sent, only arrays, numbers, text, None, "
             "functions, and tuples, lists and dictionaries of these"
@@ -218,6 +226,8 @@ class Connection:
         self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]
     ) -> Any:
         """The value that was packed. Raises some error if the data is invalid."""
+        if not isinstance(item, list | dict):
+            return item
         match item:
             case dict():
                 return {key: self._unpacked(x, body, arrays) for key, x in item.items()}
@@ -230,15 +240,13 @@ class Connection:
                 return tuple(values) if kind == "tuple" else list(values)
             case ["complex", float(real), float(imag)]:
                 return complex(real, imag)
-            case ["function", int(number), str(name), parameters]:
-                return RemoteFunction(self, number, name[:80], parameters)
+            case ["function", int(number), str(name)]:
+                return RemoteFunction(self, number, name[:80])
             case ["lent", int(k)] if k >= 0:
                 return self._lent[-1][k]
             case ["yours", int(number)]:
                 return self.functions[number]
-            case list():
-                raise ValueError(f"unknown type {item[:1]}")
-        return item
+        raise ValueError(f"unknown type {item[:1]}")
 
 
 def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:
@@ -262,22 +270,19 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 def _parameters(function: Callable[..., Any]) -> Any:
     """The parameters of a function that callers may inspect."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
+    parameters = inspect.signature(function).parameters.values()
     return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
 
 
-def _text(error: BaseException, file: str | None) -> str:
-    """The error's message, with the last line of the file in its traceback."""
+def _text(error: BaseException, files: Collection[str]) -> str:
+    """The error's message, with the last line of these files in its traceback."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()
     except Exception:  # a class of the student's own may fail here
         text = ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == file:
+        if frame.filename in files:
             return f"{text}\n  in {frame.name}, line {frame.lineno}: {frame.line}"
     return text
 

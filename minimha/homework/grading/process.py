@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +37,11 @@ class Submission:
     The source never runs in this process. A context manager: leaving it ends the process.
     """
 
-    def __init__(self, source: bytes, name: str, limits: Limits) -> None:
-        self.source, self.name, self.limits = source, name, limits
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self, source: bytes, name: str, limits: Limits, modules: Mapping[str, bytes] | None = None
+    ) -> None:
+        self.source, self.name, self.limits, self.modules = source, name, limits, modules or {}
+        self._process: int | None = None
         self._unusable: BaseException | None = None
 
     def __enter__(self) -> Submission:
@@ -45,12 +50,15 @@ class Submission:
     def __exit__(self, *_: Any) -> None:
         self.end()
 
-    def function(self) -> Callable[..., Any]:
+    def function(self, seconds: float = math.inf) -> Callable[..., Any]:
         """The function for another check, with new limits on time and on the bytes sent back.
+
+        seconds  how much time is left, if that is less than the limit of a check
 
         Raises the error of running the source, or ConnectionLost; either is final.
         """
-        self._deadline, self._left = time.monotonic() + self.limits.seconds, _MOST
+        self._deadline = time.monotonic() + min(self.limits.seconds, seconds)
+        self._left = _MOST
         if self._unusable:
             raise self._unusable
         if self._process is not None:
@@ -66,44 +74,42 @@ class Submission:
                 raise
         return self._function
 
-    def end(self) -> None:
-        """Kill the process and everything it started."""
+    def end(self, seconds: float = 0) -> int | None:
+        """End the process and everything it started, after some seconds in which it may end by
+        itself. Returns its exit code or minus the signal that ended it; None if it was killed."""
         if self._process is None:
-            return
-        with suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a zombie
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            return None
+        code = _asked([self._process, seconds])
         self._socket.close()
         self._process = None
+        return code
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair()
+        self._received = bytearray()
         self.connection = Connection(self._read, self._write)
-        folder = Path(np.__file__).parents[1]
-        seconds = int(3 * self.limits.seconds) + 1  # of processor time, in case the grader dies
+        request = {
+            "name": self.name,
+            "megabytes": self.limits.megabytes,
+            # of processor time, in case the grader dies
+            "seconds": int(3 * self.limits.seconds) + 1,
+            "modules": {path: data.decode("latin-1") for path, data in self.modules.items()},
+        }
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(_WORKER)]
-                + [str(x) for x in (folder, self.name, self.limits.megabytes, seconds)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=_environment(),
-                start_new_session=True,
-            )
+            self._process = _asked(request, theirs.fileno())
 
     def _read(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
             raise self._lost("it sent back too much")
-        data = bytearray()
-        while len(data) < size:
-            chunk = self._on_time(self._socket.recv, min(size - len(data), 1 << 16))
+        while len(self._received) < size:
+            chunk = self._on_time(self._socket.recv, 1 << 16)
             if not chunk:
                 raise self._lost()
-            data += chunk
-        return bytes(data)
+            self._received += chunk
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
 
     def _write(self, data: bytes) -> None:
         self._on_time(self._socket.sendall, data)
@@ -120,20 +126,48 @@ class Submission:
 
     def _lost(self, why: str = "") -> ConnectionLost:
         """End the process. The error says why, or how the process ended."""
-        process = self._process
-        if process is not None and not why:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1)
-        code = None if process is None else process.poll()
-        self.end()
+        code = self.end(0 if why else 1)
         if not why and code is not None:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
             why = f"its process ended{how}"
         return ConnectionLost(why or "its process does not answer")
 
 
+def _asked(request: Any, *lines: int) -> Any:
+    """Send the process that starts the others a request and descriptors; return its answer."""
+    requests, data = _server(), json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(requests, [data], lines)
+    requests.sendall(data[sent:])
+    answer = requests.recv(64)
+    if not answer:
+        raise RuntimeError("the process that runs the submissions has ended")
+    return json.loads(answer)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The connection to the process that starts the others. It runs until this process ends."""
+    ours, theirs = socket.socketpair()
+    folder = str(Path(np.__file__).parents[1])
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-S", "-B", str(_WORKER), folder],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # called first
+    return ours
+
+
 def _environment() -> dict[str, str]:
-    """An environment with nothing of ours except the paths of shared libraries."""
+    """An environment with nothing of ours except the paths of shared libraries. Sets have the same
+    order in each run."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    return dict.fromkeys(threads, "1") | {k: os.environ[k] for k in kept if k in os.environ}
+    own = dict.fromkeys(threads, "1") | {"PYTHONHASHSEED": "0"}
+    return own | {k: os.environ[k] for k in kept if k in os.environ}

@@ -1,8 +1,9 @@
 """`minimha.parallel` for submissions, which may not start threads: ranks that take turns.
 
-A rank runs until it waits for a message that has not been sent. Then the next one runs. On its next
-turn the rank starts anew: it receives the same messages again, and what it sends again is dropped.
-So a function must do the same each time. A deadlock ends at once. This file imports only NumPy.
+A rank runs until it waits for a message that has not been sent; then the next rank runs. On its
+next turn a rank starts anew: it receives the same messages, and messages that it sends again are
+dropped. So a function must do the same each time. A deadlock ends at once. This file imports only
+NumPy.
 """
 
 from __future__ import annotations

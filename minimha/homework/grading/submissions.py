@@ -1,86 +1,158 @@
-"""Assigns the files of a folder to students and tasks.
+"""Assigns the answers in a folder to students and tasks.
 
-Each folder inside it belongs to a student, with files at any depth. A file directly inside it
-belongs to the student named before the task, anna_softmax.py, or after it. The task is named in the
-file's first lines, `# minimha homework: softmax`, or by the end of the file's name.
+Each folder inside it belongs to a student, with files and notebooks at any depth. A file directly
+inside it belongs to the student named before the task or chapter, anna_softmax.py, or after it.
+`downloads` knows the names that Canvas and Moodle give to folders and files. `answers` says which
+tasks a file answers; a file without a mark answers the task at the end of its name.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from ..workbook import MARK, decoded
+from ...course import chapters
+from ..answers import ADAPTERS, answers, decoded, is_stub, mark, modules, source
+from ..catalogue import course
+from ..scores import student_of
 
-MOST = 1 << 20
-"""The largest file that is read, in bytes."""
 DEEPEST = 20
 """How deep folders are searched."""
 
+_ENDINGS = ".py", ".ipynb"
+_ARCHIVES = ".zip", ".gz", ".tar", ".7z", ".rar"
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": suffixes that browsers add
 
-Found = dict[str, dict[str, Path]]
+
+class Answer(NamedTuple):
+    """A student's answer to one task: its file, its source, and the student's own modules that it
+    imports; or the problem that prevents grading."""
+
+    path: Path
+    source: bytes = b""
+    modules: Mapping[str, bytes] = {}
+    problem: str = ""
+
+    @property
+    def rank(self) -> tuple[bool, int, str]:
+        """Of several answers to a task, the one with the highest rank counts: one that is filled
+        in; of these, one nearer the top; of these, the last by name."""
+        return not is_stub(self.source), -len(self.path.parts), self.path.stem
 
 
-def find(folder: Path, tasks: Iterable[str]) -> tuple[Found, list[str]]:
-    """The file of each task by student, and notes on the files that were left out.
+Found = dict[str, dict[str, Answer]]
 
-    If there are two files for one task, the less deeply nested one counts, or the last by name.
+
+def find(
+    folder: Path, tasks: Mapping[str, int], student: str | None = None
+) -> tuple[Found, list[str]]:
+    """The answers of each student by task, and notes on what is not graded.
+
+    tasks    the chapter of each task, by name
+    student  the student to whom the whole folder belongs
+
     Links are not followed; names that begin with a dot or two underscores are skipped.
     """
-    tasks, found, notes = list(tasks), Found(), list[str]()
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False) and not _hidden(entry.name):
-            found[entry.name] = {}
-    files = sorted(_files(folder, notes), key=lambda path: (-len(path.parts), path.stem))
-    for path in files:  # the file that counts comes last
-        name = task_of(path, tasks)
-        inside = path.relative_to(folder)
-        if name is None:
-            notes.append(f"{inside}: not one of the tasks being graded")
-            continue
-        if len(inside.parts) > 1:
-            student = inside.parts[0]
-        else:
-            before, named, after = path.stem.rpartition(name)  # anna_softmax, softmax_anna
-            student = before or (_AFTER.sub("", after) if named else path.stem)
-            student = student.strip(" _.-") or folder.resolve().name
-        theirs = found.setdefault(student, {})
-        if name in theirs:
-            old = theirs[name].relative_to(folder)
-            notes.append(f"{old}: not graded, because {inside} is also homework for {name}")
-        theirs[name] = path
+    found, notes = Found() if student is None else {student: {}}, list[str]()
+    if student is None:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        dirs = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+        found |= {_owner(entry.name): {} for entry in dirs if not _hidden(entry.name)}
+    wanted: list[tuple[str, Path, set[str]]] = []  # the exercises of each notebook
+    unused, used = dict[Path, str](), set[Path]()
+    for path in sorted(_files(folder, notes)):
+        inside, remarks = path.relative_to(folder), list[str]()
+        given = _given(path, tasks, remarks)
+        whose = student or _student(inside, tasks) or folder.resolve().name
+        theirs = found.setdefault(whose, {}) if given else found.get(whose, {})
+        if path.suffix == ".ipynb":
+            exercises = _exercises(frozenset(tasks[x] for x in given)) & set(tasks)
+            wanted.append((whose, inside, exercises))
+        elif not (given or remarks or _answers_another(path)):
+            unused[path] = f"{inside}: not one of the tasks being graded"
+        used |= {
+            path.parent / top / x for y in given.values() for x in y.modules for top in ("", "src")
+        }
+        for name, answer in given.items():
+            worse, better = sorted([answer, theirs.get(name, answer)], key=lambda x: x.rank)
+            theirs[name] = better
+            if worse is not better and worse.rank[0]:
+                here, there = (x.path.relative_to(folder) for x in (worse, better))
+                unused[worse.path] = f"{here}: {name} is graded in {there} instead"
+        if given and (sender := student_of(inside.name)) and sender.late:
+            remarks.append("handed in late")
+        notes += [f"{inside}: {remark}" for remark in remarks]
+    notes += [note for path, note in unused.items() if path not in used]
+    notes += [
+        f"{inside}: {name} is missing, because no cell contains # minimha homework: {name}"
+        for whose, inside, names in wanted
+        for name in sorted(names - set(found.get(whose, {})))
+    ]
     return dict(sorted(found.items())), sorted(notes)
 
 
-def task_of(path: Path, tasks: Iterable[str]) -> str | None:
-    """The task that a file is homework for."""
+def _given(path: Path, tasks: Mapping[str, int], notes: list[str]) -> dict[str, Answer]:
+    """The answers in a file. Notes say why one is not graded."""
+    named = _named_by_file(path, tasks)
     try:
-        with path.open("rb") as file:
-            marked = MARK.search(decoded(file.read(1000)))
-    except OSError:
-        return None
-    if marked:
-        return marked[1] if marked[1] in tasks else None
-    stem = _AFTER.sub("", path.stem)
-    fitting = [task for task in tasks if re.search(rf"(^|[\W_]){task}$", stem)]
-    return max(fitting, key=len, default=None)
+        sources = answers(path, tasks, notes)
+        if not sources and path.suffix == ".py" and not _mark(path):
+            sources = {name: source(path) for name in named}
+        own = {data: modules(data, path.parent) for data in set(sources.values())}
+        return {name: Answer(path, data, own[data]) for name, data in sources.items()}
+    except (OSError, ValueError) as error:
+        if not named:
+            notes.append(str(error))
+        return {name: Answer(path, problem=str(error)) for name in named}
 
 
-def source(path: Path) -> bytes:
-    """The contents of a file. Raises ValueError if it is too long."""
-    with path.open("rb") as file:
-        data = file.read(MOST + 1)
-    if len(data) > MOST:
-        raise ValueError(f"the file is longer than {MOST >> 20} MB")
-    return data
+def _answers_another(path: Path) -> bool:
+    """Whether a file is homework for another task of the course, which is not being graded."""
+    return bool({_mark(path), *_named_by_file(path, course())} & set(course()))
+
+
+def _mark(path: Path) -> str | None:
+    """The name in the line that marks a file."""
+    return mark(decoded(source(path)[:1000]))
+
+
+def _named_by_file(path: Path, tasks: Iterable[str]) -> list[str]:
+    """The task at the end of a file's name: at most one."""
+    stem = _AFTER.sub("", path.stem) if path.suffix == ".py" else ""
+    return sorted((x for x in tasks if re.search(rf"(^|[\W_]){x}$", stem)), key=len)[-1:]
+
+
+def _student(inside: Path, tasks: Iterable[str]) -> str:
+    """The student to whom a file belongs, by its path; "" if the path does not say."""
+    if len(inside.parts) > 1 or student_of(inside.name):
+        return _owner(inside.parts[0])
+    known = [*tasks, *(chapter.stem for chapter in chapters.CHAPTERS.values()), ADAPTERS]
+    name = max((x for x in known if x in inside.stem), key=len, default="")
+    before, _, after = inside.stem.rpartition(name) if name else (inside.stem, "", "")
+    return (before or _AFTER.sub("", after)).strip(" _.-")
+
+
+def _owner(name: str) -> str:
+    """The student to whom a folder belongs, or a file that Canvas or Moodle named."""
+    sender = student_of(name)
+    return sender.student if sender else name
+
+
+@functools.cache
+def _exercises(numbers: frozenset[int]) -> set[str]:
+    """The tasks that the notebooks of these chapters contain."""
+    stems = {chapters.CHAPTERS[n].stem for n in numbers if n in chapters.CHAPTERS}
+    ours = (path for path in chapters.notebooks() if path.stem in stems)
+    return {name for path in ours for name in answers(path, course())}
 
 
 def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
-    """The *.py files at any depth, without links, pipes and devices."""
+    """The files and notebooks at any depth, without links, pipes and devices."""
     for top, folders, names in os.walk(
         folder, onerror=lambda e: notes.append(f"{e.filename}: {e.strerror}")
     ):
@@ -91,10 +163,12 @@ def _files(folder: Path, notes: list[str]) -> Iterator[Path]:
             notes.append(f"{inside}: folders below this one were not searched")
             folders.clear()
         for name in [*links, *names]:
-            if name in links or (name.endswith(".py") and not _is_file(Path(top, name))):
+            if name in links or (name.endswith(_ENDINGS) and not _is_file(Path(top, name))):
                 notes.append(f"{inside / name}: a link or a special file, which is not read")
-            elif name.endswith(".py") and not _hidden(name):
+            elif name.endswith(_ENDINGS) and not _hidden(name):
                 yield Path(top, name)
+            elif name.endswith(_ARCHIVES):
+                notes.append(f"{inside / name}: an archive, which is not read: unpack it")
 
 
 def _is_file(path: Path) -> bool:

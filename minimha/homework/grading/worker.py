@@ -1,17 +1,21 @@
-"""The process that runs a submission: it may answer calls and do little else.
+"""The processes that run submissions: they may answer calls and do little else.
 
-Started as a program, python -I -S worker.py …, it has the standard library, NumPy, and two files of
-minimha: `numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks`. It never imports minimha.
+Started as a program, this file imports the standard library, NumPy, and two files of minimha:
+`numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks`. It never imports minimha. Then it
+waits for requests, and forks one confined process for each submission; that saves the imports.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import json
 import linecache
 import os
 import sys
+import time
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,12 +58,50 @@ def _loaded(name: str, file: str) -> types.ModuleType:
     return module
 
 
-def lock(readable: Sequence[str]) -> None:
+class OwnModules:
+    """Imports a student's own modules from their sources, given by path: mine/maths.py. A folder
+    may be without an __init__.py."""
+
+    def __init__(self, sources: Mapping[str, bytes]) -> None:
+        folders = {
+            f"{path[:k]}/__init__.py": b""
+            for path in sources
+            for k, c in enumerate(path)
+            if c == "/"
+        }
+        self.sources = {
+            path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): (path, data)
+            for path, data in (folders | dict(sources)).items()
+        }
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        """How to import one of these modules; None for any other."""
+        if name not in self.sources:
+            return None
+        package = self.sources[name][0].endswith("/__init__.py")
+        return importlib.machinery.ModuleSpec(name, self, is_package=package)  # type: ignore[arg-type]
+
+    def create_module(self, _: Any) -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run a module's source."""
+        run(*self.sources[module.__name__], module)
+
+
+def run(file: str, source: bytes, module: types.ModuleType) -> None:
+    """Run a source as this module. Errors quote its lines."""
+    lines = source.decode(errors="replace").splitlines(keepends=True)
+    linecache.cache[file] = len(source), None, lines, file
+    exec(compile(source, file, "exec", dont_inherit=True), vars(module))
+
+
+def lock(readable: Sequence[str], own: Collection[str] = ()) -> None:
     """From now on, refuse everything that a function on arrays does not need.
 
     The process may read files below the readable folders, which end in a separator, and import
-    modules that are already imported or are in those folders. Every other event that Python reports
-    to audit hooks is refused, except those in `_ALLOWED`.
+    modules that are already imported or are in those folders, and the student's own. Every other
+    event that Python reports to audit hooks is refused, except those in `_ALLOWED`.
     """
     for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
@@ -68,15 +110,15 @@ def lock(readable: Sequence[str]) -> None:
     # the names are bound as defaults, because a submission can change globals and built-ins
     def hook(
         event: str, arguments: tuple[Any, ...], allowed: Any = _ALLOWED,
-        readable: Any = tuple(readable), writes: Any = os.O_WRONLY | os.O_RDWR | os.O_CREAT,
-        text: Any = str, kind: Any = type,
+        readable: Any = tuple(readable), own: Any = frozenset(own),
+        writes: Any = os.O_WRONLY | os.O_RDWR | os.O_CREAT, text: Any = str, kind: Any = type,
         refused: Any = PermissionError, missing: Any = ImportError,
     ) -> None:  # fmt: skip
         if event in allowed:
             return
         first: Any = arguments[0] if arguments else None
         if event == "import":
-            if not text.startswith(first, ("numpy.", "encodings.")):
+            if not text.startswith(first, ("numpy.", "encodings.")) and first not in own:
                 raise missing(f"{first} cannot be imported here, where homework is graded")
             return
         if event in ("open", "os.listdir", "os.scandir"):
@@ -131,26 +173,26 @@ def confine(readable: Sequence[str]) -> None:
         os.close(rules)
 
 
-def main() -> None:
-    """Load the submission when asked to, and answer calls to its functions."""
-    _, folder, name, megabytes, seconds = sys.argv
-    sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
-    sys.path += [folder, os.path.dirname(__file__)]
-    for module in _KNOWN.split():
-        importlib.import_module(module)
-    load_minimha()
+def serve(line: int, request: Mapping[str, Any], readable: Sequence[str]) -> None:
+    """In a process of its own: load a submission when asked, and answer calls to its functions."""
     from connection import Connection  # type: ignore[import-not-found]
 
-    line, file = os.dup(0), f"{name}.py"
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    name, file = request["name"], f"{request['name']}.py"
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+
+    received = bytearray()
 
     def read(size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            data += os.read(line, min(size - len(data), 1 << 16)) or os._exit(
-                0
-            )  # the grader is gone
-        return bytes(data)
+        while len(received) < size:
+            chunk = os.read(line, 1 << 16)
+            if not chunk:  # the grader is gone
+                os._exit(0)
+            received.extend(chunk)
+        data = bytes(received[:size])
+        del received[:size]
+        return data
 
     def write(data: bytes) -> None:
         rest = memoryview(data)
@@ -158,27 +200,80 @@ def main() -> None:
             rest = rest[os.write(line, rest) :]
 
     def load(source: Any) -> Any:
-        lines = bytes(source).decode(errors="replace").splitlines(keepends=True)
-        linecache.cache[file] = len(source), None, lines, file  # errors quote their lines
-        module = sys.modules["homework"] = types.ModuleType("homework")
-        exec(compile(bytes(source), file, "exec", dont_inherit=True), vars(module))
+        module = sys.modules["_homework"] = types.ModuleType("_homework")
+        run(file, bytes(source), module)
         if not callable(vars(module).get(name)):
             raise NameError(f"{file} defines no function {name}")
         return vars(module)[name]
 
+    own = OwnModules({path: text.encode("latin-1") for path, text in request["modules"].items()})
     connection = Connection(read, write)
-    connection.caught, connection.file = BaseException, file
+    connection.caught, connection.files = BaseException, [*request["modules"], file]
     connection.give(load)
-    limit(int(megabytes), int(seconds))
-    encodings = os.path.join(os.path.dirname(os.__file__), "encodings")
-    readable = [os.path.join(folder, "numpy", ""), os.path.join(encodings, "")]
-    del sys.modules["ctypes"]
+    for module in ("random", "numpy.random"):  # the same random numbers in each run
+        sys.modules[module].seed(0)
+    limit(request["megabytes"], request["seconds"])
     confine(readable)
-    for module in ("ctypes", "_ctypes", "ctypes._endian"):
+    for module in ("ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"):
         sys.modules[module] = None  # type: ignore[assignment]
     sys.path.clear()
-    lock(readable)
+    sys.meta_path.insert(0, own)
+    lock(readable, own.sources)
     connection.serve()
+
+
+def ended(process: int, seconds: float) -> int | None:
+    """The exit code of a process that ends within some seconds, or minus the signal that ended it;
+    None if it has to be killed."""
+    late, code = time.monotonic() + seconds, None
+    while code is None and time.monotonic() < late:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.005)
+    if code is None:
+        os.kill(process, 9)
+        os.waitpid(process, 0)
+    with suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a zombie
+        os.killpg(process, 9)  # everything that it started
+    return code
+
+
+def main() -> None:
+    """Answer the grader's requests: start a process for a submission, or say how one ended."""
+    import socket  # not for submissions, as a global would be
+
+    folder = sys.argv[1]
+    sys.path += [folder, os.path.dirname(__file__)]
+    sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
+    for module in _KNOWN.split():
+        importlib.import_module(module)
+    numpy: Any = sys.modules["numpy"]  # `from numpy import *` loads everything in its __all__
+    numpy.__all__ = [name for name in numpy.__all__ if name in vars(numpy)]
+    load_minimha()
+    importlib.import_module("connection")
+    del sys.modules["ctypes"]
+    importlib.import_module("ctypes")  # for `confine`
+    encodings = os.path.join(os.path.dirname(os.__file__), "encodings")
+    readable = [os.path.join(folder, "numpy", ""), os.path.join(encodings, "")]
+    requests = socket.socket(fileno=0)
+    while True:
+        text, lines, *_ = socket.recv_fds(requests, 1 << 16, 1)
+        if not text:  # the grader is gone
+            os._exit(0)
+        while not text.endswith(b"\n"):
+            text += requests.recv(1 << 16)
+        request = json.loads(text)
+        if lines:
+            answer: int | None = os.fork()
+            if answer == 0:
+                os.setsid()
+                serve(lines[0], request, readable)
+            os.close(lines[0])
+        else:
+            answer = ended(*request)
+        requests.sendall(json.dumps(answer).encode() + b"\n")
 
 
 if __name__ == "__main__":

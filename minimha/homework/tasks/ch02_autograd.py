@@ -34,14 +34,14 @@ def multiply(a, b):
 
 @multiply.check
 def arrays_of_the_same_shape(yours, rng):
-    a, b = rng.standard_normal((2, 3, 4))
+    a, b = rng.standard_normal((2, 2, 3))
     same(value_of(yours(a, b), "multiply"), a * b, "y")
     gradcheck(yours, a, b, names=["a", "b"])
 
 
 @multiply.check(weight=2)
 def arrays_that_broadcast(yours, rng):
-    for a_shape, b_shape in [((3, 4), (4,)), ((3, 1), (2, 1, 4)), ((2, 1), (3, 2, 1))]:
+    for a_shape, b_shape in [((3, 4), (4,)), ((3, 1), (2, 1, 4))]:
         a, b = rng.standard_normal(a_shape), rng.standard_normal(b_shape)
         same(value_of(yours(a, b), "multiply"), a * b, "y")
         gradcheck(yours, a, b, names=["a", "b"])
@@ -81,17 +81,17 @@ def _products(yours, rng, *shapes):
 
 @matmul.check
 def two_matrices(yours, rng):
-    _products(yours, rng, ((3, 4), (4, 5)))
+    _products(yours, rng, ((2, 3), (3, 4)))
 
 
 @matmul.check
 def two_stacks_of_matrices(yours, rng):
-    _products(yours, rng, ((2, 3, 4), (2, 4, 5)))
+    _products(yours, rng, ((4, 2, 3), (4, 3, 1)))
 
 
-@matmul.check
+@matmul.check(hidden=True)
 def one_matrix_and_a_stack(yours, rng):
-    _products(yours, rng, ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((1, 2, 3, 4), (3, 2, 4, 2)))
+    _products(yours, rng, ((4, 1, 2), (2, 3)), ((3, 2), (4, 2, 1)), ((1, 3, 1, 2), (4, 1, 2, 1)))
 
 
 @task(chapter=2, difficulty=2, minutes=12, hints=(
@@ -157,8 +157,8 @@ def _shown(parents, order):
 def _in_order(yours, parents):
     order = _ordered(yours, parents)
     place = {name: k for k, name in enumerate(order)}
-    for name, made_from in parents.items():
-        for parent in made_from:
+    for name, listed in parents.items():
+        for parent in listed:
             if place[parent] > place[name]:
                 raise AssertionError(
                     f"{name} comes before {parent}, its parent: it has to wait until all its\n"
@@ -186,13 +186,13 @@ def parents_come_first(yours, rng):
         _in_order(yours, made)
 
 
-@topological_order.check
+@topological_order.check(hidden=True)
 def a_chain_of_4000_steps(yours, rng):
     # The last step comes first, so that a recursion from there has to go all the way down. The
     # others are in order, so that an answer that scans the dict repeatedly finishes in time.
     made = {f"v{k}": [f"v{k - 1}"] if k else [] for k in (3999, *range(3999))}
     order = yours(made)
-    if order != [f"v{k}" for k in range(4000)]:
+    if not isinstance(order, list) or order != [f"v{k}" for k in range(4000)]:
         raise AssertionError("a chain has only one right order, and yours is different")
 
 
@@ -309,7 +309,7 @@ def unused_nodes_have_no_gradient(yours, rng):
     _walked(yours, made, rng.standard_normal(3))
 
 
-@backward.check
+@backward.check(hidden=True)
 def one_array_returned_for_two_parents(yours, rng):
     made = [
         ("a", [], None),

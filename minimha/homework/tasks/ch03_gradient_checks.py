@@ -49,7 +49,7 @@ def one_entry_moves_at_a_time(yours, rng):
     same(gradient, expected, name, "row column", tolerance=1e-10, advice=advice)
 
 
-@central_difference.check
+@central_difference.check(hidden=True)
 def x_may_hold_integers(yours, rng):
     x = rng.integers(-3, 4, size=5)
     gradient = yours(lambda x: float(np.sum(np.exp(x))), x.copy(), 0.5)
@@ -99,7 +99,7 @@ def one_entry_has_a_step_at_a_time(yours, rng):
     same(gradient, expected, "the gradient of exp(Σ a x)", "row column", tolerance=1e-13)
 
 
-@complex_step.check
+@complex_step.check(hidden=True)
 def the_step_is_small_enough(yours, rng):
     x = rng.standard_normal(3)
     gradient = yours(lambda x: complex(np.sum(np.sin(1e4 * x))), x.copy())
@@ -170,7 +170,7 @@ def the_cotangent_is_used(yours, rng):
     same(yours(f, x, c), gradient_error(f, x, c), "the error", tolerance=1e-9)
 
 
-@gradient_error.check
+@gradient_error.check(hidden=True)
 def a_nan_in_the_gradient_makes_the_error_nan(yours, rng):
     x = rng.standard_normal(3)
     holes = np.array([1.0, np.nan, 1.0])

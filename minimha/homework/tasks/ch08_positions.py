@@ -48,7 +48,7 @@ def each_pair_has_its_own_frequency(yours, rng):
     same(yours(count, width), sinusoidal(count, width), name, "position column")
 
 
-@sinusoidal.check
+@sinusoidal.check(hidden=True)
 def the_base_may_change(yours, rng):
     base = float(rng.integers(2, 100))
     name = f"sinusoidal(5, 8, base={base})"
@@ -187,7 +187,7 @@ def each_head_has_its_own_slope(yours, rng):
     same(yours(slopes, 4, 4), alibi_bias(slopes, 4, 4), "the bias", "head query key")
 
 
-@alibi_bias.check
+@alibi_bias.check(hidden=True)
 def the_queries_are_the_last_positions(yours, rng):
     slopes = rng.uniform(0.1, 1, 3)
     for t, s in ((2, 6), (1, 5)):

@@ -67,7 +67,7 @@ def the_gradient_of_the_logits(yours, rng, right=cross_entropy):
         same(loss, right(logits, targets)[0], "the loss")
 
 
-@cross_entropy.check
+@cross_entropy.check(hidden=True)
 def large_logits_do_not_overflow(yours, rng):
     infinite = "exp(1000) is infinite: subtract the largest logit of each row first"
     of_all = "subtract the largest logit of each row, not of all rows"
@@ -139,7 +139,7 @@ def weight_and_bias_act_on_the_columns(yours, rng):
     same(y, layer_norm(x, weight, bias, 0.0)[0], "y", "batch row width")
 
 
-@layer_norm.check
+@layer_norm.check(hidden=True)
 def eps_is_added_to_the_variance(yours, rng):
     x = np.stack([1e-3 * rng.standard_normal(4), np.full(4, rng.integers(1, 9))])
     with np.errstate(all="ignore"):
@@ -223,7 +223,7 @@ def the_decay_is_separate_from_the_averages(yours, rng):
     _same_step(yours, (p, 0 * g, 0 * g, 0 * g, 1), {"lr": 0.03, "weight_decay": 0.4})
 
 
-@adamw_step.check
+@adamw_step.check(hidden=True)
 def eps_is_added_to_the_root(yours, rng):
     p, g = rng.standard_normal(3), 1e-3 * (1 + rng.random(3))
     _same_step(yours, (p, g, 0 * g, 0 * g, 1), {"eps": 1e-2})
@@ -270,7 +270,7 @@ def the_order_of_the_tokens_does_not_matter(yours, rng):
             _same_tokens(yours, sizes / sizes.sum(), p)
 
 
-@top_p.check
+@top_p.check(hidden=True)
 def exactly_p_is_enough(yours, rng):
     for p in (0.5, 0.75):
         _same_tokens(yours, rng.permutation([0.5, 0.25, 0.15625, 0.09375]), p)

@@ -37,7 +37,7 @@ def one_number_for_each_query(yours, rng):
     same(yours(weights), attention_entropy(weights), "the entropy", "batch head query")
 
 
-@attention_entropy.check
+@attention_entropy.check(hidden=True)
 def hidden_keys_contribute_nothing(yours, rng):
     weights = np.tril(0.1 + rng.random((3, 4, 4)))
     weights /= weights.sum(axis=-1, keepdims=True)

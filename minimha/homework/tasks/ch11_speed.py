@@ -66,7 +66,7 @@ def hidden_keys_add_nothing(yours, rng):
         _feed(yours, scores, value, [2, 2, 2], advice)
 
 
-@online_softmax.check
+@online_softmax.check(hidden=True)
 def large_scores_do_not_overflow(yours, rng):
     scores = np.array([[-1000.0, 1000.0, 999.0], [1000.0, -1000.0, -1000.0]])
     advice = "subtract the new maximum from m and from the scores before exp"
@@ -193,14 +193,11 @@ def tiles_without_a_visible_pair_are_skipped(yours, rng):
     _only_seen(found.get("scores", []), first, last, 10, 3)
 
 
-@tiled_forward.check
+@tiled_forward.check(hidden=True)
 def no_array_holds_all_pairs(yours, rng):
     inputs = _inputs(rng, 1024, 1024), _inputs(rng, 8192, 8192)
     found = _in_little_memory(yours, *((*x, 0.7, *_window(len(x[0]))) for x in inputs))
     _same_out(found, inputs[0], 0.7, *_window(1024), "", "")
-
-
-_RETURNED = "out[rows], lse[rows] = acc / total[:, None], m + np.log(total)"
 
 
 @task(chapter=11, difficulty=3, minutes=20, hints=(
@@ -305,7 +302,7 @@ def queries_and_keys_without_a_visible_pair_get_zero(yours, rng):
         _same_gradients(yours, *inputs, *forward, dout, 0.6, first, last, 3, advice=advice)
 
 
-@tiled_backward.check
+@tiled_backward.check(hidden=True)
 def no_needless_tile_and_no_array_of_all_pairs(yours, rng):
     inputs, (first, last) = _inputs(rng, 11, 10), _window(11)
     forward, dout = _attended(*inputs, 0.7, first, last), rng.standard_normal((11, 2))

@@ -53,7 +53,7 @@ def three_and_more_ranks(yours, rng):
         _same_on_every_rank(yours, rng, ranks)
 
 
-@sum_over_ranks.check
+@sum_over_ranks.check(hidden=True)
 def a_single_rank(yours, rng):
     _same_on_every_rank(yours, rng, 1)
 
@@ -223,7 +223,7 @@ def attend(query, key, value, offset):
 @task(chapter=13, difficulty=3, minutes=20, given=(attend,), hints=(
     "Keys and values go round the circle of ranks, as the arrays did in sum_over_ranks. After hop "
     "steps, a rank holds the keys of the rank that is hop places to its left.",
-    "Each rank starts with its own keys: out, lse = attend(query, key, value, 0). Each visitor "
+    "Each rank starts with attend on its own queries, keys and values, with offset 0. Each visitor "
     "gives more_out and more_lse; its offset is (comm.rank − source) · n for n positions on each "
     "rank. Both parts have their own denominators, e^lse and e^more_lse: the parts count in this "
     "ratio.",

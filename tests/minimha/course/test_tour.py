@@ -105,6 +105,7 @@ def test_bad_options_are_refused(options, capsys):
     assert options.split()[0] in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_ends_the_tour_quietly(text, tmp_path):
     call = [sys.executable, "-u", "-m", "minimha", "--text", text, "--steps", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -138,6 +138,7 @@ def test_an_unknown_name_suggests_the_closest_one(command, student, folder):
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file defines no task"),
         ("list --tasks again.py", "again.py cannot be used\nValueError: there is a task twice already"),
+        ("list --tasks copied.py", "copied.py cannot be used\nValueError: twice has two checks called of any"),
         ("list --tasks broken.py", "broken.py cannot be used\nSyntaxError: "),
     ],
 )  # fmt: skip
@@ -145,6 +146,9 @@ def test_a_command_that_cannot_run_says_why(command, says, student, folder):
     (folder / "file").write_text("")
     shutil.copy(folder.parent / "teacher" / "mine" / "teacher.py", folder / "again.py")
     (folder / "broken.py").write_text("1 +")
+    (folder / "copied.py").write_text(
+        "from minimha import homework\n@homework.TASKS['twice'].check\ndef of_any(*_): pass\n"
+    )
     if "twofold" in command:
         write(folder / "twofold" / "twice.py", RIGHT)
         write(folder / "twofold" / "twice (copy).py", RIGHT)
@@ -239,6 +243,7 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
+@pytest.mark.thorough
 def test_an_open_debugger_is_not_interrupted(monkeypatch):
     monkeypatch.setattr(workbook, "SECONDS", 0.1)
     with workbook.in_time():
@@ -275,7 +280,12 @@ FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
             "ok     twice: of any",
             marks=pytest.mark.thorough,
         ),
-        (FILE.replace("utf-8", "latin-1").encode("latin-1"), 0, "ok     twice: of any"),
+        pytest.param(
+            FILE.replace("utf-8", "latin-1").encode("latin-1"),
+            0,
+            "ok     twice: of any",
+            marks=pytest.mark.thorough,
+        ),
         (FILE.encode("latin-1"), 1, "SyntaxError: (unicode error) 'utf-8' codec"),
         pytest.param(FILE.encode("utf-16"), 1, "null bytes", marks=pytest.mark.thorough),
     ],
@@ -424,3 +434,12 @@ def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     assert code == pytest.ExitCode.INTERRUPTED
     assert "two files are homework for softmax" in shown
     assert "workbook.py" not in shown
+
+
+def test_start_can_ask_agents_to_tutor(student, folder):
+    student("start twice")
+    assert not list(folder.rglob("AGENTS.md"))
+    student("start thrice --agents")
+    (file,) = folder.rglob("AGENTS.md")
+    assert "tutor, not a solver" in " ".join(file.read_text(encoding="utf-8").split())
+    assert file.parent == folder / "homework"

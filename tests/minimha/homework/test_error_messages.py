@@ -60,6 +60,13 @@ def test_a_PyTorch_habit_is_answered_with_the_NumPy_equivalent(code, words):
     assert words in " ".join(text.partition("  in NumPy ")[2].split()), text
 
 
+def test_only_the_beginning_of_a_long_error_is_searched():
+    error = ValueError("maximum recursion depth")
+    assert "in NumPy" in error_with_line(error, None)
+    error.args = ("-" * 1000 + error.args[0],)
+    assert "in NumPy" not in error_with_line(error, None)
+
+
 @pytest.mark.parametrize("code", ["x.relu()", "1 / 0", "x.transpose(2, 1, 0) + x", "x[7]"])
 def test_other_errors_get_no_explanation(code):
     assert "in NumPy" not in message(code)

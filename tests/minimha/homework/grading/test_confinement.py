@@ -105,6 +105,7 @@ def test_a_submission_cannot_perform_forbidden_actions(code, acting, tmp_path):
 
 def test_a_submission_can_perform_allowed_actions(acting):
     acting()("""
+from numpy import *
 import os, sys, math, random, re, json, inspect, copy, itertools, functools, typing, dataclasses
 import numpy as np, numpy.linalg
 from collections import namedtuple

@@ -6,31 +6,35 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from graded import RIGHT, TASK
+from graded import RIGHT, ROOT, TASK
 
 import minimha
 from minimha import homework
+from minimha.homework import answers, catalogue, workbook
 from minimha.homework.grading import grade as grading
-from minimha.homework.grading import submissions
+from minimha.homework.grading import judge, process, submissions
 
 
 def options(*arguments):
     parser = argparse.ArgumentParser()
     grading.add_arguments(parser)
-    return parser.parse_args([str(argument) for argument in arguments])
+    parser.set_defaults(tasks=None)
+    return parser.parse_args(["--jobs", "1", *(str(argument) for argument in arguments)])
 
 
 @pytest.fixture
 def tasks(monkeypatch):
     """The course has only this task."""
-    monkeypatch.setattr(grading, "course", lambda: {TASK.name: TASK})
+    for module in (grading, catalogue):
+        monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
 
 
 def snapshot(folder):
-    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("[!.]*")}
 
 
 HOSTILE = """
@@ -65,7 +69,7 @@ def test_honest_students_get_full_marks_among_attackers(tmp_path, capsys, monkey
     points = {student["student"]: student["points"] for student in report["students"]}
     full = {"anna", "zoë", "=HYPERLINK(1)", "a�b"}
     assert points == dict.fromkeys(full, 3.0) | {"stub": 0, "loop": 0, "attack": 0, "none": 0}
-    rows = list(csv.reader(Path("grades.csv").read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.reader(Path("grades.csv").read_text(encoding="utf-8-sig").splitlines()))
     assert [row[0] for row in rows] == ["student", "'=HYPERLINK(1)", *list(points)[1:]]
     (stub,) = (row for row in rows if row[0] == "stub")
     assert stub[3:6] == ["0.0", "3", "to do: gradients"]
@@ -85,7 +89,7 @@ def test_a_seed_repeats_a_run_and_other_runs_differ(tmp_path, capsys):
 
     first = printed()
     assert printed("--seed", json.loads(first)["seed"]) == first
-    assert printed() != first
+    assert json.loads(printed())["students"] != json.loads(first)["students"]
 
 
 def test_files_are_assigned_to_students_and_tasks(tmp_path):
@@ -94,15 +98,18 @@ def test_files_are_assigned_to_students_and_tasks(tmp_path):
         "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
         "dora/old/scores.py": "", "dora/scores.py": "", "dora/scores (1).py": "", "eve/masked_scores.py": "",
         "eve/underscores.py": "", "eve/attention.py": marked, "eve/.ipynb_checkpoints/scores.py": "",
-        "eve/b.txt": "", "scores.py": "", "scores_hal (1).py": marked, "group_1.py": marked, "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
+        "eve/b.txt": "", "eve/all.zip": "", "scores.py": "", "scores_hal (1).py": marked, "group_1.py": marked, "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
+        "kim/scores.py": "# minimha homework: linear", "ian/scores.py": "    raise NotImplementedError", "ian/deep/scores.py": "    # raise NotImplementedError",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     os.symlink("/etc", tmp_path / "anna" / "etc")
     os.symlink(tmp_path / "ben_12_scores-1.py", tmp_path / "ida_scores.py")
     os.mkfifo(tmp_path / "joe_scores.py")
-    found, notes = submissions.find(tmp_path, ["scores", "attention", "masked_scores"])
-    inside = {s: {t: str(p.relative_to(tmp_path)) for t, p in f.items()} for s, f in found.items()}
+    found, notes = submissions.find(tmp_path, {"scores": 5, "attention": 5, "masked_scores": 6})
+    inside = {
+        s: {t: str(a.path.relative_to(tmp_path)) for t, a in f.items()} for s, f in found.items()
+    }
     assert inside == {
         "anna": {"scores": "anna/scores.py", "attention": "anna/more/attention.py"},
         "ben_12": {"scores": "ben_12_scores-1.py"},
@@ -113,10 +120,12 @@ def test_files_are_assigned_to_students_and_tasks(tmp_path):
         "gil": {},
         "group_1": {"scores": "group_1.py"},
         "hal": {"scores": "scores_hal (1).py"},
+        "ian": {"scores": "ian/deep/scores.py"},
+        "kim": {},
         tmp_path.name: {"scores": "scores.py"},
     }
     assert [note.split(":")[0] for note in notes] == [
-        "anna/etc", "dora/old/scores.py", "dora/scores.py", "eve/underscores.py", "fred/notes.py", "ida_scores.py", "joe_scores.py",
+        "anna/etc", "dora/old/scores.py", "dora/scores.py", "eve/all.zip", "eve/underscores.py", "fred/notes.py", "ida_scores.py", "joe_scores.py",
     ]  # fmt: skip
 
 
@@ -124,6 +133,9 @@ def test_files_are_assigned_to_students_and_tasks(tmp_path):
 def test_unusual_files_do_not_stop_grading(tmp_path, capsys):
     with (tmp_path / "big_scaled.py").open("wb") as file:
         file.truncate(100 << 20)
+    (tmp_path / "big.py").symlink_to("big_scaled.py")
+    with (tmp_path / "large.py").open("wb") as file:
+        file.truncate(2 << 20)
     (tmp_path / "binary_scaled.py").write_bytes(bytes(range(256)))
     (tmp_path / "secret_scaled.py").write_text(RIGHT)
     (tmp_path / "secret_scaled.py").chmod(0)
@@ -135,7 +147,21 @@ def test_unusual_files_do_not_stop_grading(tmp_path, capsys):
     assert rows[-1] == ["��", "0.0", ""]
     (tmp_path / "secret_scaled.py").chmod(stat.S_IRWXU)
     with pytest.raises(ValueError, match="longer than 1 MB"):
-        submissions.source(tmp_path / "big_scaled.py")
+        answers.source(tmp_path / "big_scaled.py")
+
+
+@pytest.mark.usefixtures("tasks")
+def test_the_report_is_printable_and_says_what_each_check_is_worth(tmp_path, capsys):
+    (tmp_path / "anna_scaled.py").write_text(
+        "def scaled(*_, **__):\n    raise ValueError('\\x1b[2J')\n"
+    )
+    (tmp_path / "big_scaled.py").write_text("#" * (2 << 20))
+    assert grading.run(options(tmp_path, "--json", "-")) == 0
+    students = json.loads(capsys.readouterr().out)["students"]
+    (_, anna), (_, big) = (student["tasks"][0]["checks"] for student in students)
+    assert "\x1b" not in anna["message"]
+    assert (anna["weight"], students[0]["tasks"][0]["checks"][0]["weight"]) == (2, 0)
+    assert big["message"] == "the file is longer than 1 MB"
 
 
 def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
@@ -149,7 +175,7 @@ def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
         os.close(os.open("scores.py", os.O_CREAT, dir_fd=inside))
         os.close(inside)
     try:
-        found, notes = submissions.find(tmp_path, ["scores"])
+        found, notes = submissions.find(tmp_path, {"scores": 5})
     finally:
         subprocess.run(["rm", "-r", "ben", "carl"], cwd=tmp_path, check=True)
     assert {s: len(files) for s, files in found.items()} == {"anna": 1, "ben": 0, "carl": 0}
@@ -161,17 +187,20 @@ def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
     for k in range(50):
         (tmp_path / f"{k}.py").touch()
     (tmp_path / "zoë_scaled.py").write_text(f"import minimha\n{RIGHT}")
-    (tmp_path / "a;=1+1_scaled.py").write_text(RIGHT)
+    for name in ("a;=1+1", " =1", "+1", "-1", "@1"):
+        (tmp_path / name / "scaled.py").parent.mkdir()
+        (tmp_path / name / "scaled.py").write_text(RIGHT)
     assert grading.run(options(tmp_path, "--csv", "-")) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith('"a;=1+1",1,"scaled",3.0')
+    rows = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows[1:-1] == ['"\' =1"', '"\'+1"', '"\'-1"', '"\'@1"', '"a;=1+1"']
     assert grading.run(options(tmp_path)) == 0
     lines = capsys.readouterr().out.splitlines()
     why = "ImportError: minimha cannot be imported here, where homework is graded"
-    assert lines[1:3] == [
+    assert lines[5:7] == [
         f"{'zoë':6}    0.00 of 3",
         f"{'':6}    0.00 of 3  scaled  wrong: all, {why}",
     ]
-    assert len(lines) == 3 + 20 + 2
+    assert len(lines) == 7 + 20 + 2
     assert lines[-2] == "… and 30 more, listed in the JSON"
 
 
@@ -181,7 +210,7 @@ def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
     [
         ([], "contains no submissions"),
         (["--only", "nothing"], "no task or chapter is called nothing"),
-        (["--seed", "-1"], "--seed -1 is negative"),
+        (["--seed", "-1"], "--seed must not be negative"),
         (["--time", "nan"], "must be positive"),
         (["--memory", "0"], "must be positive"),
     ],
@@ -192,6 +221,112 @@ def test_invalid_grading_arguments_raise_an_error_with_the_reason(tmp_path, argu
 
 
 def test_a_single_task_or_chapter_can_be_graded():
-    assert "softmax" in [task.name for task in grading.chosen(["05"])]
-    assert [task.name for task in grading.chosen(["softmax"])] == ["softmax"]
-    assert len(grading.chosen(None)) == len(homework.course())
+    assert "softmax" in [task.name for task in catalogue.chosen(["05"])]
+    assert [task.name for task in catalogue.chosen(["softmax"])] == ["softmax"]
+    assert len(catalogue.chosen(None)) == len(homework.course())
+
+
+OWN = {
+    "adapters.py": "# minimha homework: adapters\nfrom homework.maths import scaled as own\n"
+    "def scaled(x, factor, *, tap=lambda name, x: x):\n    return own(x, factor)\n",
+    "src/homework/__init__.py": "import numpy as np\n",
+    "src/homework/maths.py": "from .scaled import times\n\n\ndef scaled(x, factor):\n"
+    "    return times(x, factor), lambda dy: (times(dy, factor),)\n",
+    "src/homework/scaled.py": "def times(x, factor):\n    return x * factor\n",
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_package_of_ones_own_is_graded_and_its_errors_quote_its_lines(tmp_path, capsys):
+    for student, deep in {
+        "anna": OWN["src/homework/scaled.py"],
+        "ben": "def times(x, factor):\n    return x.nothing\n",
+        "carla": "import subprocess\n",
+        "dan": "import minimha\n",
+    }.items():
+        for name, text in (OWN | {"src/homework/scaled.py": deep}).items():
+            (tmp_path / student / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / student / name).write_text(text)
+    (tmp_path / "anna" / "src" / "homework" / "__init__.py").unlink()
+    (tmp_path / "carla" / "src" / "homework" / "unused.py").touch()
+    assert grading.run(options(tmp_path, "--json", "-")) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {s["student"]: s["tasks"][0]["checks"][0] for s in report["students"]}
+    assert [found[name]["outcome"] for name in found] == ["ok", "wrong", "wrong", "wrong"]
+    assert "in times, line 2: return x.nothing" in found["ben"]["message"]
+    assert "subprocess cannot be imported here" in found["carla"]["message"]
+    assert "minimha cannot be imported here" in found["dan"]["message"]
+    assert report["notes"] == ["carla/src/homework/unused.py: not one of the tasks being graded"]
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_repository_of_one_student_is_graded_as_a_whole(tmp_path, capsys):
+    (tmp_path / "week 1").mkdir()
+    (tmp_path / "week 1" / "scaled.py").write_text(RIGHT)
+    (tmp_path / ".minimha-grading.jsonl").write_text('{"seed": 1}')
+    assert grading.run(options(tmp_path, "--student", "anna", "--json", "-")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(s["student"], s["points"]) for s in report["students"]] == [("anna", 3)]
+    assert (tmp_path / ".minimha-grading.jsonl").exists()
+
+
+@pytest.mark.usefixtures("tasks")
+def test_an_interrupted_run_is_continued_with_the_same_result(tmp_path, capsys, monkeypatch):
+    for name in ("anna", "ben", "carla"):
+        (tmp_path / f"{name}_scaled.py").write_text(RIGHT)
+    whole = judge.student
+
+    def interrupted(name, *more):
+        if name == "carla":
+            raise KeyboardInterrupt
+        return whole(name, *more)
+
+    monkeypatch.setattr(judge, "student", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        grading.run(options(tmp_path, "--seed", 5))
+    assert "repeat the command with --continue" in capsys.readouterr().err
+    graded = []
+    monkeypatch.setattr(judge, "student", lambda name, *x: graded.append(name) or whole(name, *x))
+    with pytest.raises(ValueError, match="no run to continue"):
+        grading.run(options(tmp_path, "--continue", "--time", 3))
+    (tmp_path / "anna_scaled.py").write_text(f"{RIGHT}\n# handed in again")
+    journal = tmp_path / ".minimha-grading.jsonl"
+    journal.write_text(journal.read_text() + '["carla", "cut')
+    assert grading.run(options(tmp_path, "--continue", "--json", "-")) == 0
+    assert graded == ["anna", "carla"]
+    continued = capsys.readouterr().out
+    assert grading.run(options(tmp_path, "--continue", "--json", "-")) == 0
+    assert graded == ["anna", "carla"]
+    assert capsys.readouterr().out == continued
+    assert grading.run(options(tmp_path, "--seed", 5, "--json", "-")) == 0
+    assert graded[2:] == ["anna", "ben", "carla"]
+    assert capsys.readouterr().out == continued
+
+
+def test_a_run_with_other_tasks_of_the_teacher_is_another_run(tmp_path):
+    run = grading.Run(("scaled",), tmp_path / "own.py", 0, process.Limits())
+    settings = [run.own.write_text(text) and run.settings() for text in ("a", "b", "a")]
+    assert settings[0] == settings[2] != settings[1]
+
+
+@pytest.mark.thorough
+def test_students_are_graded_in_parallel_with_a_teachers_own_tasks(tmp_path):
+    own = ROOT / "docs" / "own_tasks.py"
+    homework.load_tasks(own)
+    try:
+        solved = workbook.stub(homework.course()["sigmoid"], solved=True)
+    finally:
+        del homework.TASKS["sigmoid"]
+    for name in ("anna", "ben", "carla"):
+        (tmp_path / f"{name}_sigmoid.py").write_text(solved.replace("y * (1", "(1", name == "ben"))
+    found = [
+        subprocess.run(
+            [sys.executable, "-m", "minimha", "homework", "grade", str(tmp_path), "--json", "-",
+             "--only", "sigmoid", "--seed", "3", "--tasks", str(own), "--jobs", jobs],
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for jobs in ("1", "3")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    students = json.loads(found[0])["students"]
+    assert [student["points"] for student in students] == [1, round(1 / 3, 4), 1]

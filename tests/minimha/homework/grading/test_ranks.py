@@ -13,7 +13,17 @@ CHAPTER = [task for task in homework.course().values() if task.chapter == 13]
 RNG = np.random.default_rng(5)
 XS = [RNG.standard_normal((5, 4)) for _ in range(3)]
 
+
+def changes_what_it_receives(comm):
+    if comm.rank != 1:
+        return comm.send(XS[comm.rank], 1)
+    x = comm.recv(0)
+    x *= 2
+    return x + comm.recv(2)
+
+
 PROGRAMS = {
+    "what is received and changed": changes_what_it_receives,
     "all_reduce": lambda comm: comm.all_reduce(XS[comm.rank]),
     "all_gather": lambda comm: comm.all_gather(XS[comm.rank], 1),
     "reduce_scatter": lambda comm: comm.reduce_scatter(XS[comm.rank], -2),

@@ -1,0 +1,222 @@
+"""Where students write their answers, and the source of each answer.
+
+softmax.py          a file with the line # minimha homework: softmax near its top
+05_attention.ipynb  a notebook: the cell with that line, or with the call that checks the task, and
+                    what its function uses from other cells
+adapters.py         a file with the line # minimha homework: adapters, which answers every task
+                    that it defines as a function, usually with the student's own package
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import json
+import re
+import symtable
+import sys
+import textwrap
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from importlib.util import resolve_name
+from pathlib import Path
+
+ADAPTERS = "adapters"
+MOST = 1 << 20
+"""The largest file that is read, in bytes."""
+_MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
+_STUB = re.compile(rb"^\s*raise NotImplementedError", re.MULTILINE)  # not in a comment
+_MAGIC = re.compile(r"^([ \t]*)(?:[%!?].*|\S+\?)$", re.MULTILINE)
+_OTHERS = {"minimha", "minimha_autograd", "numpy", *sys.stdlib_module_names}
+
+
+def mark(text: str) -> str | None:
+    """The name in the first line that marks an answer."""
+    found = _MARK.search(text)
+    return found[1] if found else None
+
+
+def answers(path: Path, names: Collection[str], notes: list[str] | None = None) -> dict[str, bytes]:
+    """The sources of the answers to these tasks in a file or notebook; none without a mark.
+
+    notes  a list to which remarks are added, such as that two cells answer one task
+
+    Raises OSError for a file that cannot be read, ValueError for one that is too long or a
+    damaged notebook.
+    """
+    data = source(path)
+    if path.suffix == ".ipynb":
+        return _in_notebook(_code_cells(data), names, [] if notes is None else notes)
+    name = mark(decoded(data[:1000]))
+    if name == ADAPTERS:
+        return {task: data for task in names if defines(decoded(data), task)}
+    return {name: data} if name and name in names else {}
+
+
+def source(path: Path) -> bytes:
+    """The contents of a file. Raises ValueError if it is too long; a notebook, with its stored
+    outputs, may be ten times as long as a file."""
+    most = MOST * 10 if path.suffix == ".ipynb" else MOST
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"the file is longer than {most >> 20} MB")
+    return data
+
+
+def decoded(data: bytes) -> str:
+    """The bytes as text, in any encoding that an editor may choose, to find a mark in it."""
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def defines(text: str, name: str) -> bool:
+    """Whether a source defines a function of this name at its top level."""
+    return re.search(rf"^def {name}\b", text, re.MULTILINE) is not None
+
+
+def is_stub(source: bytes) -> bool:
+    """Whether an answer is still to be written."""
+    return _STUB.search(source) is not None
+
+
+def _code_cells(data: bytes) -> list[str]:
+    """The code of a notebook, cell by cell."""
+    try:
+        cells = [cell for cell in json.loads(data)["cells"] if cell["cell_type"] == "code"]
+        return ["".join(cell["source"]) for cell in cells]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("this is not a Jupyter notebook") from None
+
+
+def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> dict[str, bytes]:
+    """The answers in the cells of a notebook. Of several cells for one task, the last one that is
+    filled in counts, or the last one if none is."""
+    found = {}
+    pieces = [(k, *piece) for k, cell in enumerate(cells) for piece in _pieces(cell)]
+    for name in names:
+        call = f"homework.check({name})"
+        own = [
+            k for k, x in enumerate(cells) if mark(x) == name or (call in x and defines(x, name))
+        ]
+        own = own or [k for k, cell in enumerate(cells) if call in cell]
+        if own:
+            filled = [k for k in own if not is_stub(cells[k].encode())]
+            k = (filled or own)[-1]
+            found[name] = _alone(name, pieces, k) or f"{cells[k].rstrip()}\n".encode()
+        if len({cells[k] for k in own}) > 1:
+            which = "the last one that is filled in" if filled else "the last one"
+            notes.append(f"{len(own)} cells answer {name}; {which} counts")
+    return found
+
+
+def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer: int) -> bytes:
+    """A source with the function of this name and whatever it uses from the notebook: functions,
+    imports and assignments, but no calls that check or print. Of several with the same name, the
+    last one above the end of the cell with the answer counts. Empty if there is no such function.
+
+    pieces  what `_pieces` finds in all cells, each with the number of its cell
+    answer  the number of the cell with the answer
+    """
+    below_first = sorted(range(len(pieces)), key=lambda k: pieces[k][0] <= answer)
+    where = {defined: k for k in below_first for defined in pieces[k][1]}
+    if name not in where:
+        return b""
+    needed, waiting = {where[name]}, [where[name]]
+    for k in waiting:
+        new = {where[used] for used in pieces[k][2] if used in where} - needed
+        needed |= new
+        waiting += new
+    return "\n\n\n".join(pieces[k][3] for k in sorted(needed)).encode() + b"\n"
+
+
+@functools.lru_cache(maxsize=10_000)  # most cells of a chapter are the same for all students
+def _pieces(cell: str) -> list[tuple[set[str], set[str], str]]:
+    """The definitions at the top level of a cell: the names that each defines, the global names
+    that it uses, and its text."""
+    tree = _parsed(cell)
+    if tree is None:  # perhaps because of a line such as %timeit, which only Jupyter understands
+        cell = _MAGIC.sub(r"\1pass", cell)
+        tree = _parsed(cell)
+    found: list[tuple[set[str], set[str], str]] = []
+    if tree is None:
+        return found
+    lines, statements = io.StringIO(cell, newline=None).readlines(), list(tree.body)
+    for statement in statements:
+        first, defined = statement.lineno, set[str]()
+        match statement:
+            case ast.Try():  # to import
+                statements += statement.body
+            case ast.FunctionDef() | ast.ClassDef():
+                defined = {statement.name}
+                first = min(x.lineno for x in [statement, *statement.decorator_list])
+            case ast.Import() | ast.ImportFrom():
+                defined = {(x.asname or x.name).split(".")[0] for x in statement.names}
+            case ast.Assign() | ast.AnnAssign():
+                stored = (x for x in ast.walk(statement) if isinstance(x, ast.Name))
+                defined = {x.id for x in stored if isinstance(x.ctx, ast.Store)}
+        if defined:
+            text = textwrap.dedent("".join(lines[first - 1 : statement.end_lineno])).rstrip()
+            with suppress(SyntaxError, RecursionError):  # a return outside a function
+                table = symtable.symtable(text, "cell", "exec")
+                found.append((defined, _globals(table), text))
+    return found
+
+
+def _parsed(text: str | bytes) -> ast.Module | None:
+    """The syntax tree; None if the text is not Python, or is nested too deeply."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """The global names that a source uses."""
+    top = table.get_type() == "module"
+    names = {
+        x.get_name() for x in table.get_symbols() if (x.is_referenced() if top else x.is_global())
+    }
+    return names.union(*map(_globals, table.get_children()))
+
+
+def modules(text: bytes, folder: Path) -> dict[str, bytes]:
+    """The student's own modules that a source in this folder imports, by their paths in the folder
+    or in folder/src, such as mine/__init__.py. Links are not followed.
+
+    Raises OSError for a file that cannot be read, ValueError if the modules are too long.
+    """
+    found: dict[str, bytes] = {}
+    waiting, folder = [("", text)], folder.resolve()
+    for package, data in waiting:
+        for name in _imported(data, package):
+            for end, inner in (("/__init__.py", name), (".py", name.rpartition(".")[0])):
+                inside = name.replace(".", "/") + end
+                for path in (folder / inside, folder / "src" / inside):
+                    if inside not in found and path.is_file() and path.resolve() == path:
+                        found[inside] = source(path)
+                        waiting.append((inner, found[inside]))
+                        if sum(map(len, found.values())) > MOST:
+                            raise ValueError(f"the modules are longer than {MOST >> 20} MB")
+    return found
+
+
+def _imported(data: bytes, package: str) -> Iterator[str]:
+    """The full names of all modules that a source of this package may import from its own folder:
+    of `from a.b import c`, a, a.b and a.b.c."""
+    tree = _parsed(data)
+    if tree is None:
+        return
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [x.name for x in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # it leads out of the package
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names = [base, *(f"{base}.{x.name}" for x in node.names)]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] not in _OTHERS:
+                yield from (".".join(parts[: k + 1]) for k in range(len(parts)))

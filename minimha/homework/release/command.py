@@ -1,0 +1,95 @@
+"""`minimha homework release`: a folder with everything that students get."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...course import chapters
+from .. import replay, workbook
+from ..answers import answers
+from ..catalogue import add_only, chosen
+from . import wheel
+
+README = """\
+# Homework
+
+You need Python 3.11 or later. In this folder, create an environment and install minimha:
+
+    python3 -m venv --without-pip .venv
+    python3 -m pip --python .venv install --quiet pip "./{wheel}[notebooks]"
+    source .venv/bin/activate
+
+(On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks.
+
+Write your answers into the files in `homework/`, or into the cells of the notebooks in `notebooks/`
+that begin with `# minimha homework:`. One place for each task is enough.{alone}
+Check them as often as you like:
+
+    minimha homework check {task}
+    minimha homework hint {task}
+    minimha homework progress
+
+If a task uses a function of an earlier task, its file starts with an unfinished copy of that
+function: replace the copy with your own.
+
+Hand in the files or the notebooks with your answers. Keep their lines `# minimha homework: …`. In a
+file, add imports only of your own modules and of modules such as `math`.
+{more}
+| task | chapter | difficulty | minutes |
+| --- | --- | --- | --- |
+{tasks}
+"""
+MORE = "\nYour answers are graded with these checks on other inputs, and with further checks.\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `release`."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
+    add_only(parser)
+    parser.add_argument(
+        "--hidden",
+        action="store_true",
+        help="leave out the hidden checks, which you keep for grading",
+    )
+
+
+def run(options: Any) -> int:
+    """Write the folder. Raises ValueError for unusable options, OSError if it cannot be written."""
+    if replay.results():
+        raise ValueError("a release needs the teacher's copy of minimha, which has the solutions")
+    tasks, folder = chosen(options.only), options.folder
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: name a new folder")
+    (folder / "homework").mkdir(parents=True)
+    (folder / "notebooks").mkdir()
+    packed = wheel.write(folder, options.tasks, hidden=options.hidden)
+    for task in tasks:
+        path = folder / "homework" / f"{task.name}.py"
+        path.write_text(workbook.stub(task, wheel.code(task)), encoding="utf-8")
+    numbers = {task.chapter for task in tasks}
+    stems = {chapters.CHAPTERS[n].stem for n in numbers & set(chapters.CHAPTERS)}
+    names = {task.name for task in tasks}
+    for path in chapters.notebooks():
+        if path.stem in stems:
+            copy = folder / "notebooks" / path.name
+            copy.write_text(wheel.notebook(path), encoding="utf-8")
+            names -= set(answers(copy, names))
+    alone = ", ".join(f"`{x.name}`" for x in tasks if x.name in names)
+    rows = (
+        f"| `{x.name}` | {workbook.chapter(x.chapter)} | {workbook.stars(x)} | {x.minutes} |"
+        for x in tasks
+    )
+    text = README.format(
+        wheel=packed.name, task=tasks[0].name, tasks="\n".join(rows),
+        alone=f" These tasks are in no notebook: {alone}." if alone else "",
+        more=MORE if options.hidden else "",
+    )  # fmt: skip
+    shutil.copy(workbook.AGENTS, folder)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    count = f"{len(tasks)} task{'s' * (len(tasks) > 1)}"
+    sys.stdout.write(f"{folder} is ready for your students: {count}, and {packed.name}\n")
+    return 0

@@ -1,0 +1,133 @@
+"""Solutions without their code: the results of their calls, recorded once and replayed.
+
+A check compares a student's function with the solution, which students must not have. A check draws
+its inputs from a fixed seed, so they are always the same. A release therefore contains, for each
+check, what the solution returned in its first call, its second call, and so on.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import functools
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = Path(__file__).parent / "tasks" / "results.json"
+"""Where a release keeps the results; the teacher's copy has no such file."""
+
+Calls = list[dict[str, Any]]
+"""The calls of one function: what each passed to `tap`, and its result or error."""
+
+
+def recording(
+    function: Callable[..., Any], calls: Calls, inside: list[Calls]
+) -> Callable[..., Any]:
+    """The same function, which adds its calls and those of its pullbacks to the list.
+
+    inside  the calls in progress of all solutions: calls that another solution makes are not
+            recorded
+    """
+
+    def call(*arguments: Any, **settings: Any) -> Any:
+        if inside:
+            return function(*arguments, **settings)
+        tapped: list[tuple[str, Any]] = []
+        entry: dict[str, Any] = {"tapped": tapped, "pullbacks": {}}
+        calls.append(entry)
+        if heard := settings.get("tap"):
+
+            def tap(name: str, x: Any) -> Any:
+                tapped.append((name, deepcopy(x)))
+                return heard(name, x)
+
+            settings["tap"] = tap
+        inside.append(calls)
+        try:
+            result = function(*arguments, **settings)
+        except Exception as error:
+            entry["error"] = [type(error).__name__, str(error)]
+            raise
+        finally:
+            inside.pop()
+        parts = list(result) if isinstance(result, tuple) else [result]
+        entry["parts"] = [None if callable(part) else deepcopy(part) for part in parts]
+        entry["single"] = not isinstance(result, tuple)
+        for k, part in enumerate(parts):
+            if callable(part):
+                parts[k] = recording(part, entry["pullbacks"].setdefault(k, []), inside)
+        return parts[0] if entry["single"] else tuple(parts)
+
+    return call
+
+
+def replaying(calls: Calls) -> Callable[..., Any]:
+    """The function whose calls were recorded: it returns the same results in the same order."""
+    rest: Iterator[dict[str, Any]] = iter(calls)
+
+    def call(*_: Any, tap: Any = None, **__: Any) -> Any:
+        entry = deepcopy(next(rest))
+        for name, x in entry["tapped"] if tap else ():
+            tap(name, x)
+        if "error" in entry:
+            kind, text = entry["error"]
+            raise getattr(builtins, kind, Exception)(text)
+        parts = entry["parts"]
+        for k, pulled in entry["pullbacks"].items():
+            parts[k] = replaying(pulled)
+        return parts[0] if entry["single"] else tuple(parts)
+
+    return call
+
+
+Results = dict[str, dict[str, dict[str, Calls]]]
+"""The calls of solutions, by the task and the check that make them and by the solution's name."""
+
+
+@functools.cache
+def results() -> Results:
+    """The results in a release; empty in the teacher's copy, which has the solutions."""
+    return unpacked(FILE.read_bytes()) if FILE.exists() else {}
+
+
+def packed(results: Results) -> bytes:
+    """The results as JSON."""
+
+    def item(x: Any) -> Any:
+        match x:
+            case np.ndarray() | np.generic():
+                data = base64.b64encode(np.asarray(x).tobytes()).decode()
+                return {"dtype": x.dtype.str, "shape": x.shape, "data": data}
+            case tuple():
+                return {"tuple": [item(part) for part in x]}
+            case list():
+                return [item(part) for part in x]
+            case dict():
+                return {"dict": [[item(key), item(part)] for key, part in x.items()]}
+        return x
+
+    return json.dumps(item(results)).encode()
+
+
+def unpacked(data: bytes) -> Results:
+    """The results that were packed."""
+
+    def value(item: Any) -> Any:
+        match item:
+            case {"dtype": dtype, "shape": shape, "data": text}:
+                return np.frombuffer(bytearray(base64.b64decode(text)), dtype).reshape(shape)[()]
+            case {"tuple": parts}:
+                return tuple(map(value, parts))
+            case {"dict": pairs}:
+                return {value(key): value(part) for key, part in pairs}
+            case list():
+                return [value(part) for part in item]
+        return item
+
+    found: Results = value(json.loads(data))
+    return found

@@ -1,0 +1,20 @@
+"""Scores: what grading found, as text, tables, and files for the systems that keep scores.
+
+Everything here is made from the report, the dictionary that grading returns:
+
+    homework  the name of the graded folder
+    minimha   the version
+    seed      of the random inputs
+    students  a list: student, points, out_of, and
+        tasks     a list: task, chapter, file, points, out_of, and
+            checks    a list: check, weight, outcome, message, hidden
+            adjustment, comment, with --teacher
+        late_days, penalty, comments, with --teacher
+    notes     on files, such as those that were not graded
+"""
+
+from .downloads import Sender, student_of
+from .options import Reports, add_arguments
+from .reports import PLACES, printable
+
+__all__ = ["PLACES", "Reports", "Sender", "add_arguments", "printable", "student_of"]

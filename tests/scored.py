@@ -1,0 +1,45 @@
+"""A report such as grading writes, on a homework with two tasks, and options for what becomes of it."""
+
+import argparse
+
+from minimha.homework import scores
+
+
+def checks(*outcomes, hidden=False):
+    """A check of weight 0, which the stub passes, and one for each outcome."""
+    named = [("ok", 0, "on the stub"), *((x, 1, f"check {k}") for k, x in enumerate(outcomes))]
+    return [
+        {
+            "check": name, "weight": weight, "outcome": outcome,
+            "message": "the gradient of x is wrong\n  worst <entry> & 'more'" if outcome == "wrong" else "",
+            "hidden": hidden and k == len(outcomes),
+        }
+        for k, (outcome, weight, name) in enumerate(named)
+    ]  # fmt: skip
+
+
+def student(name, *outcomes):
+    """The results of a student for softmax, out of 3, who has not handed in scores, out of 1."""
+    share = outcomes.count("ok") / len(outcomes)
+    points = round(3 * share, 4)
+    softmax = {"task": "softmax", "chapter": 5, "file": f"{name}/softmax.py", "points": points}
+    missing = {"task": "scores", "chapter": 5, "file": None, "points": 0.0, "out_of": 1}
+    tasks = [
+        softmax | {"out_of": 3, "checks": checks(*outcomes, hidden=True)},
+        missing | {"checks": checks("missing")},
+    ]
+    return {"student": name, "points": points, "out_of": 4, "tasks": tasks}
+
+
+def report(*students, homework="monday"):
+    """The report on these students."""
+    about = {"homework": homework, "minimha": "1.0", "seed": 7}
+    return about | {"students": list(students), "notes": ["x.txt: not one of the tasks"]}
+
+
+def options(folder, *arguments):
+    """The options of `minimha homework grade FOLDER …` that concern reports."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=type(folder))
+    scores.add_arguments(parser)
+    return parser.parse_args([str(folder), *map(str, arguments)])
