@@ -120,12 +120,24 @@ def multiply_block(
                 for x, register in zip(right, registers, strict=True):
                     total = builder.call(multiply_add, [left, x, builder.load(register)])
                     builder.store(total, register)
+        _keep_rolled(builder.module, loop)
         for place, register in zip(itertools.chain(*block), itertools.chain(*sums), strict=True):
             before = builder.select(add, builder.load(place, align=4), zeros)
             builder.store(builder.fadd(before, builder.load(register)), place, align=4)
         return context.get_dummy_value()
 
     return signature, generate
+
+
+def _keep_rolled(module, loop):
+    """Forbid LLVM to unroll a loop of `cgutils.for_range`. Two steps of `multiply_block` together
+    need more registers than there are: its sums would move to memory and back, at half the speed.
+    """
+    option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    name = module.add_metadata([option])
+    name.operands = (name, option)  # LLVM requires a loop's metadata to begin with itself
+    _, (_, end_of_step) = loop.index.incomings
+    end_of_step.terminator.set_metadata("llvm.loop", name)
 
 
 @intrinsic

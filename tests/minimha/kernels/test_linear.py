@@ -1,5 +1,7 @@
 """Matrix products of any size: whole blocks, and the remaining rows, columns and depth."""
 
+import re
+
 import hypothesis
 import numpy as np
 import pytest
@@ -15,6 +17,20 @@ pytestmark = pytest.mark.skipif(bool(linear.no_vectors()), reason=str(linear.no_
 
 AROUND = [n + k for n in (12, 32, 64, 256, 384, 512, 768) for k in (-1, 0, 1)]
 SIZES = st.integers(1, 40) | st.sampled_from(AROUND)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_sums_of_a_block_stay_in_registers(dtype):
+    @linear.kernel
+    def block(a, row, step, b, depth, c):
+        width = b.shape[1]
+        linear.multiply_block(a, 0, row, step, b, 0, width, depth, c, 0, width, False, None)
+
+    x = np.ones((linear.ROWS, 64), dtype)
+    block(x, 64, 1, x, 1, np.empty_like(x))
+    (machine_code,) = block.inspect_asm().values()
+    in_a_step = re.findall(r"\bv?fm(?:add|la)\w*", machine_code)
+    assert len(in_a_step) == linear.ROWS * linear.VECTORS  # more do not fit into the registers
 
 
 def matrix(rng, rows, columns, layout, dtype):
