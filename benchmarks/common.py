@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+_LOAD = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
+
 
 def blas_threads(number: int) -> None:
     """Set the threads of a BLAS that is loaded later, unless the environment already does."""
@@ -85,13 +87,14 @@ def versions(**packages: str) -> str:
 
 
 def machine() -> str:
-    """The processor, its cores and their load."""
+    """The processor, its cores, the vectors that kernels use, and the load before."""
+    from minimha.kernels.cpu.microkernel import BYTES
+
     name = "an unnamed processor"
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next((x.partition(": ")[2] for x in lines if x.startswith("model name")), name)
-    load = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
-    return f"{name}, {os.cpu_count()} cores{load}."
+    return f"{name}, {os.cpu_count()} cores, vectors of {8 * BYTES} bits{_LOAD}."
 
 
 def arguments(doc: str | None, quick: str) -> argparse.ArgumentParser:

@@ -215,7 +215,7 @@ def main() -> None:
             "\n\nThe time of each operation of minimha, including the overhead of measuring it:\n\n"
         )
     text += breakdown(steps["minimha"], 5 if options.quick else 50)
-    text += f"\n\n{common.versions(**({'PyTorch': 'torch'} if torch else {}))}\n"
+    text += f"\n\n{common.versions(**({'PyTorch': 'torch'} if torch else {}))} {common.machine()}\n"
     common.show(text, options.save)
 
 
