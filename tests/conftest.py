@@ -1,5 +1,6 @@
 """Fixtures and options shared by all tests."""
 
+import gc
 from collections import defaultdict
 from itertools import chain
 from typing import Any, NamedTuple
@@ -50,6 +51,11 @@ def pytest_collection_modifyitems(config, items):
             seen.add(sample)
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+
+
+def pytest_collection_finish():
+    """Keep garbage collections from looking at all tests: every pytest.main in a test makes five."""
+    gc.freeze()
 
 
 def _sample(item):
