@@ -41,7 +41,7 @@ for the time of training and decoding is {BOUND:g} s on {THREADS} cores.
 
 
 def run(seed: int, steps: int) -> tuple[float, dict[str, tuple[int, int]]]:
-    """Train and decode once: the seconds, and for each task the answers that are wrong and all."""
+    """Train and decode once: the seconds, and (wrong answers, all answers) for each task."""
     start = time.perf_counter()
     items = {
         "copy": tasks.copying(WORDS, rng=seed),

@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Keep garbage collections from looking at all tests: every pytest.main in a test makes five."""
+    """Leave all tests out of garbage collections: each pytest.main in a test makes five."""
     gc.freeze()
 
 

@@ -130,14 +130,16 @@ def multiply_block(
 
 
 def _keep_rolled(module, loop):
-    """Forbid LLVM to unroll a loop of `cgutils.for_range`. Two steps of `multiply_block` together
-    need more registers than there are: its sums would move to memory and back, at half the speed.
+    """Keep LLVM from unrolling a loop of `cgutils.for_range`.
+
+    Two steps of `multiply_block` at once need more registers than there are: its sums would move to
+    memory and back, which takes twice the time.
     """
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
-    name = module.add_metadata([option])
-    name.operands = (name, option)  # LLVM requires a loop's metadata to begin with itself
+    loop_id = module.add_metadata([option])
+    loop_id.operands = (loop_id, option)  # LLVM requires a loop's metadata to begin with itself
     _, (_, end_of_step) = loop.index.incomings
-    end_of_step.terminator.set_metadata("llvm.loop", name)
+    end_of_step.terminator.set_metadata("llvm.loop", loop_id)
 
 
 @intrinsic

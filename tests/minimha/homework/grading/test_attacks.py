@@ -109,7 +109,7 @@ WORTHLESS = {
 
 @pytest.mark.parametrize("source", WORTHLESS.values(), ids=WORTHLESS)
 def test_worthless_submissions_get_no_points(source):
-    verdicts = judged(source, SHORT if ">II" in source else LIMITS)  # half a message never ends
+    verdicts = judged(source, SHORT if ">II" in source else LIMITS)  # waits for the other half
     assert outcomes(verdicts) == [FAILED, FAILED]
     assert all(verdict.message for verdict in verdicts)
 
