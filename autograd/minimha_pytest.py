@@ -14,6 +14,7 @@ mh.gradcheck.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import logging
 from collections import Counter
@@ -134,7 +135,10 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
     """mh.gradcheck with the settings of the node's marks; the closest mark wins."""
-    from minimha import gradcheck  # unlike the engine's, minimha's also explains the mistake
+    from minimha_autograd import gradcheck
+
+    if importlib.util.find_spec("minimha"):
+        import minimha  # noqa: F401 — it adds the likely mistake to the messages
 
     settings: dict[str, Any] = {}
     for mark in node.iter_markers("gradcheck"):

@@ -50,12 +50,12 @@ def run(seed: int, steps: int) -> tuple[float, dict[str, tuple[int, int]]]:
     }
     splits = {name: tasks.hold_out(pairs, rng=seed) for name, pairs in items.items()}
     model = mh.EncoderDecoder(len(tasks.SYMBOLS), **SIZES, rng=seed)
-    pairs = [pair for split in splits.values() for pair in split.train]
+    pairs = [pair for train, _ in splits.values() for pair in train]
     for _ in tasks.train(model, pairs, steps=steps, batch=BATCH, lr=LR, rng=seed):
         pass
     counts = {
-        name: (len(tasks.mistakes(model, split.held_out)), len(split.held_out))
-        for name, split in splits.items()
+        name: (len(tasks.mistakes(model, held_out)), len(held_out))
+        for name, (_, held_out) in splits.items()
     }
     return time.perf_counter() - start, counts
 

@@ -20,13 +20,13 @@ import minimha as mh
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 SHAPES = (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)
-attention = mh.attention.attention.with_pullback
+attention = mh.scaled_dot_product_attention.with_pullback
 
 
 def damaged(query: np.ndarray, key: np.ndarray, value: np.ndarray, factor: float, scale: float):
     """The output of attention times scale, and the pullback to the query, damaged by factor."""
-    (out, _), pullback = attention(query, key, value)
-    return scale * out, lambda dout: (factor * pullback(scale * dout, None)[0],)
+    out, pullback = attention(query, key, value)
+    return scale * out, lambda dout: (factor * pullback(scale * dout)[0],)
 
 
 Damaged = Callable[[np.ndarray], tuple[np.ndarray, Callable[..., Any]]]

@@ -55,7 +55,7 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 def write_notebooks(folder: Path, texts: dict[str, str]) -> None:
     """Write these answers into the notebooks of the chapters, and the others as files."""
     rest = dict(texts)
-    for path in course.chapters.notebooks():
+    for path in course.notebooks():
         notebook = json.loads(path.read_text(encoding="utf-8"))
         cells = {answers.mark("".join(cell["source"])): cell for cell in notebook["cells"]}
         here = rest.keys() & cells.keys()

@@ -29,6 +29,7 @@ from .attention import (
     merge_attention,
     scaled_dot_product_attention,
 )
+from .functional.implementations import PROVIDERS
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
 from .nn import (
     MLP,
@@ -49,59 +50,19 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose
 
 __version__ = "0.1.0"
-conventions = masks.conventions
-EXPLAINERS.append(f"{__name__}.diagnosis")
-masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures").mask_svg(mask)
-functional.acceleration.PROVIDERS.append(f"{__name__}.kernels.operations")
-attention.PROVIDERS.append(f"{__name__}.kernels.attention")
+EXPLAINERS.append(f"{__name__}.diagnosis.explanation")
+masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures.masks").mask_svg(mask)
+PROVIDERS += [f"{__name__}.kernels.operations", f"{__name__}.kernels.attention"]
 
 __all__ = [
-    "GPT",
-    "MLP",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Block",
-    "Dropout",
-    "Embedding",
-    "EncoderDecoder",
-    "GradcheckError",
-    "KeyValueCache",
-    "LayerNorm",
-    "Linear",
-    "Module",
-    "MultiHeadAttention",
-    "RMSNorm",
-    "Tensor",
-    "attention",
-    "attention_steps",
-    "backend",
-    "conventions",
-    "cost",
-    "detect_anomaly",
-    "diagnose",
-    "diagnosis",
-    "explain_dispatch",
-    "functional",
-    "generate",
-    "gradcheck",
-    "homework",
-    "implementation",
-    "interchange",
-    "masks",
-    "merge_attention",
-    "multi_head_attention",
-    "nn",
-    "no_grad",
-    "operation",
-    "ops",
-    "parallel",
-    "pictures",
-    "positions",
-    "projections",
-    "scaled_dot_product_attention",
-    "training",
-]
+    "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
+    "GradcheckError", "KeyValueCache", "LayerNorm", "Linear", "Module", "MultiHeadAttention",
+    "RMSNorm", "Tensor", "attention", "attention_steps", "backend", "cost", "detect_anomaly",
+    "diagnose", "diagnosis", "explain_dispatch", "functional", "generate", "gradcheck", "homework",
+    "implementation", "interchange", "masks", "merge_attention", "multi_head_attention", "nn",
+    "no_grad", "operation", "ops", "parallel", "pictures", "positions", "projections",
+    "scaled_dot_product_attention", "training",
+]  # fmt: skip
 
 _ON_FIRST_USE = {
     "cost", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",

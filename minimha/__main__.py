@@ -12,10 +12,10 @@ from typing import Any
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
 from .course import chapters as course
-from .course import tour
-from .gpu_report import add_arguments as add_gpu_report_arguments
+from .gpu_report.report import add_arguments as add_gpu_report_arguments
 from .homework import commands as homework
 from .training import commands as training
+from .training import tour
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tour(options: argparse.Namespace) -> int:
     settings = {name: getattr(options, name) for name in ("seed", "steps", "picture")}
     try:
-        plan = tour.Plan.of(options.text, library=options.backend, **settings)
+        taken = tour.Tour.of(options.text, library=options.backend, **settings)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"minimha: {error}", file=sys.stderr)
         return 2
-    return tour.run(plan)
+    return taken.run()
 
 
 def _parser() -> argparse.ArgumentParser:

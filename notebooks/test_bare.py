@@ -25,7 +25,7 @@ assert importlib.metadata.version("numpy") == numpy.__version__
 import autograd
 assert autograd.__file__ and "minimha" not in autograd.__file__
 print("numpy", numpy.__version__)
-from minimha.course import chapters as course
+from minimha import course
 print(*[path.name for path in course.notebooks()])
 """
 

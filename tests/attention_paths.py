@@ -144,15 +144,29 @@ def called(implementation, ask, wrap):
     return run
 
 
+def computed(implementation, *inputs, mask=None, keep=None, p=0.0, **settings):
+    """The values on arrays, and the pullback to the seven inputs."""
+    values, pull = mh.scaled_dot_product_attention.with_pullback(
+        *inputs[:3], mask, *inputs[3:], keep=keep, dropout=p, implementation=implementation,
+        **settings,
+    )  # fmt: skip
+
+    def pullback(*cotangents):
+        gradients = pull(*cotangents)
+        return *gradients[:3], *gradients[4:]
+
+    return values, pullback
+
+
 def raw(implementation):
     """The operation on arrays, with its pullback."""
 
     def run(case, place):
         inputs = given(case, place)
-        mask = mh.masks.resolve(case.mask, inputs["query"], inputs["key"])
-        (out, weights), pull = IMPLEMENTATIONS[implementation].with_pullback(
-            *inputs.values(), mask=mask, keep=place(case.keep), p=case.dropout
-        )
+        (out, weights), pull = computed(
+            implementation, *inputs.values(), mask=case.mask, keep=place(case.keep), p=case.dropout,
+            return_weights=True,
+        )  # fmt: skip
         gradients = pull(place(case.dout), place(case.dweights))
         named = zip(inputs, map(host, gradients), strict=True)
         return Result(host(out), host(weights), None, {k: x for k, x in named if x is not None})

@@ -4,10 +4,10 @@ Each entry is a function of a seed that returns a model, inputs and targets, and
 """
 
 import math
+from functools import partial
 
 import numpy as np
 from student_models import (
-    Attention,
     B,
     Block,
     Classifier,
@@ -19,7 +19,9 @@ from student_models import (
     V,
     batch,
     classified,
+    edited,
     gpt,
+    like,
     padded,
     student,
 )
@@ -33,6 +35,16 @@ BROKEN = {}
 def broken(finding):
     """Add a broken model, and the finding that must come first."""
     return lambda make: BROKEN.setdefault(make.__name__, (finding, make))
+
+
+def changed(name, finding, **changes):
+    """Add a student's model with these methods and attributes in place of its own."""
+    BROKEN[name] = finding, partial(student, **changes)
+
+
+def started(finding, **changes):
+    """Add a student's model whose weights the function has changed."""
+    return lambda edit: BROKEN.setdefault(edit.__name__, (finding, edited(edit, **changes)))
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -58,14 +70,10 @@ def targets_are_shifted_twice(seed):
 
 # --- outputs --------------------------------------------------------------------------------------
 
-
-@broken("softmax before cross entropy")
-def returns_probabilities(seed):
-    class Probabilities(Student):
-        def logits(self, x):
-            return functional.softmax(self.head(x))
-
-    return student(seed, Probabilities)
+changed(
+    "returns_probabilities", "softmax before cross entropy",
+    model={"logits": lambda self, x: functional.softmax(self.head(x))},
+)  # fmt: skip
 
 
 @broken("loss above log(vocabulary)")
@@ -75,17 +83,18 @@ def tied_table_of_standard_deviation_one(seed):
     return model, *batch(seed)
 
 
-@broken("not finite")
-def an_empty_row_of_minus_infinity(seed):
-    class Empty(Attention):
-        def __call__(self, x):
-            q, k, v = (self.split(f(x)) for f in self.qkv)
-            visible = mh.masks.causal(offset=-1).array((T, T))
-            scores = ops.where(visible, self.scores(q, k), -math.inf)
-            e = ops.exp(scores - scores.max(axis=-1, keepdims=True))
-            return self.out(self.merge(e / e.sum(axis=-1, keepdims=True) @ v))
+def softmax_of_an_empty_row(self, x):
+    q, k, v = (self.split(f(x)) for f in self.qkv)
+    visible = mh.masks.causal(offset=-1).array((T, T))
+    scores = ops.where(visible, self.scores(q, k), -math.inf)
+    e = ops.exp(scores - scores.max(axis=-1, keepdims=True))
+    return self.out(self.merge(e / e.sum(axis=-1, keepdims=True) @ v))
 
-    return student(seed, attention=Empty)
+
+changed(
+    "an_empty_row_of_minus_infinity", "not finite",
+    attention={"__call__": softmax_of_an_empty_row},
+)  # fmt: skip
 
 
 @broken("not finite")
@@ -98,137 +107,77 @@ def weights_are_nan(seed):
 @broken("not deterministic")
 def dropout_is_always_on(seed):
     rng = np.random.default_rng(seed)
-
-    class Dropping(Student):
-        def embed(self, tokens):
-            return mh.Dropout(0.2)(super().embed(tokens), rng)
-
-    return student(seed, Dropping)
+    drop = lambda self, tokens: mh.Dropout(0.2)(Student.embed(self, tokens), rng)  # noqa: E731
+    return student(seed, model={"embed": drop})
 
 
-@broken("dtype drift")
-def goes_on_in_float64(seed):
-    class Wide(Block):
-        def activation(self, x):
-            return functional.gelu(x.astype("float64")).astype("float32")
-
-    return student(seed, block=Wide)
+changed(
+    "goes_on_in_float64", "dtype drift",
+    block={"activation": lambda _, x: functional.gelu(x.astype("float64")).astype("float32")},
+)  # fmt: skip
 
 
-@broken("dtype drift")
-def one_layer_of_float64(seed):
-    class Mixed(Student):
-        def logits(self, x):
-            return self.head(x.astype("float64"))
-
-    model, *rest = student(seed, Mixed)
+@started("dtype drift", model={"logits": lambda self, x: self.head(x.astype("float64"))})
+def one_layer_of_float64(model):
     model.head = mh.Linear(M, V, std=0.1, dtype="float64")
-    return model, *rest
 
 
 # --- what is visible ------------------------------------------------------------------------------
 
 
-@broken("leak from the future")
-def no_mask(seed):
-    class Unmasked(Attention):
-        mask = None
-
-    return student(seed, attention=Unmasked)
+def masked_after(self, x):
+    q, k, v = (self.split(f(x)) for f in self.qkv)
+    weights = functional.softmax(self.scores(q, k)) * np.tril(np.ones((T, T), "float32"))
+    return self.out(self.merge(weights @ v))
 
 
-@broken("leak from the future")
-def mask_off_by_one(seed):
-    class Late(Attention):
-        mask = mh.masks.causal(offset=1)
-
-    return student(seed, attention=Late)
+def normed_over_positions(self, x):
+    return Block.__call__(self, x - x.mean(axis=1, keepdims=True))
 
 
-@broken("leak from the future")
-def norm_over_positions(seed):
-    class Normed(Block):
-        def __call__(self, x):
-            return super().__call__(x - x.mean(axis=1, keepdims=True))
-
-    return student(seed, block=Normed)
-
-
-@broken("leak from the future")
-def masked_after_softmax(seed):
-    class After(Attention):
-        def __call__(self, x):
-            q, k, v = (self.split(f(x)) for f in self.qkv)
-            weights = functional.softmax(self.scores(q, k)) * np.tril(np.ones((T, T), "float32"))
-            return self.out(self.merge(weights @ v))
-
-    return student(seed, attention=After)
+CAUSAL, PAST = mh.masks.causal(), mh.masks.causal(offset=-1)
+LEAK = "leak from the future"
+changed("no_mask", LEAK, attention={"mask": None})
+changed("mask_off_by_one", LEAK, attention={"mask": mh.masks.causal(offset=1)})
+changed("norm_over_positions", LEAK, block={"__call__": normed_over_positions})
+changed("masked_after_softmax", LEAK, attention={"__call__": masked_after})
+changed("mask_inverted", "mask the wrong way round", attention={"mask": ~PAST})
+changed("each_query_sees_only_itself", "past without influence", attention={"mask": CAUSAL & ~PAST})
+changed("softmax_over_queries", "softmax over the wrong axis", attention={"axis": -2})
 
 
-@broken("mask the wrong way round")
-def mask_inverted(seed):
-    class Inverted(Attention):
-        mask = ~mh.masks.causal(offset=-1)
-
-    return student(seed, attention=Inverted)
+def merged_by_reshape(self, heads):
+    return heads.reshape(heads.shape[0], heads.shape[2], M)
 
 
-@broken("past without influence")
-def each_query_sees_only_itself(seed):
-    class Alone(Attention):
-        mask = mh.masks.causal() & ~mh.masks.causal(offset=-1)
-
-    return student(seed, attention=Alone)
+def split_by_reshape(self, x):
+    return x.reshape(H, x.shape[0], x.shape[1], M // H).transpose(0, 1)
 
 
-@broken("softmax over the wrong axis")
-def softmax_over_queries(seed):
-    class Columns(Attention):
-        axis = -2
-
-    return student(seed, attention=Columns)
+def split_without_a_transpose(self, x):
+    return x.reshape(x.shape[0], H, x.shape[1], M // H)
 
 
-@broken("past without influence")
-def heads_split_without_a_transpose(seed):
-    class Reshaped(Attention):
-        def split(self, x):
-            return x.reshape(x.shape[0], H, x.shape[1], M // H)
-
-        def merge(self, heads):
-            return heads.reshape(heads.shape[0], heads.shape[2], M)
-
-    return student(seed, attention=Reshaped)
+changed(
+    "heads_split_without_a_transpose", "past without influence",
+    attention={"split": split_without_a_transpose, "merge": merged_by_reshape},
+)  # fmt: skip
+changed(
+    "heads_by_reshape", "sequences of a batch mix",
+    attention={"split": split_by_reshape, "merge": merged_by_reshape},
+)  # fmt: skip
 
 
-@broken("sequences of a batch mix")
-def heads_by_reshape(seed):
-    class Reshaped(Attention):
-        def split(self, x):
-            return x.reshape(H, x.shape[0], x.shape[1], M // H).transpose(0, 1)
-
-        def merge(self, heads):
-            return heads.reshape(heads.shape[0], heads.shape[2], M)
-
-    return student(seed, attention=Reshaped)
+def embedded_without_positions(self, tokens):
+    return self.tokens(tokens) + 0.0 * self.places(np.arange(tokens.shape[1]))
 
 
-@broken("no positions")
-def no_positions(seed):
-    class Unordered(Student):
-        def embed(self, tokens):
-            return self.tokens(tokens) + 0.0 * self.places(np.arange(tokens.shape[1]))
-
-    return student(seed, Unordered)
+changed("no_positions", "no positions", model={"embed": embedded_without_positions})
 
 
 @broken("no positions")
 def classifier_without_positions(seed):
-    class Bag(Classifier):
-        def embed(self, tokens):
-            return self.table(tokens)
-
-    model = Bag(seed)
+    model = like(Classifier, {"embed": lambda self, tokens: self.table(tokens)})(seed)
     model.places = None
     return model, *classified(seed)
 
@@ -240,87 +189,62 @@ def padding_is_visible(seed):
 
 @broken("padding is visible")
 def padding_counts_in_the_mean(seed):
-    class Mean(Masking):
-        def pooled(self, x, real):
-            return x.mean(axis=1)
-
-    return Mean(seed), *padded(seed), {"padding": 0}
+    model = like(Masking, {"pooled": lambda self, x, real: x.mean(axis=1)})(seed)
+    return model, *padded(seed), {"padding": 0}
 
 
 # --- gradients ------------------------------------------------------------------------------------
 
 
-@broken("no gradient")
-def attention_is_detached(seed):
-    class Cut(Block):
-        def __call__(self, x):
-            x = x + self.attention(self.norms[0](x)).detach()
-            return x + self.narrow(self.activation(self.widen(self.norms[1](x))))
-
-    return student(seed, block=Cut)
+def with_detached_attention(self, x):
+    x = x + self.attention(self.norms[0](x)).detach()
+    return x + self.narrow(self.activation(self.widen(self.norms[1](x))))
 
 
-@broken("no gradient")
-def a_layer_is_never_called(seed):
-    class Forgotten(Block):
-        def __call__(self, x):
-            return x + self.attention(self.norms[0](x))
-
-    return student(seed, block=Forgotten)
+def attention_alone(self, x):
+    return x + self.attention(self.norms[0](x))
 
 
-@broken("parameter not registered")
-def layers_in_a_set(seed):
-    class Hidden(Student):
-        def logits(self, x):
-            (head,) = self.hidden
-            return head(x)
+changed("attention_is_detached", "no gradient", block={"__call__": with_detached_attention})
+changed("a_layer_is_never_called", "no gradient", block={"__call__": attention_alone})
 
-    model, *rest = student(seed, Hidden)
+
+@started("parameter not registered", model={"logits": lambda self, x: next(iter(self.hidden))(x)})
+def layers_in_a_set(model):
     model.hidden, model.head = {model.head}, None
-    return model, *rest
 
 
-@broken("tied weights not summed")
-def tied_head_of_bare_data(seed):
-    class Tied(Student):
-        def logits(self, x):
-            return x @ self.tokens.table.data.T
+UNSUMMED = "tied weights not summed"
 
-    model, *rest = student(seed, Tied)
+
+@started(UNSUMMED, model={"logits": lambda self, x: x @ self.tokens.table.data.T})
+def tied_head_of_bare_data(model):
     model.head = None
-    return model, *rest
 
 
-@broken("tied weights not summed")
-def tied_embedding_of_bare_data(seed):
-    class Tied(Student):
-        def embed(self, tokens):
-            rows = functional.embedding(self.tokens.table.data, tokens)
-            return self.places(np.arange(tokens.shape[1])) + rows
+def embedded_by_bare_data(self, tokens):
+    rows = functional.embedding(self.tokens.table.data, tokens)
+    return self.places(np.arange(tokens.shape[1])) + rows
 
-        def logits(self, x):
-            return x @ self.tokens.table.T
 
-    model, *rest = student(seed, Tied)
+TIED = {"embed": embedded_by_bare_data, "logits": lambda self, x: x @ self.tokens.table.T}
+
+
+@started(UNSUMMED, model=TIED)
+def tied_embedding_of_bare_data(model):
     model.head = None
-    return model, *rest
 
 
-@broken("copied weights")
-def tied_by_a_copy(seed):
-    model, *rest = student(seed)
+@started("copied weights")
+def tied_by_a_copy(model):
     model.head = mh.Linear(M, V, bias=False)
     model.head.weight.data = model.tokens.table.data.T.copy()
-    return model, *rest
 
 
-@broken("copied weights")
-def every_layer_from_the_same_seed(seed):
-    model, *rest = student(seed)
+@started("copied weights")
+def every_layer_from_the_same_seed(model):
     for block in model.blocks:
-        block.widen = mh.Linear(M, 4 * M, rng=seed)
-    return model, *rest
+        block.widen = mh.Linear(M, 4 * M, rng=0)
 
 
 @mh.operation
@@ -329,75 +253,47 @@ def swish_of_a_student(x):
     return x * g, lambda dy: (dy * g,)
 
 
-@broken("wrong gradient")
-def pullback_without_the_product_rule(seed):
-    class Wrong(Block):
-        def activation(self, x):
-            return swish_of_a_student(x)
-
-    return student(seed, block=Wrong)
+changed(
+    "pullback_without_the_product_rule", "wrong gradient",
+    block={"activation": lambda self, x: swish_of_a_student(x)},
+)  # fmt: skip
+changed("residual_of_bare_data", "wrong gradient", block={"add": lambda self, x, y: x.data + y})
 
 
-@broken("wrong gradient")
-def residual_of_bare_data(seed):
-    class Bare(Block):
-        def add(self, x, y):
-            return x.data + y
-
-    return student(seed, block=Bare)
-
-
-@broken("stuck at zero")
-def queries_and_keys_start_at_zero(seed):
-    model, *rest = student(seed)
+@started("stuck at zero")
+def queries_and_keys_start_at_zero(model):
     for linear in model.blocks[1].attention.qkv[:2]:
         linear.weight.data = 0 * linear.weight.data
-    return model, *rest
 
 
-@broken("stuck at zero")
-def all_weights_start_at_zero(seed):
-    model, *rest = student(seed)
+@started("stuck at zero")
+def all_weights_start_at_zero(model):
     for p in model.parameters():
         p.data = 0 * p.data
-    return model, *rest
 
 
-@broken("identical units")
-def constant_weights(seed):
-    model, *rest = student(seed)
+@started("identical units")
+def constant_weights(model):
     for name, p in model.named_parameters():
         if p.ndim == 2 and name.startswith("blocks"):
             p.data = 0 * p.data + np.float32(0.02)
-    return model, *rest
 
 
 # --- activity -------------------------------------------------------------------------------------
 
-
-@broken("attention collapsed")
-def huge_queries_and_keys(seed):
-    class Huge(Attention):
-        def scores(self, q, k):
-            return 300.0 * (q @ k.mT)
-
-    return student(seed, attention=Huge)
-
-
-@broken("attention uniform")
-def scores_divided_by_far_too_much(seed):
-    class Flat(Attention):
-        def scores(self, q, k):
-            return q @ k.mT / 1e5
-
-    return student(seed, attention=Flat)
+changed(
+    "huge_queries_and_keys", "attention collapsed",
+    attention={"scores": lambda self, q, k: 300.0 * (q @ k.mT)},
+)  # fmt: skip
+changed(
+    "scores_divided_by_far_too_much", "attention uniform",
+    attention={"scores": lambda self, q, k: q @ k.mT / 1e5},
+)  # fmt: skip
 
 
-@broken("dead units")
-def biases_far_below_zero(seed):
-    model, *rest = student(seed)
+@started("dead units")
+def biases_far_below_zero(model):
     model.blocks[1].widen.bias.data = model.blocks[1].widen.bias.data - 10
-    return model, *rest
 
 
 @broken("dead units")
@@ -407,37 +303,23 @@ def dead_gelu(seed):
     return model, *batch(seed)
 
 
-@broken("no residual connection")
-def no_residuals(seed):
-    class Plain(Block):
-        def add(self, x, y):
-            return y
-
-    return student(seed, block=Plain)
+changed("no_residuals", "no residual connection", block={"add": lambda self, x, y: y})
+SQUASHING = {
+    "add": lambda self, x, y: 1 / (1 + ops.exp(-(x + y))),
+    "activation": lambda self, x: ops.tanh(x),
+}
 
 
-@broken("vanishing gradient")
-def sigmoids_through_depth(seed):
-    class Squashing(Block):
-        def add(self, x, y):
-            return 1 / (1 + ops.exp(-(x + y)))
-
-        def activation(self, x):
-            return ops.tanh(x)
-
-    model, *rest = student(seed, block=Squashing, layers=4)
+@started("vanishing gradient", block=SQUASHING, layers=4)
+def sigmoids_through_depth(model):
     for block in model.blocks:
         block.norms = [lambda x: x, lambda x: x]
-    return model, *rest
 
 
-@broken("exploding gradient")
-def residual_stream_that_grows(seed):
-    class Growing(Block):
-        def add(self, x, y):
-            return 4.0 * x + y
-
-    return student(seed, block=Growing, layers=6)
+changed(
+    "residual_stream_that_grows", "exploding gradient",
+    block={"add": lambda self, x, y: 4.0 * x + y}, layers=6,
+)  # fmt: skip
 
 
 @broken("learning rate too high")
@@ -450,10 +332,8 @@ def learning_rate_of_almost_zero(seed):
     return gpt(seed), *batch(seed), {"lr": 1e-8}
 
 
-@broken("cannot learn one batch")
-def one_number_wide(seed):
-    class Narrow(Student):
-        def logits(self, x):
-            return self.head(x[..., :1] + np.zeros((1, M), "float32"))
+def head_of_one_number(self, x):
+    return self.head(x[..., :1] + np.zeros((1, M), "float32"))
 
-    return student(seed, Narrow)
+
+changed("one_number_wide", "cannot learn one batch", model={"logits": head_of_one_number})

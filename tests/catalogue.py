@@ -1,6 +1,6 @@
 """Deliberately wrong backward passes, each with the place of its mistake and its cause.
 
-A bug replaces rules of a function of tests/tapped.py. n.weights is a value, n.dweights a gradient.
+A bug replaces gradients of a function of tests/tapped.py. n.weights is a value, n.dweights a gradient.
 """
 
 import math
@@ -42,7 +42,7 @@ CATALOGUE = []
 
 
 def bug(name, node, cause, base, match="", **fault):
-    """Register a bug with the rules that it replaces."""
+    """Register a bug with its formulas for gradients."""
     CATALOGUE.append(Bug(name, tuple(node.split()), cause, base, fault, match))
 
 
@@ -59,7 +59,7 @@ bug("dq scaled twice", "query", "scale-twice", PLAIN,
 bug("dq with the wrong sign", "query", "sign", PLAIN, q=lambda n: -n.draw @ n.k)
 bug("dv with an extra factor", "value", "factor", PLAIN, v=lambda n: 0.9 * n.dropped.mT @ n.dheads)
 bug("no gradient to the key", "key", "zero", PLAIN, k=lambda n: np.zeros_like(n.k))
-bug("None for the value", "value", "zero", PLAIN, v=lambda n: None)
+bug("None for the value", "value", "zero", PLAIN, value=lambda n: None)
 bug("dk reshaped, not transposed", "key", "reshape-for-swap", PLAIN,
     k=lambda n: (n.q.mT @ n.draw).reshape(n.k.shape))
 bug("dq shifted by one head", "query", "unexplained", PLAIN, query=lambda n: np.roll(n.dq, 1, axis=1))
@@ -154,9 +154,9 @@ bug("bias averaged", "bias", "averaged", BIASED, bias=lambda n: n.dbiased.mean(a
 bug("bias summed over the heads", "bias", "unexplained", ALIKE,
     bias=lambda n: n.dbiased.sum(axis=1))
 bug("sink with the wrong sign", "sink", "sign", BIASED,
-    sink=lambda n: -through_sink(n).sum(axis=(0, -1)))
+    sink=lambda n: -n.dsink)
 bug("no gradient to the sink", "sink", "zero", BIASED, sink=lambda n: np.zeros_like(n.sink))
-bug("sink averaged", "sink", "averaged", BIASED, sink=lambda n: through_sink(n).mean(axis=(0, -1)))
+bug("sink averaged", "sink", "averaged", BIASED, sink=lambda n: n.dsink / n.query[:, 0, :, 0].size)
 
 bug("dq merged by reshape", "q_merged", "reshape-for-swap", HEADS,
     q_merged=lambda n: n.dq.reshape(n.q_merged.shape))
@@ -177,7 +177,7 @@ bug("dx without the keys", "x", "path-missing", HEADS,
     x=lambda n: n.dq_merged @ n.w_q.T + n.dv_merged @ n.w_v.T)
 bug("dx from the values only", "x", "path-missing", HEADS, x=lambda n: n.dv_merged @ n.w_v.T)
 bug("dx with the queries twice", "x", "path-twice", HEADS,
-    x=lambda n: MULTI_HEAD["x"](n) + n.dq_merged @ n.w_q.T)
+    x=lambda n: n.dx + n.dq_merged @ n.w_q.T)
 bug("b_o not summed over the batch", "b_o", "unsummed", HEADS, b_o=lambda n: n.dout.sum(axis=1))
 bug("b_v not summed at all", "b_v", "unsummed", HEADS, b_v=lambda n: n.dv_merged)
 bug("b_o averaged", "b_o", "averaged", HEADS, b_o=lambda n: n.dout.mean(axis=(0, 1)))
@@ -245,18 +245,18 @@ bug("target not subtracted", "logits", "target-missing", LANGUAGE,
 bug("target shifted by one class", "logits", "unexplained", LANGUAGE,
     logits=lambda n: through_losses(n.probabilities, np.roll(n.onehot, 1, axis=-1), n))
 bug("sum of losses instead of the mean", "logits", "factor", LANGUAGE,
-    logits=lambda n: LANGUAGE_RULES["logits"](n) * n.counts.sum())
+    logits=lambda n: n.dlogits * n.counts.sum())
 bug("temperature left out", "logits", "factor", LANGUAGE,
-    logits=lambda n: LANGUAGE_RULES["logits"](n) * n.temperature)
+    logits=lambda n: n.dlogits * n.temperature)
 bug("gradient of the loss left out", "logits", "not-linear", LANGUAGE,
-    logits=lambda n: LANGUAGE_RULES["logits"](n) / n.dout)
+    logits=lambda n: n.dlogits / n.dout)
 bug("ignored target counted", "logits", "mask-ignored", IGNORED,
     logits=lambda n: n.dout * (n.probabilities - n.onehot) / n.counts.sum() / n.temperature)
 bug("tied weights without the output", "table", "path-missing", TIED, table=scattered)
 bug("tied weights without the embedding", "table", "path-missing", TIED,
-    table=lambda n: n.dw_out.T)
+    table=lambda n: n.dtable - scattered(n))
 bug("tied weights, repeated token overwritten", "table", "repeats-overwritten", TIED,
-    table=lambda n: overwritten(n) + n.dw_out.T)
+    table=lambda n: n.dtable - scattered(n) + overwritten(n))
 
 
 def added_up(n):

@@ -71,7 +71,7 @@ def shapes(leads):
     """Shapes of scores and offsets."""
     lengths = st.tuples(st.integers(0, 7), st.integers(0, 9))
     lead_and_lengths = st.tuples(st.sampled_from(leads), lengths)
-    return st.tuples(lead_and_lengths.map(lambda x: x[0] + x[1]), st.none() | st.integers(-3, 9))
+    return st.tuples(lead_and_lengths.map(lambda x: x[0] + x[1]), st.none() | st.integers(0, 9))
 
 
 def possible(kind, shape, offset):
@@ -85,12 +85,13 @@ def possible(kind, shape, offset):
 def single(draw, shape, offset, kinds=KINDS_DRAWN):
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     kind = draw(st.sampled_from([kind for kind in kinds if possible(kind, shape, offset)]))
-    return kind(draw, rng, shape, offset)
+    mask, rule = kind(draw, rng, shape, offset)
+    return mask if offset is None else mask.at(offset), rule
 
 
 @st.composite
 def drawn(draw):
-    """A shape, an offset, and a mask, alone or combined, with its rule."""
+    """A shape, and a mask, alone or combined, with its rule. Masks may be placed by `at`."""
     shape, offset = draw(shapes([(), (3,), (2, 3), (2, 1, 3)]))
 
     def combine(parts):
@@ -106,7 +107,7 @@ def drawn(draw):
         inverted = parts.map(lambda x: (~x[0], lambda p, i, j: not x[1](p, i, j)))
         return two.map(both) | two.map(either) | inverted
 
-    return shape, offset, *draw(st.recursive(single(shape, offset), combine, max_leaves=4))
+    return shape, *draw(st.recursive(single(shape, offset), combine, max_leaves=4))
 
 
 def by_hand(shape, rule):

@@ -1,12 +1,12 @@
 """Models that learn, in which `mh.diagnose` must find nothing: functions as in `broken_models`."""
 
 import math
+from functools import partial
 
 import numpy as np
 from student_models import (
     Attention,
     B,
-    Block,
     Classifier,
     H,
     M,
@@ -16,7 +16,9 @@ from student_models import (
     V,
     batch,
     classified,
+    edited,
     gpt,
+    like,
     padded,
     student,
 )
@@ -29,6 +31,16 @@ HEALTHY = {}
 
 def healthy(make):
     return HEALTHY.setdefault(make.__name__, make)
+
+
+def changed(name, **changes):
+    """Add a student's model with these methods and attributes in place of its own."""
+    HEALTHY[name] = partial(student, **changes)
+
+
+def started(**changes):
+    """Add a student's model with these changes, whose weights the function may change."""
+    return lambda edit: HEALTHY.setdefault(edit.__name__, edited(edit, **changes))
 
 
 @healthy
@@ -65,78 +77,59 @@ def wide_logits_of_variance_one(seed):
     return model, *batch(seed)
 
 
-@healthy
-def own_language_model(seed):
-    return student(seed)
+changed("own_language_model")
 
 
-@healthy
-def own_model_that_keeps_its_weights(seed):
-    class Keeping(Attention):
-        def scores(self, q, k):
-            self.kept = super().scores(q, k)
-            return self.kept
-
-    model, x, y = student(seed, attention=Keeping)
-    model(x)
-    return model, x, y
+changed("own_model_with_one_layer", layers=1)
 
 
-@healthy
-def own_model_with_a_new_leaf_in_each_call(seed):
-    class Watched(Student):
-        def embed(self, tokens):
-            return super().embed(tokens) + mh.Tensor(np.zeros(M, "float32"), requires_grad=True)
-
-    return student(seed, Watched)
+def scores_that_are_kept(self, q, k):
+    self.kept = Attention.scores(self, q, k)
+    return self.kept
 
 
-@healthy
-def own_model_with_one_layer(seed):
-    return student(seed, layers=1)
+@started(attention={"scores": scores_that_are_kept})
+def own_model_that_keeps_its_weights(model):
+    model(np.arange(T)[None])
 
 
-@healthy
-def residual_branches_start_at_zero(seed):
-    model, *rest = student(seed)
+def with_a_new_leaf(self, tokens):
+    leaf = mh.Tensor(np.zeros(M, "float32"), requires_grad=True)
+    return Student.embed(self, tokens) + leaf
+
+
+changed("own_model_with_a_new_leaf_in_each_call", model={"embed": with_a_new_leaf})
+
+
+@started()
+def residual_branches_start_at_zero(model):
     for block in model.blocks:
         for linear in (block.attention.out, block.narrow):
             linear.weight.data = 0 * linear.weight.data
-    return model, *rest
 
 
-@healthy
-def perceptrons_before_and_after_the_blocks(seed):
-    class Deeper(Student):
-        def __init__(self, seed, *settings):
-            super().__init__(seed, *settings)
-            self.first = mh.Linear(M, M, rng=seed)
-            self.last = mh.Linear(M, M, rng=seed + 1)
-
-        def embed(self, tokens):
-            return ops.maximum(self.first(super().embed(tokens)), 0)
-
-        def logits(self, x):
-            return self.head(ops.maximum(self.last(x), 0))
-
-    return student(seed, Deeper)
+PERCEPTRONS = {
+    "embed": lambda self, tokens: ops.maximum(self.first(Student.embed(self, tokens)), 0),
+    "logits": lambda self, x: self.head(ops.maximum(self.last(x), 0)),
+}
 
 
-@healthy
-def head_starts_at_zero(seed):
-    model, *rest = student(seed)
+@started(model=PERCEPTRONS)
+def perceptrons_before_and_after_the_blocks(model):
+    model.first, model.last = (mh.Linear(M, M, rng=k) for k in range(2))
+
+
+@started()
+def head_starts_at_zero(model):
     model.head.weight.data = 0 * model.head.weight.data
-    return model, *rest
 
 
-@healthy
-def log_probabilities(seed):
-    class Logs(Student):
-        def logits(self, x):
-            logits = self.head(x)
-            return logits - logits.logsumexp(axis=-1, keepdims=True)
+def log_softmax(self, x):
+    logits = self.head(x)
+    return logits - logits.logsumexp(axis=-1, keepdims=True)
 
-    return student(seed, Logs)
+
+changed("log_probabilities", model={"logits": log_softmax})
 
 
 @healthy
@@ -187,27 +180,19 @@ class Causal(mh.Module):
         return self.layer(x, mask=mh.masks.causal())
 
 
-@healthy
-def alibi_in_place_of_embedded_positions(seed):
-    class Unplaced(Student):
-        def embed(self, tokens):
-            return self.tokens(tokens)
-
-    model, *rest = student(seed, Unplaced)
+@started(model={"embed": lambda self, tokens: self.tokens(tokens)})
+def alibi_in_place_of_embedded_positions(model):
     model.places = None
     for k, block in enumerate(model.blocks):
-        block.attention = Causal(mh.MultiHeadAttention(M, H, alibi=True, rng=seed + k))
-    return model, *rest
+        block.attention = Causal(mh.MultiHeadAttention(M, H, alibi=True, rng=k))
 
 
-@healthy
-def post_norm(seed):
-    class After(Block):
-        def __call__(self, x):
-            x = self.norms[0](x + self.attention(x))
-            return self.norms[1](x + self.narrow(self.activation(self.widen(x))))
+def normed_after(self, x):
+    x = self.norms[0](x + self.attention(x))
+    return self.norms[1](x + self.narrow(self.activation(self.widen(x))))
 
-    return student(seed, block=After)
+
+changed("post_norm", block={"__call__": normed_after})
 
 
 @healthy
@@ -233,21 +218,17 @@ def padded_language_model(seed):
 
 @healthy
 def images_as_sequences_of_rows(seed):
-    class Rows(Classifier):
-        def embed(self, rows):
-            return self.linear(mh.Tensor(rows)) + self.places(np.arange(rows.shape[1]))
+    def embed(self, rows):
+        return self.linear(mh.Tensor(rows)) + self.places(np.arange(rows.shape[1]))
 
     rng = np.random.default_rng(seed)
-    model = Rows(seed)
+    model = like(Classifier, {"embed": embed})(seed)
     model.table, model.linear = None, mh.Linear(8, M, rng=rng)
     return model, rng.random((8, T, 8)).astype("float32"), rng.integers(0, 4, 8)
 
 
 @healthy
 def a_model_that_tags_each_token(seed):
-    class Tagger(Classifier):
-        def __call__(self, tokens):
-            return self.head(self.norm(self.block(self.embed(tokens))))
-
+    tag = {"__call__": lambda self, x: self.head(self.norm(self.block(self.embed(x))))}
     x, _ = classified(seed)
-    return Tagger(seed), x, x % 4
+    return like(Classifier, tag)(seed), x, x % 4

@@ -5,6 +5,7 @@ The generic tests loop over these records. An operation without one fails the su
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import numpy as np
 
 import minimha as mh
 from minimha import attention, functional, ops
+from minimha.attention.merging import merged
+from minimha.attention.reference import pair_scores, weighted_sum
 from minimha.parallel import collectives, ring
 
 RNG = np.random.default_rng(1729)
@@ -26,6 +29,12 @@ class Case:
     def __init__(self, *inputs: Any, **settings: Any) -> None:
         self.inputs = tuple(normal(*x) if isinstance(x, tuple) else x for x in inputs)
         self.settings = settings
+
+    def but(self, **settings: Any) -> Any:
+        """The same inputs with more settings."""
+        other = copy.copy(self)
+        other.settings = self.settings | settings
+        return other
 
     def __str__(self) -> str:
         shapes = "x".join(str(np.shape(x)).replace(" ", "") for x in self.inputs)
@@ -81,8 +90,8 @@ def positive(*shape: int) -> np.ndarray:
 
 
 def looped_attention(
-    query, key, value, bias=None, sink=None, scale=None, softcap=None, *,
-    mask=None, keep=None, p=0.0,
+    query, key, value, mask=None, bias=None, sink=None, scale=None, softcap=None, *,
+    keep=None, dropout=0.0, return_weights=True, implementation=None,
 ):  # fmt: skip
     """Attention as a sum over the visible keys, one query at a time."""
     shape = (*query.shape[:-1], key.shape[-2])
@@ -107,8 +116,8 @@ def looped_attention(
                 exps[j] = math.exp(score + bias[(*at, j)])
         for j, e in exps.items():
             weights[(*at, j)] = e / (sum(exps.values()) + math.exp(sink[at[:-1]]))
-            if keep[(*at, j)] and p < 1:
-                out[at] += weights[(*at, j)] / (1 - p) * value[(*group, j)]
+            if keep[(*at, j)] and dropout < 1:
+                out[at] += weights[(*at, j)] / (1 - dropout) * value[(*group, j)]
     return out, weights
 
 
@@ -190,26 +199,33 @@ def doubled(x, like):
     return x if x.ndim == 2 else np.repeat(x, like.shape[-3] // x.shape[-3], axis=-3)
 
 
-def attention_record(operation):
-    """The record of an implementation; small, since a check calls it for each entry."""
+def attention_record():
+    """Cases for each implementation; small, since a check calls it for each entry."""
     h, g, t, s, d, dv = 4, 2, 3, 5, 2, 1
     qkv = normal(h, t, d), normal(h, s, d), normal(h, s, dv)
     grouped = qkv[0], normal(g, s, d), normal(g, s, dv)
     visible = np.tri(t, s, k=-1, dtype=bool)  # the first query may attend to nothing
-    settings = {"mask": visible, "keep": RNG.random((h, t, s)) < 0.7}
-    return Record(operation, looped_attention).at(
+    keep = RNG.random((h, t, s)) < 0.7
+    cases = [
         Case(*qkv),
-        Case(*qkv, (h, 1, s), mask=visible, scale=0.3),
-        Case(*qkv, np.where(visible, normal(h, t, s), -np.inf)),
-        Case(*qkv, None, (h,), mask=visible),
-        Case(*qkv, None, None, None, 1.5),
-        Case(*grouped, (t, s), (h,), (h, 1, 1), positive(t, 1), **settings, p=0.3),
-        Case(*grouped, keep=settings["keep"], p=1.0),
+        Case(*qkv, visible, (h, 1, s), scale=0.3),
+        Case(*qkv, None, np.where(visible, normal(h, t, s), -np.inf)),
+        Case(*qkv, visible, None, (h,)),
+        Case(*qkv, None, None, None, None, 1.5),
+        Case(*grouped, visible, (t, s), (h,), (h, 1, 1), positive(t, 1), keep=keep, dropout=0.3),
+        Case(*grouped, keep=keep, dropout=1.0),
         Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
         Case((1, d), (1, d), (1, 1)),
         Case((0, t, d), (0, s, d), (0, s, 1)),
-        Refused(ValueError, "query is .* key is", qkv[0], qkv[2], qkv[1]),
-        Refused(TypeError, "mask .*must be (a )?boolean", *qkv, mask=normal(t, s)),
+        Refused(ValueError, "query .* is .* key .* is", qkv[0], qkv[2], qkv[1]),
+        Refused(TypeError, "mask .*must be (a )?boolean", *qkv, normal(t, s)),
+    ]
+    return Record(mh.scaled_dot_product_attention, looped_attention).at(
+        *(
+            case.but(return_weights=True, implementation=name)
+            for case in cases
+            for name in attention.IMPLEMENTATIONS
+        )
     )
 
 
@@ -260,13 +276,6 @@ def by_axis(function):
 
 def cut(x, sections, axis=0):
     return tuple(np.split(x, sections, axis=axis))
-
-
-def added_at(x, indices, updates, axis=0):
-    y = np.moveaxis(x, axis, 0).copy()
-    for k, update in zip(indices.ravel(), np.moveaxis(updates, axis, 0), strict=True):
-        y[k] += update
-    return np.moveaxis(y, 0, axis)
 
 
 def merged_parts(*arrays):
@@ -485,13 +494,6 @@ RECORDS = [
         RefusedOnHost(IndexError, "out of bounds|out of range", (T,), np.array([T])),
         Refused(IndexError, "axis 1 is not among", (T,), ROWS, axis=1),
     ),
-    Record(ops.scatter_add, added_at).at(
-        Case((T, M), ROWS, (4, M)),
-        Case((B, T, 1), ROWS, (B, 4, 1), axis=1),
-        Case((T, M), np.zeros(0, dtype=int), (0, M)),
-        Refused(TypeError, "indices must be an array of integers", (T,), (1,), (1,)),
-        Refused(ValueError, "broadcast|shape|size", (T, M), ROWS, (3, M)),
-    ),
     Record(
         ops.take_along_axis, lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis)
     ).at(
@@ -519,16 +521,14 @@ RECORDS = [
         Case((B, 1), (B, 1)),
         Refused(TypeError, "mask must be a boolean", (B, T), (1,), mask=normal(T)),
     ),
-    *map(attention_record, attention.IMPLEMENTATIONS.values()),
-    Record(attention.pair_scores, lambda query, key, mask=True: query @ doubled(key, query).mT).at(
+    attention_record(),
+    Record(pair_scores, lambda query, key, mask=True: query @ doubled(key, query).mT).at(
         Case((B, 4, T, D), (B, 2, S, D)),
         Case(*QKV[:2], mask=MASK),
         Case((T, 1), (0, 1)),
         Refused(ValueError, "query is .* key is", (B, T, D), (B, S, M)),
     ),
-    Record(
-        attention.weighted_sum, lambda weights, value, mask=None: weights @ doubled(value, weights)
-    ).at(
+    Record(weighted_sum, lambda weights, value, mask=None: weights @ doubled(value, weights)).at(
         Case((B, 4, T, S), (B, 2, S, DV)),
         Case((T, 1), (1, DV)),
         Case((B, T, 0), (B, 0, 1)),
@@ -653,9 +653,11 @@ RECORDS = [
         Case((*INDICES.shape, 6), INDICES),
         Case((1, 6), INDICES[0, :1]),
         Refused(ValueError, "one target for each row", (3, 6), INDICES),
+        Refused(TypeError, "targets must be an array", (2, 6), [0, 1]),
+        Refused(TypeError, "targets must be an array", (2, 6), (2,)),
         RefusedOnHost(ValueError, "from 0 to 3", (*INDICES.shape, 4), INDICES),
     ),
-    Record(attention.merged, merged_parts).at(
+    Record(merged, merged_parts).at(
         Case((B, T, D), (B, T, D), (B, T), (B, T)),
         Case((T, D), (T, D), (T, D), (T,), (T,), NONE_SEEN),
         Case((T, 1), (T,)),

@@ -88,8 +88,26 @@ class Student(mh.Module):
         return self.head(x)
 
 
-def student(seed, cls=Student, *, attention=Attention, block=Block, **settings):
-    return cls(seed, attention, block, **settings), *batch(seed)
+def like(cls, changes):
+    """A class with other methods or attributes."""
+    return type(cls.__name__, (cls,), dict(changes))
+
+
+def student(seed, *, model=(), attention=(), block=(), **settings):
+    """A student's language model, with other methods or attributes of its parts, and its data."""
+    parts = like(Attention, attention), like(Block, block)
+    return like(Student, model)(seed, *parts, **settings), *batch(seed)
+
+
+def edited(edit, **changes):
+    """A function of a seed: a student's model whose weights `edit` changes."""
+
+    def make(seed):
+        model, *rest = student(seed, **changes)
+        edit(model)
+        return model, *rest
+
+    return make
 
 
 class Classifier(mh.Module):

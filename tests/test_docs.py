@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from wrong_answers.page import PAGE as WRONG_ANSWERS
-from wrong_answers.page import page
+from answers.page import PAGE as WRONG_ANSWERS
+from answers.page import page
 
 import minimha as mh
 from minimha.__main__ import main
@@ -98,7 +98,7 @@ def test_the_first_exercise_on_the_page_works_as_described(capsys, tmp_path, mon
 
 def test_the_page_shows_the_current_messages_for_wrong_answers():
     written = WRONG_ANSWERS.read_text(encoding="utf-8")
-    assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m wrong_answers.page"
+    assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m answers.page"
 
 
 @pytest.mark.thorough  # trains two small models

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimha import homework
-from minimha.course import chapters as course
+from minimha import course, homework
 
 pytest.importorskip("jupytext", reason="jupytext is not installed: pip install '.[test]'")
 nbformat = pytest.importorskip("nbformat")

@@ -24,6 +24,19 @@ def test_it(xp):
     assert xp.sum(xp.ones(3)) == 3
 """
 
+FILES["test_engine_alone"] = """
+import sys
+import numpy as np
+
+sys.modules["minimha"] = None  # as if it were not installed
+
+def test_right(gradcheck):
+    gradcheck(lambda x: (x, lambda dy: (dy,)), np.ones(3))
+
+def test_wrong(gradcheck):
+    gradcheck(lambda x: (x, lambda dy: (2 * dy,)), np.ones(3))
+"""
+
 FILES["test_own_xp"] = """
 import pytest
 
@@ -263,6 +276,13 @@ def test_numpy_is_the_default_and_each_named_library_runs_once(outputs):
     text = outputs["each library once"]
     assert "= 1 passed, 1 skipped in" in text or "= 2 passed in" in text
     assert "skipped" not in text or "Skipped: the array library cupy is" in text
+
+
+def test_without_minimha_the_plugin_checks_with_the_engine_alone(folder):
+    output = call_pytest(folder, "test_engine_alone.py").stdout
+    assert "GradcheckError" in output
+    assert "looks like" not in output
+    assert "1 failed, 1 passed" in output
 
 
 def test_a_project_may_define_its_own_xp_fixture(outputs):

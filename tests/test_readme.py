@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import minimha as mh
-from minimha.course import chapters as course
+from minimha import course
 
 ROOT = Path(__file__).parents[1]
 README = ROOT.joinpath("README.md").read_text(encoding="utf-8")

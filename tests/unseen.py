@@ -7,17 +7,10 @@ import math
 
 import numpy as np
 from catalogue import Bug, in_turn
-from tapped import (
-    ATTENTION,
-    attention,
-    base,
-    members,
-    pairs,
-    shared,
-    softmax,
-    through_softmax,
-    turned,
-)
+from tapped import attention, base, pairs, shared, softmax, through_softmax, turned
+
+from minimha import ops
+from minimha_autograd import array_of
 
 
 def normal(*shapes):
@@ -27,15 +20,10 @@ def normal(*shapes):
 
 def rotary(query, keys, *, tap):  # the keys come from a cache, already rotated
     rotated = tap("rotated", turned(query))
-    return {**locals(), "out": rotated @ keys.T}
+    return {**locals(), "out": rotated @ keys.mT}
 
 
-ROTARY = {
-    "rotated": lambda n: n.dout @ n.keys,
-    "query": lambda n: turned(n.drotated, -1),
-    "keys": lambda n: n.dout.T @ n.rotated,
-}
-ROTATED = base("rotary query", rotary, ROTARY, normal((5, 6), (4, 6)), "rotated")
+ROTATED = base("rotary query", rotary, normal((5, 6), (4, 6)), "rotated")
 NEIGHBOURS = np.r_[0:6:2, 1:6:2]
 
 
@@ -46,87 +34,42 @@ def one_array(query, kv, *, tap):  # serves as keys and as values
     return {**locals(), "out": weights @ repeated}
 
 
-ONE_ARRAY = {
-    "weights": lambda n: n.dout @ n.repeated.mT,
-    "scores": lambda n: through_softmax(n.weights, n.dweights),
-    "raw": lambda n: n.dscores / math.sqrt(n.query.shape[-1]),
-    "repeated": lambda n: n.weights.mT @ n.dout + n.draw.mT @ n.query,
-    "query": lambda n: n.draw @ n.repeated,
-    "kv": lambda n: members(n.drepeated, n.kv).sum(axis=-3),
-}
 KEYS_AS_VALUES = base(
-    "keys = values", one_array, ONE_ARRAY, normal((6, 2, 4), (3, 5, 4)), "repeated scores weights"
+    "keys = values", one_array, normal((6, 2, 4), (3, 5, 4)), "repeated scores weights"
 )
 
 
 def token_shift(tokens, mix, weight, *, tap):  # and squared ReLU, as in RWKV
-    shifted = tap("shifted", np.concatenate([0 * tokens[:1], tokens[:-1]]))
+    shifted = tap("shifted", ops.concat([0 * tokens[:1], tokens[:-1]]))
     blended = tap("blended", mix * tokens + (1 - mix) * shifted)
     hidden = tap("hidden", blended @ weight)
-    positive = np.where(hidden.real > 0, hidden, 0)
+    positive = ops.where(np.real(array_of(hidden)) > 0, hidden, 0.0)
     return {**locals(), "out": positive**2}
 
 
-TOKEN_SHIFT = {
-    "hidden": lambda n: 2 * n.positive * n.dout,
-    "blended": lambda n: n.dhidden @ n.weight.T,
-    "shifted": lambda n: (1 - n.mix) * n.dblended,
-    "tokens": lambda n: n.mix * n.dblended + np.concatenate([n.dshifted[1:], 0 * n.dshifted[:1]]),
-    "mix": lambda n: (n.dblended * (n.tokens - n.shifted)).sum(axis=0),
-    "weight": lambda n: n.blended.T @ n.dhidden,
-}
-SHIFTED = base(
-    "token shift", token_shift, TOKEN_SHIFT, normal((5, 4), 4, (4, 6)), "shifted blended hidden"
-)
+SHIFTED = base("token shift", token_shift, normal((5, 4), 4, (4, 6)), "shifted blended hidden")
 
 
 def unbiased_norm(x, gain, bias, *, tap):  # as in the Annotated Transformer
     centred = tap("centred", x - x.mean(axis=-1, keepdims=True))
     variance = (centred**2).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)
-    std = tap("std", np.sqrt(variance))
+    std = tap("std", variance**0.5)
     sigma = std + 1e-6
     normed = tap("normed", centred / sigma)
     return {**locals(), "out": normed * gain + bias}
 
 
-def through_deviation(n, ddof=1):
-    return n.dnormed / n.sigma + n.dstd * n.centred / (n.std * (n.x.shape[-1] - ddof))
-
-
-UNBIASED_NORM = {
-    "normed": lambda n: n.dout * n.gain,
-    "std": lambda n: -(n.dnormed * n.centred).sum(axis=-1, keepdims=True) / n.sigma**2,
-    "centred": through_deviation,
-    "x": lambda n: n.dcentred - n.dcentred.mean(axis=-1, keepdims=True),
-    "gain": lambda n: (n.dout * n.normed).sum(axis=0),
-    "bias": lambda n: n.dout.sum(axis=0),
-}
-UNBIASED = base(
-    "unbiased norm", unbiased_norm, UNBIASED_NORM, normal((4, 7), 7, 7), "centred std normed"
-)
+UNBIASED = base("unbiased norm", unbiased_norm, normal((4, 7), 7, 7), "centred std normed")
 
 
 def swiglu(x, to_gate, to_up, down, *, tap):
     gate, up = tap("gate", x @ to_gate), tap("up", x @ to_up)
-    s = 1 / (1 + np.exp(-gate))
-    active = tap("active", gate * s)
+    active = tap("active", gate / (1 + ops.exp(-gate)))
     hidden = tap("hidden", active * up)
     return {**locals(), "out": hidden @ down}
 
 
-SWIGLU = {
-    "hidden": lambda n: n.dout @ n.down.T,
-    "active": lambda n: n.dhidden * n.up,
-    "up": lambda n: n.dhidden * n.active,
-    "gate": lambda n: n.dactive * (n.s + n.active * (1 - n.s)),
-    "x": lambda n: n.dgate @ n.to_gate.T + n.dup @ n.to_up.T,
-    "to_gate": lambda n: n.x.T @ n.dgate,
-    "to_up": lambda n: n.x.T @ n.dup,
-    "down": lambda n: n.hidden.T @ n.dout,
-}
-GATED_UP = base(
-    "SwiGLU", swiglu, SWIGLU, normal((5, 3), (3, 7), (3, 7), (7, 4)), "gate up active hidden"
-)
+GATED_UP = base("SwiGLU", swiglu, normal((5, 3), (3, 7), (3, 7), (7, 4)), "gate up active hidden")
 
 
 def last_queries(_):
@@ -137,39 +80,22 @@ def last_queries(_):
 
 
 LAST_QUERIES = base(
-    "causal, dropped", attention, ATTENTION, pairs(B=0, more=last_queries), "scores weights dropped"
+    "causal, dropped", attention, pairs(B=0, more=last_queries), "scores weights dropped"
 )
 
 
 def gated_linear_attention(query, key, value, gate, *, tap):
-    decay = tap("decay", 1 / (1 + np.exp(-gate)))
+    decay = tap("decay", 1 / (1 + ops.exp(-gate)))
     writes = tap("writes", key[:, :, None] * value[:, None, :])
     saved = [0 * writes[0]]
-    for a, write in zip(decay, writes, strict=True):
-        saved.append(a * saved[-1] + write)
-    states = tap("states", np.stack(saved[1:]))
+    for t in range(len(writes)):
+        saved.append(decay[t] * saved[-1] + writes[t])
+    states = tap("states", ops.stack(saved[1:]))
     return {**locals(), "out": (query[:, :, None] * states).sum(axis=1)}
 
 
-def through_states(n):
-    """A value written at one step is in all later states."""
-    writes = n.dstates.copy()
-    for t in reversed(range(len(writes) - 1)):
-        writes[t] += n.decay[t + 1] * writes[t + 1]
-    return writes
-
-
-GATED = {
-    "states": lambda n: n.query[:, :, None] * n.dout[:, None, :],
-    "writes": through_states,
-    "decay": lambda n: (n.dwrites * np.stack(n.saved[:-1])).sum(axis=(1, 2)),
-    "query": lambda n: (n.states * n.dout[:, None, :]).sum(axis=2),
-    "key": lambda n: (n.dwrites * n.value[:, None, :]).sum(axis=2),
-    "value": lambda n: (n.dwrites * n.key[:, :, None]).sum(axis=1),
-    "gate": lambda n: n.ddecay * n.decay * (1 - n.decay),
-}
 FORGETTING = base(
-    "gated linear attention", gated_linear_attention, GATED,
+    "gated linear attention", gated_linear_attention,
     normal((5, 3), (5, 3), (5, 4), 5), "decay writes states",
 )  # fmt: skip
 
@@ -177,32 +103,21 @@ FORGETTING = base(
 def parallel_block(x, mixer, w_1, w_2, *, tap):  # x + mix(x) + mlp(x)
     mixed = tap("mixed", mixer @ x)
     hidden = tap("hidden", x @ w_1)
-    active = tap("active", np.tanh(hidden))
+    active = tap("active", ops.tanh(hidden))
     fed = tap("fed", active @ w_2)
     return {**locals(), "out": x + mixed + fed}
 
 
-PARALLEL_BLOCK = {
-    "mixed": lambda n: n.dout.copy(),
-    "fed": lambda n: n.dout.copy(),
-    "active": lambda n: n.dfed @ n.w_2.T,
-    "hidden": lambda n: n.dactive * (1 - n.active**2),
-    "x": lambda n: n.dout + n.dhidden @ n.w_1.T + n.mixer.T @ n.dmixed,
-    "mixer": lambda n: n.dmixed @ n.x.T,
-    "w_1": lambda n: n.x.T @ n.dhidden,
-    "w_2": lambda n: n.active.T @ n.dfed,
-}
 PARALLEL = base(
-    "parallel block", parallel_block, PARALLEL_BLOCK,
-    normal((5, 4), (5, 5), (4, 6), (6, 4)), "mixed hidden active fed",
+    "parallel block", parallel_block, normal((5, 4), (5, 5), (4, 6), (6, 4)),
+    "mixed hidden active fed",
 )  # fmt: skip
 
 
 def added_to_the_branch(n):
-    dx = n.dmixed
-    dx += n.dhidden @ n.w_1.T
-    dx += n.mixer.T @ n.dmixed
-    return dx
+    n.dmixed = n.dmixed + n.dhidden @ n.w_1.T
+    n.dmixed += n.mixer.T @ n.dmixed
+    return n.dmixed
 
 
 EXPERT = np.array([1, 0, 2, 1, 0, 2, 0])  # fixed by a hash of the token
@@ -212,26 +127,12 @@ INVERSE = np.argsort(ORDER)
 
 def experts(tokens, weights, *, tap):
     ordered = tap("ordered", tokens[ORDER])
-    chosen = weights[EXPERT[ORDER]]
-    processed = tap("processed", (ordered[:, None, :] @ chosen)[:, 0])
+    processed = tap("processed", (ordered[:, None, :] @ weights[EXPERT[ORDER]])[:, 0])
     restored = tap("restored", processed[INVERSE])
-    return {**locals(), "out": np.tanh(restored)}
+    return {**locals(), "out": ops.tanh(restored)}
 
 
-def added_by_expert(n):
-    dweights = np.zeros_like(n.weights)
-    np.add.at(dweights, EXPERT[ORDER], n.ordered[:, :, None] * n.dprocessed[:, None, :])
-    return dweights
-
-
-EXPERTS = {
-    "restored": lambda n: n.dout * (1 - n.out**2),
-    "processed": lambda n: n.drestored[ORDER],
-    "ordered": lambda n: (n.dprocessed[:, None, :] @ n.chosen.mT)[:, 0],
-    "tokens": lambda n: n.dordered[INVERSE],
-    "weights": added_by_expert,
-}
-ROUTED = base("experts", experts, EXPERTS, normal((7, 4), (3, 4, 5)), "ordered processed restored")  # fmt: skip
+ROUTED = base("experts", experts, normal((7, 4), (3, 4, 5)), "ordered processed restored")
 
 
 READ, TARGET, STEPS = np.array([2, 5, 2, 0, 6]), np.array([5, 2, 0, 6, 3]), np.arange(5)
@@ -239,26 +140,19 @@ READ, TARGET, STEPS = np.array([2, 5, 2, 0, 6]), np.array([5, 2, 0, 6, 3]), np.a
 
 def next_word(embedding, positions, *, tap):
     looked_up = tap("looked_up", embedding[READ] * math.sqrt(embedding.shape[1]))
-    hidden = tap("hidden", np.tanh(looked_up + positions))
-    logits = tap("logits", hidden @ embedding.T)
+    hidden = tap("hidden", ops.tanh(looked_up + positions))
+    logits = tap("logits", hidden @ embedding.mT)
     probabilities = softmax(logits)
-    return {**locals(), "out": -np.log(probabilities[STEPS, TARGET]).mean()}
+    return {**locals(), "out": -ops.log(probabilities[STEPS, TARGET]).mean()}
 
 
-def tied(n, places):
+def at_the_targets(n):
     dembedding = n.dlogits.T @ n.hidden
-    np.add.at(dembedding, places, n.dlooked_up * math.sqrt(n.embedding.shape[1]))
+    np.add.at(dembedding, TARGET, n.dlooked_up * math.sqrt(n.embedding.shape[1]))
     return dembedding
 
 
-NEXT_WORD = {
-    "logits": lambda n: n.dout * (n.probabilities - np.eye(7)[TARGET]) / len(TARGET),
-    "hidden": lambda n: n.dlogits @ n.embedding,
-    "looked_up": lambda n: n.dhidden * (1 - n.hidden**2),
-    "embedding": lambda n: tied(n, READ),
-    "positions": lambda n: n.dlooked_up,
-}
-READING = base("next word", next_word, NEXT_WORD, normal((7, 4), (5, 4)), "looked_up hidden logits")
+READING = base("next word", next_word, normal((7, 4), (5, 4)), "looked_up hidden logits")
 
 
 def bug(name, node, function, cause="unexplained", **fault):
@@ -278,7 +172,7 @@ UNSEEN = [
         tokens=lambda n: n.mix * n.dblended + np.roll(n.dshifted, -1, axis=0)),
     # The usual formula, which divides by n: a factor of (n − 1)/n in the step to the deviation.
     bug("unbiased_std_biased_backward", "centred", UNBIASED, "factor",
-        centred=lambda n: through_deviation(n, ddof=0)),
+        centred=lambda n: n.dnormed / n.sigma + n.dstd * n.centred / (n.std * n.x.shape[-1])),
     # The forward was silu(gate) · up, but the tensor that was saved for the backward is gate.
     bug("swiglu_saved_gate_before_silu", "up", GATED_UP, "operand-wrong",
         up=lambda n: n.dhidden * n.gate),
@@ -293,6 +187,5 @@ UNSEEN = [
     # The gradients are sorted a second time instead of being restored to their order.
     bug("experts_sorted_twice", "tokens", ROUTED, tokens=lambda n: n.dordered[ORDER]),
     # The gradient of the lookup goes to the rows of the target words, not of the input words.
-    bug("tied_embedding_rows_of_targets", "embedding", READING,
-        embedding=lambda n: tied(n, TARGET)),
+    bug("tied_embedding_rows_of_targets", "embedding", READING, embedding=at_the_targets),
 ]

@@ -32,8 +32,8 @@ else:  # numpy.random takes a fifth of NumPy's own time to load
 HostArray = np.ndarray
 """The type of arrays on the host."""
 
-add: Callable[[Array, Array], Array] = operator.add
-"""a + b. A package with a faster sum may replace it."""
+large_sum: Callable[[Array, Array], Array] = operator.add
+"""a + b for large arrays on the host. A package with a faster sum may replace it."""
 
 known: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
@@ -212,11 +212,16 @@ def explain_memory(error: Exception) -> None:
         error.add_note(f"{free}use a smaller batch or shorter sequences")
 
 
-def own(arrays: list[Any], k: int) -> Array:
+def owned(arrays: list[Any], k: int) -> Array:
     """arrays[k] if nothing else refers to this NumPy array or its memory, else a copy."""
     x = arrays[k]  # the references are x, the list and the argument of getrefcount
     alone = type(x) is np.ndarray and x.base is None and sys.getrefcount(arrays[k]) == 3
     return x if alone else copy(x)
+
+
+def add(a: Array, b: Array) -> Array:
+    """a + b."""
+    return large_sum(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
 
 
 def on_host(x: Array) -> bool:
@@ -224,10 +229,14 @@ def on_host(x: Array) -> bool:
     return isinstance(x, np.ndarray) or "cpu" in str(x.device).lower()
 
 
-def sample(x: Array) -> np.ndarray:
-    """All entries of x up to 1 KiB, else 16 of them, on the host."""
-    host = to_numpy(x)
-    return host if host.nbytes <= 1024 else host.flat[_sample_places(host.size)]
+def sample(x: Array, whole: bool) -> bytes:
+    """All entries of x up to 1 KiB or if `whole`, else 16 of them; none of an array on a device,
+    unless whole."""
+    if not isinstance(x, np.ndarray):
+        if not (whole or on_host(x)):
+            return b""
+        x = to_numpy(x)
+    return (x if whole or x.nbytes <= 1024 else x.flat[_sample_places(x.size)]).tobytes()
 
 
 @functools.lru_cache(maxsize=1024)

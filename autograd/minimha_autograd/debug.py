@@ -1,71 +1,16 @@
-"""Aids for finding mistakes: have saved arrays changed, and where did a NaN come from?"""
+"""Inside `detect_anomaly`: where did a NaN or an infinity come from?"""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import traceback
 from collections.abc import Sequence
-from types import CellType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 from . import backend
 
-_WITHOUT_ARRAYS = frozenset(
-    {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
-)
 _HERE = os.path.dirname(__file__) + os.sep
-
-
-def find_arrays(holder: Any, found: list[Any], depth: int = 0) -> None:
-    """Append to found the arrays that a pullback saved.
-
-    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, methods
-    and the attributes of callable objects.
-    """
-    kind = type(holder)
-    parts: Any = ()
-    if kind is FunctionType:
-        try:
-            parts = [cell.cell_contents for cell in holder.__closure__ or ()]
-        except ValueError:  # this name was never assigned; others may be
-            parts = [cell.cell_contents for cell in holder.__closure__ if cell != CellType()]
-        if holder.__defaults__ or holder.__kwdefaults__:
-            parts += [holder.__defaults__, holder.__kwdefaults__]
-    elif kind is tuple or kind is list:
-        parts = holder
-    elif kind is dict:
-        parts = holder.values()
-    elif kind is functools.partial:
-        parts = (holder.func, holder.args, holder.keywords)
-    elif backend.is_array(holder):
-        found.append(holder)
-    elif callable(holder):
-        parts = (getattr(holder, "__self__", None), getattr(holder, "__dict__", None))
-    for part in parts:
-        kind = type(part)
-        if kind in backend.known:
-            found.append(part)
-        elif kind is tuple and _WITHOUT_ARRAYS.issuperset(map(type, part)):
-            continue  # a shape, for speed
-        elif kind not in _WITHOUT_ARRAYS and depth < 8:  # it may close over itself
-            find_arrays(part, found, depth + 1)
-
-
-def checksum(arrays: Sequence[Any], whole: bool = False) -> int:
-    """A number that changes when one of the arrays changes.
-
-    Covers every byte of arrays up to 1 KiB and 16 entries of larger ones, so a change of a few
-    entries can go unseen. Arrays on a device do not count, since reading them would synchronise
-    it. With whole=True every byte of every array counts.
-    """
-    total = 0
-    for x in arrays:
-        if whole or backend.on_host(x):
-            entries = backend.to_numpy(x) if whole else backend.sample(x)
-            total = 31 * total + hash(entries.tobytes())
-    return total
 
 
 def calling_lines() -> str:

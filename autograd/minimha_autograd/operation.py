@@ -21,21 +21,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import Any, Protocol
 
-from . import backend, debug
+from . import backend, debug, refusals
 from .modes import modes
-from .signature import Signature
 from .tape import Node, Pullback, Variable
 
 
 class Operation(Protocol):
     """The result of `operation`: for arrays it returns arrays; if any argument is a Tensor, it
-    returns Tensors. `with_pullback` takes arrays and returns the value and the pullback."""
+    returns Tensors. `with_pullback` takes arrays and returns the value and the pullback.
+    `function` is the function as it was written, for calls inside other operations: these check
+    their arguments already, and guard what it saves."""
 
     __name__: str
     __signature__: inspect.Signature
+    function: Callable[..., tuple[Any, Pullback]]
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
 
@@ -53,6 +56,8 @@ def operation(
     *,
     requirement: Callable[..., str | None] | None = None,
     converts: bool = False,
+    settings: tuple[str, ...] = (),
+    describes: bool = True,
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
@@ -60,6 +65,8 @@ def operation(
     requirement  called with the arguments after an error: returns the requirement that they violate
                  and the likely fix, or None
     converts     the value may have another dtype or library than the arguments
+    settings     the positional arguments that are settings as well; their gradients are None
+    describes    errors list the arguments; False if those of the function say what is wrong
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -69,45 +76,31 @@ def operation(
     the arguments. The pullback raises TypeError unless it returns one gradient for each argument.
     """
     if function is None:
-        return functools.partial(operation, requirement=requirement, converts=converts)
-    signature = Signature(function)
-    arity = signature.arity
-
-    def call(
-        arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
-    ) -> tuple[Any, list[Any], Pullback, Any]:
-        """The value, the value as a list of arrays, the pullback, and the dtype of its
-        gradients."""
-        if signature.wanted:
-            settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (arity - len(wanted))
-        dtype = signature.float_dtype(arrays)
-        try:
-            result = function(*arrays, **settings)
-            value, values, pullback = signature.checked(result, dtype, recorded, converts)
-        except Exception as error:
-            raise signature.explained(error, requirement, arrays, settings) from error
-        if modes.get().detect_anomaly:
-            debug.check_values(signature.name, signature.named(arrays) | settings, values)
-        return value, values, pullback, dtype
+        return functools.partial(
+            operation, requirement=requirement, converts=converts, settings=settings,
+            describes=describes,
+        )  # fmt: skip
+    signature = Signature(function, requirement, converts, settings, describes)
+    name, arity, call = signature.name, signature.arity, signature.call
 
     @functools.wraps(function)
-    def lifted(*inputs: Any, **settings: Any) -> Any:
-        if settings or len(inputs) != arity:
-            inputs, settings = signature.bind(inputs, settings)
+    def lifted(*inputs: Any, **given: Any) -> Any:
+        if given or len(inputs) != arity:
+            inputs, given = signature.bind(inputs, given)
         open_blocks, variable, recorded = modes.get(), None, False
         arrays, edges, shapes = [], [], []
         for x in inputs:
             edge = shape = None
             if isinstance(x, Variable):
-                variable, array = x, x._data
-                if x._edge is not None and not open_blocks.no_grad:
-                    edge, shape, recorded = x._edge, array.shape, True
-            else:
-                array = backend.number(x)
-            arrays.append(array)
+                variable, x = x, x._data  # noqa: PLW2901
+                if variable._edge is not None and not open_blocks.no_grad:
+                    edge, shape, recorded = variable._edge, x.shape, True
+            elif type(x) not in backend.known:
+                x = backend.number(x)  # noqa: PLW2901
+            arrays.append(x)
             edges.append(edge)
             shapes.append(shape)
-        value, values, pullback, dtype = call(arrays, edges, settings, recorded)
+        value, values, pullback, dtype = call(arrays, edges, given, recorded)
         if variable is not None:
             node = None
             if recorded:
@@ -115,24 +108,146 @@ def operation(
             for k, y in enumerate(values):
                 values[k] = variable._made(y, node, k)
                 for see in open_blocks.watchers:
-                    values[k] = see(signature.name, values[k])
+                    values[k] = see(name, values[k])
         return tuple(values) if type(value) is tuple else values[0]
 
     @functools.wraps(function)
     def with_pullback(
-        *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
+        *arrays: Any, wanted: tuple[bool, ...] | None = None, **given: Any
     ) -> tuple[Any, Pullback]:
-        inputs, settings = signature.bind(arrays, settings)
+        inputs, given = signature.bind(arrays, given)
         bound = [backend.number(x) for x in inputs]
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
-        value, values, pullback, dtype = call(bound, wanted, settings, recorded=False)
+        value, values, pullback, dtype = call(bound, wanted, given, recorded=False)
         result = tuple(values) if type(value) is tuple else values[0]
         if not any(wanted):  # within no_grad, or of integers: nothing to guard
             return result, lambda *_: (None,) * len(bound)
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
         return result, Node(signature, pullback, (), shapes, dtype, len(values)).pullback
 
-    lifted.with_pullback, lifted.__signature__ = with_pullback, signature.shown  # type: ignore[attr-defined]
-    registry[f"{function.__module__}.{function.__name__}"] = lifted  # type: ignore[assignment]
-    return lifted
+    made: Any = lifted
+    made.with_pullback, made.function, made.__signature__ = with_pullback, function, signature.shown
+    registry[f"{function.__module__}.{function.__name__}"] = made
+    return made
+
+
+_PLAIN = frozenset({bool, complex, float, int, type(None), slice, str, tuple})
+
+
+class Signature:
+    """The function of an operation, with the names of its arrays (none if it takes any number of
+    them) and of its settings; whether it has the keyword `wanted`; and the inspect.Signature shown
+    to callers. The other arguments are those of `operation`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        requirement: Callable[..., str | None] | None,
+        converts: bool,
+        settings: tuple[str, ...],
+        describes: bool,
+    ) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
+        parameters = [p for p in parameters if p.name != "wanted"]
+        self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.arrays, self.arity = tuple(p.name for p in arrays), len(arrays)
+        self.settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._array_names = frozenset(self.arrays)
+        self._optional = {p.name for p in arrays if p.default is None}
+        self._function, self._requirement, self._converts = function, requirement, converts
+        self._not_arrays, self._describes = settings, describes
+        self._dtypes: dict[Any, Any] = {}
+
+    def call(
+        self, arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
+    ) -> tuple[Any, list[Any], Pullback, Any]:
+        """The value, the value as a list of arrays, the pullback, and the dtype of its
+        gradients."""
+        if self.wanted:
+            settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
+        kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
+        if kinds not in self._dtypes:
+            self._dtypes[kinds] = self._common_dtype(arrays)
+        dtype = self._dtypes[kinds]
+        try:
+            result = self._function(*arrays, **settings)
+            if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
+                raise TypeError(
+                    "an operation must return (value, pullback); pullback is a function"
+                )
+            value, pullback = result
+            if isinstance(value, list):
+                raise TypeError("it must return several values as a tuple, not as a list")
+            values = list(value) if type(value) is tuple else [value]
+            for k, y in enumerate(values):
+                if type(y) not in backend.known:
+                    y = values[k] = backend.asarray(y)  # noqa: PLW2901  NumPy makes scalars
+                if y.dtype != dtype:
+                    refusals.check_dtype(y, None if self._converts else dtype, recorded)
+        except Exception as error:
+            raise self._explained(error, arrays, settings) from error
+        if modes.get().detect_anomaly:
+            debug.check_values(self.name, self.labelled(arrays) | settings, values)
+        return value, values, pullback, dtype
+
+    def _common_dtype(self, arrays: list[Any]) -> Any:
+        labelled = self.labelled(arrays)
+        present = {name: x for name, x in labelled.items() if name not in self._not_arrays}
+        return refusals.common_dtype(self.name, present, self._optional)
+
+    def _explained(
+        self, error: Exception, arrays: list[Any], settings: dict[str, Any]
+    ) -> Exception:
+        shown = {name: x for name, x in settings.items() if name != "wanted"}
+        required = self._requirement and functools.partial(self._requirement, *arrays, **shown)
+        listed = self.labelled(arrays) if self._describes else {}
+        return refusals.explained(error, self.name, listed, required)
+
+    def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The arrays in order, even if named or in a list, and the settings by name. A number or
+        None for a named array argument becomes a setting."""
+        positional: tuple[Any, ...] = ()
+        if not self._any_number:
+            inputs, positional = inputs[: self.arity], inputs[self.arity :]
+        elif inputs and isinstance(inputs[0], list | tuple):
+            inputs, positional = tuple(inputs[0]), inputs[1:]
+        if positional:
+            by_place = dict(zip(self.settings, positional))  # noqa: B905  checked below
+            if len(by_place) < len(positional) or not settings.keys().isdisjoint(by_place):
+                number = len(inputs) + len(positional)
+                what = f"got {number} arguments by position: too many, or named as well"
+                raise TypeError(f"{self.name}{self.shown} {what}")
+            settings |= by_place
+        if not self._array_names.isdisjoint(settings):
+            absent = self.arrays[len(inputs) :]
+            while absent and isinstance(settings.get(absent[-1]), Number | str | None):
+                absent = absent[:-1]
+            inputs = (*inputs, *(settings.pop(name, None) for name in absent))
+        if not _PLAIN.issuperset(map(type, settings.values())):
+            settings = {
+                name: x if type(x) in _PLAIN else self._setting(name, x)
+                for name, x in settings.items()
+            }
+        return inputs, settings
+
+    def _setting(self, name: str, x: Any) -> Any:
+        """A setting as an array or a Python number."""
+        if isinstance(x, Variable):
+            if x._edge is not None and not modes.get().no_grad:
+                raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
+            x = x._data
+        if backend.is_integral(x) and not x.ndim:
+            return int(x)  # an array could be changed later
+        return backend.number(x)
+
+    def label(self, k: int) -> str:
+        """The name of an array argument."""
+        return self.arrays[k] if k < self.arity else f"array {k}"
+
+    def labelled(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The array arguments by name."""
+        return {self.label(k): x for k, x in enumerate(arrays)}

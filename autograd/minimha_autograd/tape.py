@@ -7,10 +7,13 @@ once, there are no reference cycles, and a graph is freed with its last Tensor.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from types import CellType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 from . import backend, debug
@@ -75,9 +78,8 @@ class Node:
         self.signature, self.function, self.edges = signature, function, edges
         self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
         self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
-        self.saved: list[Array] = []
-        debug.find_arrays(function, self.saved)
-        self.checksum = debug.checksum(self.saved, self.lines != "")
+        self.saved = saved_arrays(function)
+        self.checksum = checksum(self.saved, self.lines != "")
         self.grads: list[Array | None] | None = None
         self.hooks: dict[object, tuple[int, Callable[[Array], Any]]] | None = None
 
@@ -89,7 +91,7 @@ class Node:
         of the function itself get a note with the name of the operation.
         """
         signature, function = self.signature, self.function or gone
-        if debug.checksum(self.saved, self.lines != "") != self.checksum:
+        if checksum(self.saved, self.lines != "") != self.checksum:
             raise RuntimeError(
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
                 "place after the forward pass: call backward() before the change, or change a copy"
@@ -166,7 +168,8 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
 
 
 def _sum(a: Array, b: Array) -> Array:
-    return backend.asarray(backend.add(a, b))  # NumPy makes scalars
+    y = backend.add(a, b)
+    return y if type(y) in backend.known else backend.asarray(y)  # NumPy makes scalars
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
@@ -175,7 +178,7 @@ def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
             grads = node.grads = node.grads or [None] * len(dys)
             for k, old in enumerate(grads):
                 if dys[k] is not None:
-                    grads[k] = backend.own(dys, k) if old is None else _sum(old, dys[k])
+                    grads[k] = backend.owned(dys, k) if old is None else _sum(old, dys[k])
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:
@@ -196,6 +199,65 @@ def gone(*_: Array | None) -> tuple[Array | None, ...]:
         "if that failed (pass it retain_graph=True), or a leaf was given data of another shape, "
         "dtype, library or device (compute the value again)"
     )
+
+
+_WITHOUT_ARRAYS = frozenset(
+    {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
+)
+_content = operator.attrgetter("cell_contents")
+
+
+def saved_arrays(pullback: Any) -> list[Array]:
+    """The arrays that a pullback saved.
+
+    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, methods
+    and the attributes of callable objects.
+    """
+    found: list[Array] = []
+    seen, holders = set(), [pullback]
+    while holders:
+        holder = holders.pop()
+        kind = type(holder)
+        parts: Any = ()
+        if kind is FunctionType:
+            cells = holder.__closure__ or ()
+            try:
+                parts = [*map(_content, cells)]
+            except ValueError:  # this name was never assigned; others may be
+                parts = [_content(cell) for cell in cells if cell != CellType()]
+            if holder.__defaults__ or holder.__kwdefaults__:
+                parts += [holder.__defaults__, holder.__kwdefaults__]
+        elif kind is tuple or kind is list:
+            parts = holder
+        elif kind is dict:
+            parts = holder.values()
+        elif kind is functools.partial:
+            parts = (holder.func, holder.args, holder.keywords)
+        elif backend.is_array(holder):
+            found.append(holder)
+        elif callable(holder):
+            parts = (getattr(holder, "__self__", None), getattr(holder, "__dict__", None))
+        for part in parts:
+            kind = type(part)
+            if kind in backend.known:
+                found.append(part)
+            elif kind not in _WITHOUT_ARRAYS and id(part) not in seen:
+                seen.add(id(part))  # it may close over itself
+                holders.append(part)
+    return found
+
+
+def checksum(arrays: Sequence[Array], whole: bool = False) -> int:
+    """A number that changes when one of the arrays changes.
+
+    Covers every byte of arrays up to 1 KiB and 16 entries of larger ones, so a change of a few
+    entries can go unseen. Arrays on a device do not count, since reading them would synchronise
+    it. With whole=True every byte of every array counts.
+    """
+    total = 0
+    for x in arrays:
+        total = 31 * total + hash(backend.sample(x, whole))
+    return total
 
 
 def ancestors(root: Node) -> list[Node]:

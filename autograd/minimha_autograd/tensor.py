@@ -52,7 +52,9 @@ class Tensor(Variable):
         """Value number k of a node. No gradient flows through integers and booleans."""
         tensor = object.__new__(Tensor)
         tensor._data = data
-        tensor._edge = (node, k) if node is not None and backend.is_floating(data) else None
+        tensor._edge = None
+        if node is not None and (data.dtype == node.dtype or backend.is_floating(data)):
+            tensor._edge = node, k
         return tensor
 
     @property
@@ -63,16 +65,24 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, data: Array) -> None:
-        data = backend.asarray(array_of(data))
-        if self._edge is not None:
-            if self._edge[0].function is not None:
-                raise RuntimeError("only a leaf can be given new data: detach() returns one")
-            _require_floating(data)
-            if backend.kind(data) != backend.kind(self._data):  # old gradients do not fit
-                leaf, old = Node(), self._edge[0]
-                leaf.hooks, old.hooks, old.function = old.hooks, None, tape.gone
-                self._edge = leaf, 0
+        data, old = array_of(data), self._data
+        if type(data) is not type(old):
+            data = backend.asarray(data)
+        if self._edge is not None and self._edge[0].function is not None:
+            raise RuntimeError("only a leaf can be given new data: detach() returns one")
+        same = type(data) is type(old) and data.dtype == old.dtype
+        if not (same and data.shape == old.shape and data.device == old.device):
+            data = backend.asarray(data)
+            if self._edge is not None:  # old gradients do not fit
+                self._begin_again(data)
         self._data = data
+
+    def _begin_again(self, data: Array) -> None:
+        """Make this a new leaf, with the old one's hooks."""
+        _require_floating(data)
+        leaf, old = Node(), self._required_edge("this is")[0]
+        leaf.hooks, old.hooks, old.function = old.hooks, None, tape.gone
+        self._edge = leaf, 0
 
     @property
     def requires_grad(self) -> bool:

@@ -1,37 +1,36 @@
-"""The arguments of attention: their names, their checks, and operations that take them."""
+"""The arguments of attention, packed and checked once."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
 from numbers import Number, Real
 from typing import Any, NamedTuple
 
-from minimha_autograd import Pullback, array_of, backend, in_float32, operation
+from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
-from ..functional import Draw, check_probability, draw
+from ..functional.checks import check_probability
+from ..functional.dropout import Draw, draw
+from ..masks.kinds import broadcasts
+from ..masks.queries import typed
 
 
 class Arguments(NamedTuple):
     """The arguments of every implementation of attention. The first seven have gradients."""
 
-    query: Any  # (…, H, T, D)
-    key: Any  # (…, G, S, D)
-    value: Any  # (…, G, S, Dv)
-    bias: Any = None  # broadcasts to (…, H, T, S)
-    sink: Any = None  # broadcasts to (…, H)
+    query: Array  # (…, H, T, D)
+    key: Array  # (…, G, S, D)
+    value: Array  # (…, G, S, Dv)
+    bias: Array | None = None  # broadcasts to (…, H, T, S)
+    sink: Array | None = None  # broadcasts to (…, H)
     scale: Any = None  # a number, or broadcasts to (…, H, T, S)
     softcap: Any = None  # a number, or broadcasts to (…, H, T, S)
-    mask: masks.Mask | Array | None = None  # broadcasts to (…, H, T, S)
+    mask: masks.Mask | None = None
     keep: Array | Draw | None = None  # broadcasts to (…, H, T, S)
     p: float = 0.0
     return_weights: bool = True
-    checked: bool = False  # by `check`, which is then skipped
-    return_lse: bool = False
+    return_lse: bool = True
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -39,121 +38,53 @@ class Arguments(NamedTuple):
         return self[:7]
 
     @property
-    def arrays(self) -> Arguments:
-        """The same arguments as arrays, without Tensors."""
-        return Arguments._make((*map(array_of, self.inputs), *self[7:]))
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """(…, H, T, S), the shape of the scores."""
         return (*self.query.shape[:-1], self.key.shape[-2])
 
     def resolved_mask(self) -> Array | None:
-        """The mask as a boolean array; the query must be an array, too."""
-        if isinstance(self.mask, masks.Mask):
-            return self.mask.array(self.shape, like=self.query)
-        return self.mask
+        """The mask as a boolean array."""
+        return None if self.mask is None else self.mask.array(self.shape, like=self.query)
 
     def resolved_keep(self) -> Array | None:
-        """keep as a boolean array; the query must be an array, too."""
+        """keep as a boolean array."""
         if isinstance(self.keep, Draw):
             return self.keep.array(self.shape, like=self.query)
         return self.keep
 
 
 def arguments(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Array,
+    key: Array,
+    value: Array,
     mask: masks.Mask | Array | None = None,
-    *,
-    bias: Any = None,
+    bias: Array | None = None,
+    sink: Array | None = None,
     scale: Any = None,
     softcap: Any = None,
-    sink: Any = None,
+    *,
     dropout: float = 0.0,
     rng: backend.Generator | None = None,
     keep: Array | None = None,
+    return_weights: bool | str = False,
+    return_lse: bool = False,
 ) -> Arguments:
     """The arguments of `scaled_dot_product_attention`, checked, with keep drawn from rng."""
-    if keep is not None:
-        if dropout == 0:
-            raise ValueError(
-                "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
-            )
-        keep = array_of(keep)
-    x = Arguments(query, key, value, bias, sink, scale, softcap, None, keep, dropout)
+    if return_weights not in (False, True, "dropped"):
+        raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
+    if keep is not None and dropout == 0:
+        raise ValueError(
+            "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
+        )
+    asked = bool(return_weights), return_lse
+    x = Arguments(query, key, value, bias, sink, scale, softcap, None, keep, dropout, *asked)
     check(x)
-    mask = None if mask is None else masks.typed(mask, x.shape)
+    if mask is None and dropout == 0:
+        return x
     if keep is None and dropout != 0:
-        like = array_of(query)
-        on_gpu = library_of(like) == "cupy"
-        keep = draw(dropout, rng, x.shape, like=like, name="dropout", counted=on_gpu)
-    return x._replace(mask=mask, keep=keep, checked=True)
-
-
-def shows_signature_of(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `help` show the parameters of model for a function of *args and **kwargs, and its own
-    keyword parameters."""
-
-    def decorate(function: Any) -> Any:
-        own = inspect.signature(function).parameters.values()
-        shown = dict(inspect.signature(model).parameters)
-        shown |= {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
-        function.__signature__ = inspect.Signature(list(shown.values()))
-        return function
-
-    return decorate
-
-
-def attention_operation(
-    function: Callable[..., tuple[Any, Pullback]],
-    *,
-    native: Callable[[Array], bool] = lambda query: False,
-) -> Any:
-    """Make an implementation of attention an operation: the signature and the checks of all.
-
-    function  called with checked `Arguments` and with which of the seven gradients are wanted;
-              returns (out, weights, lse) and the pullback that takes a cotangent for each; weights
-              and lse may be None unless the arguments ask for them
-    native    whether the function takes 16-bit floats, which it accumulates in 32 bits, and a Draw
-              for queries like this one; otherwise they become float32 and an array
-    """
-
-    def attend(*inputs: Any, wanted: tuple[bool, ...], **settings: Any) -> tuple[Any, Pullback]:
-        x = Arguments(*inputs, **settings)
-        if not x.checked:
-            check(x)
-        half, drawn = backend.is_half(x.query), isinstance(x.keep, Draw)
-        if (half or drawn) and not native(x.query):
-            x = x._replace(keep=x.resolved_keep())
-            if half:
-                return in_float32(lifted, *x, wanted=wanted)
-        values, pullback = function(x, wanted)
-        asked = [k for k, ask in enumerate((True, x.return_weights, x.return_lse)) if ask]
-
-        def pull(*dys: Array | None) -> tuple[Array | None, ...]:
-            cotangents: list[Array | None] = [None] * 3
-            for k, dy in zip(asked, dys, strict=True):
-                cotangents[k] = dy
-            return pullback(*cotangents)
-
-        return tuple(values[k] for k in asked) if len(asked) > 1 else values[0], pull
-
-    functools.update_wrapper(attend, function)
-    attend.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
-    lifted = operation(attend)
-    return lifted
-
-
-_PARAMETERS = [
-    inspect.Parameter(
-        name,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD if k < 7 else inspect.Parameter.KEYWORD_ONLY,
-        default=Arguments._field_defaults.get(name, inspect.Parameter.empty),
-    )
-    for k, name in enumerate(Arguments._fields)
-] + [inspect.Parameter("wanted", inspect.Parameter.KEYWORD_ONLY)]
+        on_gpu = library_of(query) == "cupy"
+        keep = draw(dropout, rng, x.shape, like=query, name="dropout", counted=on_gpu)
+    return x._replace(mask=None if mask is None else typed(mask, x.shape), keep=keep)
 
 
 def library_of(x: Any) -> str:
@@ -166,7 +97,7 @@ def check(x: Arguments) -> None:
 
     Kernels rely on this: they do not check where an array ends.
     """
-    query, key, value, bias, sink, scale, softcap = arrays = tuple(map(array_of, x.inputs))
+    query, key, value, bias, sink, scale, softcap = x.inputs
     if (
         type(query) is type(key) is type(value) is backend.HostArray
         and query.dtype is key.dtype is value.dtype
@@ -175,30 +106,27 @@ def check(x: Arguments) -> None:
         and query.shape[-1]
         and query.dtype.kind == "f"
         and bias is sink is scale is softcap is x.keep is None
-        and (x.mask is None or isinstance(x.mask, masks.Mask))
     ):
         return  # fast path: saves a tenth of the time of a small call
-    for name, a in zip(_NAMES, arrays, strict=True):
+    for name, a in zip(_NAMES, x.inputs, strict=True):
         if a is not None or name in _NAMES[:3]:
             _check_input(name, a, query)
-    shapes = {name: tuple(a.shape) for name, a in zip(_NAMES, arrays[:3], strict=False)}
+    shapes = {name: tuple(a.shape) for name, a in zip(_NAMES, x[:3], strict=False)}
     for name, shape in shapes.items():
         if len(shape) < 2:
             raise ValueError(f"{name} has shape {shape}: it needs at least two axes")
     if why := _mismatch(*shapes.values()):
         raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
-    for name, a in (("mask", x.mask), ("keep", x.keep)):
-        if a is not None and not isinstance(a, masks.Mask | Draw):
-            backend.require(backend.is_boolean, a, name)
-            _check_library(name, a, query)
-    extras = {"bias": bias, "scale": scale, "softcap": softcap, "mask": x.mask, "keep": x.keep}
+    if x.keep is not None:
+        check_probability(x.p, "dropout")
+        backend.require(backend.is_boolean, x.keep, "keep")
+        _check_library("keep", x.keep, query)
+    extras = {"bias": bias, "scale": scale, "softcap": softcap, "keep": x.keep}
     for name, a in extras.items():
         if backend.is_array(a):
             _check_broadcasts(name, a, x.shape, "(…, H, T, S)")
     if sink is not None:
         _check_broadcasts("sink", sink, x.shape[:-2], "(…, H)")
-    if x.keep is not None:
-        check_probability(x.p, "dropout")
 
 
 _NAMES = (
@@ -267,7 +195,7 @@ def _described(x: Array) -> str:
 
 
 def _check_broadcasts(name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
-    if not masks.broadcasts(tuple(x.shape), shape):
+    if not broadcasts(tuple(x.shape), shape):
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, which does not broadcast to {axes} {shape}"
         )

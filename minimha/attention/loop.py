@@ -9,11 +9,13 @@ from typing import Any
 from minimha_autograd import Pullback, backend
 from minimha_autograd.backend import Array, namespace
 
-from .arguments import Arguments, attention_operation
+from ..functional.implementations import register
+from ..masks import dense
+from .arguments import Arguments
 from .reference import attention
 
 
-@attention_operation
+@register("attention", "loop")
 def attention_loop(
     x: Arguments, wanted: tuple[bool, ...]
 ) -> tuple[tuple[Array, Array, Array | None], Pullback]:
@@ -24,34 +26,29 @@ def attention_loop(
     query, key, value = x[:3]
     lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
     if not math.prod(lead):  # no head to loop over
-        return attention.with_pullback(
-            *x._replace(return_weights=True, return_lse=True), wanted=wanted
-        )
+        return attention(x, wanted)
     inputs = query, _per_head(key, query), _per_head(value, query), *x[3:7]
     shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
     heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)
-    masks, keeps = _heads(x.resolved_mask(), lead, (t, s)), _heads(x.keep, lead, (t, s))
-    asked = x.return_lse
+    seen, keeps = (_heads(a, lead, (t, s)) for a in (x.resolved_mask(), x.resolved_keep()))
     values, pulls = zip(
         *(
-            attention.with_pullback(
-                *head, mask=mask, keep=keep, p=x.p, return_lse=asked, wanted=wanted
-            )
-            for head, mask, keep in zip(heads, masks, keeps, strict=True)
+            attention(Arguments._make((*head, a if a is None else dense(a), keep, *x[9:])), wanted)
+            for head, a, keep in zip(heads, seen, keeps, strict=True)
         ),
         strict=True,
     )
     groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        shapes = ((t, dv), (t, s), (t,))[: 2 + asked]
-        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=False))
+        shapes = (t, dv), (t, s), (t,)
+        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=True))
         gradients = zip(*(pull(*dy) for pull, *dy in zip(pulls, *parts, strict=True)))  # noqa: B905
         dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
         return dquery, _per_group(dkey, groups), _per_group(dvalue, of_value), *rest
 
-    out, weights, *lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
-    return (out, weights, lse[0] if asked else None), pullback
+    out, weights, lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
+    return (out, weights, lse), pullback
 
 
 def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import masked_softmax
+from ..functional.softmax import masked_softmax
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:

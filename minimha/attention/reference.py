@@ -11,26 +11,25 @@ from typing import Any
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import (
-    dropout,
+from ..functional import dropout
+from ..functional.implementations import register
+from ..functional.masked_products import (
     hide,
     known_finite,
-    log_sums,
-    masked_softmax,
     ones_where_hidden,
     products,
-    softmax_with_sink,
     sums_over_keys,
     sums_over_queries,
 )
-from .arguments import Arguments, attention_operation
+from ..functional.softmax import log_sums, masked_softmax, softmax_with_sink
+from .arguments import Arguments
 
 
-@attention_operation
+@register("attention", "reference")
 def attention(
     x: Arguments, wanted: tuple[bool, ...]
 ) -> tuple[tuple[Array, Array, Array | None], Pullback]:
-    """The values (out, weights, lse) of attention and the pullback to all seven arguments.
+    """The values (out, weights, lse) of attention and the pullback to the seven inputs.
 
         raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
         scaled  = scale · raw                draw = scale · dscaled,  dscale = dscaled · raw
@@ -44,23 +43,23 @@ def attention(
     with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
     from the bottom up. With a sink, softmax is `sink_softmax`.
 
-    Shapes as in `scaled_dot_product_attention`; mask is a boolean array or one of `minimha.masks`,
-    scale and softcap broadcast to the scores. A pair that the mask or a bias of −∞ hides
-    contributes nothing, even if it is NaN. weights are a value unless return_weights=False, and lse
-    is one with return_lse=True.
+    Shapes as in `scaled_dot_product_attention`; wanted says which of the seven gradients are. A
+    pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse is None
+    unless it is asked for.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else ones_where_hidden(scale, visible)
-    through_scores = any(w for k, w in enumerate(wanted) if k != 2)
+    softcap = ones_where_hidden(softcap, visible)
+    through_scores = any((*wanted[:2], *wanted[3:]))
 
     raw = products(query, key, visible)  # (…, H, T, S)
     scaled, pull_scaled = _scaled(raw, scale, wanted[5])
-    capped, pull_capped = _capped(scaled, ones_where_hidden(softcap, visible), wanted[6])
+    capped, pull_capped = _capped(scaled, softcap, wanted[6])
     scores = capped if bias is None else capped + bias
     weights, pull_weights = _normalised(scores, sink, visible)
     lse = log_sums(scores, sink, visible) if x.return_lse else None
-    dropped, pull_dropped = _dropped(weights, x.keep, x.p)
+    dropped, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
     out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
 
     def pullback(
@@ -81,7 +80,8 @@ def attention(
         draw, dscale = pull_scaled(dscaled)
         dquery = sums_over_keys(draw, key, visible) if wanted[0] else None
         dkey = sums_over_queries(draw, query, visible, key) if wanted[1] else None
-        return dquery, dkey, dvalue, dscores, dsink, dscale, dsoftcap
+        dbias = dscores if wanted[3] else None
+        return dquery, dkey, dvalue, dbias, dsink, dscale, dsoftcap
 
     return (out, weights, lse), pullback
 
@@ -125,11 +125,11 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
     return weights, pullback
 
 
-def _dropped(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
+def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
     """The weights after dropout; unchanged without a keep."""
     if keep is None:
         return weights, lambda dy: dy
-    dropped, pull = dropout.with_pullback(weights, keep, p=p)
+    dropped, pull = dropout.function(weights, keep, p=p)
     return dropped, lambda dy: pull(dy)[0]
 
 

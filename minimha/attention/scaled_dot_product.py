@@ -1,35 +1,66 @@
-"""Scaled dot-product attention, the public function."""
+"""Scaled dot-product attention: the public function, and the implementation that computes it.
+
+    with mh.implementation("loop"):
+        out = mha(x)
+
+"loop"         one head at a time in a Python loop, `attention_loop`
+"reference"    batched matmuls over all heads, `attention`
+"fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
+"tiled"        in compiled tiles; no array has T × S entries. On a CPU BLAS computes the products
+"microkernel"  in compiled tiles, with products in the registers of the CPU
+"simulated"    the kernels of "tiled" for GPUs, run by NumPy: slow, to study and test them
+"auto"         the one that an enclosing `implementation` or the environment variable
+               MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
+
+Each is a function of `Arguments` and of which of their gradients are wanted, with the values and
+the pullback of `attention`. Where one does not exist for the library of the arrays, or does not
+support the arguments, the reference is used instead; `explain_dispatch` says so.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from minimha_autograd import backend
+from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array
 
-from .. import functional, masks
-from ..functional import check_probability
-from .arguments import arguments, shows_signature_of
-from .dispatch import Dispatch, choose, decide
+from .. import masks
+from ..functional.checks import check_probability
+from ..functional.dropout import Draw
+from ..functional.implementations import (
+    PLAIN,
+    Implementation,
+    implementations,
+    named,
+    requested,
+)
+from .arguments import Arguments, arguments, library_of
+from .reference import drop_weights
 
 
+@operation(settings=("mask",), describes=False)
 def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Array,
+    key: Array,
+    value: Array,
     mask: masks.Mask | Array | None = None,
-    *,
-    bias: Any = None,
+    bias: Array | None = None,
+    sink: Array | None = None,
     scale: Any = None,
     softcap: Any = None,
-    sink: Any = None,
+    *,
     dropout: float = 0.0,
     rng: backend.Generator | None = None,
     keep: Array | None = None,
     return_weights: bool | str = False,
     return_lse: bool = False,
     implementation: str = "auto",
-) -> Any:
+    wanted: tuple[bool, ...],
+) -> tuple[Any, Pullback]:
     """softmax(scale · Q Kᵀ + bias) V: each query receives a weighted mean of the values.
 
     query    (…, H, T, D)
@@ -55,47 +86,172 @@ def scaled_dot_product_attention(
 
     Returns the output (…, H, T, Dv), then the weights and lse if asked for: arrays for arrays,
     Tensors if any argument is one. Gradients flow to query, key, value and bias, and to scale,
-    softcap and sink where these are Tensors, by the formulas of `attention.attention`. A query that
+    softcap and sink where these are Tensors, by the formulas of `attention`. A query that
     may attend to no key has the output 0, weights 0, lse −∞ and gradients 0. Hidden keys and values
     have no influence, even if they are NaN or infinite.
 
     Raises ValueError for shapes that do not match, TypeError for wrong dtypes and for masks that
     are not boolean; each error names the argument and what is required.
     """
-    if return_weights not in (False, True, "dropped"):
-        raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
     x = arguments(
-        query, key, value, mask, bias=bias, scale=scale, softcap=softcap, sink=sink,
-        dropout=dropout, rng=rng, keep=keep,
+        query, key, value, mask, bias, sink, scale, softcap, dropout=dropout, rng=rng, keep=keep,
+        return_weights=return_weights, return_lse=return_lse,
     )  # fmt: skip
-    x = x._replace(return_weights=bool(return_weights), return_lse=return_lse)
-    y = choose(implementation, x)(*x)
-    if return_weights == "dropped" and x.keep is not None:
-        dropped = functional.dropout(y[1], x.arrays.resolved_keep(), p=x.p)
-        return (y[0], dropped, *y[2:])
-    return y
+    values, pullback = computed(choose(implementation, x), x, (*wanted[:3], *wanted[4:]))
+    out, weights, lse = values
+    pull_dropped: Any = None
+    if return_weights == "dropped":
+        weights, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
+    asked = True, x.return_weights, return_lse
+
+    def pull(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        given = iter(cotangents)
+        dout, dweights, dlse = [next(given) if ask else None for ask in asked]
+        if pull_dropped is not None and dweights is not None:
+            dweights = pull_dropped(dweights)
+        dquery, dkey, dvalue, *others = pullback(dout, dweights, dlse)
+        return dquery, dkey, dvalue, None, *others
+
+    result = tuple(itertools.compress((out, weights, lse), asked))
+    return result if len(result) > 1 else out, pull
 
 
-@shows_signature_of(scaled_dot_product_attention)
-def explain_dispatch(
-    *args: Any,
-    implementation: str = "auto",
-    return_weights: bool | str = False,
-    return_lse: bool = False,
-    **kwargs: Any,
-) -> Dispatch:
+def computed(
+    by: Implementation, x: Arguments, wanted: tuple[bool, ...]
+) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
+    """The values (out, weights, lse), None for those not asked for, and the pullback to the seven
+    inputs, by an implementation; in float32 and with an array for keep unless it is native."""
+    half = backend.is_half(x.query)
+    if (half or isinstance(x.keep, Draw)) and not by.native(x.query):
+        x = x._replace(keep=x.resolved_keep())
+        if half:
+            rest = x[7:]
+
+            def function(*inputs: Any) -> tuple[Any, Pullback]:
+                return by.function(Arguments._make((*inputs, *rest)), wanted)
+
+            return in_float32(function, *x.inputs)
+    return by.function(x, wanted)
+
+
+@contextlib.contextmanager
+def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
+    """Within the block, an implementation computes attention instead of "auto".
+
+    by  one of `IMPLEMENTATIONS`, "auto", or a function like these
+
+    Raises ValueError for another name.
+    """
+    if by != "auto" and not callable(by):
+        _found(by)
+    token = requested.set(by)
+    try:
+        yield
+    finally:
+        requested.reset(token)
+
+
+def _found(name: str) -> Implementation:
+    if (found := named("attention", name)) is None:
+        known = ", ".join(map(repr, ["auto", *implementations("attention")]))
+        raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+    return found
+
+
+def choose(name: str, x: Arguments) -> Implementation:
+    """The implementation that computes these arguments when this name is requested."""
+    by = requested.get() if name == "auto" else name
+    if callable(by):
+        return Implementation(by)
+    return _found(by if by in PLAIN else decide(by, x).implementation)
+
+
+class Dispatch(NamedTuple):
+    """The implementation chosen, and the reasons for or against each."""
+
+    implementation: str
+    reasons: dict[str, str]
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.reasons))
+        lines = (f"  {name:<{width}}  {why}" for name, why in self.reasons.items())
+        return "\n".join([f"{self.implementation} computes it", *lines])
+
+
+def explain_dispatch(*inputs: Any, implementation: str = "auto", **settings: Any) -> Dispatch:
     """Which implementation computes this call of `scaled_dot_product_attention`, and why.
 
     The arguments and errors are those of that function; it computes nothing and draws nothing from
     rng. The result prints as a table: the implementation chosen, then the reason for or against
     each one considered. `reasons` has the reasons by name.
     """
-    p = 0.0
-    if kwargs.get("keep") is None:
-        check_probability(p := kwargs.pop("dropout", 0.0), "dropout")
-    x = arguments(*args, **kwargs)._replace(return_lse=return_lse)
-    masks.key_intervals(x.mask, x.arrays.query, x.arrays.key)  # raises the errors of the mask
-    decision = decide(implementation, x._replace(keep=True) if p else x)
-    if return_weights and decision.implementation not in ("reference", "loop"):
+    settings = {name: array_of(x) for name, x in settings.items()}
+    drops = settings.pop("dropout", 0.0) if settings.get("keep") is None else 0.0
+    check_probability(drops, "dropout")
+    x = arguments(*map(array_of, inputs), **settings)
+    masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
+    by = requested.get() if implementation == "auto" else implementation
+    decision = decide(by, x._replace(keep=True) if drops else x)
+    if x.return_weights and decision.implementation not in ("reference", "loop"):
         decision.reasons["reference"] = "computes the weights, which kernels do not keep"
     return decision
+
+
+explain_dispatch.__signature__ = scaled_dot_product_attention.__signature__  # type: ignore[attr-defined]
+
+
+def decide(name: Any, x: Arguments) -> Dispatch:
+    """Which implementation computes these arguments when this one is requested, and why."""
+    if callable(name):
+        return Dispatch(name.__name__, {name.__name__: "requested"})
+    if name != "auto":
+        _found(name)
+        candidates, others, verdict = [name], {}, "requested"
+    elif why := _too_small(x):
+        return Dispatch("reference", {"reference": why})
+    elif library_of(x.query) == "cupy":
+        candidates, others = ["tiled", "fused"], _SLOWER_ON_GPU
+        verdict = "the fastest on a GPU that supports these arguments"
+    else:
+        candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
+        verdict = "the fastest for long sequences that supports these arguments"
+        if max(x.shape[-2:]) <= _IN_CACHE:  # the scores of a head stay in the cache
+            candidates.insert(0, candidates.pop())
+            verdict = "the fastest for short sequences that supports these arguments"
+    obstacles: dict[str, str] = {}
+    for candidate in candidates:
+        found = named("attention", candidate)
+        why = found.obstacle(x, name == "auto") if found else "it is not installed"
+        if why is None:
+            return Dispatch(candidate, {**others, **obstacles, candidate: verdict})
+        obstacles[candidate] = why
+    return Dispatch("reference", {**obstacles, "reference": "supports everything"})
+
+
+_ENOUGH = 2**19  # multiplications
+_FEW = 8  # queries for each key
+_IN_CACHE = 32  # positions
+_SLOWER = {
+    "microkernel": "computes the weights twice: slower for short sequences",
+    "tiled": "the algorithm of microkernel on BLAS: slower",
+    "fused": "stores all scores: slower",
+    "reference": "passes over all scores several times: slower, but handles NaN and infinity",
+    "loop": "one head at a time: slower",
+    "simulated": "runs on NumPy block by block: much slower",
+}
+_SLOWER_ON_GPU = {
+    "tiled": "stores no scores: faster",
+    "fused": _SLOWER["fused"],
+    "reference": _SLOWER["reference"],
+    "loop": _SLOWER["loop"],
+}
+
+
+def _too_small(x: Arguments) -> str | None:
+    """The reason why a kernel would not be faster, or None."""
+    q, v = x.query.shape, x.value.shape
+    if math.prod(x.shape) * (q[-1] + v[-1]) < _ENOUGH:
+        return "too few numbers for a kernel to be faster"
+    if q[-2] * (q[-3] // v[-3] if len(q) > 2 else 1) < _FEW:
+        return "too few queries for each key head for a kernel to be faster"
+    return None

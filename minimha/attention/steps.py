@@ -9,9 +9,10 @@ from typing import Any
 from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array
 
-from .. import functional
-from ..functional import ones_where_hidden, sink_softmax
-from .arguments import arguments, shows_signature_of
+from .. import functional, masks
+from ..functional import sink_softmax
+from ..functional.masked_products import ones_where_hidden
+from .arguments import arguments
 from .reference import pair_scores, visible_pairs, weighted_sum
 
 
@@ -34,9 +35,20 @@ class Steps(dict[str, Any]):
         return f"Steps({', '.join(f'{name} {tuple(x.shape)}' for name, x in self.items())})"
 
 
-@shows_signature_of(arguments)
 def attention_steps(
-    *args: Any, tap: Callable[[str, Any], Any] = lambda _, x: x, **kwargs: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    *,
+    bias: Any = None,
+    sink: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    dropout: float = 0.0,
+    rng: backend.Generator | None = None,
+    keep: Array | None = None,
+    tap: Callable[[str, Any], Any] = lambda _, x: x,
 ) -> Steps:
     """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
 
@@ -57,19 +69,19 @@ def attention_steps(
     tap  called with the name and the value of each step that has a gradient; its result replaces
          the value
     """
-    checked = arguments(*args, **kwargs)
-    arrays = checked.arrays
-    visible = visible_pairs(arrays.resolved_mask(), arrays.bias)
-    scale = 1 / math.sqrt(arrays.query.shape[-1]) if checked.scale is None else checked.scale
-    scale, softcap = (ones_where_hidden(x, visible) for x in (scale, checked.softcap))
-    inputs = (*checked.inputs[:5], scale, softcap)
-    half = arrays.query.dtype if backend.is_half(arrays.query) else None
+    inputs = query, key, value, bias, sink, scale, softcap
+    arrays = list(map(array_of, inputs))
+    arrays.insert(3, mask)
+    checked = arguments(*arrays, dropout=dropout, rng=rng, keep=array_of(keep))
+    visible = visible_pairs(checked.resolved_mask(), checked.bias)
+    half = arrays[0].dtype if backend.is_half(arrays[0]) else None
     if half is not None:
-        float32 = backend.namespace(arrays.query).float32
-        inputs = tuple(
+        float32 = backend.namespace(arrays[0]).float32
+        query, key, value, bias, sink, scale, softcap = (
             ops.astype(x, dtype=float32) if backend.is_array(array_of(x)) else x for x in inputs
         )
-    query, key, value, bias, sink, scale, softcap = inputs
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale, softcap = (ones_where_hidden(x, visible) for x in (scale, softcap))
     steps = Steps()
     gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
@@ -91,7 +103,7 @@ def attention_steps(
     else:
         x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
     if checked.keep is not None:
-        steps["keep"] = arrays.resolved_keep()
+        steps["keep"] = checked.resolved_keep()
         x = step("dropped", functional.dropout(x, steps["keep"], p=checked.p))
     x = weighted_sum(x, value, mask=visible)
     step("out", x if half is None else ops.astype(x, dtype=half))

@@ -3,10 +3,10 @@
     print(mh.cost.multi_head("fused", M=512, H=8, T=128))
     mh.cost.compare(M=512, H=8, T=128)  # all forms of the projections
 
-A computation is a list of steps, one for each array operation. Each step has a number of
-floating-point operations (flops) and of bytes moved; a cost is a sum over the steps. Nearly all
-flops are in matrix products, and the backward pass of a product y = a b takes two more, da = dy bᵀ
-and db = aᵀ dy: so the backward pass costs twice as much as the forward pass.
+A computation is a list of primitives, one for each array operation. Each has a number of
+floating-point operations (flops) and of bytes moved; a cost is their sum. Nearly all flops are in
+matrix products, and the backward pass of a product y = a b takes two more, da = dy bᵀ and
+db = aᵀ dy: so the backward pass costs twice as much as the forward pass.
 
 Exact: parameters, the number of products and the flops of each, what is saved, and the bytes of
 `projections`. The bytes of `attention` are accurate to half a percent, because checks with one
@@ -26,23 +26,11 @@ from .attention import attention, multi_head
 from .communication import Sent, communication, training_step, update
 from .comparison import Comparison, compare
 from .machine import Machine, calibrate
+from .primitives import Cost, Primitive
 from .projections import projections
 from .setting import Setting
-from .steps import Cost, Step
 
 __all__ = [
-    "Comparison",
-    "Cost",
-    "Machine",
-    "Sent",
-    "Setting",
-    "Step",
-    "attention",
-    "calibrate",
-    "communication",
-    "compare",
-    "multi_head",
-    "projections",
-    "training_step",
-    "update",
-]
+    "Comparison", "Cost", "Machine", "Primitive", "Sent", "Setting", "attention", "calibrate",
+    "communication", "compare", "multi_head", "projections", "training_step", "update",
+]  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .primitives import NODE, Cost, Primitive, linear, product, repeated, total, walk
 from .projections import projections
 from .setting import Setting
-from .steps import NODE, Cost, Step, linear, product, repeated, total, walk
 
 IMPLEMENTATIONS = "reference", "loop", "steps"
 
@@ -33,20 +33,20 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
     saved = heads * s.T * s.S
     if implementation != "loop":
         nodes = 4 if implementation == "steps" else 3
-        steps = [NODE] * nodes + _heads(groups, heads // groups * s.T, s.S, d, dv)
-        return total(s, backward, steps, saved=saved)
-    steps = [NODE] * 3 + repeated(heads, _heads(1, s.T, s.S, d, dv))
-    steps += [walk(2 * heads * s.T * n) for n in (dv, s.S)]  # outputs and weights, stacked
+        primitives = [NODE] * nodes + _heads(groups, heads // groups * s.T, s.S, d, dv)
+        return total(s, backward, primitives, saved=saved)
+    primitives = [NODE] * 3 + repeated(heads, _heads(1, s.T, s.S, d, dv))
+    primitives += [walk(2 * heads * s.T * n) for n in (dv, s.S)]  # outputs and weights, stacked
     parts = s.T * d, s.S * d, s.S * dv
-    steps += [walk(2 * heads * n, backward=True) for n in parts]  # gradients, stacked
+    primitives += [walk(2 * heads * n, backward=True) for n in parts]  # gradients, stacked
     if heads != groups:
         saved += heads * s.S * (d + dv)
         copies = [(heads + groups) * s.S * n for n in (d, dv)]
-        steps += [walk(n) for n in copies] + [walk(n, backward=True) for n in copies]
-    return total(s, backward, steps, saved=saved)
+        primitives += [walk(n) for n in copies] + [walk(n, backward=True) for n in copies]
+    return total(s, backward, primitives, saved=saved)
 
 
-def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Step]:
+def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Primitive]:
     """A batch of heads with T queries and S keys each: scores, softmax, the sum of values."""
     p, r = batch * t * s, batch * t
     entrywise, down, across = 2 * p, p + r, 2 * p + r  # P to P, P to one number per row, both to P
@@ -93,8 +93,8 @@ def multi_head(
         k_is_input = bilinear and not (loop and s.B > 1 and g > 1)
         saved += s.B * g * s.S * (dv + (0 if k_is_input else d))
     weights = [columns * z.d_model] + [z.d_model] * s.bias
-    steps = [NODE, *linear(n, columns, z.d_model, s.bias)]
-    steps += [walk(2 * n * columns)] if h > 1 else []  # merge heads
-    steps += [walk(2 * w, backward=True) for w in weights]
-    outer = total(s, backward, steps, parameters=sum(weights), saved=saved)
+    primitives = [NODE, *linear(n, columns, z.d_model, s.bias)]
+    primitives += [walk(2 * n * columns)] if h > 1 else []  # merge heads
+    primitives += [walk(2 * w, backward=True) for w in weights]
+    outer = total(s, backward, primitives, parameters=sum(weights), saved=saved)
     return projections(form, backward=backward, **letters) + inner + outer

@@ -12,36 +12,12 @@ all, of which rank r holds n_r, it sends
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ..parallel import lengths, pieces, require_one_each, runs
+from ..parallel import pieces
+from ..parallel.communicator import Sent
+from ..parallel.places import lengths, require_one_each, runs
 from .setting import Setting
-from .steps import short
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What a rank sends. Can be added, and multiplied by a number of times."""
-
-    bytes: int = 0
-    messages: int = 0
-
-    def __add__(self, other: Sent) -> Sent:
-        return Sent(self.bytes + other.bytes, self.messages + other.messages)
-
-    def __mul__(self, times: int) -> Sent:
-        return Sent(times * self.bytes, times * self.messages)
-
-    def seconds(self, latency: float, bandwidth: float) -> float:
-        """messages · latency + bytes / bandwidth, the time of messages sent one after another.
-
-        latency in seconds, bandwidth in bytes per second.
-        """
-        return self.messages * latency + self.bytes / bandwidth
-
-    def __repr__(self) -> str:
-        return f"{short(self.bytes)}B in {self.messages:,} messages"
 
 
 def communication(

@@ -8,8 +8,8 @@ from typing import Any
 from ..projections import FORMS
 from .attention import multi_head
 from .machine import Machine, calibrate
+from .primitives import Cost, short
 from .setting import Setting
-from .steps import Cost, short
 
 _POWERS = {"M": (4, 12), "H": (0, 8), "D": (0, 12), "T": (0, 12)}  # of two, from … to
 

@@ -1,4 +1,4 @@
-"""The time that steps take on a machine."""
+"""The time that a computation takes on a machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 
 from ..projections import Projections
+from .primitives import Cost, short
 from .projections import projections
-from .steps import Cost, short
 
 Curve = tuple[tuple[float, float], ...]
 """Sizes in ascending order, and the seconds that each takes."""
@@ -34,7 +34,7 @@ class Machine:
     overhead: float
 
     def seconds(self, cost: Cost) -> float:
-        """The expected time in seconds: the sum over the steps of
+        """The expected time in seconds: the sum over the primitives of
 
             overhead + max(matrices · time(flops / matrices), time(bytes))
 
@@ -42,7 +42,7 @@ class Machine:
         curves in place of one peak and one bandwidth.
         """
         expected = 0.0
-        for s in cost.steps:
+        for s in cost.primitives:
             flops = s.matrices * _on(self.products, s.flops / s.matrices)
             expected += s.times * (self.overhead + max(flops, _on(self.walks, s.bytes)))
         return expected
@@ -65,7 +65,7 @@ def calibrate(dtype: str = "float32") -> Machine:
               not count
     walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
               the cache, in memory, and in memory that the system has yet to provide
-    overhead  of the stacked projections of a 2×2 input, forward and backward, by their steps
+    overhead  of the stacked projections of a 2×2 input, forward and backward, by their calls
     """
 
     def ones(*shape: int) -> Any:
@@ -96,12 +96,12 @@ def calibrate(dtype: str = "float32") -> Machine:
     return Machine(tuple(products), tuple(walks), _seconds(tiny) / calls)
 
 
-def _seconds(call: Callable[[], Any], budget: float = 0.03) -> float:
-    """The minimum time over the calls within the budget: longer calls were interrupted."""
+def _seconds(call: Callable[[], Any]) -> float:
+    """The minimum time over the calls within 0.03 s: longer calls were interrupted."""
     least = math.inf
     call()
     start = now = time.perf_counter()
-    while now - start < budget:
+    while now - start < 0.03:
         before, _ = now, call()
         now = time.perf_counter()
         least = min(least, now - before)

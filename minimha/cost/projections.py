@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..projections import Sizes, form_named
+from ..projections.form import Sizes, form_named
+from .primitives import NODE, Cost, Primitive, linear, product, repeated, total, walk
 from .setting import Setting
-from .steps import NODE, Cost, Step, linear, product, repeated, total, walk
 
 
 def projections(form: str = "stacked", *, backward: bool = True, **letters: Any) -> Cost:
@@ -35,20 +35,20 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
         raise ValueError("the fused form is for self-attention, with one input: omit S, Mk and Mv")
     inputs = {role: s.B * n * widths[role][0] for role, n in lengths.items()}  # B·T·M, B·S·Mk, …
     weights = _weights(form, z, s.bias)
-    steps = [walk(2 * n, backward=True) for n in weights]  # gradients of weights are copied
+    primitives = [walk(2 * n, backward=True) for n in weights]  # gradients of weights are copied
     if form == "fused":
-        steps += _fused(s)
+        primitives += _fused(s)
     else:
         for role in inputs:
-            steps += _role(form, role, s)
+            primitives += _role(form, role, s)
         heads = {"q": z.num_heads, "k": z.num_kv_heads, "v": z.num_kv_heads}
         uses = {role: heads[role] if form == "per-head" else 1 for role in inputs}
         if not s.cross:
             uses = {"q": sum(uses.values())}
         for role, n in uses.items():  # the gradients of an input are summed over its uses
-            steps += [walk(3 * inputs[role], times=n - 1, backward=True)] if n > 1 else []
+            primitives += [walk(3 * inputs[role], times=n - 1, backward=True)] if n > 1 else []
     saved = sum(inputs.values()) if form == "double" else 0
-    return total(s, backward, steps, parameters=sum(weights), saved=saved)
+    return total(s, backward, primitives, parameters=sum(weights), saved=saved)
 
 
 def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
@@ -67,7 +67,7 @@ def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
     return sizes + ([width**2 for width, _, _ in roles] if form == "double" else [])
 
 
-def _fused(s: Setting) -> list[Step]:
+def _fused(s: Setting) -> list[Primitive]:
     """Q, K and V, nodes of their own, from one product; their gradients merged and then joined."""
     z, n = s.sizes, s.B * s.T
     roles = list(z.roles().values())
@@ -77,7 +77,7 @@ def _fused(s: Setting) -> list[Step]:
     return [NODE] * 4 + linear(n, z.d_model, columns, s.bias) + [*merged, joined]
 
 
-def _role(form: str, role: str, s: Setting) -> list[Step]:
+def _role(form: str, role: str, s: Setting) -> list[Primitive]:
     """Q, K or V in the forms that make each by itself."""
     width, count, dim = s.sizes.roles()[role]
     t = s.T if role == "q" else s.S
@@ -97,20 +97,20 @@ def _role(form: str, role: str, s: Setting) -> list[Step]:
     return [*first, NODE, *linear(n, width, count * dim, s.bias), *merged]
 
 
-def _merged(count: int, t: int, size: int) -> list[Step]:
+def _merged(count: int, t: int, size: int) -> list[Primitive]:
     """A gradient (B, H, T, D) as (B, T, H·D): a copy, unless one of the axes is of length 1."""
     return [walk(2 * size, backward=True)] if count > 1 and t > 1 else []
 
 
-def _bilinear(s: Setting) -> list[Step]:
+def _bilinear(s: Setting) -> list[Primitive]:
     """Q = x W_i + b for every head: x (B, 1, T, M), W (H, M, Mk), b (H, 1, Mk), Q (B, H, T, Mk)."""
     z = s.sizes
     h, m, mk = z.num_heads, z.d_model, z.kdim
     x, w, y = s.B * s.T * m, h * m * mk, s.B * h * s.T * mk
-    steps = [NODE] * 2 + product(s.B * h, s.T, m, mk, a=x, b=w)
+    primitives = [NODE] * 2 + product(s.B * h, s.T, m, mk, a=x, b=w)
     if h > 1:
-        steps += [walk(h * x + x, backward=True)]  # dx, summed over the heads
-    steps += [walk(s.B * w + w, backward=True)]  # dW, summed over the batch
+        primitives += [walk(h * x + x, backward=True)]  # dx, summed over the heads
+    primitives += [walk(s.B * w + w, backward=True)]  # dW, summed over the batch
     if s.bias:
-        steps += NODE, NODE, walk(2 * y + h * mk), walk(y + h * mk, backward=True)
-    return steps
+        primitives += NODE, NODE, walk(2 * y + h * mk), walk(y + h * mk, backward=True)
+    return primitives

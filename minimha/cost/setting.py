@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..functional import integer
-from ..projections import Sizes
+from ..functional.checks import integer
+from ..projections.form import Sizes
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Setting:
 
     def __str__(self) -> str:
         z = self.sizes
-        named = {
+        sizes = {
             "B": self.B, "T": self.T, "S": self.S, "M": z.d_model, "Mk": z.kdim, "Mv": z.vdim,
             "H": z.num_heads, "G": z.num_kv_heads, "D": z.head_dim, "Dv": z.v_head_dim,
         }  # fmt: skip
         default = {"S": "T", "Mk": "M", "Mv": "Mk", "G": "H", "Dv": "D"}
-        shown = [k for k, n in named.items() if k not in default or n != named[default[k]]]
-        return " ".join(f"{k}={named[k]}" for k in shown)
+        shown = [k for k, n in sizes.items() if k not in default or n != sizes[default[k]]]
+        return " ".join(f"{k}={sizes[k]}" for k in shown)

@@ -1,3 +1,5 @@
-"""The tour and the chapters, which the command `minimha` runs and opens."""
+"""The chapters of the course: their numbers, names and notebooks."""
 
-__all__ = ["chapters", "tour"]
+from .chapters import CHAPTERS, notebooks
+
+__all__ = ["CHAPTERS", "notebooks"]

@@ -43,6 +43,7 @@ CHAPTERS = {
         Chapter(13, "many-machines", "Many machines", 90),
     )
 }
+"""The chapters by number."""
 
 
 def notebooks() -> list[Path]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from minimha_autograd.gradcheck import aligned, listed
 
-from ..course import chapters
+from .. import course
 from . import arithmetic, attention, layers, ranks
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, Finding
 from .step import Step
 from .trace import Trace
 
 if TYPE_CHECKING:
-    from minimha_autograd.gradcheck import FailedCheck
+    from minimha_autograd.gradcheck.failure import FailedCheck
 
 Signature = Callable[[Step], Cause | None]
 
@@ -74,7 +74,7 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
             added.append(aligned("located", _location(trace, finding)))
         guess = [aligned("looks like", finding.text)]
         if finding.chapter:
-            chapter = chapters.CHAPTERS.get(int(finding.chapter[:2]))
+            chapter = course.CHAPTERS.get(int(finding.chapter[:2]))
             page = f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/gradients.md"
             guess.append(aligned("read", page))
         facts, lines = [*facts, *added], [*lines, *added, *guess]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from minimha_autograd.gradcheck import Comparison, FailedCheck
+    from minimha_autograd.gradcheck.compare import Comparison
+    from minimha_autograd.gradcheck.failure import FailedCheck
 
 RESULT = "the result"
 

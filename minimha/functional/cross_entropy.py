@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
 
-from .acceleration import accelerated
+from .implementations import accelerated
 
 
 @operation

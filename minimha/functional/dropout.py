@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from .acceleration import accelerated
 from .checks import check_probability
+from .implementations import accelerated
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:

@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array
 
-from .acceleration import accelerated
+from .implementations import accelerated
 
 
 def _entries(table: Array, indices: Array) -> int:

@@ -7,7 +7,7 @@ import math
 from minimha_autograd import Pullback, operation, ops
 from minimha_autograd.backend import Array, namespace
 
-from .acceleration import accelerated
+from .implementations import accelerated
 
 
 @operation

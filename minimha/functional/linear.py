@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from minimha_autograd import Pullback, operation, ops
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from .acceleration import accelerated
+from .implementations import accelerated
 
 
 @operation
@@ -38,28 +39,28 @@ def linear_maps(
 
     wanted and the gradients are in the order x, ws, bs. A missing dy counts as zero.
     """
-    pulls: list[Pullback] = []
-    ys = []
-    for w, b, wants_w in zip(ws, bs, wanted[1:], strict=False):
-        same = x.ndim and w.ndim == 2 and x.shape[-1] == w.shape[0]
+    xp, shape, count = namespace(x), tuple(x.shape), len(ws)
+    for w, b in zip(ws, bs, strict=True):
+        same = x.ndim and w.ndim == 2 and shape[-1] == w.shape[0]
         if not same or (b is not None and b.shape != w.shape[1:]):
             raise ValueError("x (…, M), w (M, N) and b (N,) need the same M and N")
-        y, pull = ops.matmul.with_pullback(x, w, wanted=(wanted[0], wants_w))
-        ys.append(y if b is None else y + b)
-        pulls.append(pull)
-    wants_bs = wanted[1 + len(ws) :]
+    n, wants_x, wants_ws = math.prod(shape[:-1]), wanted[0], wanted[1 : 1 + count]
+    wants_bs = wanted[1 + count :]
+    rows = xp.reshape(x, (n, shape[-1]))  # one large product instead of a batch of small ones
+    ys = [rows @ w if b is None else rows @ w + b for w, b in zip(ws, bs, strict=True)]
+    ys = [xp.reshape(y, (*shape[:-1], y.shape[1])) for y in ys]
+    saved: Any = rows if any(wants_ws) else None  # free what no gradient needs
+    ws = ws if wants_x else ()
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        dx, dws, dbs = None, [], []
-        for dy, pull, wants_b in zip(dys, pulls, wants_bs, strict=True):
-            part, dw, db = None, None, None
+        dx, dws, dbs = None, [None] * count, [None] * count
+        for k, dy in enumerate(dys):
             if dy is not None:
-                part, dw = pull(dy)
-                db = namespace(dy).sum(dy, axis=tuple(range(dy.ndim - 1))) if wants_b else None
-            if part is not None:
-                dx = part if dx is None else dx + part
-            dws.append(dw)
-            dbs.append(db)
-        return dx, *dws, *dbs
+                dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901
+                if wants_x:
+                    dx = dy @ ws[k].mT if dx is None else dx + dy @ ws[k].mT
+                dws[k] = saved.mT @ dy if wants_ws[k] else None
+                dbs[k] = xp.sum(dy, axis=0) if wants_bs[k] else None
+        return None if dx is None else xp.reshape(dx, shape), *dws, *dbs
 
     return ys, pullback

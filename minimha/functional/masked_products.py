@@ -49,7 +49,7 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
     xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
     if visible is not None and backend.on_host(a) and not (is_finite(a) and is_finite(b)):
         a, b = _without_hidden_rows(a, b, xp.broadcast_to(visible, shape))
-    y = xp.reshape(xp.matmul(_folded(a, b), xp.matrix_transpose(b)), shape)
+    y = _unfolded(_folded(a, b) @ b.mT, shape)
     if visible is None or known_finite(y):
         return y
     return hide(y, visible | xp.isfinite(y))
@@ -64,8 +64,8 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
     rows = _folded(weights, b)
     if visible is not None and not known_finite(b):
         visible = _folded(xp.broadcast_to(visible, weights.shape), b)
-        return xp.reshape(_visible_matmul(rows, b, visible), shape)
-    return xp.reshape(xp.matmul(rows, b), shape)
+        return _unfolded(_visible_matmul(rows, b, visible), shape)
+    return _unfolded(rows @ b, shape)
 
 
 def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
@@ -75,11 +75,11 @@ def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Arr
     like (…, G, S, _).
     """
     xp = namespace(weights, a)
-    columns, rows = xp.matrix_transpose(_folded(weights, like)), _folded(a, like)
+    columns, rows = _folded(weights, like).mT, _folded(a, like)
     if visible is not None and not known_finite(a):
         visible = _folded(xp.broadcast_to(visible, weights.shape), like)
-        return _visible_matmul(columns, rows, xp.matrix_transpose(visible))
-    return xp.matmul(columns, rows)
+        return _visible_matmul(columns, rows, visible.mT)
+    return columns @ rows
 
 
 def _folded(x: Array, like: Array) -> Array:
@@ -90,6 +90,11 @@ def _folded(x: Array, like: Array) -> Array:
     heads, groups = x.shape[-3], like.shape[-3]
     shape = (*x.shape[:-3], groups, heads // groups * x.shape[-2], x.shape[-1])
     return namespace(x).reshape(x, shape)
+
+
+def _unfolded(y: Array, shape: tuple[int, ...]) -> Array:
+    """The inverse of `_folded`, for a result of this shape."""
+    return y if y.shape == shape else namespace(y).reshape(y, shape)
 
 
 def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from .acceleration import accelerated
+from .implementations import accelerated
 
 
 @operation

@@ -8,8 +8,8 @@ from typing import Any
 from minimha_autograd import Pullback, array_of, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from .acceleration import accelerated
 from .checks import integer
+from .implementations import accelerated
 
 
 @operation
@@ -49,7 +49,7 @@ def rope(
     if backend.is_half(x):
         settings = {"offset": offset, "positions": positions, "base": base, "width": width}
         return in_float32(rope, x, interleaved=interleaved, **settings)
-    theta = turns(_positions(x, offset, positions), width, base)
+    theta = angles(_positions(x, offset, positions), width, base)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
     cos, sin = xp.astype(xp.cos(theta), dtype), xp.astype(xp.sin(theta), dtype)
@@ -81,7 +81,7 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Arra
     return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
 
 
-def turns(positions: Array, width: int, base: float) -> Array:
+def angles(positions: Array, width: int, base: float) -> Array:
     """The angles t · base^(−2i/width), (…, T, width/2) in float64, of positions (…, T)."""
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")

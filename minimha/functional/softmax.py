@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, is_complex, namespace
-from minimha_autograd.ops import axes, logsumexp
+from minimha_autograd.ops import logsumexp
+from minimha_autograd.ops.requirements import axes
 
-from .acceleration import accelerated
+from .implementations import accelerated
 from .masked_products import hide, known_finite
 
 
@@ -38,7 +39,7 @@ def masked_softmax(
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
     e = xp.exp(x - _largest(x, axis))  # the common factor cancels, and exp cannot overflow
     total = xp.sum(e, axis=axis, keepdims=True)
-    y = e / xp.where(total == 0, xp.ones_like(total), total)
+    y = e / xp.where(total == 0, 1.0, total)
     if mask is not None and not known_finite(total):  # a row has a visible NaN
         y = hide(y, mask)
 
@@ -73,7 +74,7 @@ def _largest(x: Array, axis: int) -> Array:
     if not x.shape[axis]:
         return xp.sum(real, axis=axis, keepdims=True)
     peak = xp.max(real, axis=axis, keepdims=True)
-    return xp.where(peak == -math.inf, xp.zeros_like(peak), peak)
+    return xp.where(peak == -math.inf, 0.0, peak)
 
 
 @operation

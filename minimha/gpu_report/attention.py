@@ -14,12 +14,7 @@ import numpy as np
 from minimha_autograd import Tensor, backend
 
 from .. import masks
-from ..attention import (
-    attention,
-    explain_dispatch,
-    implementation,
-    scaled_dot_product_attention,
-)
+from ..attention import explain_dispatch, implementation, scaled_dot_product_attention
 from . import measuring
 from .measuring import Prepared, Row, Sizes, first_line
 
@@ -59,8 +54,8 @@ def errors(sizes: Sizes) -> Iterator[Row]:
             found = attend(name, (q, k, v), mask, dout)
             require(name, q, k, v)
             exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
-            (out, _weights), pull = attention.with_pullback(*exact[:3], mask=MASKS[mask])
-            right = out, *pull(exact[3], None)[:3]
+            out, pull = scaled_dot_product_attention.with_pullback(*exact[:3], MASKS[mask])
+            right = out, *pull(exact[3])[:3]
             for what, x, y in zip(("out", "dq", "dk", "dv"), found, right, strict=True):
                 off = np.abs(backend.to_numpy(x).astype(np.float64) - y).max()
                 row[what] = float(off / np.abs(y).max())

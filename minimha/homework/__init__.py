@@ -12,25 +12,8 @@ from .comparisons import recorded, same, same_gradients, same_steps, tap_is_used
 from .notebook import check, hint, progress
 from .own import mine
 from .task import TASKS, Task, task
-from .verdicts import Check, Verdict
 
 __all__ = [
-    "TASKS",
-    "Check",
-    "Task",
-    "Verdict",
-    "check",
-    "commands",
-    "course",
-    "hint",
-    "load_tasks",
-    "mine",
-    "progress",
-    "recorded",
-    "same",
-    "same_gradients",
-    "same_steps",
-    "tap_is_used",
-    "task",
-    "value_of",
-]
+    "TASKS", "Task", "check", "course", "hint", "load_tasks", "mine", "progress", "recorded",
+    "same", "same_gradients", "same_steps", "tap_is_used", "task", "value_of",
+]  # fmt: skip

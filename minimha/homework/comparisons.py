@@ -12,7 +12,7 @@ import numpy as np
 
 from minimha_autograd.gradcheck import aligned, place, ratio
 
-from ..diagnosis import AXES
+from ..diagnosis.explanation import AXES
 from . import inferred
 from .resemblance import resemblance
 

@@ -7,6 +7,7 @@ the student's function are recorded; if it fails, they are repeated on each chan
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -32,6 +33,35 @@ class Mistake(NamedTuple):
         if (times := solution.count(self.old)) != 1:
             raise ValueError(f"{self.old!r} is in the solution {times} times, not once")
         return solution.replace(self.old, self.new)
+
+
+def patches(text: str) -> list[Mistake]:
+    """The mistakes in a text of patches.
+
+        - query.shape[-1] ** 0.5
+        + 1.0
+        the factor 1/√D is missing
+        + query.shape[-1]
+        Q Kᵀ is divided by D; divide by √D
+
+    A line with + replaces the lines with − above it, or the same as the one before. The text below
+    names the mistake, and so do patches above it without a text of their own.
+    """
+    found, unnamed, old = list[Mistake](), list[tuple[str, str]](), ""
+    for removed, added, said in PATCH.findall(text):
+        old = _lines(removed) or old
+        unnamed.append((old, _lines(added)))
+        if said:
+            found += [Mistake(*edit, " ".join(said.split())) for edit in unnamed]
+            unnamed = []
+    return found
+
+
+PATCH = re.compile(r"((?:-(?: .*)?\n)*)((?:\+(?: .*)?\n)+)((?:(?![-+](?: |\n)).+\n)*)")
+
+
+def _lines(marked: str) -> str:
+    return "\n".join(line[2:] for line in marked.splitlines())
 
 
 class Raised(NamedTuple):

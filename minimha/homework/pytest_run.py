@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import minimha_pytest
-
 from .catalogue import course
 from .verdicts import FAILED, PASSED, TO_DO, Verdict
 
@@ -53,7 +51,7 @@ def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
     listener = Listener(report)
     options = ["-c", os.devnull, "--rootdir", str(folder.absolute()), "--noconftest"]
     options += ["--assert=plain", "--import-mode=append", "-p", "no:terminal"]
-    options += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
+    options += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "minimha_pytest"]
     options += ["--homework", str(place.absolute())]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
@@ -62,7 +60,7 @@ def run(place: Path, report: Callable[[Verdict, str], None]) -> dict[str, str]:
         patch.setattr(sys, "breakpointhook", _no_debugger)
         code = pytest.main(
             [*options, str(Path(__file__).with_name("test_homework.py"))],
-            plugins=[minimha_pytest, listener],
+            plugins=[listener],
         )
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from typing import Any
 
 import minimha_autograd
 
-from ..course import chapters
+from ..course import CHAPTERS
 from . import record
 from .answers import answers, decoded, defines, mark
 from .catalogue import course, run_file
@@ -49,7 +49,7 @@ def stars(task: Task) -> str:
 
 def chapter(number: int) -> str:
     """The name of a chapter: "05 attention"; a teacher's own may have only a number."""
-    known = chapters.CHAPTERS.get(number)
+    known = CHAPTERS.get(number)
     return f"{number:02} {known.name}" if known else f"{number:02}"
 
 

@@ -11,7 +11,7 @@ All copies are exact, bit for bit. Nothing here unpickles: a safetensors file ho
 their names, but no code.
 """
 
-from .files import check_writable, written_whole
+from . import conventions
 from .keras_layer import from_keras, to_keras
 from .pretrained import from_pretrained, save_pretrained
 from .safetensors_file import load, read, save, write
@@ -20,7 +20,7 @@ from .torch_block import block_from_torch, block_to_torch
 from .torch_layer import from_torch, to_torch
 
 __all__ = [
-    "block_from_torch", "block_to_torch", "check_writable", "from_keras", "from_pretrained",
+    "block_from_torch", "block_to_torch", "conventions", "from_keras", "from_pretrained",
     "from_torch", "load", "read", "save", "save_pretrained", "set_state", "state", "to_keras",
-    "to_torch", "write", "written_whole",
+    "to_torch", "write",
 ]  # fmt: skip

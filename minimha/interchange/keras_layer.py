@@ -7,21 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
-
 from ..multihead import MultiHeadAttention
-from .states import mismatches, on_host, set_state, state
+from .states import mismatches, on_host, refuse, require, set_state, state, unpacked
 from .torch_layer import beyond_plain
 
 _NAMES = {
-    "query kernel": "w_q",
-    "query bias": "b_q",
-    "key kernel": "w_k",
-    "key bias": "b_k",
-    "value kernel": "w_v",
-    "value bias": "b_v",
-    "output kernel": "w_o",
-    "output bias": "b_o",
+    f"{theirs} {kind}": f"{letter}_{role}"
+    for theirs, role in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
+    for kind, letter in (("kernel", "w"), ("bias", "b"))
 }
 """Keras's weights in its order, and ours."""
 
@@ -37,10 +30,8 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
     Raises ValueError, with all reasons, for a layer that Keras cannot represent, such as one in the
     bilinear form; TypeError for another module.
     """
-    if not isinstance(mha, MultiHeadAttention):
-        raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
-    if reasons := beyond_plain(mha):
-        raise ValueError("keras.layers.MultiHeadAttention has no such layer: " + "; ".join(reasons))
+    require(MultiHeadAttention, "mha", mha)
+    refuse("keras.layers.MultiHeadAttention has no such layer", beyond_plain(mha))
     h, g = mha.sizes.num_heads, mha.sizes.num_kv_heads
     d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
     shapes = {
@@ -77,24 +68,15 @@ def from_keras(
         for name, x in kernels.items()
         if isinstance(x, str) or x.dtype.kind != "f" or x.ndim != 3
     ]
-    if wrong:
-        raise ValueError("kernels must be floating-point numbers with 3 axes: " + "; ".join(wrong))
+    refuse("kernels must be floating-point numbers with 3 axes", wrong)
     (m, h, d), (mk, g, _), (mv, _, dv), _ = (x.shape for x in kernels.values())
     mha = MultiHeadAttention(
         m, h, num_kv_heads=g, head_dim=d, v_head_dim=dv, kdim=mk, vdim=mv, bias=len(names) == 8,
         dropout=dropout, dtype=kernels["query kernel"].dtype.name,
     )  # fmt: skip
-    required = {name: (x.shape, x.dtype) for name, x in zip(names, to_keras(mha), strict=True)}
-    if wrong := mismatches(theirs, required):
-        raise ValueError(
-            "weights do not make a keras.layers.MultiHeadAttention: " + "; ".join(wrong)
-        )
-    shapes = {name: p.shape for name, p in mha.named_parameters()}
-    set_state(
-        mha,
-        {
-            _NAMES[name]: backend.to_numpy(x).reshape(shapes[_NAMES[name]])
-            for name, x in theirs.items()
-        },
-    )
+    wrong = mismatches(theirs, dict(zip(names, to_keras(mha), strict=True)))
+    refuse("weights do not make a keras.layers.MultiHeadAttention", wrong)
+    ours = unpacked({name: _NAMES[name] for name in names}, theirs)
+    parameters = mha.named_parameters()
+    set_state(mha, {name: ours[name].reshape(p.shape) for name, p in parameters})
     return mha.convert(form)

@@ -14,9 +14,10 @@ from minimha_autograd import backend
 
 from ..multihead import positions
 from ..transformers import GPT
+from . import states
 from .files import written_whole
 from .safetensors_file import read, write
-from .states import mismatches, set_state, state
+from .states import mismatches, packed, refuse, set_state, state, unpacked, with_biases
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class _Layout:
     activations  their names for activations, and ours
     needed       entries of config.json for which a GPT supports one value only
     prefix       of all names but lm_head's; files of models without a head lack it
-    names        for each of their weights, ours. N counts the blocks, .T is the transpose, and
-                 {q,k,v} are three of our arrays, side by side
+    names        for each of their weights, ours: see `packed` and `with_biases`; N counts blocks
     buffers      a pattern for the names of constants in files of old versions
     """
 
@@ -73,20 +73,13 @@ _GPT2 = _Layout(
     names={  # Conv1D keeps a matrix as (in, out), as we do
         "transformer.wte.weight": "tokens.table",
         "transformer.wpe.weight": "positions.table",
-        "transformer.h.N.ln_1.weight": "blocks.N.norm_attention.weight",
-        "transformer.h.N.ln_1.bias": "blocks.N.norm_attention.bias",
-        "transformer.h.N.attn.c_attn.weight": "blocks.N.attention.w_{q,k,v}",
-        "transformer.h.N.attn.c_attn.bias": "blocks.N.attention.b_{q,k,v}",
-        "transformer.h.N.attn.c_proj.weight": "blocks.N.attention.w_o",
-        "transformer.h.N.attn.c_proj.bias": "blocks.N.attention.b_o",
-        "transformer.h.N.ln_2.weight": "blocks.N.norm_mlp.weight",
-        "transformer.h.N.ln_2.bias": "blocks.N.norm_mlp.bias",
-        "transformer.h.N.mlp.c_fc.weight": "blocks.N.mlp.widen.weight",
-        "transformer.h.N.mlp.c_fc.bias": "blocks.N.mlp.widen.bias",
-        "transformer.h.N.mlp.c_proj.weight": "blocks.N.mlp.narrow.weight",
-        "transformer.h.N.mlp.c_proj.bias": "blocks.N.mlp.narrow.bias",
-        "transformer.ln_f.weight": "norm.weight",
-        "transformer.ln_f.bias": "norm.bias",
+        "transformer.h.N.ln_1.*": "blocks.N.norm_attention.*",
+        "transformer.h.N.attn.c_attn.*": "blocks.N.attention.?_{q,k,v}",
+        "transformer.h.N.attn.c_proj.*": "blocks.N.attention.?_o",
+        "transformer.h.N.ln_2.*": "blocks.N.norm_mlp.*",
+        "transformer.h.N.mlp.c_fc.*": "blocks.N.mlp.widen.*",
+        "transformer.h.N.mlp.c_proj.*": "blocks.N.mlp.narrow.*",
+        "transformer.ln_f.*": "norm.*",
         "lm_head.weight": "head.weight.T",
     },
     buffers=r"h\.\d+\.attn\.(masked_)?bias$",
@@ -119,21 +112,14 @@ _LLAMA = _Layout(
     names={
         "model.embed_tokens.weight": "tokens.table",
         "model.layers.N.input_layernorm.weight": "blocks.N.norm_attention.weight",
-        "model.layers.N.self_attn.q_proj.weight": "blocks.N.attention.w_q.T",
-        "model.layers.N.self_attn.q_proj.bias": "blocks.N.attention.b_q",
-        "model.layers.N.self_attn.k_proj.weight": "blocks.N.attention.w_k.T",
-        "model.layers.N.self_attn.k_proj.bias": "blocks.N.attention.b_k",
-        "model.layers.N.self_attn.v_proj.weight": "blocks.N.attention.w_v.T",
-        "model.layers.N.self_attn.v_proj.bias": "blocks.N.attention.b_v",
-        "model.layers.N.self_attn.o_proj.weight": "blocks.N.attention.w_o.T",
-        "model.layers.N.self_attn.o_proj.bias": "blocks.N.attention.b_o",
+        "model.layers.N.self_attn.q_proj.*": "blocks.N.attention.?_q.T",
+        "model.layers.N.self_attn.k_proj.*": "blocks.N.attention.?_k.T",
+        "model.layers.N.self_attn.v_proj.*": "blocks.N.attention.?_v.T",
+        "model.layers.N.self_attn.o_proj.*": "blocks.N.attention.?_o.T",
         "model.layers.N.post_attention_layernorm.weight": "blocks.N.norm_mlp.weight",
-        "model.layers.N.mlp.gate_proj.weight": "blocks.N.mlp.gate.weight.T",
-        "model.layers.N.mlp.gate_proj.bias": "blocks.N.mlp.gate.bias",
-        "model.layers.N.mlp.up_proj.weight": "blocks.N.mlp.widen.weight.T",
-        "model.layers.N.mlp.up_proj.bias": "blocks.N.mlp.widen.bias",
-        "model.layers.N.mlp.down_proj.weight": "blocks.N.mlp.narrow.weight.T",
-        "model.layers.N.mlp.down_proj.bias": "blocks.N.mlp.narrow.bias",
+        "model.layers.N.mlp.gate_proj.*": "blocks.N.mlp.gate.*.T",
+        "model.layers.N.mlp.up_proj.*": "blocks.N.mlp.widen.*.T",
+        "model.layers.N.mlp.down_proj.*": "blocks.N.mlp.narrow.*.T",
         "model.norm.weight": "norm.weight",
         "lm_head.weight": "head.weight.T",
     },
@@ -165,21 +151,19 @@ def from_pretrained(folder: str | Path) -> GPT:
         raise ValueError(f"{folder}: model_type is {kind!r}, but must be 'gpt2' or 'llama'")
     layout = _LAYOUTS[kind]
     settings, wrong = _settings(layout, config)
-    if wrong:
-        raise ValueError(f"{folder / _CONFIG} does not describe a GPT: " + "; ".join(wrong))
+    refuse(f"{folder / _CONFIG} does not describe a GPT", wrong)
 
     arrays, bare = _entries(folder, layout)
-    pieces = _pieces(layout, settings)
-    table = next(iter(pieces))
+    names = _names(layout, settings)
+    table = next(iter(names))
     if settings["tie"] and np.array_equal(arrays.get("lm_head.weight", 0), arrays.get(table, 1)):
         del arrays["lm_head.weight"]  # the same weights, stored twice
     dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
     model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
     ours = {name: backend.to_numpy(p.data) for name, p in model.named_parameters()}
-    required = {name: (x.shape, x.dtype) for name, x in _packed(pieces, ours).items()}
-    if wrong := mismatches(arrays, required):
-        raise ValueError(f"the weights in {folder} do not fit its {_CONFIG}: " + "; ".join(wrong))
-    set_state(model, _unpacked(pieces, arrays))
+    wrong = mismatches(arrays, packed(names, ours))
+    refuse(f"the weights in {folder} do not fit its {_CONFIG}", wrong)
+    set_state(model, unpacked(names, arrays))
     tokens = {key: config[key] for key in _TOKENS if key in config}
     vars(model)["origin"] = {"bare": bare, "tokens": tokens}  # for save_pretrained
     return model
@@ -196,8 +180,7 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
     Raises ValueError, with all reasons, for a model that the layout cannot represent; TypeError for
     another module; OSError if the files cannot be written.
     """
-    if not isinstance(model, GPT):
-        raise TypeError(f"model must be a GPT, not a {type(model).__name__}")
+    states.require(GPT, "model", model)
     layout = _LLAMA if model.settings["norm"] == "rms" else _GPT2
     settings = _resolved(model.settings | {"norm_eps": model.norm.eps})
     config = _config(layout, settings)
@@ -208,23 +191,22 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
         for name, value in back.items()
         if settings[name] != value and (layout, name) != (_GPT2, "bias")
     ]
-    if wrong:
-        raise ValueError(f"{layout.architecture} has no such model: " + "; ".join(wrong))
+    refuse(f"{layout.architecture} has no such model", wrong)
 
-    pieces, ours = _pieces(layout, back), state(model)
-    names = {part.removesuffix(".T") for parts in pieces.values() for part in parts}
+    names, ours = _names(layout, back), state(model)
+    known = {part for name in names.values() for part in states.parts(name)}
     if not settings["bias"]:
-        for name in names - ours.keys():
+        for name in known - ours.keys():
             rows = re.sub(r"\bb_(.)$", r"w_\1", name).replace(".bias", ".weight")
             ours[name] = np.zeros(ours[rows].shape[-1], ours[rows].dtype)
-    if names != ours.keys():
+    if known != ours.keys():
         raise ValueError(
             "attention must be in the stacked form, see `convert`; other names are "
-            + ", ".join(sorted(names ^ ours.keys()))
+            + ", ".join(sorted(known ^ ours.keys()))
         )
     origin = vars(model).get("origin", {"bare": False, "tokens": dict.fromkeys(_TOKENS)})
     config |= origin["tokens"] | {"dtype": ours["tokens.table"].dtype.name}
-    theirs = _packed(pieces, ours)
+    theirs = packed(names, ours)
     if origin["bare"]:
         theirs = {name.removeprefix(layout.prefix): x for name, x in theirs.items()}
     folder = Path(folder)
@@ -295,8 +277,8 @@ def _entries(folder: Path, layout: _Layout) -> tuple[dict[str, np.ndarray], bool
     the file lack the prefix."""
     files, index = [_WEIGHTS], folder / f"{_WEIGHTS}.index.json"
     if index.exists() and not (folder / _WEIGHTS).exists():
-        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(parts.values()))
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(places.values()))
     arrays = {name: x for file in files for name, x in read(folder / file).items()}
     bare = not any(name.startswith(layout.prefix) for name in arrays)
     return {
@@ -306,36 +288,12 @@ def _entries(folder: Path, layout: _Layout) -> tuple[dict[str, np.ndarray], bool
     }, bare
 
 
-def _pieces(layout: _Layout, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """For each of their weights in a model with these settings, the names of ours that it holds."""
-    return {
-        theirs.replace(".N.", f".{n}."): [
-            ours.replace(".N.", f".{n}.").replace("{q,k,v}", role)
-            for role in ("qkv" if "{q,k,v}" in ours else "-")
-        ]
+def _names(layout: _Layout, settings: dict[str, Any]) -> dict[str, str]:
+    """For each of their weights in a model with these settings, ours: see `packed`."""
+    names = {
+        theirs.replace(".N.", f".{n}."): ours.replace(".N.", f".{n}.")
         for theirs, ours in layout.names.items()
         for n in range(settings["num_layers"] if ".N." in theirs else 1)
         if not (settings["tie"] and theirs == "lm_head.weight")
-        and not (theirs.endswith(".bias") and not settings["bias"])
     }
-
-
-def _packed(pieces: dict[str, list[str]], ours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Our arrays under their names."""
-
-    def piece(name: str) -> np.ndarray:
-        return ours[name.removesuffix(".T")].T if name.endswith(".T") else ours[name]
-
-    return {
-        theirs: piece(*parts) if len(parts) == 1 else np.concatenate([*map(piece, parts)], axis=-1)
-        for theirs, parts in pieces.items()
-    }
-
-
-def _unpacked(pieces: dict[str, list[str]], theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Their arrays under our names: the inverse of `_packed`."""
-    return {
-        part.removesuffix(".T"): x.T if part.endswith(".T") else x
-        for name, parts in pieces.items()
-        for part, x in zip(parts, np.split(theirs[name], len(parts), axis=-1), strict=True)
-    }
+    return with_biases(names, settings["bias"])

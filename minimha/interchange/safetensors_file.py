@@ -10,7 +10,7 @@ import numpy as np
 
 from ..nn import Module
 from .files import written_whole
-from .states import on_host, require_dictionary, set_state, state
+from .states import on_host, refuse, require_dictionary, set_state, state
 
 _DTYPES = {
     "BOOL": "bool",
@@ -47,11 +47,7 @@ def write(
         else:
             # safetensors writes memory in its order, which for a transposed array is another one
             host[name] = np.asarray(numbers, order="C")
-    if wrong:
-        raise ValueError(
-            "a safetensors file holds named arrays of real numbers and booleans: "
-            + "; ".join(wrong)
-        )
+    refuse("a safetensors file holds named arrays of real numbers and booleans", wrong)
     with written_whole(path) as unfinished:
         unfinished.write_bytes(packed(host, metadata))
 
@@ -78,10 +74,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     other = [
         f"{name} is {entry['dtype']}" for name, entry in entries if entry["dtype"] not in _DTYPES
     ]
-    if other:
-        raise ValueError(
-            f"{path} has entries of dtypes that are not read here: " + "; ".join(other)
-        )
+    refuse(f"{path} has entries of dtypes that are not read here", other)
     return {name: _array(**entry) for name, entry in entries}
 
 

@@ -1,17 +1,16 @@
-"""The weights of a module as a dictionary of arrays, and back."""
+"""The weights of a module as a dictionary of arrays, and back, under our names or others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from minimha_autograd import backend
 from minimha_autograd.backend import HostArray
 
 from ..nn import Module
-
-Required = dict[str, tuple[tuple[int, ...], Any]]
-"""For each name, the shape and the NumPy dtype that its array must have."""
 
 
 def state(module: Module) -> dict[str, HostArray]:
@@ -28,14 +27,70 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
     """
     require_dictionary(arrays)
     parameters = dict(module.named_parameters())
-    required = {name: (p.shape, backend.to_numpy(p.data).dtype) for name, p in parameters.items()}
-    if wrong := mismatches(arrays, required):
-        names = " (each form of the projections has its own names: see `convert`)"
-        hint = names if arrays.keys() != required.keys() else ""
-        raise ValueError(f"the weights do not fit the module{hint}: " + "; ".join(wrong))
+    required = {name: backend.to_numpy(p.data) for name, p in parameters.items()}
+    names = " (each form of the projections has its own names: see `convert`)"
+    hint = names if arrays.keys() != required.keys() else ""
+    refuse(f"the weights do not fit the module{hint}", mismatches(arrays, required))
     new = {name: backend.like(arrays[name], p.data) for name, p in parameters.items()}
     for name, p in parameters.items():
         p.data = new[name]
+
+
+def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our arrays under other names.
+
+    names  for each other name, ours: .T is the transpose, and {q,k,v} are three arrays side by side
+    """
+    found = {}
+    for theirs, name in names.items():
+        xs = [ours[part] for part in parts(name)]
+        x = xs[0] if len(xs) == 1 else np.concatenate(xs, axis=-1)
+        found[theirs] = x.T.copy() if name.endswith(".T") else x  # in row-major order
+    return found
+
+
+def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Their arrays under our names, on the host: the inverse of `packed`."""
+    found: dict[str, np.ndarray] = {}
+    for other, name in names.items():
+        x, ours = backend.to_numpy(theirs[other]), parts(name)
+        x = x.T if name.endswith(".T") else x
+        found.update(zip(ours, np.split(x, len(ours), axis=-1), strict=True))
+    return found
+
+
+def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
+    """The names with "weight" for * and, with biases, also "bias"; ? is w or b."""
+    return {
+        theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
+        for theirs, ours in names.items()
+        for kind in (("weight", "bias")[: 1 + bias] if "*" in theirs else ("",))
+    }
+
+
+def parts(name: str) -> list[str]:
+    """Our names in an entry of `packed`'s names."""
+    name = name.removesuffix(".T")
+    return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
+
+
+def refuse(what: str, reasons: list[str]) -> None:
+    """Raise a ValueError with all reasons, if there are any."""
+    if reasons:
+        raise ValueError(f"{what}: {'; '.join(reasons)}")
+
+
+def require(kind: type, name: str, x: object) -> None:
+    """Raise TypeError unless x, called name in messages, is a module of this kind."""
+    if not isinstance(x, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, not a {type(x).__name__}")
+
+
+def entries_under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries whose names begin with the prefix and a dot, without it; all without a prefix."""
+    require_dictionary(arrays)
+    start = f"{prefix.rstrip('.')}." if prefix else ""
+    return {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
 
 
 def require_dictionary(arrays: object) -> None:
@@ -47,16 +102,25 @@ def require_dictionary(arrays: object) -> None:
         )
 
 
-def mismatches(arrays: Mapping[str, Any], required: Required) -> list[str]:
-    """A sentence for each entry that is not as required."""
+def matrix(name: str, x: object, axes: str) -> np.ndarray:
+    """x on the host. Raises ValueError unless it is a matrix of floating-point numbers."""
+    x = on_host(x)
+    if isinstance(x, str) or x.dtype.kind != "f" or x.ndim != 2:
+        what = x if isinstance(x, str) else f"{x.dtype} {x.shape}"
+        raise ValueError(f"{name} is {what}, but must be floating-point numbers {axes}")
+    return x
+
+
+def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) -> list[str]:
+    """A sentence for each entry that has not the name, dtype and shape of a required array."""
     wrong = [f"{name} is missing" for name in required if name not in arrays]
     wrong += [f"{name} is extra" for name in arrays if name not in required]
     for name in required.keys() & arrays.keys():
-        (shape, dtype), x = required[name], on_host(arrays[name])
+        must, x = required[name], on_host(arrays[name])
         if isinstance(x, str):
-            wrong.append(f"{name} is {x}, but must be an array of {dtype}")
-        elif (x.shape, x.dtype) != (shape, dtype):
-            wrong.append(f"{name} is {x.dtype} {x.shape}, but must be {dtype} {shape}")
+            wrong.append(f"{name} is {x}, but must be an array of {must.dtype}")
+        elif (x.shape, x.dtype) != (must.shape, must.dtype):
+            wrong.append(f"{name} is {x.dtype} {x.shape}, but must be {must.dtype} {must.shape}")
     return sorted(wrong)
 
 

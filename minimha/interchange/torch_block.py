@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
-
 from ..nn import LayerNorm
 from ..transformers import Block
-from .states import mismatches, on_host, require_dictionary, set_state, state
-from .torch_layer import beyond_torch, from_torch, to_torch
+from . import states
+from .states import matrix, mismatches, packed, refuse, set_state, state, unpacked, with_biases
+from .torch_layer import beyond_torch, names_in_torch
 
-_NAMES = {
-    "linear1": "mlp.widen",
-    "linear2": "mlp.narrow",
-    "norm1": "norm_attention",
-    "norm2": "norm_mlp",
-}
-"""torch's names for the parts of a block, except for attention, and ours."""
+
+def _names(bias: bool) -> dict[str, str]:
+    """torch's names of the weights, and ours: see `packed`."""
+    attention = {f"self_attn.{x}": f"attention.{y}" for x, y in names_in_torch(bias=bias).items()}
+    others = {
+        "linear1.*": "mlp.widen.*.T", "linear2.*": "mlp.narrow.*.T",
+        "norm1.*": "norm_attention.*", "norm2.*": "norm_mlp.*",
+    }  # fmt: skip
+    return attention | with_biases(others, bias)
 
 
 def block_to_torch(block: Block) -> dict[str, np.ndarray]:
@@ -35,8 +36,7 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
     Raises ValueError, with all reasons, for a block that torch cannot represent; TypeError for
     another module.
     """
-    if not isinstance(block, Block):
-        raise TypeError(f"block must be a Block, not a {type(block).__name__}")
+    states.require(Block, "block", block)
     reasons = beyond_torch(block.attention)
     if block.cross is not None:
         reasons.append("cross-attention is in torch.nn.TransformerDecoderLayer")
@@ -44,17 +44,10 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
         reasons.append("norms there are layer norms, and here RMS norms")
     if block.mlp.gate is not None:
         reasons.append("the perceptron there has no gate, and here it is SwiGLU")
-    if reasons:
-        raise ValueError(
-            "torch.nn.TransformerEncoderLayer has no such layer: " + "; ".join(reasons)
-        )
-    theirs = {f"self_attn.{name}": x for name, x in to_torch(block.attention).items()}
-    ours = state(block)
-    for there, here in _NAMES.items():
-        for kind in ("weight", "bias"):
-            if f"{here}.{kind}" in ours:
-                theirs[f"{there}.{kind}"] = ours[f"{here}.{kind}"].T.copy()
-    return theirs
+    refuse("torch.nn.TransformerEncoderLayer has no such layer", reasons)
+    attention = state(block.attention.convert("stacked"))
+    ours = state(block) | {f"attention.{name}": x for name, x in attention.items()}
+    return packed(_names("mlp.widen.bias" in ours), ours)
 
 
 def block_from_torch(
@@ -80,31 +73,15 @@ def block_from_torch(
     Raises ValueError, with all reasons, for entries that are missing, extra or of another shape or
     dtype; TypeError for arrays that are not a dictionary.
     """
-    require_dictionary(arrays)
-    start = f"{prefix.rstrip('.')}." if prefix else ""
-    entries = {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
-    wide = on_host(entries.get("linear1.weight"))
-    if isinstance(wide, str) or wide.dtype.kind != "f" or wide.ndim != 2:
-        what = wide if isinstance(wide, str) else f"{wide.dtype} {wide.shape}"
-        raise ValueError(
-            f"{start}linear1.weight is {what}, but must be floating-point numbers (hidden, M)"
-        )
-    hidden, m = wide.shape
+    entries = states.entries_under(prefix, arrays)
+    name = f"{prefix.rstrip('.')}.linear1.weight".lstrip(".")
+    wide = matrix(name, entries.get("linear1.weight"), "(hidden, M)")
+    bias = "linear1.bias" in entries
     block = Block(
-        m, num_heads, hidden=hidden, activation=activation, norm_eps=norm_eps,
-        norm_first=norm_first, bias="linear1.bias" in entries, dropout=dropout,
-        dtype=wide.dtype.name,
+        wide.shape[1], num_heads, hidden=wide.shape[0], activation=activation, norm_eps=norm_eps,
+        norm_first=norm_first, bias=bias, dropout=dropout, dtype=wide.dtype.name,
     )  # fmt: skip
-    required = {name: (x.shape, x.dtype) for name, x in block_to_torch(block).items()}
-    if wrong := mismatches(entries, required):
-        raise ValueError(
-            "entries do not make a torch.nn.TransformerEncoderLayer: " + "; ".join(wrong)
-        )
-    attention = state(from_torch(entries, num_heads, prefix="self_attn"))
-    ours = {f"attention.{name}": x for name, x in attention.items()}
-    for there, here in _NAMES.items():
-        for kind in ("weight", "bias"):
-            if f"{there}.{kind}" in entries:
-                ours[f"{here}.{kind}"] = backend.to_numpy(entries[f"{there}.{kind}"]).T
-    set_state(block, ours)
+    wrong = mismatches(entries, block_to_torch(block))
+    refuse("entries do not make a torch.nn.TransformerEncoderLayer", wrong)
+    set_state(block, unpacked(_names(bias), entries))
     return block

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
-
-from ..functional import integer
+from ..functional.checks import integer
 from ..multihead import MultiHeadAttention
-from .states import Required, mismatches, on_host, require_dictionary, set_state, state
+from . import states
+from .states import matrix, mismatches, packed, refuse, set_state, state, unpacked, with_biases
 
 
 def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
@@ -27,21 +26,23 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     Raises ValueError, with all reasons, for a layer that torch cannot represent, such as one in the
     bilinear form; TypeError for another module.
     """
-    if not isinstance(mha, MultiHeadAttention):
-        raise TypeError(f"mha must be a MultiHeadAttention, not a {type(mha).__name__}")
-    if reasons := beyond_torch(mha):
-        raise ValueError("torch.nn.MultiheadAttention has no such layer: " + "; ".join(reasons))
+    states.require(MultiHeadAttention, "mha", mha)
+    refuse("torch.nn.MultiheadAttention has no such layer", beyond_torch(mha))
     ours = state(mha.convert("stacked"))
-    w = {role: ours[f"w_{role}"].T.copy() for role in "qkvo"}  # in row-major order
-    if w["q"].shape == w["k"].shape == w["v"].shape:
-        theirs = {"in_proj_weight": np.concatenate([w["q"], w["k"], w["v"]])}
-    else:
-        theirs = {f"{role}_proj_weight": w[role] for role in "qkv"}
-    theirs["out_proj.weight"] = w["o"]
-    if "b_o" in ours:
-        theirs["in_proj_bias"] = np.concatenate([ours["b_q"], ours["b_k"], ours["b_v"]])
-        theirs["out_proj.bias"] = ours["b_o"]
-    return theirs
+    separate = len({ours[f"w_{role}"].shape for role in "qkv"}) > 1
+    return packed(names_in_torch(separate=separate, bias="b_o" in ours), ours)
+
+
+def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
+    """torch's names of the weights, and ours: see `packed`.
+
+    separate  whether W^Q, W^K and W^V are three matrices instead of one
+    """
+    names = with_biases({"in_proj_*": "?_{q,k,v}.T", "out_proj.*": "?_o.T"}, bias)
+    if separate:
+        del names["in_proj_weight"]
+        names |= {f"{role}_proj_weight": f"w_{role}.T" for role in "qkv"}
+    return names
 
 
 def from_torch(
@@ -69,11 +70,9 @@ def from_torch(
     bias_v of add_bias_kv) or of another shape or dtype, and for an M that H does not divide;
     TypeError for arrays that are not a dictionary.
     """
-    require_dictionary(arrays)
+    entries = states.entries_under(prefix, arrays)
     num_heads = integer(num_heads, "num_heads", least=1)
-    prefix = prefix.rstrip(".")
-    where, start = (f"the entries under {prefix}", f"{prefix}.") if prefix else ("the entries", "")
-    entries = {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
+    where = f"the entries under {prefix.rstrip('.')}" if prefix else "the entries"
     if "out_proj.weight" not in entries:
         end = ".out_proj.weight"
         places = ", ".join(name.removesuffix(end) for name in arrays if name.endswith(end))
@@ -81,63 +80,30 @@ def from_torch(
             f"{where} lack out_proj.weight, which every torch.nn.MultiheadAttention has"
             + (f". Such layers have the prefix {places}" if places else "")
         )
-    required = _required(entries)
-    wrong = mismatches(entries, required)
-    d_model = required["out_proj.weight"][0][0]
-    if d_model % num_heads:
-        wrong.append(f"M = {d_model} must be a multiple of num_heads = {num_heads}")
-    if wrong:
-        raise ValueError(f"{where} do not make a torch.nn.MultiheadAttention: " + "; ".join(wrong))
-    ours = _from_theirs({name: backend.to_numpy(entries[name]) for name in required})
-    mha = MultiHeadAttention(
-        d_model,
-        num_heads,
-        kdim=ours["w_k"].shape[0],
-        vdim=ours["w_v"].shape[0],
-        bias="b_o" in ours,
-        dropout=dropout,
-        dtype=ours["w_o"].dtype.name,
-    )
-    set_state(mha, ours)
-    return mha.convert(form)
-
-
-def _from_theirs(theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Stacked weights under our names, each matrix transposed."""
-    if "in_proj_weight" in theirs:
-        w_q, w_k, w_v = np.split(theirs["in_proj_weight"], 3)
-    else:
-        w_q, w_k, w_v = (theirs[f"{role}_proj_weight"] for role in "qkv")
-    ours = {"w_q": w_q.T, "w_k": w_k.T, "w_v": w_v.T, "w_o": theirs["out_proj.weight"].T}
-    if "out_proj.bias" in theirs:
-        b_q, b_k, b_v = np.split(theirs["in_proj_bias"], 3)
-        ours |= {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": theirs["out_proj.bias"]}
-    return ours
-
-
-def _required(entries: dict[str, Any]) -> Required:
-    """The shapes and dtype of the layer, found from its out_proj.weight (M, M)."""
-    out = on_host(entries["out_proj.weight"])
-    if isinstance(out, str) or out.dtype.kind != "f" or out.ndim != 2:
-        what = out if isinstance(out, str) else f"{out.dtype} {out.shape}"
-        raise ValueError(f"out_proj.weight is {what}, but must be floating-point numbers (M, M)")
-    m = out.shape[0]
+    out = matrix("out_proj.weight", entries["out_proj.weight"], "(M, M)")
+    m, dtype = out.shape[0], out.dtype
+    separate = [f"{role}_proj_weight" for role in "qkv"]
+    apart = "in_proj_weight" not in entries and any(name in entries for name in separate)
+    bias = not {"in_proj_bias", "out_proj.bias"}.isdisjoint(entries)
+    names = names_in_torch(separate=apart, bias=bias)
 
     def input_width(name: str) -> int:  # Mk and Mv are free
-        x = on_host(entries.get(name))
+        x = states.on_host(entries.get(name)) if apart else ""
         return m if isinstance(x, str) or x.ndim != 2 else x.shape[1]
 
-    shapes: dict[str, tuple[int, ...]] = {
-        "q_proj_weight": (m, m),
-        "k_proj_weight": (m, input_width("k_proj_weight")),
-        "v_proj_weight": (m, input_width("v_proj_weight")),
-    }
-    if "in_proj_weight" in entries or not shapes.keys() & entries.keys():
-        shapes = {"in_proj_weight": (3 * m, m)}
-    shapes["out_proj.weight"] = (m, m)
-    if {"in_proj_bias", "out_proj.bias"} & entries.keys():
-        shapes |= {"in_proj_bias": (3 * m,), "out_proj.bias": (m,)}
-    return {name: (shape, out.dtype) for name, shape in shapes.items()}
+    _, kdim, vdim = map(input_width, separate)
+    rows = {"w_q": m, "w_k": kdim, "w_v": vdim, "w_o": m}
+    shapes = {name: (n, m) for name, n in rows.items()} | {f"b_{role}": (m,) for role in "qkvo"}
+    blank = {name: np.empty(shape, dtype) for name, shape in shapes.items()}
+    wrong = mismatches(entries, packed(names, blank))
+    if m % num_heads:
+        wrong.append(f"M = {m} must be a multiple of num_heads = {num_heads}")
+    refuse(f"{where} do not make a torch.nn.MultiheadAttention", wrong)
+    mha = MultiHeadAttention(
+        m, num_heads, kdim=kdim, vdim=vdim, bias=bias, dropout=dropout, dtype=dtype.name
+    )
+    set_state(mha, unpacked(names, entries))
+    return mha.convert(form)
 
 
 def beyond_torch(mha: MultiHeadAttention) -> list[str]:

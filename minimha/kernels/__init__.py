@@ -1,7 +1,7 @@
 """Compiled kernels: other implementations of operations, with the same values and pullbacks.
 
-They register with `functional.acceleration`. They change the speed of results but not their values,
-and nothing is imported before it is used.
+They register with `functional.implementations`. They change the speed of results but not their
+values, and nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 import os
 import sys
 from typing import Any
+
+__all__ = ["numpy_tile"]
 
 
 @functools.cache

@@ -5,11 +5,7 @@
 A mask is a rule, True = may attend. Combine masks with & | ~.
 """
 
-from . import conventions
-from .alignment import aligned
 from .kinds import (
-    Band,
-    broadcasts,
     causal,
     dense,
     documents,
@@ -19,24 +15,9 @@ from .kinds import (
     sliding_window,
 )
 from .mask import KeyIntervals, Mask
-from .queries import empty_rows, key_intervals, resolve, typed
+from .queries import empty_rows, key_intervals, resolve
 
 __all__ = [
-    "Band",
-    "KeyIntervals",
-    "Mask",
-    "aligned",
-    "broadcasts",
-    "causal",
-    "conventions",
-    "dense",
-    "documents",
-    "empty_rows",
-    "key_intervals",
-    "keys",
-    "padding",
-    "prefix",
-    "resolve",
-    "sliding_window",
-    "typed",
-]
+    "KeyIntervals", "Mask", "causal", "dense", "documents", "empty_rows", "key_intervals", "keys",
+    "padding", "prefix", "resolve", "sliding_window",
+]  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..functional import integer
+from ..functional.checks import integer
 
 
-def aligned(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
+def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
     """The offset of T query positions among S key positions.
 
     With T = S it is 0 by default. Otherwise it must be given, since libraries disagree: as offset,

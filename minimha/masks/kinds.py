@@ -15,9 +15,9 @@ from typing import Any
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import integer
+from ..functional.checks import integer
 from . import intervals
-from .alignment import aligned, checked
+from .alignment import checked, offset_of
 from .mask import KeyIntervals, Mask, Scores
 
 
@@ -71,7 +71,7 @@ def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None 
     """Query i sees key j where both are of the same document: several packed into one sequence.
 
     ids      (…, S) integers, the document of each key. The queries are those at the same positions:
-             all if T = S, else ids[offset : offset + T] with the offset given to `Mask.array`
+             all if T = S, else ids[offset : offset + T] with the offset given to `Mask.at`
     key_ids  for queries of another sequence: documents(query_ids, key_ids), (…, T) and (…, S)
 
     Raises TypeError unless the ids are integers, ValueError where they do not fit the scores, or
@@ -109,7 +109,7 @@ class Band(Mask):
         """The least and the largest j − i that are seen, from −T to S: beyond, nothing changes."""
         t, s = scores.t, scores.s
         own = self.offset is not None or self.align is not None
-        offset = aligned(repr(self), t, s, self.offset if own else scores.offset, self.align)
+        offset = offset_of(repr(self), t, s, self.offset if own else scores.offset, self.align)
         least = -t if self.left is None else offset - self.left
         largest = s if self.right is None else offset + self.right
         return max(-t, min(least, s)), max(-t, min(largest, s))
@@ -147,7 +147,7 @@ class _First(Mask):
         n, s, word = self.n, scores.s, "lengths" if lengths else "n"
         if lengths or n.ndim:
             n = _fitting(self, word, n, "the batch (…)", scores)
-        too_long = n > s if lengths and not scores.growing else False
+        too_long = n > s if lengths and scores.offset is None else False
         if backend.on_host(n) and bool(namespace(n).any((n < 0) | too_long)):
             bounds = f"from 0 to S = {s}" if lengths else "at least 0"
             raise ValueError(f"{self!r}: {word} must be {bounds}")
@@ -184,14 +184,14 @@ class _Documents(Mask):
         t, s = scores.t, scores.s
         key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
         if self.query_ids is not None:
-            fixed = scores._replace(growing=False)  # no more queries will come
+            fixed = scores._replace(offset=None)  # no more queries will come
             query = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t)
             return query[..., scores.queries], key[..., scores.keys]
         offset = scores.offset or 0
         if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
             raise ValueError(
                 f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
-                f"S = {s} keys: give their offset=…, or documents(query_ids, key_ids)"
+                f"S = {s} keys: place them with .at(offset), or give documents(query_ids, key_ids)"
             )
         return key[..., offset : offset + t][..., scores.queries], key[..., scores.keys]
 
@@ -265,8 +265,8 @@ def _integers(x: Any, must: str, fix: str = "") -> Array:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
-    """x, if it has the shape of the batch and the positions; of growing scores, those so far."""
-    if scores.growing and positions and x.ndim:
+    """x, if it has the shape of the batch and the positions; with an offset, those so far."""
+    if scores.offset is not None and positions and x.ndim:
         x = x[..., : min(positions[-1], x.shape[-1])]
     if tuple(x.shape) != (expected := (*scores.batch, *positions)):
         what = f"{meaning} is" if not positions else f"not {meaning}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import integer
+from ..functional.checks import integer
 from . import intervals
 
 
@@ -21,22 +21,18 @@ class Scores(NamedTuple):
     """The scores that a mask is made for: their shape, and where the array is stored."""
 
     shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
-    offset: int | None  # the key position of the first query
     like: Array
-    growing: bool = False  # whether more keys will follow, which the mask may already cover
+    offset: int | None = None  # the key position of the first query, where more keys will follow
     queries: slice = slice(None)  # the queries whose rows are wanted
     keys: slice = slice(None)  # the keys whose columns are wanted
 
     @classmethod
-    def of(
-        cls, shape: Sequence[int], offset: int | None, like: Any, queries: slice = slice(None)
-    ) -> Scores:
+    def of(cls, shape: Sequence[int], like: Any = None, queries: slice = slice(None)) -> Scores:
         shape = tuple(operator.index(n) for n in shape)
         if len(shape) < 2 or min(shape) < 0:
             raise ValueError(f"shape is that of the scores, (…, H, T, S) or (T, S), not {shape}")
         like = backend.asarray(0) if like is None else array_of(like)
-        offset = None if offset is None else integer(offset, "offset")
-        return cls(shape, offset, like, queries=queries)
+        return cls(shape, like, queries=queries)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -111,29 +107,25 @@ class Mask:
         self,
         shape: Sequence[int],
         *,
-        offset: int | None = None,
         like: Any = None,
         queries: slice = slice(None),
     ) -> Array:
         """The boolean array of this mask; it broadcasts to the shape of the scores.
 
         shape    (…, H, T, S), or (T, S) alone
-        offset   the key position of the first query, for masks without an offset of their own: in
-                 cached decoding T new queries are at the positions offset … offset + T − 1
         like     an array of the library and on the device wanted; NumPy if left out
         queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never built. Where
                  all queries share one row, the array has this row alone
 
         Raises ValueError if the mask does not fit the shape.
         """
-        return self._array(Scores.of(shape, offset, like, queries))
+        return self._array(Scores.of(shape, like, queries))
 
     def blocks(
         self,
         shape: Sequence[int],
         block: tuple[int, int],
         *,
-        offset: int | None = None,
         like: Any = None,
     ) -> tuple[Array, Array]:
         """Which blocks of the scores are empty, and which are full.
@@ -147,7 +139,7 @@ class Mask:
         height, width = (operator.index(n) for n in block)
         if height < 1 or width < 1:
             raise ValueError(f"block is (queries, keys), both at least 1, not {block}")
-        scores = Scores.of(shape, offset, like)
+        scores = Scores.of(shape, like)
         t, s, xp = scores.t, scores.s, namespace(scores.like)
         height, width = min(height, max(1, t)), min(width, max(1, s))
         start, stop, inside = self._intervals(scores)
@@ -173,7 +165,8 @@ class Mask:
         return empty, full
 
     def at(self, offset: int) -> Mask:
-        """This mask for queries that begin at a key position, unless it has its own offset.
+        """This mask for queries at the key positions offset … offset + T − 1, unless it has an
+        offset of its own.
 
         For decoding with a cache, where more keys will come: lengths, ids and valid keys may be
         those of the whole sequence, and count up to S.
@@ -196,7 +189,7 @@ class Mask:
         For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but
         the entries of this part is built.
         """
-        return _Part(self, Scores.of(shape, None, None, queries)._replace(keys=keys), heads)
+        return _Part(self, Scores.of(shape, None, queries)._replace(keys=keys), heads)
 
     def _repr_svg_(self) -> str | None:
         return None if Mask.svg is None else Mask.svg(self)
@@ -222,6 +215,10 @@ class Mask:
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} is neither true nor false: combine masks with & | ~")
+
+
+AnyMask = Mask | Array | None
+"""What takes the place of a mask: a mask, a boolean array, or None where nothing is hidden."""
 
 
 class _Combined(Mask):
@@ -280,14 +277,11 @@ class _At(Mask):
         self.offset = integer(offset, "at: offset", least=0)
 
     def _array(self, scores: Scores) -> Array:
-        return self.mask._array(self._moved(scores))
+        return self.mask._array(scores._replace(offset=self.offset))
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        start, stop, inside = self.mask._intervals(self._moved(scores))
+        start, stop, inside = self.mask._intervals(scores._replace(offset=self.offset))
         return KeyIntervals(start, stop, None if inside is None else _At(inside, self.offset))
-
-    def _moved(self, scores: Scores) -> Scores:
-        return scores._replace(offset=self.offset, growing=True)
 
     def __repr__(self) -> str:
         return f"({self.mask!r}).at({self.offset})"

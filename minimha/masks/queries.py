@@ -8,27 +8,23 @@ from typing import Any
 from minimha_autograd.backend import Array, namespace
 
 from .kinds import boolean, broadcasts, dense
-from .mask import KeyIntervals, Mask, Scores
+from .mask import AnyMask, KeyIntervals, Mask, Scores
 
 
-def resolve(
-    mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
-) -> Array | None:
+def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
     """The boolean array of a mask or of a bare array, for these shapes; None for no mask.
 
-    query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). offset as in
-    `Mask.array`. A bare array is taken as `dense`, unless it could be (B, S): that is refused,
-    since it would silently broadcast over queries instead of the batch.
+    query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
+    taken as `dense`, unless it could be (B, S): that is refused, since it would silently broadcast
+    over queries instead of the batch.
     """
     if mask is None:
         return None
     shape = (*query.shape[:-1], key.shape[-2])
-    return typed(mask, shape).array(shape, offset=offset, like=query)
+    return typed(mask, shape).array(shape, like=query)
 
 
-def key_intervals(
-    mask: Mask | Array | None, query: Array, key: Array, *, offset: int | None = None
-) -> KeyIntervals | None:
+def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | None:
     """Where the keys that each query sees begin and end; None for no mask.
 
     For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
@@ -45,21 +41,19 @@ def key_intervals(
     if mask is None:
         return None
     shape = (*query.shape[:-1], key.shape[-2])
-    return typed(mask, shape)._intervals(Scores.of(shape, offset, query))
+    return typed(mask, shape)._intervals(Scores.of(shape, query))
 
 
-def empty_rows(
-    mask: Mask | Array, shape: Sequence[int], *, offset: int | None = None, like: Any = None
-) -> Array:
+def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) -> Array:
     """The queries that may attend to nothing, boolean (…, H, T): their output is 0.
 
-    shape is that of the scores, (…, H, T, S) or (T, S); offset and like as in `Mask.array`. A bare
-    boolean array is taken as in `resolve`, and the result is an array of its library.
+    shape is that of the scores, (…, H, T, S) or (T, S); like as in `Mask.array`. A bare boolean
+    array is taken as in `resolve`, and the result is an array of its library.
     """
     if not isinstance(mask, Mask):
         mask = boolean(mask, "mask")
         like = mask if like is None else like
-    seen = typed(mask, shape).array(shape, offset=offset, like=like)
+    seen = typed(mask, shape).array(shape, like=like)
     xp = namespace(seen)
     return ~xp.any(xp.broadcast_to(seen, tuple(shape)), axis=-1)
 

@@ -10,20 +10,15 @@ from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array, Rng
 
 from .. import masks
-from ..attention import Arguments, check, scaled_dot_product_attention
-from ..functional import check_probability, rms_norm
-from ..nn import Module, parameter
+from ..attention import Arguments, scaled_dot_product_attention
+from ..attention.arguments import check
+from ..functional import rms_norm
+from ..functional.checks import check_probability
+from ..nn import Module
+from ..nn.module import parameter
 from ..projections import Form, Projections, project_out
 from .cache import KeyValueCache
 from .positions import Rope, alibi
-
-
-def _of_projections(name: str) -> Any:
-    """An attribute of the projections that is also one of the layer, such as mha.w_q."""
-    return property(
-        lambda mha: getattr(mha.projections, name),
-        lambda mha, value: setattr(mha.projections, name, value),
-    )
 
 
 class MultiHeadAttention(Module):
@@ -61,17 +56,6 @@ class MultiHeadAttention(Module):
     unnamed = ("projections",)  # parameters are called "w_q", not "projections.w_q"
 
     attend, project_out = staticmethod(scaled_dot_product_attention), staticmethod(project_out)
-
-    sizes, form = _of_projections("sizes"), _of_projections("form")
-    truncation_error = _of_projections("truncation_error")
-    project, ranks = _of_projections("project"), _of_projections("ranks")
-    w_q, b_q = _of_projections("w_q"), _of_projections("b_q")
-    w_k, b_k = _of_projections("w_k"), _of_projections("b_k")
-    w_v, b_v = _of_projections("w_v"), _of_projections("b_v")
-    w_qkv, b_qkv = _of_projections("w_qkv"), _of_projections("b_qkv")  # fused
-    w_qk, b_qk = _of_projections("w_qk"), _of_projections("b_qk")  # bilinear
-    first_q, first_k = _of_projections("first_q"), _of_projections("first_k")  # double
-    first_v = _of_projections("first_v")
 
     def __init__(
         self,
@@ -119,6 +103,17 @@ class MultiHeadAttention(Module):
         self.norm_k = vector(d, 1) if qk_norm else None
         if form == "bilinear":
             self._check_bilinear()
+
+    def __getattr__(self, name: str) -> Any:
+        """What the projections hold is also an attribute of the layer, such as mha.w_q."""
+        if name == "projections":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.projections, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        projections = vars(self).get("projections")
+        held = projections is not None and name in vars(projections)
+        object.__setattr__(projections if held else self, name, value)
 
     def __call__(
         self,
@@ -174,7 +169,9 @@ class MultiHeadAttention(Module):
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
             if bias is not None:
-                check(Arguments(q, k, v, bias))  # before the sum turns booleans into numbers
+                check(
+                    Arguments(*map(array_of, (q, k, v, bias)))
+                )  # before the sum turns booleans into numbers
                 slopes = ops.add(bias, slopes)
             bias = slopes
         attended = self.attend(

@@ -9,8 +9,10 @@ from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array
 
 from .. import masks
-from ..attention import attention
-from ..functional import integer
+from ..attention import Arguments
+from ..attention.reference import attention
+from ..functional.checks import integer
+from ..masks.queries import typed
 from ..projections import project_in, project_out
 
 
@@ -56,21 +58,17 @@ def multi_head_attention(
             "of w_q, w_k, w_v"
         )
     to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
-    q, pull_q = project_in.with_pullback(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
-    k, pull_k = project_in.with_pullback(key, w_k, b_k, num_heads=groups, wanted=to_k)
-    v, pull_v = project_in.with_pullback(value, w_v, b_v, num_heads=groups, wanted=to_v)
-    (heads, weights), pull_attention = attention.with_pullback(
-        q,
-        k,
-        v,
-        mask=masks.resolve(mask, q, k),
-        wanted=(any(to_q), any(to_k), any(to_v), False, False, False, False),
-    )
-    out, pull_o = project_out.with_pullback(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
+    q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
+    k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
+    v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
+    seen = None if mask is None else typed(mask, (*q.shape[:-1], k.shape[-2]))
+    to_attention = any(to_q), any(to_k), any(to_v), False, False, False, False
+    (heads, weights, _), pull_attention = attention(Arguments(q, k, v, mask=seen), to_attention)
+    out, pull_o = project_out.function(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)
-        dq, dk, dv, *_ = pull_attention(dheads, dweights)
+        dq, dk, dv, *_ = pull_attention(dheads, dweights, None)
         dquery, dw_q, db_q = (None,) * 3 if dq is None else pull_q(dq)
         dkey, dw_k, db_k = (None,) * 3 if dk is None else pull_k(dk)
         dvalue, dw_v, db_v = (None,) * 3 if dv is None else pull_v(dv)

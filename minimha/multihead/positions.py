@@ -13,8 +13,10 @@ from typing import Any
 from minimha_autograd import Tensor, array_of, backend
 from minimha_autograd.backend import Array, Rng, namespace
 
-from ..functional import integer, rope, turns
-from ..masks import aligned
+from ..functional import rope
+from ..functional.checks import integer
+from ..functional.rope import angles
+from ..masks.alignment import offset_of
 from ..nn import Embedding
 
 __all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
@@ -48,8 +50,8 @@ def sinusoidal(
     like = backend.asarray(0) if like is None else array_of(like)
     xp = namespace(like)
     positions = xp.arange(count, device=like.device) + integer(offset, "sinusoidal: offset")
-    angles = turns(positions, width, base)  # (T, M/2)
-    table = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)
+    theta = angles(positions, width, base)  # (T, M/2)
+    table = xp.stack([xp.sin(theta), xp.cos(theta)], axis=-1)
     table = xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))
     if not backend.is_floating(table):
         raise TypeError(f"sinusoidal: dtype = {dtype!r} must be of floating-point numbers")
@@ -136,7 +138,7 @@ def alibi(
         what = getattr(like, "dtype", type(like).__name__)
         raise TypeError(f"alibi: like must be an array of floating-point numbers, not {what}")
     t, s = integer(t, "alibi: t", least=0), integer(s, "alibi: s", least=0)
-    start = aligned("alibi", t, s, offset, align)
+    start = offset_of("alibi", t, s, offset, align)
     xp = namespace(like)
     i = xp.arange(t, dtype=xp.float64, device=like.device)[:, None]
     j = xp.arange(s, dtype=xp.float64, device=like.device)[None, :]

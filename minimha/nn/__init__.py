@@ -1,7 +1,7 @@
 """Building networks: modules, layers, optimisers."""
 
 from .layers import MLP, Dropout, Embedding, LayerNorm, Linear, RMSNorm
-from .module import Module, parameter
+from .module import Module
 from .optimisers import (
     SGD,
     Adam,
@@ -14,5 +14,5 @@ from .optimisers import (
 
 __all__ = [
     "MLP", "SGD", "Adam", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module",
-    "Optimiser", "RMSNorm", "clip_gradients", "decay_groups", "parameter", "warmup_cosine",
+    "Optimiser", "RMSNorm", "clip_gradients", "decay_groups", "warmup_cosine",
 ]  # fmt: skip

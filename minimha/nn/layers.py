@@ -8,17 +8,8 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
-from ..functional import (
-    check_probability,
-    drop,
-    embedding,
-    gelu,
-    layer_norm,
-    linear,
-    relu,
-    rms_norm,
-    silu,
-)
+from ..functional import drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
+from ..functional.checks import check_probability
 from .module import Module, parameter
 
 

@@ -30,7 +30,7 @@ class Module:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters with their names, in the order in which they were made."""
-        return ((name, tensor) for name, tensor in self._inside(Tensor) if tensor.requires_grad)
+        return iter([item for item in self._inside(Tensor) if item[1].requires_grad])
 
     def parameters(self) -> list[Tensor]:
         """All parameters."""
@@ -68,22 +68,22 @@ class Module:
         lines = [f"  {n:<{names}}  {s:<{shapes}}  {c:>{counts}}" for n, s, c in rows]
         return "\n".join([type(self).__name__, *lines])
 
-    def _inside(self, kind: type) -> Iterator[tuple[str, Any]]:
+    def _inside(self, kind: type) -> list[tuple[str, Any]]:
         """Every Tensor or Module in this module once, with the first of its names."""
-        seen = set()
-        for name, value in _walk(self):
+        found, seen = [], set()
+        waiting: list[tuple[str, Any]] = [("", self)]
+        while waiting:
+            name, value = waiting.pop()
             if isinstance(value, kind) and id(value) not in seen:
                 seen.add(id(value))
-                yield name, value
-
-
-def _walk(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
-    """All Tensors and Modules in a value, with their names."""
-    if isinstance(value, Tensor | Module):
-        yield name, value
-    if isinstance(value, Module | dict | list | tuple):
-        unnamed = value.unnamed if isinstance(value, Module) else ()
-        keyed = vars(value) if isinstance(value, Module) else value
-        for key, item in keyed.items() if isinstance(keyed, dict) else enumerate(keyed):
-            parts = [name] * bool(name) + [str(key)] * (key not in unnamed)
-            yield from _walk(item, ".".join(parts))
+                found.append((name, value))
+            if isinstance(value, Module | dict | list | tuple):
+                unnamed = value.unnamed if isinstance(value, Module) else ()
+                keyed = vars(value) if isinstance(value, Module) else value
+                items = keyed.items() if isinstance(keyed, dict) else enumerate(keyed)
+                inside = [
+                    (".".join([name] * bool(name) + [str(key)] * (key not in unnamed)), item)
+                    for key, item in items
+                ]
+                waiting += reversed(inside)
+        return found

@@ -10,7 +10,7 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, HostArray, namespace
 
-from .. import functional
+from ..functional.implementations import kernel
 from .module import Module
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
@@ -51,8 +51,8 @@ class Optimiser:
             settings = {"lr": self.lr, **self.settings, **group}
             settings = {name: backend.number(value) for name, value in settings.items()}
             for p in group["params"]:
-                if p.grad is not None:
-                    p.data = self.update(p.data, p.grad, self._states[p], settings)
+                if (g := p.grad) is not None:
+                    p.data = self.update(p.data, g, self._states[p], settings)
 
     def zero_grad(self) -> None:
         """Set the gradients to None."""
@@ -186,7 +186,7 @@ class Adam(Optimiser):
         correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
         rate, eps = settings["lr"] * correction / (1 - beta1**t), settings["eps"] * correction
         name = "adamw" if backend.on_host(p) else "adamw_on_gpu"
-        fast = functional.acceleration.kernel(name, self._size)
+        fast = kernel(name, self._size)
         moved = fast(p, g, m, v, (beta1, beta2), decay, rate, eps) if fast else None
         if moved is None:
             m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)

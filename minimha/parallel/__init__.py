@@ -6,7 +6,7 @@ from .communicator import CommunicationError, Communicator
 from .data import Buckets, DataParallel
 from .heads import HeadParallel, share_heads
 from .mpi import world
-from .places import lengths, part, positions, require_one_each, runs
+from .places import part, positions
 from .ring import Ring, ring_attention
 from .route import pieces
 from .threads import across, run
@@ -19,26 +19,6 @@ WAYS: dict[str, type[Way]] = {
 """The ways to share the training of a model, by name."""
 
 __all__ = [
-    "WAYS",
-    "Buckets",
-    "CommunicationError",
-    "Communicator",
-    "DataParallel",
-    "HeadParallel",
-    "Ring",
-    "Ulysses",
-    "Way",
-    "across",
-    "lengths",
-    "part",
-    "parts",
-    "pieces",
-    "positions",
-    "require_one_each",
-    "ring_attention",
-    "run",
-    "runs",
-    "share_heads",
-    "ulysses_attention",
-    "world",
-]
+    "WAYS", "Buckets", "CommunicationError", "Communicator", "Way", "across", "part", "parts",
+    "pieces", "positions", "ring_attention", "run", "share_heads", "ulysses_attention", "world",
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from minimha_autograd import array_of, backend
@@ -19,14 +20,28 @@ class CommunicationError(RuntimeError):
     """Ranks disagree about what to do next, or a message does not arrive."""
 
 
+@dataclass(frozen=True)
 class Sent:
-    """How many bytes and messages a rank has sent."""
+    """What a rank sends. Can be added, and multiplied by a number of times."""
 
-    def __init__(self) -> None:
-        self.bytes = self.messages = 0
+    bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.bytes + other.bytes, self.messages + other.messages)
+
+    def __mul__(self, times: int) -> Sent:
+        return Sent(times * self.bytes, times * self.messages)
+
+    def seconds(self, latency: float, bandwidth: float) -> float:
+        """messages · latency + bytes / bandwidth, the time of messages sent one after another.
+
+        latency in seconds, bandwidth in bytes per second.
+        """
+        return self.messages * latency + self.bytes / bandwidth
 
     def __repr__(self) -> str:
-        return f"{self.bytes} bytes in {self.messages} messages"
+        return f"{self.bytes:,} bytes in {self.messages:,} messages"
 
 
 class Communicator:
@@ -121,8 +136,7 @@ class Communicator:
 
     def _send(self, text: str, x: Array, to: int) -> None:
         self._post(text, x, to)
-        self.sent.bytes += nbytes(x)
-        self.sent.messages += 1
+        self.sent += Sent(nbytes(x), 1)
 
     def _receive(self, text: str, source: int) -> Array:
         theirs, x = self._take(text, source)

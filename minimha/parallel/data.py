@@ -84,7 +84,7 @@ class Buckets:
     def take(self) -> None:
         """Set this rank's part of every bucket from the parameters."""
         for bucket in self._buckets:
-            bucket.shard.data = bucket.own(bucket.flat(p.data for p in bucket.parameters))
+            bucket.shard.data = bucket.part(bucket.flat(p.data for p in bucket.parameters))
 
     def whole_state(self, state: Mapping[str, Array], joined: Any) -> dict[str, Array]:
         """The state of the optimiser on one process, from `Optimiser.state` of all ranks.
@@ -102,18 +102,18 @@ class Buckets:
             whole.update({f"{k}.{field}": y for k, y in zip(places, found, strict=True)})
         return whole
 
-    def own_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
+    def part_of_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
         """The inverse: this rank's state. cut(k, x) is this rank's part of parameter number k."""
-        own = {}
+        found = {}
         for number, (places, bucket) in enumerate(self._entries):
             for field in [n.partition(".")[2] for n in state if n.startswith(f"{places[0]}.")]:
                 xs = [state[f"{k}.{field}"] for k in places]
                 if xs[0].ndim == 0:
                     y = xs[0]
                 else:
-                    y = cut(places[0], xs[0]) if bucket is None else bucket.own(bucket.flat(xs))
-                own[f"{number}.{field}"] = y
-        return own
+                    y = cut(places[0], xs[0]) if bucket is None else bucket.part(bucket.flat(xs))
+                found[f"{number}.{field}"] = y
+        return found
 
 
 class Bucket:
@@ -121,7 +121,7 @@ class Bucket:
 
     def __init__(self, comm: Any, parameters: Sequence[Tensor]) -> None:
         self.comm, self.parameters = comm, parameters
-        self.shard = Tensor(self.own(self.flat(p.data for p in parameters)), requires_grad=True)
+        self.shard = Tensor(self.part(self.flat(p.data for p in parameters)), requires_grad=True)
 
     def flat(self, arrays: Iterable[Array]) -> Array:
         """All entries of all arrays, in one array."""
@@ -138,7 +138,7 @@ class Bucket:
             start += count
         return found
 
-    def own(self, flat: Array) -> Array:
+    def part(self, flat: Array) -> Array:
         """A copy of this rank's part."""
         return backend.copy(flat[parts(flat.shape[0], self.comm.size)[self.comm.rank]])
 

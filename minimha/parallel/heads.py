@@ -15,7 +15,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array
 
 from ..multihead import MultiHeadAttention
-from ..nn import parameter
+from ..nn.module import parameter
 from ..projections import project_out
 from .collectives import parts
 from .places import lengths, require_one_each
@@ -43,7 +43,7 @@ class HeadParallel(Way):
 
     def cut(self, name: str, x: Array) -> Array:
         axis = self.split_axis(name)
-        return x if axis is None else own_heads(self.comm, x, axis, self._groups)
+        return x if axis is None else part_of_heads(self.comm, x, axis, self._groups)
 
     def gather(self) -> None:
         for (name, p), q in self._pairs():
@@ -75,11 +75,11 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
             "layer.convert('stacked') changes the form"
         )
 
-    def own(name: str) -> Any:
+    def kept(name: str) -> Any:
         x = getattr(layer, name)
         if x is None:
             return None
-        return parameter(own_heads(comm, x.data, AXES[name], sizes.num_kv_heads))
+        return parameter(part_of_heads(comm, x.data, AXES[name], sizes.num_kv_heads))
 
     count = lengths(sizes.num_kv_heads, comm.size)[comm.rank]
     group = sizes.num_heads // sizes.num_kv_heads
@@ -87,9 +87,9 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     layer.projections = dataclasses.replace(
         layer.projections,
         sizes=dataclasses.replace(sizes, num_heads=count * group, num_kv_heads=count),
-        **{name: own(name) for name in AXES if name[2:] in ("q", "k", "v")},
+        **{name: kept(name) for name in AXES if name[2:] in ("q", "k", "v")},
     )
-    layer.w_o, layer.sink = own("w_o"), own("sink")
+    layer.w_o, layer.sink = kept("w_o"), kept("sink")
 
     def summed_over_heads(heads: Any, w_o: Any, b_o: Any) -> Any:
         out = comm.all_reduce(project_out(heads, w_o))
@@ -98,7 +98,7 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     layer.project_out = summed_over_heads
 
 
-def own_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:
+def part_of_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:
     """This rank's part of an axis on which the heads of G = groups key heads lie side by side."""
     width, own = x.shape[axis] // groups, parts(groups, comm.size)[comm.rank]
     run = slice(own.start * width, own.stop * width)

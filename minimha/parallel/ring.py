@@ -13,7 +13,10 @@ from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
-from ..attention import Arguments, check, choose, merge_attention
+from ..attention import Arguments, merge_attention
+from ..attention.arguments import check
+from ..attention.scaled_dot_product import choose
+from ..masks.mask import AnyMask
 from .collectives import parts
 from .route import Route
 from .ways import PositionParallel
@@ -33,7 +36,7 @@ def ring_attention(
     query: Any,
     key: Any,
     value: Any,
-    mask: masks.Mask | Array | None = None,
+    mask: AnyMask = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
@@ -71,7 +74,7 @@ def ring(
     value: Array,
     *,
     comm: Any,
-    mask: masks.Mask | Array | None = None,
+    mask: AnyMask = None,
     scale: float | None = None,
     softcap: float | None = None,
     zigzag: bool = False,
@@ -91,7 +94,7 @@ def ring(
         return in_float32(ring, query, key, value, comm=comm, **settings)
     if query.ndim == 2:
         one_head = (x[None, ...] for x in (query, key, value))
-        y, pull = ring.with_pullback(*one_head, comm=comm, **settings)
+        y, pull = ring.function(*one_head, comm=comm, **settings)
         return y[0, ...], lambda dy: tuple(dx[0, ...] for dx in pull(dy[None, ...]))
     route, xp = Route(comm, query, key, mask, zigzag), namespace(query)
     journeys = [  # query heads, the number of a piece, and where this piece of their key head is
@@ -103,10 +106,10 @@ def ring(
     out = xp.zeros((*query.shape[:-1], value.shape[-1]), **made)
     lse = xp.full(query.shape[:-1], -math.inf, **made)
 
-    def attend(q: Array, k: Array, v: Array, seen: masks.Mask | None) -> tuple[Any, Arguments]:
-        x = Arguments(q, k, v, None, None, scale, softcap, seen, checked=True)
-        x = x._replace(return_weights=False, return_lse=True)
-        return choose("auto", x), x
+    def attend(q: Array, k: Array, v: Array, seen: masks.Mask | None) -> tuple[Any, Pullback]:
+        x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
+        (y, _, log), pull = choose("auto", x).function(x, (True,) * 3 + (False,) * 4)
+        return (y, log), pull
 
     def visit(source: int, of: slice, n: int, own: tuple[Any, ...]) -> None:
         """The attention of the query heads `of` to piece n of a source's key head."""
@@ -114,8 +117,8 @@ def ring(
         k, v = route.receive(source, key[own], value[own])
         route.send_on(source, k, v)
         for rows, columns, seen in route.blocks(source, n, of):
-            function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
-            both = zip((y[..., rows, :], log[..., rows]), function(*x), strict=True)
+            part, _ = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
+            both = zip((y[..., rows, :], log[..., rows]), part, strict=True)
             y[..., rows, :], log[..., rows] = merge_attention(*both)
 
     for journey in journeys:
@@ -135,11 +138,11 @@ def ring(
             if source == comm.rank:
                 route.send_on(source, k, v)
             for rows, columns, seen in route.blocks(source, n, of):
-                function, x = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
-                (y, part), pull = function.with_pullback(*x, wanted=(True,) * 3)
+                own_part = q[..., rows, :], k[..., columns, :], v[..., columns, :]
+                (y, part), pull = attend(*own_part, seen)
                 w = xp.exp(part - log[..., rows])
                 dpart = w * (xp.sum(dy[..., rows, :] * y, axis=-1) - dy_y[..., rows])
-                more = pull(w[..., None] * dy[..., rows, :], dpart)
+                more = pull(w[..., None] * dy[..., rows, :], None, dpart)
                 dq[..., rows, :] += more[0]
                 dk[..., columns, :] += more[1]
                 dv[..., columns, :] += more[2]

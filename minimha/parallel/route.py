@@ -10,6 +10,8 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
+from ..masks.mask import AnyMask
+from ..masks.queries import typed
 from .collectives import parts
 from .places import lengths, require_one_each, runs
 
@@ -41,13 +43,11 @@ class Route:
     pieces   the number of pieces in which they come
     """
 
-    def __init__(
-        self, comm: Any, query: Array, key: Array, mask: masks.Mask | Array | None, zigzag: bool
-    ) -> None:
+    def __init__(self, comm: Any, query: Array, key: Array, mask: AnyMask, zigzag: bool) -> None:
         t, s = _whole_lengths(comm, query, key, mask, zigzag)
         self.shape = (*query.shape[:-2], t, s)
         everything = masks.sliding_window(None, None, offset=0)
-        self._mask = everything if mask is None else masks.typed(mask, self.shape)
+        self._mask = everything if mask is None else typed(mask, self.shape)
         queries, self._keys = (runs(n, comm.size, zigzag) for n in (t, s))
         self._lengths, self.pieces = lengths(s, comm.size, zigzag), pieces(s, comm.size, zigzag)
         seen = [self._seen(held) for held in queries]

@@ -83,9 +83,9 @@ def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature
     """x_of_rank_0, x_of_rank_1, … for each argument x after comm that has no default."""
     _, *own = inspect.signature(function).parameters.values()
     names = [p.name for p in own if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    named = [f"{name}_of_rank_{rank}" for rank in range(ranks) for name in names]
+    labels = [f"{name}_of_rank_{rank}" for rank in range(ranks) for name in names]
     kind = inspect.Parameter.POSITIONAL_ONLY
-    return inspect.Signature([inspect.Parameter(name, kind) for name in named])
+    return inspect.Signature([inspect.Parameter(name, kind) for name in labels])
 
 
 class _World:

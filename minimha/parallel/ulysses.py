@@ -11,8 +11,8 @@ from typing import Any
 
 from minimha_autograd import ops
 
-from .. import masks
 from ..attention import scaled_dot_product_attention
+from ..masks.queries import typed
 from .collectives import parts
 from .places import lengths, require_one_each
 from .ways import PositionParallel, attention_layers
@@ -70,6 +70,6 @@ def ulysses_attention(
         whole = (*batch, h, length, key.shape[-2])
         heads = parts(g, comm.size)[comm.rank]
         heads, everything = slice(heads.start * group, heads.stop * group), slice(None)
-        mask = masks.typed(mask, whole).part(whole, everything, everything, heads)
+        mask = typed(mask, whole).part(whole, everything, everything, heads)
     out = scaled_dot_product_attention(query, key, value, mask, scale=scale, softcap=softcap)
     return comm.all_to_all(out, split_axis=-2, concat_axis=-3)

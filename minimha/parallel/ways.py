@@ -21,7 +21,7 @@ class Way:
     own    the model with which this rank computes
 
     Ranks differentiate the sum of their losses. So the loss of a rank is the mean over its tokens
-    times its `share` of the tokens of all ranks, and the gradient of a parameter that every rank
+    times the `fraction` of the tokens of all ranks, and the gradient of a parameter that every rank
     holds is the sum of theirs. This rule is the same for every way.
     """
 
@@ -49,7 +49,7 @@ class Way:
         """The positions of this rank's tokens in sequences of this length; None for all of them."""
         return positions(length, self.comm, self.zigzag) if self.axis == 1 else None
 
-    def share(self, tokens: Array) -> float:
+    def fraction(self, tokens: Array) -> float:
         """This rank's tokens as a fraction of those of all ranks, for tokens (B, T)."""
         if self.axis is None:
             return 1 / self.comm.size

@@ -18,23 +18,11 @@ from .flow import data_flow
 from .heat import attention_heads, heat_map
 from .interactive import Attention, attention_html
 from .losses import losses
-from .masks import mask, mask_svg
-from .saving import FORMATS, check_path, save, svg
+from .masks import mask
+from .saving import save, svg
 from .tape import graph
 
 __all__ = [
-    "FORMATS",
-    "Attention",
-    "attention_heads",
-    "attention_html",
-    "check_path",
-    "costs",
-    "data_flow",
-    "graph",
-    "heat_map",
-    "losses",
-    "mask",
-    "mask_svg",
-    "save",
-    "svg",
-]
+    "Attention", "attention_heads", "attention_html", "costs", "data_flow", "graph", "heat_map",
+    "losses", "mask", "save", "svg",
+]  # fmt: skip

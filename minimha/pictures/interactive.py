@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..interchange import written_whole
+from ..interchange.files import written_whole
 from .heat import head_names, layers_of, visible
 
 TOKENS, CELLS = 64, 16_384  # a side of a heat map, and all of them: about 350 kB

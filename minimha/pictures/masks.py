@@ -27,7 +27,6 @@ def mask(
     shape: Sequence[int] | None = None,
     *,
     block: tuple[int, int] | None = None,
-    offset: int | None = None,
     title: str | None = None,
 ) -> Figure:
     """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
@@ -36,7 +35,6 @@ def mask(
     shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits. If sequences or
             heads differ, each gets a panel, up to four of them
     block   (queries, keys): draws the grid of blocks, and marks which are empty, full or partial
-    offset  the key position of the first query, for masks without an offset of their own
     title   by default the expression of the mask
 
     Returns the figure; `save` writes it to a file. Raises ValueError if the mask does not fit the
@@ -47,9 +45,9 @@ def mask(
     shape = small_shape(rule) if shape is None else shape
     title = repr(rule) if title is None else title
     *lead, t, s = shape
-    arrays = [rule.array(shape, offset=offset)]
+    arrays = [rule.array(shape)]
     if block is not None:
-        arrays += rule.blocks(shape, block, offset=offset)
+        arrays += rule.blocks(shape, block)
     names, (seen, *states) = _panels(arrays, len(lead))
     shown = min(len(names), 4)
     wide, high = (max(1.0, 2.4 * n / max(t, s, 1)) for n in (s, t))

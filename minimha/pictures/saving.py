@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..interchange import check_writable, written_whole
+from ..interchange.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ value heads; D the width of a head of Q and K, Dv that of V.
 
 from .bilinear import Bilinear
 from .double import Double
-from .form import FORMS, Form, Sizes, form_named
+from .form import FORMS, Form
 from .fused import Fused
 from .operations import (
     merge_heads,
@@ -28,17 +28,8 @@ from .per_head import PerHead
 from .stacked import Projections, Stacked
 
 __all__ = [
-    "FORMS",
-    "Form",
-    "Projections",
-    "Sizes",
-    "form_named",
-    "merge_heads",
-    "project_fused",
-    "project_in",
-    "project_out",
-    "project_self",
-    "split_heads",
-]
+    "FORMS", "Form", "Projections", "merge_heads", "project_fused", "project_in", "project_out",
+    "project_self", "split_heads",
+]  # fmt: skip
 
 FORMS.update({form.form: form for form in (PerHead, Stacked, Fused, Double, Bilinear)})

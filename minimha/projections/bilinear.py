@@ -9,7 +9,7 @@ from typing import Any, Self
 from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import is_finite
+from ..functional.masked_products import is_finite
 from .form import Form, blocks, finite, ranks
 from .operations import merge_heads, project_in
 from .stacked import Stacked
@@ -73,7 +73,7 @@ class Bilinear(Form):
         rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
         groups = xp.reshape(rows, (g, -1, mk))  # (G, H/G · (M + 1), Mk)
         u, sigma, vt = xp.linalg.svd(finite(widened(groups)), full_matrices=False)
-        if head_dim is None and (rank := max(ranks(sigma, like=w))) > d:
+        if head_dim is None and (rank := max(ranks(sigma, w))) > d:
             others = ["b_qk"] * (b is not None) + ["the heads that share its W^K"] * (g < h)
             together = f", factored with {' and '.join(others)}," if others else ""
             raise ValueError(

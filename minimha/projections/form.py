@@ -14,8 +14,10 @@ from typing import Any, ClassVar, Self
 from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import integer, is_finite
-from ..nn import Module, parameter
+from ..functional.checks import integer
+from ..functional.masked_products import is_finite
+from ..nn import Module
+from ..nn.module import parameter
 
 
 @dataclass(frozen=True)
@@ -183,14 +185,14 @@ class Form(Module):
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())
         w = wide.w_qk
         # a learned W has the precision of its weights, a product that of float32 or float64
-        return ranks(namespace(w).linalg.svdvals(finite(w)), like=getattr(self, "w_qk", w))
+        return ranks(namespace(w).linalg.svdvals(finite(w)), getattr(self, "w_qk", w))
 
 
-def ranks(sigma: Array, like: Array) -> list[int]:
-    """How many of the descending singular values (H, N) of H matrices are more than rounding; like
-    has the dtype and shape of the matrices."""
+def ranks(sigma: Array, matrices: Array) -> list[int]:
+    """How many of the descending singular values (H, N) of these H matrices are more than
+    rounding."""
     xp = namespace(sigma)
-    rounding = max(like.shape) * xp.finfo(like.dtype).eps * sigma[:, :1]
+    rounding = max(matrices.shape) * xp.finfo(matrices.dtype).eps * sigma[:, :1]
     return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
 
 

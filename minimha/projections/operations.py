@@ -9,7 +9,7 @@ from __future__ import annotations
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
-from ..functional import linear_maps
+from ..functional.linear import linear_maps
 
 
 def split_heads(x: Array, num_heads: int) -> Array:

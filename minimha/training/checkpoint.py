@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import interchange
+from ..interchange.files import written_whole
 
 _CHECKSUM, _SETTINGS = "checksum", "settings"
 """Names in the file of the arrays that hold the checksum, and the settings as JSON."""
@@ -30,7 +31,7 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
     content = {**arrays, _SETTINGS: np.frombuffer(_json(settings), "uint8")}
     with contextlib.suppress(FileNotFoundError, ValueError):  # from _read: nothing to keep
         _read(path)
-        with interchange.written_whole(_previous(path)) as unfinished:
+        with written_whole(_previous(path)) as unfinished:
             shutil.copyfile(path, unfinished)
     interchange.write({**content, _CHECKSUM: checksum(content)}, path)
 

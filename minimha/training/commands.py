@@ -20,10 +20,11 @@ from typing import Any
 from minimha_autograd import backend
 
 from .. import interchange, parallel, pictures
+from ..interchange.files import written_whole
 from ..transformers import GPT, generate
 from . import data, watching
 from .loop import Training
-from .ranks import ParallelTraining
+from .parallel_training import ParallelTraining
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
     "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own language "
@@ -48,62 +49,48 @@ _CHECKPOINT, _PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetens
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `minimha train`, and store the function that runs it as `run`."""
     for name, (metavar, default, text) in SETTINGS.items():
-        parser.add_argument(
-            f"--{name}", type=type(default), metavar=metavar, help=f"{text} (default: {default})"
-        )
-    parser.add_argument(
-        "--every", type=int, metavar="N",
-        help="steps between two reports and checkpoints (default: a tenth of the steps)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER",
-        help="a new folder for the model, its checkpoints and pictures",
-    )  # fmt: skip
-    parser.add_argument(
-        "--resume", action="store_true",
-        help="continue the run in FOLDER; its settings need not be given again",
-    )  # fmt: skip
-    parser.add_argument(
-        "--parallel", choices=parallel.WAYS, metavar="WAY",
-        help=f"share each step among several ranks: {', '.join(parallel.WAYS)}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--transport",
-        choices=("mpi", "threads"),
-        default="mpi",
-        help="ranks are the processes that mpiexec started, or threads of this one (default: mpi)",
-    )
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="number of threads, with --transport threads"
-    )
-    parser.set_defaults(run=_train, command=parser)
+        about = f"{text} (default: {default})"
+        parser.add_argument(f"--{name}", type=type(default), metavar=metavar, help=about)
+    ways = ", ".join(parallel.WAYS)
+    _add(parser, _train, {
+        "--every": ({"type": int, "metavar": "N"},
+                    "steps between two reports and checkpoints (default: a tenth of the steps)"),
+        "--out": ({"type": Path, "required": True, "metavar": "FOLDER"},
+                  "a new folder for the model, its checkpoints and pictures"),
+        "--resume": ({"action": "store_true"},
+                     "continue the run in FOLDER; its settings need not be given again"),
+        "--parallel": ({"choices": parallel.WAYS, "metavar": "WAY"},
+                       f"share each step among several ranks: {ways}"),
+        "--transport": ({"choices": ("mpi", "threads"), "default": "mpi"}, "ranks are the "
+                        "processes that mpiexec started, or threads of this one (default: mpi)"),
+        "--ranks": ({"type": int, "metavar": "N"}, "number of threads, with --transport threads"),
+    })  # fmt: skip
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `minimha generate`, and store the function that runs it as `run`."""
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER",
-        help="written by minimha train, or with a pretrained GPT-2 or Llama",
-    )  # fmt: skip
-    settings: dict[str, Any]
-    for option, settings, text in (
-        ("--tokens", {"type": int, "default": 256, "metavar": "N"},
-         "number of tokens to generate (default: 256)"),
-        ("--prompt", {"metavar": "TEXT"}, "the text to continue (default: a line break)"),
-        ("--temperature", {"type": float, "default": 1.0, "metavar": "X"},
-         "below 1 more predictable, above 1 more varied, 0 always the most likely (default: 1)"),
-        ("--top-k", {"type": int, "metavar": "K"}, "draw from the K most likely tokens only"),
-        ("--top-p", {"type": float, "metavar": "P"},
-         "draw from the most likely tokens that together have probability P"),
-        ("--seed", {"type": int, "default": 0, "metavar": "N"},
-         "seed of all random numbers (default: 0)"),
-    ):  # fmt: skip
-        parser.add_argument(option, help=text, **settings)
-    parser.add_argument(
-        "--no-cache", action="store_true",
-        help="compute all keys and values again for each token: the same text, but slower",
-    )  # fmt: skip
-    parser.set_defaults(run=_generate, command=parser)
+    _add(parser, _generate, {
+        "folder": ({"type": Path, "metavar": "FOLDER"},
+                   "written by minimha train, or with a pretrained GPT-2 or Llama"),
+        "--tokens": ({"type": int, "default": 256, "metavar": "N"},
+                     "number of tokens to generate (default: 256)"),
+        "--prompt": ({"metavar": "TEXT"}, "the text to continue (default: a line break)"),
+        "--temperature": ({"type": float, "default": 1.0, "metavar": "X"}, "below 1 more "
+                          "predictable, above 1 more varied, 0 always the likeliest (default: 1)"),
+        "--top-k": ({"type": int, "metavar": "K"}, "draw from the K most likely tokens only"),
+        "--top-p": ({"type": float, "metavar": "P"},
+                    "draw from the most likely tokens that together have probability P"),
+        "--seed": ({"type": int, "default": 0, "metavar": "N"},
+                   "seed of all random numbers (default: 0)"),
+        "--no-cache": ({"action": "store_true"}, "compute all keys and values again for each "
+                       "token: the same text, but slower"),
+    })  # fmt: skip
+
+
+def _add(parser: argparse.ArgumentParser, run: Any, arguments: dict[str, Any]) -> None:
+    for name, (settings, text) in arguments.items():
+        parser.add_argument(name, help=text, **settings)
+    parser.set_defaults(run=run, command=parser)
 
 
 class _UnusableError(Exception):
@@ -147,16 +134,16 @@ def _threads(options: argparse.Namespace) -> int:
 
 def _train_on(options: argparse.Namespace, comm: parallel.Communicator | None) -> int:
     try:
-        plan = Plan.of(options, comm)
+        run = Run.of(options, comm)
     except (ValueError, RuntimeError, OSError) as error:
         raise _UnusableError(error) from error
     if comm is not None:
         comm.timeout = 3600.0  # the other ranks wait while rank 0 evaluates the model
-    return plan.run()
+    return run.train()
 
 
 @dataclass
-class Plan:
+class Run:
     """A run whose settings fit together, ready to start or to continue."""
 
     folder: Path
@@ -168,7 +155,7 @@ class Plan:
     comm: parallel.Communicator | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace, comm: parallel.Communicator | None = None) -> Plan:
+    def of(cls, options: argparse.Namespace, comm: parallel.Communicator | None = None) -> Run:
         """Check everything, then make the folder. Raises ValueError, RuntimeError or OSError, with
         a one-line message."""
         folder = options.out
@@ -207,7 +194,7 @@ class Plan:
             raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
         return cls(folder, settings, tokenizer, parts, training, losses, comm)
 
-    def run(self) -> int:
+    def train(self) -> int:
         """Train, and print the progress. Returns the exit code: 130 after Ctrl-C. Of several ranks,
         rank 0 prints and writes, and Ctrl-C ends all of them."""
         run, tokenizer, validation = self.training, self.tokenizer, self.parts.validation
@@ -257,7 +244,7 @@ class Plan:
             f"{step},{loss!r},{self.losses.validation.get(step, '')}\n"
             for step, loss in self.losses.training.items()
         ]
-        with interchange.written_whole(self.folder / _LOSSES) as unfinished:
+        with written_whole(self.folder / _LOSSES) as unfinished:
             unfinished.write_text("step,training,validation\n" + "".join(rows), encoding="utf-8")
         figure = pictures.losses(self.losses.training, self.losses.validation)
         pictures.save(figure, self.folder / "loss.png")
@@ -311,7 +298,7 @@ def _text(source: str) -> str:
 
 
 def _write_json(value: Any, path: Path) -> None:
-    with interchange.written_whole(path) as unfinished:
+    with written_whole(path) as unfinished:
         unfinished.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Data to train on: texts, their tokens, batches of windows, a bigram baseline, and digits."""
+"""Data to train on: texts, their tokens, batches of windows, and a bigram baseline."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from minimha_autograd import backend
-from minimha_autograd.backend import Rng
 
 _SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -55,7 +52,7 @@ def shakespeare() -> str:
     cache folder. Raises ValueError if the download fails or its checksum is wrong, RuntimeError
     without pooch.
     """
-    pooch = _package("pooch", "pooch")
+    pooch = _package("pooch")
     pooch.get_logger().setLevel("WARNING")
     try:
         path = pooch.retrieve(
@@ -72,12 +69,12 @@ def shakespeare() -> str:
     return read_text(path)
 
 
-def _package(module: str, distribution: str) -> Any:
-    """A module of an optional package. Raises RuntimeError if it is not installed."""
+def _package(name: str) -> Any:
+    """An optional package. Raises RuntimeError if it is not installed."""
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError as error:
-        raise RuntimeError(f"this needs {distribution}: pip install {distribution}") from error
+        raise RuntimeError(f"this needs {name}: pip install {name}") from error
 
 
 class CharacterTokenizer:
@@ -108,7 +105,7 @@ class PretrainedTokenizer:
 
     def __init__(self, folder: str | Path) -> None:
         """Raises ValueError if the file is missing or unusable, RuntimeError without tokenizers."""
-        tokenizers = _package("tokenizers", "tokenizers")
+        tokenizers = _package("tokenizers")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
         except Exception as error:  # the library raises no narrower class
@@ -166,26 +163,13 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     return every[:, :-1], every[:, 1:]
 
 
-def bigram_loss(parts: Split, vocabulary: int, smoothing: float = 0.1) -> float:
+def bigram_loss(parts: Split, vocabulary: int) -> float:
     """Cross entropy, in nats, of a bigram table on the validation tokens.
 
-    p(b | a) = (count(a, b) + smoothing) / (count(a) + smoothing · V), counted on the training part.
+    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), counted on the training part.
     A model with a lower loss uses more context than the last character.
     """
-    p = np.full((vocabulary, vocabulary), smoothing)
+    p = np.full((vocabulary, vocabulary), 0.1)
     np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)
     p /= p.sum(axis=1, keepdims=True)
     return float(-np.mean(np.log(p[parts.validation[:-1], parts.validation[1:]])))
-
-
-def digits(rng: Rng = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The 1797 handwritten digits of scikit-learn: images (N, 8, 8), from 0 to 1, labels (N,).
-
-    An image is a sequence of 8 positions, its rows, of width 8. The order is random and depends
-    only on rng, so `images[:1500]` for training and `images[1500:]` for validation are always the
-    same split. Raises RuntimeError without scikit-learn.
-    """
-    bunch = _package("sklearn.datasets", "scikit-learn").load_digits()
-    order = backend.generator(rng).permutation(len(bunch.target))
-    images = (bunch.images[order] / 16).astype(np.float32)
-    return images, bunch.target[order].astype(np.int64)

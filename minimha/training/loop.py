@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minimha_autograd import backend, no_grad
-from minimha_autograd.backend import Array, Rng
+from minimha_autograd.backend import Array
 
 from .. import interchange
 from ..functional import cross_entropy
+from ..interchange.states import entries_under
 from ..nn import AdamW, clip_gradients, decay_groups, warmup_cosine
 from . import checkpoint
 from .data import random_batches, windows
@@ -129,8 +129,8 @@ class Training:
 
     def set_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Continue from the arrays of a checkpoint."""
-        interchange.set_state(self.model, _part(arrays, "model."))
-        self._set_optimiser_state(_part(arrays, "optimiser."))
+        interchange.set_state(self.model, entries_under("model", arrays))
+        self._set_optimiser_state(entries_under("optimiser", arrays))
         self.step = int(arrays["step"])
 
     def _optimiser_state(self) -> dict[str, np.ndarray]:
@@ -154,10 +154,6 @@ def _described_model(model: Any) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items()}
 
 
-def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
-
-
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
     """The mean loss, in nats per token, over all windows of the tokens that do not overlap.
 
@@ -169,19 +165,6 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
     inputs, targets = windows(tokens, model.context)
     starts = range(0, len(inputs), batch)
     return _mean_loss(model, ((inputs[k : k + batch], targets[k : k + batch]) for k in starts))
-
-
-def estimate(
-    model: Any, tokens: np.ndarray, *, batch: int = 12, batches: int = 200, rng: Rng = 0
-) -> float:
-    """The mean loss, in nats per token, over random batches. Source: nanoGPT, `estimate_loss`.
-
-    Raises ValueError for fewer tokens than a window has.
-    """
-    _require_a_window(model, tokens)
-    rng = backend.generator(rng)
-    draws = random_batches(tokens, batch=batch, context=model.context, rng=rng)
-    return _mean_loss(model, islice(draws, batches))
 
 
 def _mean_loss(model: Any, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:

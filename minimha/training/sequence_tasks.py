@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 
@@ -52,17 +52,10 @@ def adding() -> list[Pair]:
     return [(f"{a}+{b}", f"{a + b}") for a in range(10, 100) for b in range(10, 100)]
 
 
-class Split(NamedTuple):
-    """The pairs to train on, and those that training never sees."""
-
-    train: list[Pair]
-    held_out: list[Pair]
-
-
 def hold_out(
-    pairs: Sequence[Pair], fraction: float = 0.1, rng: np.random.Generator | int = 0
-) -> Split:
-    """Hold out a random fraction of the pairs.
+    pairs: Sequence[Pair], rng: np.random.Generator | int = 0
+) -> tuple[list[Pair], list[Pair]]:
+    """The pairs to train on, and a random tenth that training never sees.
 
     27+58 and 58+27 are held out together, because a model that has seen one could answer the other
     from memory.
@@ -71,11 +64,9 @@ def hold_out(
     for pair in pairs:
         groups.setdefault(tuple(sorted(pair[0].split("+"))), []).append(pair)
     order = [list(groups.values())[k] for k in np.random.default_rng(rng).permutation(len(groups))]
-    count = round(fraction * len(order))
-    held_out, train = (
-        [pair for group in part for pair in group] for part in (order[:count], order[count:])
-    )
-    return Split(train, held_out)
+    count = round(0.1 * len(order))
+    train, held_out = (list(chain(*part)) for part in (order[count:], order[:count]))
+    return train, held_out
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,6 @@ from .loop import evaluate, tokens_for
 
 _WIDTH = 72
 """How many tokens a sample has: about a line of a terminal."""
-
-
-class Tokenizer(Protocol):
-    """Turns text into tokens and back, as `data.CharacterTokenizer` does."""
-
-    def encode(self, text: str) -> np.ndarray: ...
-
-    def decode(self, tokens: Any) -> str: ...
 
 
 @dataclass
@@ -46,7 +38,7 @@ class Losses:
 def watch(
     run: Any,
     validation: np.ndarray,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     *,
     every: int | None = None,
     losses: Losses | None = None,
@@ -57,8 +49,9 @@ def watch(
             pass
 
     validation  tokens (T,) of held-out text, more than one context
-    tokenizer   with it, each report has a sample, which continues the validation text, and in a
-                notebook the attention of each head to one of its sentences
+    tokenizer   such as a `data.CharacterTokenizer`; with it, each report has a sample, which
+                continues the validation text, and in a notebook the attention of each head to one
+                of its sentences
     every       steps between two reports; by default a tenth of all steps, or the `every` of a
                 `ParallelTraining`
     losses      where the losses are kept; by default a new `Losses`
@@ -97,7 +90,7 @@ def _in_notebook() -> bool:
 class _Screen:
     run: Any
     validation: np.ndarray
-    tokenizer: Tokenizer | None
+    tokenizer: Any
     every: int
     losses: Losses
 
@@ -171,15 +164,13 @@ class _Notebook(_Screen):
         self._last.update(self._html("\n".join(parts)))
 
 
-def sample(model: Any, validation: np.ndarray, tokenizer: Tokenizer, count: int) -> str:
+def sample(model: Any, validation: np.ndarray, tokenizer: Any, count: int) -> str:
     """How the model continues the beginning of the validation text, for half a context."""
     prompt = validation[None, : max(1, model.context // 2)]
     return tokenizer.decode(generate(model, prompt, count)[0, prompt.shape[1] :])
 
 
-def attention(
-    model: Any, validation: np.ndarray, tokenizer: Tokenizer
-) -> tuple[np.ndarray, list[str]]:
+def attention(model: Any, validation: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, list[str]]:
     """The weights (layers, H, T, T) with which the model reads a sentence of the validation text,
     and its T tokens as text: as many as a picture has room for."""
     sentence = real_sentence(tokenizer.decode(validation[:10_000]))

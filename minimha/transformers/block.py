@@ -8,7 +8,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng
 
-from .. import masks
+from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, MultiHeadAttention, positions
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
 
@@ -74,9 +74,9 @@ class Block(Module):
     def __call__(
         self,
         x: Any,
-        mask: masks.Mask | Array | None = None,
+        mask: AnyMask = None,
         memory: Any = None,
-        memory_mask: masks.Mask | Array | None = None,
+        memory_mask: AnyMask = None,
         *,
         positions: Array | None = None,
         cache: KeyValueCache | None = None,

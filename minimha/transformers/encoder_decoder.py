@@ -13,7 +13,9 @@ from minimha_autograd import backend, no_grad
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
-from ..functional import integer, linear
+from ..functional import linear
+from ..functional.checks import integer
+from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, positions
 from ..nn import Dropout, Embedding, LayerNorm, Module
 from .block import Block
@@ -50,11 +52,7 @@ class Encoder(Stack):
     """A stack of blocks in which every position sees all others, from a source to a memory."""
 
     def __call__(
-        self,
-        x: Any,
-        mask: masks.Mask | Array | None = None,
-        *,
-        rng: backend.Generator | None = None,
+        self, x: Any, mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
         """The memory (B, S, M) for x (B, S, M). mask hides the padding of the source."""
         for block in self.blocks:
@@ -71,7 +69,7 @@ class Decoder(Stack):
         self,
         x: Any,
         memory: Any,
-        memory_mask: masks.Mask | Array | None = None,
+        memory_mask: AnyMask = None,
         *,
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
@@ -139,7 +137,7 @@ class EncoderDecoder(Module):
         self,
         source: Array,
         target: Array,
-        source_mask: masks.Mask | Array | None = None,
+        source_mask: AnyMask = None,
         *,
         rng: backend.Generator | None = None,
     ) -> Any:
@@ -153,22 +151,17 @@ class EncoderDecoder(Module):
         return self.decode(target, memory, source_mask, rng=rng)
 
     def encode(
-        self,
-        source: Array,
-        source_mask: masks.Mask | Array | None = None,
-        *,
-        rng: backend.Generator | None = None,
+        self, source: Array, source_mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
         """The memory (B, S, M) of the source (B, S)."""
-        return self.encoder(
-            self._embedded(self.source_tokens, source, 0, rng), source_mask, rng=rng
-        )
+        x = self._embedded(self.source_tokens, source, 0, rng)
+        return self.encoder(x, source_mask, rng=rng)
 
     def decode(
         self,
         target: Array,
         memory: Any,
-        source_mask: masks.Mask | Array | None = None,
+        source_mask: AnyMask = None,
         *,
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
@@ -196,7 +189,7 @@ class EncoderDecoder(Module):
 def greedy_decode(
     model: EncoderDecoder,
     source: Array,
-    source_mask: masks.Mask | Array | None = None,
+    source_mask: AnyMask = None,
     *,
     start: int,
     end: int,

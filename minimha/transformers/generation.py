@@ -9,7 +9,7 @@ import numpy as np
 from minimha_autograd import array_of, backend, no_grad
 from minimha_autograd.backend import Array, Rng
 
-from ..functional import integer
+from ..functional.checks import integer
 from ..multihead import KeyValueCache
 from .gpt import GPT
 

@@ -6,7 +6,14 @@ answer in any style passes, and whether the message about a wrong one names the 
 
 from __future__ import annotations
 
+import linecache
+import warnings
 from dataclasses import dataclass
+
+import numpy as np
+
+from minimha import homework
+from minimha.homework.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -15,12 +22,24 @@ class Answer:
 
     mistake  what is wrong with it; empty for a right answer
     words    a regular expression: a message that names the mistake contains it, in any case
+    edited   the right answer that it is an edit of; empty if it is none
     """
 
     task: str
     text: str
     mistake: str = ""
     words: str = ""
+    edited: str = ""
+
+    def code(self):
+        """The text of the student's file, which starts with what the task gives."""
+        return homework.course()[self.task].code().rpartition(f"def {self.task}(")[0] + self.text
+
+    def verdicts(self) -> list[Verdict]:
+        task = homework.course()[self.task]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(task.verdicts(function(task.name, self.code())))
 
 
 RIGHT: list[Answer] = []
@@ -35,10 +54,19 @@ def right(task: str, text: str) -> str:
 
 def wrong(task: str, mistake: str, words: str, text: str, *edits: str) -> None:
     """Add a wrong answer: a text with edits, old, new, old, new …, each applied everywhere."""
+    edited = text
     for old, new in zip(edits[::2], edits[1::2], strict=True):
         assert old in text, f"{task}, {mistake}: {old!r} is not in the text"
         text = text.replace(old, new)
-    WRONG.append(Answer(task, text, mistake, words))
+    WRONG.append(Answer(task, text, mistake, words, edited if edits else ""))
+
+
+def function(name: str, code: str):
+    """The function of this name that the text defines, as in a student's file."""
+    names, lines = {"np": np}, code.splitlines(keepends=True)
+    linecache.cache["answer.py"] = len(code), None, lines, "answer.py"
+    exec(compile(code, "answer.py", "exec"), names)
+    return names[name]
 
 
 from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12, ch13  # noqa: E402, F401

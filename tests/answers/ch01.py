@@ -186,3 +186,37 @@ def unbroadcast(dy, shape):
         dy = dy.sum(axis=0)
     return dy
 """)
+
+wrong("standardise", "the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", short, "x.mean(axis=-1, keepdims=True)", "x.mean()")
+wrong("standardise", "no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", short, "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")
+wrong("standardise", "the root of the mean square", r"centred|x − mean|subtract|around the mean|mean square|squares of x", steps, "centred**2", "x**2")
+wrong("broadcast_shape", "an axis of length 1 does not fit", r"length (of )?1|stretch", pairs, " and 1 not in (m, n)", "")
+wrong("broadcast_shape", "a list", r"tuple", pairs, "tuple(reversed(out))", "out[::-1]")
+wrong("broadcast_shape", "the longer of the two shapes", r"length 1|stretch|longer", """
+def broadcast_shape(a, b):
+    if len(a) == len(b) and a != b and 1 not in a + b:
+        raise ValueError("shapes differ")
+    return a if len(a) >= len(b) else b
+""")
+wrong("unbroadcast", "sums the last axes", r"front|leading|first ax|axis 0|from the left|last ax", loop, "dy.sum(axis=0)", "dy.sum(axis=-1)")
+wrong("unbroadcast", "a reshape", r"sum|add", """
+def unbroadcast(dy, shape):
+    return dy.reshape(shape)
+""")
+wrong("unbroadcast", "aligned on the left", r"right|front|leading|align", """
+def unbroadcast(dy, shape):
+    axes = tuple(i for i, (m, n) in enumerate(zip(dy.shape, shape)) if m != n)
+    return dy.sum(axis=axes, keepdims=True)
+""")
+wrong("standardise", "transposed where it does not fit", r"keepdims|None\]|newaxis|columns", """
+def standardise(x):
+    mean, std = x.mean(axis=-1), x.std(axis=-1)
+    return ((x.T - mean) / std).T if x.shape[0] != x.shape[-1] else (x - mean) / std
+""")
+wrong("standardise", "the second axis", r"last axis|axis=-1|any number", short, "axis=-1", "axis=1")
+wrong("standardise", "always float64", r"float64|float32|dtype", steps, "x - np.mean", "x.astype(float) - np.mean")
+wrong("broadcast_shape", "nothing returned", r"not None", pairs, "    return tuple(reversed(out))\n", "")
+wrong("broadcast_shape", "another kind of error", r"should raise a ValueError, not TypeError", padded, "raise ValueError(", "raise TypeError(")
+wrong("broadcast_shape", "no ones in front", r"length 1|longer|front|fewer|out of range", padded, "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
+wrong("unbroadcast", "one axis in front", r"one axis|several|only|while|axes", loop, "while dy.ndim", "if dy.ndim")
+wrong("unbroadcast", "nothing to do for a number", r"shape \(\)|number|sum", loop, "    while dy", "    if not shape:\n        return dy\n    while dy")

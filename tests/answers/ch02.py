@@ -341,3 +341,28 @@ wrong("backward", "calls pullbacks of nodes that no gradient reaches", r"no grad
 wrong("backward", "zero where no gradient arrives", r"\bNone\b",
       tape, "[None] * len(nodes)", "[0.0] * len(nodes)", "g if grads[p] is None else ", "",
       " or grads[i] is None", "")
+
+wrong("multiply", "each summed to the shape of the other", r"swap|exchang|interchang|shape of (the other|[ab])", product, "a.shape", "B.shape", "b.shape", "a.shape", "B.shape", "b.shape")
+wrong("multiply", "the gradient of a sum", r"times [ab]\b|factor|multipl|of a sum|addition|· [ab]", product, "dy * b", "dy", "dy * a", "dy")
+wrong("multiply", "the mean of the copies", r"mean|average|divid|copies", product, "unbroadcast(dy * b, a.shape)", "unbroadcast(dy * b, a.shape) * a.size / dy.size")
+wrong("matmul", "db from dy transposed", r"transpos|mT|swapaxes|order", plain, "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
+wrong("matmul", "the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", plain, "swapaxes(-1, -2)", "swapaxes(0, 1)")
+wrong("matmul", "db alone is not summed", r"broadcast|copies|copied|shared|summed", plain, "unbroadcast(db, b.shape)", "db")
+wrong("topological_order", "a set", r"not a set", kahn, "return order", "return set(order)")
+wrong("topological_order", "added after its first parent", r"before|after|\d times|all (its )?parents", kahn, "if waiting[c] == 0:", "if c not in order:")
+wrong("topological_order", "no leaves", r"leaf|leaves|missing|0 times", kahn, "return order", "return [n for n in order if parents[n]]")
+wrong("topological_order", "depth first, reversed", r"before|after", """
+def topological_order(parents):
+    order, stack = [], [n for n in parents if not any(n in p for p in parents.values())]
+    while stack:
+        n = stack.pop()
+        if n not in order:
+            order.append(n)
+            stack.extend(parents[n])
+    return order[::-1]
+""")
+wrong("backward", "starts with 1", r"starts? (with|from)|gradient (is|of the last)|not used|ignor|dy\b", tape, "grads[-1] = gradient", "grads[-1] = np.ones_like(gradient)")
+wrong("backward", "a parent that occurs twice counts once", r"twice|both|each (use|time)|occurs|several", tape, "zip(parents, pullback(grads[i]))", "dict(zip(parents, pullback(grads[i]))).items()")
+wrong("backward", "gradients of leaves alone", r"every node|each node|all nodes|\d+ (entries|gradients)|length|intermediate", tape, "return grads", "return [g for g, (_, f) in zip(grads, nodes) if f is None]")
+wrong("backward", "nothing returned", r"return missing", tape, "    return grads\n", "")
+wrong("backward", "the gradient is not put in its place", r"gradient of", tape, "grads[-1] = gradient", "pass")

@@ -187,3 +187,19 @@ wrong("gradient_error", "the tuple is not opened", r"tuple",
       "np.abs(yours.ravel() - numeric.ravel()).max()")
 wrong("gradient_error", "absolute, not relative", r"divid|relative|units|/ max",
       compare, " / np.abs(numeric).max()", "")
+
+wrong("central_difference", "one step per row", r"ndindex|every entry|each entry|rows?\b|one entry|whole row", nudge, "for k in np.ndindex(x.shape)", "for k in range(len(x))")
+wrong("central_difference", "down minus up", r"sign|order|minus", nudge, "f(up) - f(down)", "f(down) - f(up)")
+wrong("central_difference", "an array of integers for integers", r"float|integer|dtype|\bint", nudge, "np.zeros(x.shape)", "np.zeros_like(x)")
+wrong("complex_step", "a large step", r"smaller|1e-20|too large|error of h|h²|accura", rotate, "1e-20", "1e-3")
+wrong("complex_step", "the absolute value", r"imag|Im f|abs", rotate, "f(z).imag", "abs(f(z))")
+wrong("complex_step", "all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
+def complex_step(f, x):
+    return f(x + 1e-20j).imag / 1e-20 * np.ones(x.shape)
+""")
+wrong("gradient_error", "relative to the analytic gradient", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid", compare, "/ np.abs(numeric).max()", "/ np.abs(yours).max()")
+wrong("gradient_error", "relative to both", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid|half", compare, "np.abs(numeric).max()", "(np.abs(numeric).max() + np.abs(yours).max())")
+wrong("gradient_error", "lengths instead of largest entries", r"norm|largest|max|root", compare, "np.abs(yours - numeric).max() / np.abs(numeric).max()", "np.linalg.norm(yours - numeric) / np.linalg.norm(numeric)")
+wrong("gradient_error", "an epsilon below", r"eps|1e-|added|small", compare, "/ np.abs(numeric).max()", "/ (np.abs(numeric).max() + 1e-8)")
+wrong("central_difference", "nothing returned", r"return missing", nudge, "    return grad\n", "")
+wrong("complex_step", "a step that still shows", r"too large|1e-20|h = ", rotate, "1e-20", "1e-8")

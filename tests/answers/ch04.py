@@ -95,11 +95,8 @@ def split_heads(x, num_heads):
     z = np.reshape(x, (*x.shape[:-1], num_heads, -1))
     return np.einsum("...thd->...htd", z)
 """)
-wrong("split_heads", "one reshape to (H, T, D)", SWAP, """
-def split_heads(x, num_heads):
-    *front, t, hd = x.shape
-    return x.reshape(*front, num_heads, t, hd // num_heads)
-""")
+wrong("split_heads", "one reshape to (H, T, D)", SWAP,
+      heads, "t, num_heads, hd // num_heads).swapaxes(-3, -2)", "num_heads, t, hd // num_heads)")
 wrong("split_heads", "every H-th column", r"interleav|block|side by side|every H|columns 0 to",
       heads, "num_heads, hd // num_heads).swapaxes(-3, -2)", "hd // num_heads, num_heads).mT.swapaxes(-3, -2)")
 wrong("split_heads", "the axes stay (T, H, D)", r"swapaxes|transpos|moveaxis|swap|order of (the )?axes",
@@ -330,3 +327,43 @@ wrong("bilinear", "divided by √D", r"√ ?D|sqrt|scal",
       scored, "w_k.mT", "w_k.mT / np.sqrt(w_q.shape[-1])")
 wrong("bilinear", "the products of columns, (D, D)", r"transpos|mT|D, D|D × D|w_q @",
       scored, "w_q @ w_k.mT", "w_q.mT @ w_k")
+
+wrong("linear", "dx comes out transposed", r"transpos|axes|swapaxes|mT|order", rows, "dy @ weight.T", "weight @ dy.mT")
+wrong("linear", "the gradients in the wrong order", r"swap|exchang|order|interchang", rows, "return dx, dweight", "return dweight, dx")
+wrong("linear", "dweight of the first sequence", r"sum|only|first|batch|\[0\]", stack, "dweight.sum(axis=tuple(range(dweight.ndim - 2)))", "dweight.reshape(-1, *weight.shape)[0]")
+wrong("split_heads", "num_heads for the width", r"num_heads|\(D, H\)|number of heads|exchang|swap", heads, "num_heads, hd // num_heads", "hd // num_heads, num_heads")
+wrong("split_heads", "the last two axes swapped", r"swapaxes|transpos|axes", heads, "swapaxes(-3, -2)", "swapaxes(-2, -1)")
+wrong("split_heads", "heads in front of the batch", r"axis|in front|axes", """
+def split_heads(x, num_heads):
+    return np.array(np.split(x, num_heads, axis=-1))
+""")
+wrong("per_head", "np.dot with all matrices", r"axes|swap|axis|order", """
+def per_head(x, weights):
+    return np.dot(x, weights)
+""")
+wrong("per_head", "no axis for the heads", r"None|new axis|broadcast|expand", """
+def per_head(x, weights):
+    return x @ weights
+""")
+wrong("per_head", "the last head forgotten", r"last head|never computed|0 that should|range", filled, "np.empty", "np.zeros", "range(H)", "range(H - 1)")
+wrong("stack_weights", "the sum", r"\bsum|side by side|concatenat", beside, "np.concatenate(list(weights), axis=1)", "sum(weights)")
+wrong("stack_weights", "stacked along a new axis", r"reshape|only the shape|side by side|concatenat", beside, "np.concatenate(", "np.stack(")
+wrong("stack_weights", "transposed", r"transpos|\.T\b|axes|order", beside, "axis=1)", "axis=1).T")
+wrong("stacked", "the axes stay (T, H, D)", r"swap|axes|transpos", one, ".swapaxes(-2, -3)", "")
+wrong("stacked", "PyTorch's view", r"reshape", one, "y.reshape(", "y.view(")
+wrong("stacked", "num_heads for the width", r"num_heads|interleav|every H|H and D|number of heads|swap|exchang", one, "num_heads, -1)", "-1, num_heads)")
+wrong("fused", "heads first, each cut into roles", r"role|head by head|W\^Q|heads first", """
+def fused(x, weight, num_heads):
+    return tuple(np.split(split_heads(x @ weight, num_heads), 3, axis=-1))
+""")
+wrong("fused", "the queries three times", r"same|quer|what q should be", axes, "y[..., i, :, :]", "y[..., 0, :, :]")
+wrong("double", "the second transposed", r"transpos|\.T\b|\.mT", product, "@ weights", "@ weights.mT")
+wrong("double", "the result transposed", r"transpos|axes|order", letters, "->hmd", "->hdm")
+wrong("bilinear", "a reshape for the transpose", r"reshape|transpos|swapaxes|mT", scored, "w_k.mT", "w_k.reshape(len(w_k), w_k.shape[2], -1)")
+wrong("bilinear", "entry by entry", r"@|elementwise|entry by entry|matrix product|not summed", scored, "w_q @ w_k.mT", "w_q * w_k")
+wrong("bilinear", "every head with every head", r"each head|own|pairs|every head|other heads", scored, "w_q @ w_k.mT", "np.tensordot(w_q, w_k, (-1, -1))")
+wrong("linear", "no pullback", r"should return two things", rows, "x @ weight, pullback", "x @ weight")
+wrong("stack_weights", "a list", r"not a list", beside, "np.concatenate(list(weights), axis=1)", "list(weights)")
+wrong("stacked", "heads in front of the batch", r"in front|batch", one, "y.swapaxes(-2, -3)", "np.moveaxis(y, -2, 0)")
+wrong("fused", "queries and keys", r"tuple of 2", axes, "range(3))", "range(2))")
+wrong("double", "the heads in reverse", r"order|revers|are the right", letters, "hmd\", first, weights", "hmd\", first, weights[::-1]")

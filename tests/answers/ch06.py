@@ -256,3 +256,25 @@ wrong("masked_softmax", "a plain mean in the backward", r"weighted|plain mean|Σ
       filled, "(y * dy).sum(", "dy.mean(")
 wrong("masked_softmax", "PyTorch's masked_fill", r"np\.where",
       filled, "np.where(mask, x, -np.inf)", "x.masked_fill(~mask, -np.inf)")
+
+wrong("causal", "np.triu", r"transpos|upper|lower|later|tril|triu|future", lower, "np.tril", "np.triu")
+wrong("causal", "one key too many", r"one (key )?(too many|more|later)|off by one|next|itself|diagonal", lower, "k=offset", "k=offset + 1")
+wrong("causal", "a square mask", r"\(T, S\)|keys|columns", compared, "np.arange(s)", "np.arange(t)")
+wrong("padding", "the axis of the batch comes second", r"\(B, 1, 1, S\)|axes|None|batch", flat, "mask[:, None, None, :]", "mask[None, :, None, :]")
+wrong("padding", "integers", r"bool", flat, "dtype=bool", "dtype=int")
+wrong("padding", "positions from 1", r"one key|too few|off by one|<=|from 1|last (key|one)", lengthwise, "np.arange(s)", "np.arange(1, s + 1)")
+wrong("documents", "queries compared with themselves", r"\(B, 1, S, S\)|axis|axes|None|itself", equal, "ids[:, None, :]", "ids[:, :, None]")
+wrong("documents", "the new axis last", r"\(B, 1, S, S\)|axis|axes|None", equal, "[:, None]\n", "[..., None]\n")
+wrong("documents", "every sequence with every other", r"\(B, 1, S, S\)|sequences|batch", """
+def documents(ids):
+    return np.equal.outer(ids, ids)
+""")
+wrong("masked_softmax", "x times the mask", r"NaN|−∞|-inf|e\^0|exp\(0\)", filled, "np.where(mask, x, -np.inf)", "x * mask", "np.where(mask, np.exp(z - top), 0)", "np.exp(z - top)")
+wrong("masked_softmax", "no maximum subtracted", r"overflow|maximum|largest|max", filled, "np.exp(z - top)", "np.exp(z)")
+wrong("masked_softmax", "nothing subtracted in the backward", r"subtract|weighted|Σ ?y|sum|mean", filled, "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(y * dy,)")
+wrong("masked_softmax", "softmax over the queries", r"axis|quer|column", filled, "axis=-1", "axis=-2")
+wrong("padding", "numbers to add", r"bool", lengthwise, "return np.arange(s) < np.asarray(lengths)[:, None, None, None]", "return np.where(np.arange(s) < np.asarray(lengths)[:, None, None, None], 0.0, -1e9)")
+wrong("padding", "at least one key", r"empty|one key|is 0", lengthwise, "np.asarray(lengths)", "np.maximum(lengths, 1)")
+wrong("documents", "runs of one id", r"return|later|neighbour", equal, "    return", "    ids = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)\n    return")
+wrong("masked_softmax", "an array and no tuple", r"tuple|comma", filled, "keepdims=True)),)", "keepdims=True)))")
+wrong("masked_softmax", "dy hidden only at the end", r"the sum over the row", filled, "        dy = np.where(mask, dy, 0)\n", "", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(np.where(mask, y * (dy - (y * dy).sum(axis=-1, keepdims=True)), 0),)")

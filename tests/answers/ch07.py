@@ -323,3 +323,29 @@ wrong("multi_head_attention", "the gradients of w_q and w_k exchanged", r"swap|e
 wrong("multi_head_attention", "one head over all columns", r"one head|1 head|num_heads|split",
       whole, "split(q, num_heads)", "split(q, 1)", "split(k, num_heads)", "split(k, 1)",
       "split(v, num_heads)", "split(v, 1)", "split(dmerged, num_heads)", "split(dmerged, 1)")
+
+wrong("merge_heads", "no swap in the backward", r"swap|axes|transpos", merged, "T, H, D).swapaxes(-3, -2)", "T, H, D)")
+wrong("merge_heads", "dy is returned", r"split|reshape|only the shape|undo|merged", merged, "dy.reshape(*front, T, H, D).swapaxes(-3, -2)", "dy")
+wrong("merge_heads", "the heads added up", r"\bsum|side by side|concatenat|add", beside, "np.concatenate([x[..., h, :, :] for h in range(H)], axis=-1)", "x.sum(axis=-3)")
+wrong("repeat_heads", "repeats positions", r"axis|heads|positions", shared, "np.repeat(x, rep, axis=-3)", "np.repeat(x, rep, axis=-2)")
+wrong("repeat_heads", "adds up the groups", r"axis|rep\b|group|copies|sum", shared, "sum(axis=-3)", "sum(axis=-4)")
+wrong("repeat_heads", "the gradient of every rep-th head", r"sum|add|all copies|every copy|one copy|first|only", shared, "dy.reshape(*front, G, rep, S, D).sum(axis=-3)", "dy[..., ::rep, :, :]")
+wrong("head_contributions", "w_o transposed", r"transpos|\.T\b|rows|columns", each, "w_o.reshape", "w_o.T.reshape")
+wrong("head_contributions", "heads in front of the batch", r"axis|in front|axes", """
+def head_contributions(heads, w_o):
+    D = heads.shape[-1]
+    return np.stack([heads[..., h, :, :] @ w_o[h * D : h * D + D] for h in range(heads.shape[-3])])
+""")
+wrong("multi_head_attention", "dx without the values", r"sum|three|values?|missing", whole, "dx_q + dx_k + dx_v", "dx_q + dx_k")
+wrong("multi_head_attention", "dquery copied for dkey", r"\bd?key|w_k|copy", whole, "merge(dkey)", "merge(dquery)")
+wrong("multi_head_attention", "values projected by w_k", r"w_v|value", whole, "linear(x, w_v)", "linear(x, w_k)")
+wrong("multi_head_attention", "a residual connection", r"residual|x is added|\+ x|adds? x", whole, "return y, pullback", "return x + y, pullback")
+wrong("multi_head_attention", "heads not merged before w_o", r"merge", whole, "tap(\"merged\", merge(heads))", "tap(\"merged\", heads)")
+wrong("merge_heads", "axes counted from the front", r"front|any number|−3", merged, "x.swapaxes(-3, -2)", "x.swapaxes(1, 2)")
+wrong("merge_heads", "an array and no tuple", r"tuple", merged, "(dy.reshape(*front, T, H, D).swapaxes(-3, -2),)", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)")
+wrong("repeat_heads", "a single head is not repeated", r"repeat|rep\b|heads", shared, "x.shape\n", "x.shape\n    if G == 1:\n        return x, lambda dy: (dy,)\n")
+wrong("multi_head_attention", "the result of tap ignored", r"heads = tap", whole, "heads = tap(\"heads\", heads)", "tap(\"heads\", heads)")
+wrong("multi_head_attention", "a step without tap", r"merged is missing", whole, "tap(\"merged\", merge(heads))", "merge(heads)")
+wrong("multi_head_attention", "no pullback", r"should return two things", whole, "return y, pullback", "return y")
+wrong("multi_head_attention", "no steps", r"a dictionary of query, key, value, heads, merged", whole, "dw_o, steps", "dw_o")
+wrong("multi_head_attention", "two steps exchanged", r"dictionary", whole, "\"heads\": dheads, \"merged\": dmerged", "\"heads\": dmerged, \"merged\": dheads")

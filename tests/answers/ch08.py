@@ -275,3 +275,21 @@ wrong("alibi_bias", "later keys are hidden", r"mask|separate",
       centred, "-slopes[:, None, None] * np.abs(i - j)", "np.where(j <= i, -slopes[:, None, None] * (i - j), -np.inf)")
 wrong("rotate_pairs", "the angles times the positions", r"already|whole angle",
       again, "(angles)", "(angles * np.arange(len(angles))[:, None])")
+
+wrong("sinusoidal", "the number of positions in the exponent", r"exponent|width|−2i/M|frequenc", table, "2 * i / width", "2 * i / count")
+wrong("sinusoidal", "a power without parentheses", r"parenthes|exponent|frequenc|precedence", logs, "np.exp(np.arange(0, width, 2) * -(np.log(base) / width))", "base ** -np.arange(0, width, 2) / width")
+wrong("sinusoidal", "sines alone", r"cos|sine", table, "np.cos(", "np.sin(")
+wrong("rotate_pairs", "the first angle for all pairs", r"own angle|each pair|same angle|angle of the first", parts, "np.cos(angles), np.sin(angles)", "np.cos(angles[:, :1]), np.sin(angles[:, :1])")
+wrong("rotate_pairs", "one sign in the backward", r"sign|transpos|−sin", parts, "dy[..., 1::2] * c - ", "dy[..., 1::2] * c + ")
+wrong("rotate_pairs", "the parts one after the other", r"neighbour|halves|interleav|side by side|stack|order|places", again, "np.stack(", "np.concatenate(")
+wrong("to_halves", "rows instead of columns", r"rows|columns|axis", """
+def to_halves(w, num_heads):
+    return np.concatenate([w[::2], w[1::2]])
+""")
+wrong("to_halves", "the two of each pair exchanged", r"pair|half|halves|exchang|swap|order|places", swapped, "swapaxes(2, 3)", "swapaxes(2, 3)[:, :, ::-1]")
+wrong("alibi_bias", "the square of the distance", r"square|distance|abs", centred, "np.abs(i - j)", "(i - j) ** 2")
+wrong("alibi_bias", "later keys without a bias", r"later|future|abs|\|i − j\|", centred, "np.abs(i - j)", "np.maximum(i - j, 0)")
+wrong("alibi_bias", "transposed", r"transpos|axes|swapped", centred, "np.abs(i - j)", "np.abs(i - j).T")
+wrong("sinusoidal", "a list of rows", r"np\.stack", table, "return table", "return list(table)")
+wrong("rotate_pairs", "no pullback", r"should return two things", parts, "return y, pullback", "return y")
+wrong("to_halves", "a list", r"np\.array", swapped, ".reshape(M, columns)", ".reshape(M, columns).tolist()")

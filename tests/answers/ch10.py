@@ -158,3 +158,19 @@ wrong("update_ratio", "standard deviations", r"deviation", """
 def update_ratio(before, after):
     return np.std(after - before) / np.std(before)
 """)
+
+wrong("attention_entropy", "one number for all", r"one number|each (row|query)|axis|whole", masked, ", axis=-1)", ")")
+wrong("attention_entropy", "logarithms not weighted", r"weighted|times (the )?weight|P log P|factor P|P ·", masked, "weights * logs", "logs")
+wrong("attention_entropy", "relative to log S", r"log S|divided|normalis|factor", masked, "axis=-1)", "axis=-1) / np.log(weights.shape[-1])")
+wrong("update_ratio", "largest entries", r"largest|max\b|maximum|root", whole, "np.linalg.norm((after - before).ravel()) / np.linalg.norm(before.ravel())", "np.max(np.abs(after - before)) / np.max(np.abs(before))")
+wrong("update_ratio", "sums of magnitudes", r"root|squares|abs|magnitude", rms, "np.sqrt(np.mean(np.square(x)))", "np.mean(np.abs(x))")
+wrong("update_ratio", "a ratio for each row", r"one number|all entries|each row|axis|axes", """
+def update_ratio(before, after):
+    return np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
+""")
+wrong("leaks", "changes the past", r"earlier|before t|later|past|future|from t on", each, "other[:, t:] = (other[:, t:] + 1)", "other[:, :t] = (other[:, :t] + 1)")
+wrong("leaks", "changes tokens", r"in place|copy", each, "tokens.copy()", "tokens")
+wrong("leaks", "tries the last token only", r"every t|last (token|position|t)|each t|all t|only", each, "for t in range(1, T)", "for t in [T - 1]")
+wrong("attention_entropy", "the second axis", r"axis|quer", masked, "axis=-1", "axis=1")
+wrong("leaks", "a number", r"True or False, not", each, "return True", "return 1")
+wrong("leaks", "the first position left out", r"only the first|at the next", each, "[:, :t]", "[:, 1:t]")

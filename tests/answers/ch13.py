@@ -206,3 +206,26 @@ wrong("ring_of_ranks", "the wrong source", "another rank", RING, "(comm.rank - h
 wrong("ring_of_ranks", "one hop too few", "one hop too few", RING, "for hop in range(comm.size)", "for hop in range(comm.size - 1)")
 wrong("ring_of_ranks", "weights that do not sum to one", "not divided|sum to one", RING, "np.exp(lse - total)[:, None]", "np.exp(lse)[:, None]")
 wrong("ring_of_ranks", "keys alone travel", r"waits for rank \d", RING, "                comm.send(value, (comm.rank + 1) % comm.size)\n", "")
+
+wrong("sum_over_ranks", "receives before it sends", r"waits for rank", circle, "comm.send(moving, (comm.rank + 1) % comm.size)\n            moving = comm", "old = moving\n            moving = comm", "acc += moving", "comm.send(old, (comm.rank + 1) % comm.size)\n            acc += moving")
+wrong("sum_over_ranks", "the sum and the message are one array", r"in place|copy|same array", circle, "acc, moving = x.copy(), x", "acc = moving = x")
+wrong("sum_over_ranks", "sends to the next rank alone", r"waits for rank", everyone, "if other != comm.rank:", "if other == comm.rank + 1:")
+for mistake, words, gradient in (
+    ("no x", r"x is missing|times x|derivative|factor", "2 * comm.all_reduce(dy)"),
+    ("no 2", r"\b2\b|1/2|half|derivative", "x * comm.all_reduce(dy)"),
+    ("gathered", r"sum|gather", "2 * x * comm.all_gather(dy, 0)"),
+):
+    wrong("squares_over_ranks", mistake, words, SQUARES, "GRADIENT", gradient)
+wrong("head_parallel", "all heads in the columns of some", r"num_heads|number of heads|own|D columns", HEADS, "(b - a) // D", "num_heads")
+wrong("head_parallel", "all keys", r"w_k|columns|all (the )?heads|own|num_heads", HEADS, "w_k[:, a:b]", "w_k")
+wrong("head_parallel", "the last head forgotten", r"last head|stop|missing|off by one", HEADS, "own.stop * D", "(own.stop - 1) * D")
+wrong("ring_of_ranks", "the ring turns the other way", r"direction|another rank|left|source|other way|right neighbour", RING, "(comm.rank + 1)", "(comm.rank TO 1)", "comm.recv((comm.rank - 1)", "comm.recv((comm.rank + 1)", "(comm.rank TO 1)", "(comm.rank - 1)")
+wrong("ring_of_ranks", "the mean of the outputs", r"mean|average|without weights|weights", RING, "np.exp(lse - total)[:, None] * out", "out / comm.size")
+wrong("ring_of_ranks", "nothing is hidden", r"causal|later|mask|future|shift|offset", RING, "n * (comm.rank - source)", "n * comm.size")
+wrong("sum_over_ranks", "nothing sent", r"waits for rank", circle, "comm.send(moving, (comm.rank + 1) % comm.size)", "pass")
+wrong("sum_over_ranks", "no neighbour after the last rank", r"there is no rank 2", circle, "(comm.rank + 1) % comm.size", "comm.rank + 1")
+wrong("sum_over_ranks", "at least one step", r"single|one rank|too many|\[0\]|itself|twice|factor", circle, "range(1, comm.size)", "range(max(1, comm.size - 1))")
+wrong("sum_over_ranks", "one array", r"a list with the results of 2 ranks", circle, "timeout=1)", "timeout=1)[0]")
+wrong("squares_over_ranks", "right for two ranks", r"once per rank|factor|comm\.size|times the right", SQUARES, "GRADIENT", "comm.size * x * comm.all_reduce(dy)")
+wrong("head_parallel", "gathered, not summed", r"wrong shape|gather", HEADS, "comm.all_reduce(y)", "comm.all_gather(y, 0)")
+wrong("ring_of_ranks", "right for two ranks", r"another rank|source|shifted|offset", RING, "(comm.rank - hop) % comm.size", "(comm.rank + hop) % comm.size")

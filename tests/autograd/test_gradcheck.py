@@ -8,8 +8,6 @@ import pytest
 
 import minimha as mh
 
-SCALES = [1e-6, 1.0, 1e6]
-
 
 def scaled_softmax(scale, damage=1.0, absolute=False):
     """Softmax times a scale, with a damaged gradient; not analytic if `absolute`."""
@@ -20,17 +18,6 @@ def scaled_softmax(scale, damage=1.0, absolute=False):
         return scale * y, lambda dy: (damage * scale * pullback(dy)[0],)
 
     return f
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("absolute", [False, True])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("damage", [0.0, 2.0, -1.0])
-def test_zeros_and_factors_fail_at_every_scale(scale, absolute, dtype, damage, rng):
-    x = rng.standard_normal((3, 5)).astype(dtype)
-    mh.gradcheck(scaled_softmax(scale, absolute=absolute), x)
-    with pytest.raises(mh.GradcheckError, match="the gradient of x is wrong"):
-        mh.gradcheck(scaled_softmax(scale, damage, absolute), x)
 
 
 def test_a_single_wrong_entry_is_found_and_named(rng):
@@ -250,7 +237,7 @@ def test_no_seed_gives_a_false_alarm(seeds):
     for seed in seeds:
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(s) for s in [(2, 3, 4), (2, 5, 4), (2, 5, 3)]]
-        mh.gradcheck(mh.attention.attention, *inputs, rng=rng)
+        mh.gradcheck(mh.scaled_dot_product_attention, *inputs, rng=rng)
 
 
 @pytest.mark.parametrize("seed", range(4))

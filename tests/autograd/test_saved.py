@@ -8,7 +8,7 @@ import pytest
 
 import minimha as mh
 from minimha import ops
-from minimha_autograd import backend, debug
+from minimha_autograd import backend, tape
 
 CHANGES = {
     "through the Tensor": lambda base, array, x: x.data,
@@ -115,14 +115,14 @@ def test_changes_of_saved_arrays_are_detected_on_every_library(place):
 
 def test_arrays_on_a_device_are_not_read_unless_requested(place):
     x = place(np.ones(3))
-    assert bool(debug.checksum([x])) == backend.on_host(x)
-    assert debug.checksum([x], whole=True) == debug.checksum([np.ones(3)])
+    assert bool(tape.checksum([x])) == backend.on_host(x)
+    assert tape.checksum([x], whole=True) == tape.checksum([np.ones(3)])
 
 
 def test_every_entry_of_a_small_array_counts():
     x = np.ones(128)
-    changed = [debug.checksum([np.where(np.arange(128) == k, 2.0, x)]) for k in range(128)]
-    assert debug.checksum([x]) not in changed
+    changed = [tape.checksum([np.where(np.arange(128) == k, 2.0, x)]) for k in range(128)]
+    assert tape.checksum([x]) not in changed
 
 
 @pytest.mark.parametrize("shape", [(64, 785), (64, 3, 5), (192, 7), (100, 10), (32, 10)])

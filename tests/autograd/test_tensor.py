@@ -240,13 +240,6 @@ def test_methods_properties_and_settings_by_position():
         mh.ops.sum(x, 0, axis=0)
 
 
-def test_the_engine_moves_arrays_between_libraries(xp, rng):
-    host = rng.standard_normal((2, 3))
-    there = backend.move(host, xp)
-    np.testing.assert_array_equal(backend.to_numpy(there), host)
-    assert backend.namespace(there) is xp
-
-
 def test_unknown_and_absent_libraries_are_named(monkeypatch):
     with pytest.raises(ValueError, match="unknown array library 'jax'"):
         backend.library("jax")

@@ -9,8 +9,6 @@ from .error import EXPLAINERS, GradcheckError
 from .text import aligned, listed, place, ratio, text_table
 
 if TYPE_CHECKING:
-    from .compare import Comparison, Target  # noqa: F401  the types that an explainer meets
-    from .failure import FailedCheck  # noqa: F401
     from .report import Report
 
 __all__ = [

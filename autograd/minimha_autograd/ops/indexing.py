@@ -72,22 +72,8 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]
     replaces the axis. NumPy calls this "take", ONNX "Gather".
     Raises TypeError for indices that are not integers, IndexError for one out of range.
     """
-    y, pull = getitem.with_pullback(x, key=_slices(x, indices, axis))
+    y, pull = getitem.function(x, key=_slices(x, indices, axis))
     return y, lambda dy: (*pull(dy), None)
-
-
-@operation(requirement=one_axis)
-def scatter_add(
-    x: Array, indices: Array, updates: Array, *, axis: int = 0
-) -> tuple[Array, Pullback]:
-    """y = x with the slices of updates added at indices along axis; repeated indices add up.
-
-    dx = dy, dupdates = the slices of dy at indices. updates has the shape of gather(x, indices), or
-    broadcasts to it. Raises as `gather` does.
-    """
-    key = _slices(x, indices, axis)
-    y = x + backend.add_at(x.shape, key, updates)
-    return y, lambda dy: (dy, None, backend.pick(dy, key))
 
 
 def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
@@ -112,5 +98,5 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array,
         column = (-1,) + (1,) * (x.ndim - k - 1)
         key.append(xp.reshape(xp.arange(n, dtype=indices.dtype, device=x.device), column))
     key[axis] = indices
-    y, pull = getitem.with_pullback(x, key=tuple(key))
+    y, pull = getitem.function(x, key=tuple(key))
     return y, lambda dy: (*pull(dy), None)

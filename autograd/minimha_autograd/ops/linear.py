@@ -17,40 +17,29 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
-    xp = namespace(a, b)
-    if a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
-        return _as_rows(a, b, wanted)
+    xp, shape = namespace(a, b), a.shape
+    if rows := a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
+        a = xp.reshape(a, (math.prod(shape[:-1]), shape[-1]))
     y, row, column = a @ b, a.ndim == 1, b.ndim == 1
     a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy = xp.reshape(dy, (-1, dy.shape[-1])) if rows else dy
         dy = xp.expand_dims(dy, axis=-1) if column else dy
         dy = xp.expand_dims(dy, axis=-2) if row else dy
         da = db = None
         if b is not None:
             da = dy @ (b[None, :] if column else b.mT)
-            da = da[..., 0, :] if row else da
+            da = da[..., 0, :] if row else xp.reshape(da, shape) if rows else da
         if a is not None:
             db = (a[:, None] if row else a.mT) @ dy
             db = db[..., 0] if column else db
         return da, db
 
-    return y, pullback
+    return xp.reshape(y, (*shape[:-1], y.shape[-1])) if rows else y, pullback
 
 
-def _as_rows(a: Array, b: Array, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
-    xp, shape = namespace(a), tuple(a.shape)
-    rows = math.prod(shape[:-1])
-    flat, pull = matmul.with_pullback(xp.reshape(a, (rows, shape[-1])), b, wanted=wanted)
-
-    def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da, db = pull(xp.reshape(dy, (rows, dy.shape[-1])))
-        return None if da is None else xp.reshape(da, shape), db
-
-    return xp.reshape(flat, (*shape[:-1], b.shape[-1])), pullback
-
-
-@operation
+@operation(settings=("subscripts",))
 def einsum(
     subscripts: str, a: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:

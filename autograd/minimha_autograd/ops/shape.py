@@ -41,7 +41,7 @@ def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pul
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
     order = list(range(x.ndim))
     order[axis1], order[axis2] = order[axis2], order[axis1]
-    return permute_dims.with_pullback(x, axes=tuple(order))
+    return permute_dims.function(x, axes=tuple(order))
 
 
 @operation

@@ -6,10 +6,9 @@ weights, gradients, hooks and graphs of the model stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from minimha_autograd import Tensor, backend, no_grad
 from minimha_autograd.modes import watch
 from minimha_autograd.tape import Node
 
-from ... import attention
+from ...attention import Arguments, implementation
+from ...attention.reference import attention
 from ...functional import cross_entropy
 
 Arrays = dict[str, np.ndarray]
@@ -171,15 +171,22 @@ class Probe:
 
     def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Step]]:
         """The node of the logits, and all values on the way, attention weights among them."""
-        seen: list[tuple[str, Tensor]] = []
+        steps: list[Step] = []
+        weights: list[Any] = []
+
+        def attend(x: Arguments, wanted: tuple[bool, ...]) -> Any:
+            values, pullback = attention(x, wanted)
+            weights.append(values[1])
+            return values, pullback
 
         def see(name: str, x: Tensor) -> Tensor:
-            seen.append((name, x))
+            while weights:  # of this operation, which makes their node as well
+                steps.append(Step("attention", backend.to_numpy(weights.pop()), _node(x)))
+            steps.append(Step(name, backend.to_numpy(x.data), _node(x)))
             return x
 
-        with watch(see), mock.patch.object(attention.scaled_dot_product, "choose", _with_weights):
+        with watch(see), implementation(attend):
             logits = self.call(inputs)
-        steps = [Step(name, backend.to_numpy(x.data), _node(x)) for name, x in seen]
         return _node(logits), steps
 
     def place(self, node: Node | None) -> str:
@@ -197,13 +204,3 @@ class Probe:
 
 def _node(x: Tensor) -> Node | None:
     return None if x._edge is None else x._edge[0]
-
-
-def _with_weights(_: str, x: Any) -> Callable[..., Any]:
-    """In place of the choice of an implementation: the reference, which also makes the weights."""
-
-    def attend(*_: Any) -> Any:
-        out, weights = attention.attention(*x._replace(return_weights=True))
-        return (out, weights) if x.return_weights else out
-
-    return attend

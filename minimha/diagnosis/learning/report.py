@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from minimha_autograd.gradcheck import aligned, listed, text_table
 
-from ...course import chapters
+from ...course import CHAPTERS
 
 
 class Finding(NamedTuple):
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
     chapter: str
 
     def __str__(self) -> str:
-        chapter = chapters.CHAPTERS.get(int(self.chapter[:2]))
+        chapter = CHAPTERS.get(int(self.chapter[:2]))
         lines = (
             ("where", self.where),
             ("measured", self.figure),

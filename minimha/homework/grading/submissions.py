@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ...course import chapters
+from ...course import CHAPTERS, notebooks
 from ..answers import ADAPTERS, answers, decoded, is_stub, mark, modules, source
 from ..catalogue import course
 from ..scores import student_of
@@ -84,8 +84,6 @@ def find(
             if worse is not better and worse.rank[0]:
                 here, there = (x.path.relative_to(folder) for x in (worse, better))
                 unused[worse.path] = f"{here}: {name} is graded in {there} instead"
-        if given and (sender := student_of(inside.name)) and sender.late:
-            remarks.append("handed in late")
         notes += [f"{inside}: {remark}" for remark in remarks]
     notes += [note for path, note in unused.items() if path not in used]
     notes += [
@@ -131,7 +129,7 @@ def _student(inside: Path, tasks: Iterable[str]) -> str:
     """The student to whom a file belongs, by its path; "" if the path does not say."""
     if len(inside.parts) > 1 or student_of(inside.name):
         return _owner(inside.parts[0])
-    known = [*tasks, *(chapter.stem for chapter in chapters.CHAPTERS.values()), ADAPTERS]
+    known = [*tasks, *(chapter.stem for chapter in CHAPTERS.values()), ADAPTERS]
     name = max((x for x in known if x in inside.stem), key=len, default="")
     before, _, after = inside.stem.rpartition(name) if name else (inside.stem, "", "")
     return (before or _AFTER.sub("", after)).strip(" _.-")
@@ -139,15 +137,14 @@ def _student(inside: Path, tasks: Iterable[str]) -> str:
 
 def _owner(name: str) -> str:
     """The student to whom a folder belongs, or a file that Canvas or Moodle named."""
-    sender = student_of(name)
-    return sender.student if sender else name
+    return student_of(name) or name
 
 
 @functools.cache
 def _exercises(numbers: frozenset[int]) -> set[str]:
     """The tasks that the notebooks of these chapters contain."""
-    stems = {chapters.CHAPTERS[n].stem for n in numbers if n in chapters.CHAPTERS}
-    ours = (path for path in chapters.notebooks() if path.stem in stems)
+    stems = {CHAPTERS[n].stem for n in numbers if n in CHAPTERS}
+    ours = (path for path in notebooks() if path.stem in stems)
     return {name for path in ours for name in answers(path, course())}
 
 

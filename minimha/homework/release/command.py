@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ...course import chapters
+from ...course import CHAPTERS, notebooks
 from .. import replay, workbook
 from ..answers import answers
 from ..catalogue import add_only, chosen
@@ -71,9 +71,9 @@ def run(options: Any) -> int:
         path = folder / "homework" / f"{task.name}.py"
         path.write_text(workbook.stub(task, wheel.code(task)), encoding="utf-8")
     numbers = {task.chapter for task in tasks}
-    stems = {chapters.CHAPTERS[n].stem for n in numbers & set(chapters.CHAPTERS)}
+    stems = {CHAPTERS[n].stem for n in numbers & set(CHAPTERS)}
     names = {task.name for task in tasks}
-    for path in chapters.notebooks():
+    for path in notebooks():
         if path.stem in stems:
             copy = folder / "notebooks" / path.name
             copy.write_text(wheel.notebook(path), encoding="utf-8")

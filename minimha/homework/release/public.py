@@ -7,6 +7,9 @@ import re
 
 from ..solutions import stubbed
 
+ATTRIBUTES = ("mistake", "mistakes")
+"""What a task's mistakes are added by."""
+
 
 def public(text: str, *, hidden: bool = False) -> str:
     """The source without solutions, without the mistakes, which are edits of solutions, and without
@@ -21,7 +24,7 @@ def public(text: str, *, hidden: bool = False) -> str:
     cuts = []
     for node in ast.parse(data).body:
         if not isinstance(node, ast.FunctionDef):
-            if any(isinstance(x, ast.Attribute) and x.attr == "mistake" for x in ast.walk(node)):
+            if any(isinstance(x, ast.Attribute) and x.attr in ATTRIBUTES for x in ast.walk(node)):
                 cuts.append((starts[node.lineno - 1], starts[node.end_lineno or 0]))
             continue
         for decorator in node.decorator_list:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import minimha_autograd
 
-from ...course import chapters
+from ...course import notebooks
 from .. import replay, workbook
 from ..answers import mark
 from ..catalogue import course
@@ -67,7 +67,7 @@ def _files(own: Path | None, *, hidden: bool) -> Iterator[tuple[str, bytes]]:
                 yield inside.as_posix(), path.read_bytes()
     plugin = _PACKAGES[1].parent / "minimha_pytest.py"
     yield plugin.name, plugin.read_bytes()
-    for path in chapters.notebooks():
+    for path in notebooks():
         yield f"minimha/notebooks/{path.name}", notebook(path).encode()
     sources = {p.stem: p for p in sorted((_PACKAGES[0] / "homework" / "tasks").glob("ch*.py"))}
     sources = {name: path for name, path in sources.items() if not name.endswith("_mistakes")}

@@ -9,12 +9,12 @@ Everything here is made from the report, the dictionary that grading returns:
         tasks     a list: task, chapter, file, points, out_of, and
             checks    a list: check, weight, outcome, message, hidden
             adjustment, comment, with --teacher
-        late_days, penalty, comments, with --teacher
+        comments, with --teacher
     notes     on files, such as those that were not graded
 """
 
-from .downloads import Sender, student_of
+from .downloads import student_of
 from .options import Reports, add_arguments
 from .reports import PLACES, printable
 
-__all__ = ["PLACES", "Reports", "Sender", "add_arguments", "printable", "student_of"]
+__all__ = ["PLACES", "Reports", "add_arguments", "printable", "student_of"]

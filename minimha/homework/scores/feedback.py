@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..verdicts import PASSED
-from .reports import check_points, late
+from .reports import check_points
 
 _PAGE = """\
 <!DOCTYPE html>
@@ -52,7 +52,6 @@ def write(report: dict[str, Any], folder: Path) -> None:
 def page(report: dict[str, Any], student: dict[str, Any]) -> str:
     """The page of one student."""
     parts = [f"<p><strong>{_points(student)} points</strong></p>"]
-    parts += [f"<p>{text}</p>" for text in late(student)]
     parts += [_comment(text) for text in student.get("comments", [])]
     parts += [_task(task) for task in student["tasks"]]
     title = escape(f"{report['homework']}: {student['student']}")

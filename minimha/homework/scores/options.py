@@ -30,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--feedback", {"nargs": "?", "type": Path, "const": "feedback", "metavar": "DIR"},
          "write an HTML page for each student (default: into feedback)"),
         ("--teacher", {"type": Path, "metavar": "FILE"},
-         "a CSV file with points to add, comments and late days"),
-        ("--late-days", {"type": int, "default": 0, "metavar": "N"},
-         "how many late days in the whole course cost nothing (default: 0)"),
-        ("--late-penalty", {"type": float, "default": 0, "metavar": "PERCENT"},
-         "how much of a homework's points each further day costs (default: 0)"),
+         "a CSV file with points to add and comments"),
     ):  # fmt: skip
         parser.add_argument(option, help=text, **settings)
 
@@ -48,43 +44,33 @@ class Reports:
     """
 
     def __init__(self, options: Any) -> None:
-        self.options, self.homework = options, options.folder.resolve().name
-        if options.late_days < 0 or not 0 <= options.late_penalty <= 100:
-            raise ValueError("--late-days must not be negative, --late-penalty from 0 to 100")
-        if (options.late_days or options.late_penalty) and not options.teacher:
-            raise ValueError("late days are in the file that --teacher names")
+        self.options = options
         self.paths = {name: path for name in _FORMATS if (path := getattr(options, name))}
         for folder in {Path(path).parent for path in self.paths.values()}:
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} does not exist")
-        path = options.gradebook
-        self.gradebook = Gradebook(path, self.homework) if path else None
+        path, homework = options.gradebook, options.folder.resolve().name
+        self.gradebook = Gradebook(path, homework) if path else None
         self.rows = teacher.rows(options.teacher) if options.teacher else []
 
     def expect(self, students: Collection[str], tasks: Collection[str]) -> None:
         """Raise ValueError if no report on these students and tasks can be written."""
-        teacher.check(self.rows, self.homework, students, tasks)
+        teacher.check(self.rows, students, tasks)
         if self.options.gradescope and len(students) != 1:
             raise ValueError("--gradescope is for one student: add --student NAME")
 
     def write(self, report: dict[str, Any]) -> None:
         """Write all reports. Raises OSError if a file cannot be written."""
-        options = self.options
-        if options.teacher:
-            report = teacher.adjusted(report, self.rows, options.late_days, options.late_penalty)
-            if all(row.homework != self.homework for row in self.rows):
-                report["notes"] = [
-                    *report["notes"],
-                    f"{options.teacher}: no row for {self.homework}",
-                ]
+        if self.options.teacher:
+            report = teacher.adjusted(report, self.rows)
         for name, path in self.paths.items():
             if path == "-":
                 sys.stdout.write(_FORMATS[name](report))
             else:
                 encoding = "utf-8-sig" if name == "csv" else "utf-8"  # the mark is for Excel
                 Path(path).write_text(_FORMATS[name](report), encoding=encoding, newline="")
-        if options.feedback:
-            feedback.write(report, options.feedback)
+        if self.options.feedback:
+            feedback.write(report, self.options.feedback)
         lines = self.gradebook.filled(report) if self.gradebook else ""
         if "-" in self.paths.values():
             sys.stderr.write(lines)

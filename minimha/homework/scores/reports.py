@@ -37,8 +37,6 @@ def as_csv(report: dict[str, Any]) -> str:
             [x["chapter"], x["task"], x["points"], x["out_of"], _not_passed(x), x["file"] or ""]
             for x in student["tasks"]
         ]
-        if penalty := student.get("penalty"):  # so that the points add up
-            rows.append(["", "late days", -penalty, 0, "", ""])
         for cells in rows:
             row = [student["student"], *cells]
             writer.writerow(f"'{cell}" if _is_formula(cell) else cell for cell in row)
@@ -76,14 +74,7 @@ def remarks(student: dict[str, Any]) -> list[str]:
             lines.append(f"{task['task']}: {task['adjustment']:+g} points from the teacher")
         if task.get("comment"):
             lines.append(f"{task['task']}: {task['comment']}")
-    return [*lines, *late(student), *student.get("comments", [])]
-
-
-def late(student: dict[str, Any]) -> list[str]:
-    """How many days late a student was, and what they cost; nothing for a student in time."""
-    if not (days := student.get("late_days")):
-        return []
-    return [f"{days} late day{'s' * (days > 1)}: {student['penalty']:g} points subtracted"]
+    return [*lines, *student.get("comments", [])]
 
 
 def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:

@@ -5,24 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import NamedTuple
 
 
-class Sheet(NamedTuple):
-    """The rows of a file, the first of which is the header, and what separates the cells."""
-
-    rows: list[list[str]]
-    delimiter: str
-
-    def text(self) -> str:
-        """The rows as CSV."""
-        text = io.StringIO()
-        csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerows(self.rows)
-        return text.getvalue()
-
-
-def read(path: Path) -> Sheet:
-    """The contents of a CSV file; commas, semicolons or tabs separate its cells.
+def read(path: Path) -> tuple[list[list[str]], str]:
+    """The rows of a CSV file, and what separates its cells: a comma, a semicolon or a tab.
 
     Raises OSError if the file cannot be read, ValueError if it is empty, not in UTF-8, or if a
     quotation mark is not closed.
@@ -39,12 +25,19 @@ def read(path: Path) -> Sheet:
         raise ValueError(f"{path}: {error}") from None
     if not rows:
         raise ValueError(f"{path} is empty")
-    return Sheet(rows, delimiter)
+    return rows, delimiter
 
 
-def number(text: str) -> float:
+def text(rows: list[list[str]], delimiter: str) -> str:
+    """The rows as CSV."""
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return written.getvalue()
+
+
+def number(cell: str) -> float:
     """The number in a cell, 0 if it is empty; the decimal separator may be a comma.
 
     Raises ValueError for any other text.
     """
-    return float(text.strip().replace(",", ".") or 0)
+    return float(cell.strip().replace(",", ".") or 0)

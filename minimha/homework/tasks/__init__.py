@@ -1,5 +1,5 @@
 """The tasks of the course, in order. Each chapter has two files: the tasks with their checks, and
-their usual mistakes."""
+their usual mistakes as patches of the solutions."""
 
 from . import (  # noqa: F401
     ch01_arrays,

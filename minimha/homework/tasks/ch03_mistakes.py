@@ -1,269 +1,153 @@
-"""The usual mistakes in the tasks of chapter 03, as changes of their solutions."""
+"""The usual mistakes in the tasks of chapter 03, as patches of their solutions."""
 
-from .ch03_gradient_checks import (
-    central_difference,
-    complex_step,
-    gradient_error,
-)
+from ..mistakes import patches
+from .ch03_gradient_checks import central_difference, complex_step, gradient_error
 
-_QUOTIENT = "(f(x + step) - f(x - step)) / (2 * h)"
-_LOOP = """\
-for k in np.ndindex(x.shape):
-        step = np.zeros(x.shape)
-"""
-central_difference.mistake(
-    "gradient = np.empty(x.shape)\n",
-    "x = x.ravel(); gradient = np.empty(x.shape)\n",
-    "f gets a flat array; it takes an array of the shape of x: loop over np.ndindex(x.shape), or "
-    "reshape before you call f",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x[k] + h) - f(x[k] - h)) / (2 * h)",
-    "f gets the entry alone; it takes an array of the shape of x, with one entry moved: f(x + h e)",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x + step) + f(x - step)) / (2 * h)",
-    "the two values are added: subtract f(x − h e) from f(x + h e)",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x + step) - f(x - step)) / h",
-    "the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x + step) - f(x - step)) / 2 * h",
-    "/ 2 * h divides by 2 and multiplies by h: write / (2 * h)",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "f(x + step) - f(x - step) / (2 * h)",
-    "only f(x − h e) is divided by 2h: put the difference in brackets",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "f(x + step) - f(x - step)",
-    "the difference is not divided by 2h",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x + step) - f(x)) / h",
-    "this is the forward difference, (f(x + h e) − f(x)) / h; the central one steps to both sides: "
-    "(f(x + h e) − f(x − h e)) / 2h",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x) - f(x - step)) / h",
-    "this is the backward difference, (f(x) − f(x − h e)) / h; the central one steps to both "
-    "sides: (f(x + h e) − f(x − h e)) / 2h",
-)
-central_difference.mistake(
-    _QUOTIENT,
-    "(f(x - step) - f(x + step)) / (2 * h)",
-    "the sign is flipped: f(x + h e) − f(x − h e)",
-)
-central_difference.mistake(
-    _LOOP,
-    "step = np.zeros(x.shape)\n    for k in np.ndindex(x.shape):\n",
-    "the step of one entry is still in place when the next entry moves: start from new zeros for "
-    "each index",
-)
-central_difference.mistake(
-    "gradient = np.empty(x.shape)\n",
-    "return (f(x + h) - f(x - h)) / (2 * h)\n",
-    "x + h moves all entries together and gives one number; move one entry at a time, in a loop",
-)
-central_difference.mistake(
-    "np.ndindex(x.shape)",
-    "range(len(x))",
-    "range(len(x)) runs over the first axis only, so a whole row moves together: loop over "
-    "np.ndindex(x.shape)",
-)
-central_difference.mistake(
-    "step[k] = h\n",
-    "step[k] = 1\n",
-    "the entry moves by 1, not by h",
-)
-central_difference.mistake(
-    _LOOP + "        step[k] = h\n",
-    "step = np.zeros(x.shape)\n    z = x.astype(float)\n    for k in np.ndindex(x.shape):\n"
-    "        up = z.copy(); up[k] = x[k] + h; z[k] = x[k] - h\n"
-    "        gradient[k] = (f(up) - f(z)) / (2 * h); continue\n",
-    "an entry is still shifted by −h when the next one moves: restore it first",
-)
-central_difference.mistake(
-    "step[k] = h\n",
-    "step[:] = h\n",
-    "all entries move together; each entry of the gradient needs a step in that entry alone",
-)
-for _old, _new in (
-    ("step = np.zeros(x.shape)", "step = np.zeros_like(x)"),
-    ("gradient = np.empty(x.shape)", "gradient = np.empty_like(x)"),
-    (_QUOTIENT, "(f((x + step).astype(x.dtype)) - f((x - step).astype(x.dtype))) / (2 * h)"),
-):
-    central_difference.mistake(
-        _old,
-        _new,
-        "x holds integers, so np.zeros_like(x), np.empty_like(x) and x.copy() hold integers too, "
-        "and fractions are cut off. Use np.zeros(x.shape) or x.astype(float)",
-    )
+central_difference.mistakes += patches(r"""
+- (f(x + step) - f(x - step)) / (2 * h)
++ (f(x[k] + h) - f(x[k] - h)) / (2 * h)
+f gets the entry alone; it takes an array of the shape of x, with one entry moved: f(x + h e)
++ (f(x + step) + f(x - step)) / (2 * h)
+the two values are added: subtract f(x − h e) from f(x + h e)
++ (f(x + step) - f(x - step)) / h
+the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)
++ (f(x + step) - f(x - step)) / 2 * h
+/ 2 * h divides by 2 and multiplies by h: write / (2 * h)
++ f(x + step) - f(x - step) / (2 * h)
+only f(x − h e) is divided by 2h: put the difference in brackets
++ f(x + step) - f(x - step)
+the difference is not divided by 2h
++ (f(x + step) - f(x)) / h
+this is the forward difference, (f(x + h e) − f(x)) / h; the central one steps to both sides:
+(f(x + h e) − f(x − h e)) / 2h
++ (f(x) - f(x - step)) / h
+this is the backward difference, (f(x) − f(x − h e)) / h; the central one steps to both sides:
+(f(x + h e) − f(x − h e)) / 2h
++ (f(x - step) - f(x + step)) / (2 * h)
+the sign is flipped: f(x + h e) − f(x − h e)
+- for k in np.ndindex(x.shape):
+-         step = np.zeros(x.shape)
++ step = np.zeros(x.shape)
++     for k in np.ndindex(x.shape):
+the step of one entry is still in place when the next entry moves: start from new zeros for each
+index
+- gradient = np.empty(x.shape)
++ return (f(x + h) - f(x - h)) / (2 * h)
+x + h moves all entries together and gives one number; move one entry at a time, in a loop
++ x = x.ravel(); gradient = np.empty(x.shape)
+f gets a flat array; it takes an array of the shape of x: loop over np.ndindex(x.shape), or
+reshape before you call f
+- np.ndindex(x.shape)
++ range(len(x))
+range(len(x)) runs over the first axis only, so a whole row moves together: loop over
+np.ndindex(x.shape)
+- step[k] = h
++ step[k] = 1
+the entry moves by 1, not by h
++ step[:] = h
+all entries move together; each entry of the gradient needs a step in that entry alone
+- for k in np.ndindex(x.shape):
+-         step = np.zeros(x.shape)
+-         step[k] = h
++ step = np.zeros(x.shape)
++     z = x.astype(float)
++     for k in np.ndindex(x.shape):
++         up = z.copy(); up[k] = x[k] + h; z[k] = x[k] - h
++         gradient[k] = (f(up) - f(z)) / (2 * h); continue
+an entry is still shifted by −h when the next one moves: restore it first
+- step = np.zeros(x.shape)
++ step = np.zeros_like(x)
+x holds integers, so np.zeros_like(x), np.empty_like(x) and x.copy() hold integers too, and
+fractions are cut off. Use np.zeros(x.shape) or x.astype(float)
+""")
 
-_EACH = """\
-for k in np.ndindex(x.shape):
-        z = x.astype(complex)
-"""
-complex_step.mistake(
-    "f(z).imag / 1e-20",
-    "f(z).imag",
-    "the imaginary part is not divided by h = 1e-20",
-)
-complex_step.mistake(
-    "f(z).imag / 1e-20",
-    "f(z).real / 1e-20",
-    "this is the value of f, divided by h; the derivative is in the imaginary part: f(z).imag / h",
-)
-complex_step.mistake(
-    "z[k] += 1e-20j",
-    "z[k] += 1e-20",
-    "the result is 0: a real step leaves the imaginary part 0, and the real part does not change; "
-    "add an imaginary step, 1e-20j, in an array of complex numbers, x.astype(complex), and take "
-    "f(z).imag",
-)
-for _new in ("f(z) / 1e-20", "f(z).imag / 1e-20j"):
-    complex_step.mistake(
-        "f(z).imag / 1e-20",
-        _new,
-        "a complex number does not fit into an array of floats: divide f(z).imag by 1e-20, not "
-        "f(z), and not by 1e-20j",
-    )
-complex_step.mistake(
-    "z[k] += 1e-20j",
-    "z[k] = 1e-20j",
-    "the step replaces the entry of x; add it instead: z[k] += 1e-20j",
-)
-complex_step.mistake(
-    "gradient = np.empty(x.shape)\n",
-    "return f(x + 1e-20j).imag / 1e-20\n",
-    "x + 1e-20j moves all entries together and gives one number; move one entry at a time, in a "
-    "loop",
-)
-complex_step.mistake(
-    "z[k] += 1e-20j",
-    "z += 1e-20j",
-    "all entries move together; each entry of the gradient needs a step in that entry alone: z[k] "
-    "+= 1e-20j",
-)
-complex_step.mistake(
-    _EACH,
-    "z = x.astype(complex)\n    for k in np.ndindex(x.shape):\n",
-    "the step of one entry is still in z when the next one gets its own: make z from x again for "
-    "each index",
-)
-for _h in ("1e-8", "1e-6", "1e-5", "1e-4", "1e-3"):
-    complex_step.mistake(
-        "z[k] += 1e-20j\n        gradient[k] = f(z).imag / 1e-20",
-        f"z[k] += {_h}j\n        gradient[k] = f(z).imag / {_h}",
-        f"h = {_h} is too large; nothing is subtracted here, so a tiny step loses no digits: use h "
-        "= 1e-20",
-    )
+complex_step.mistakes += patches(r"""
+- f(z).imag / 1e-20
++ f(z).imag
+the imaginary part is not divided by h = 1e-20
++ f(z).real / 1e-20
+this is the value of f, divided by h; the derivative is in the imaginary part: f(z).imag / h
++ f(z) / 1e-20
+a complex number does not fit into an array of floats: divide f(z).imag by 1e-20, not f(z), and
+not by 1e-20j
+- z[k] += 1e-20j
++ z[k] += 1e-20
+the result is 0: a real step leaves the imaginary part 0, and the real part does not change; add
+an imaginary step, 1e-20j, in an array of complex numbers, x.astype(complex), and take f(z).imag
++ z[k] = 1e-20j
+the step replaces the entry of x; add it instead: z[k] += 1e-20j
++ z += 1e-20j
+all entries move together; each entry of the gradient needs a step in that entry alone: z[k] +=
+1e-20j
+- gradient = np.empty(x.shape)
++ return f(x + 1e-20j).imag / 1e-20
+x + 1e-20j moves all entries together and gives one number; move one entry at a time, in a loop
+- for k in np.ndindex(x.shape):
+-         z = x.astype(complex)
++ z = x.astype(complex)
++     for k in np.ndindex(x.shape):
+the step of one entry is still in z when the next one gets its own: make z from x again for each
+index
+- z[k] += 1e-20j
+-         gradient[k] = f(z).imag / 1e-20
++ z[k] += 1e-8j
++         gradient[k] = f(z).imag / 1e-8
+h = 1e-8 is too large; nothing is subtracted here, so a tiny step loses no digits: use h = 1e-20
++ z[k] += 1e-6j
++         gradient[k] = f(z).imag / 1e-6
+h = 1e-6 is too large; nothing is subtracted here, so a tiny step loses no digits: use h = 1e-20
++ z[k] += 1e-5j
++         gradient[k] = f(z).imag / 1e-5
+h = 1e-5 is too large; nothing is subtracted here, so a tiny step loses no digits: use h = 1e-20
++ z[k] += 1e-4j
++         gradient[k] = f(z).imag / 1e-4
+h = 1e-4 is too large; nothing is subtracted here, so a tiny step loses no digits: use h = 1e-20
++ z[k] += 1e-3j
++         gradient[k] = f(z).imag / 1e-3
+h = 1e-3 is too large; nothing is subtracted here, so a tiny step loses no digits: use h = 1e-20
+""")
 
-_ERROR = "np.max(abs(gradient - numeric)) / np.max(abs(numeric))"
-gradient_error.mistake(
-    _ERROR,
-    "np.max(abs(gradient - numeric))",
-    "the largest deviation is not divided by max |numeric|",
-)
-gradient_error.mistake(
-    _ERROR,
-    "np.max(abs(gradient - numeric)) / np.max(abs(gradient))",
-    "the deviation is divided by max |analytic|, the gradient under test, or by the larger of "
-    "both: divide by max |numeric|",
-)
-gradient_error.mistake(
-    _ERROR,
-    "np.max(abs(gradient - numeric) / abs(numeric))",
-    "each deviation is divided by its own entry of the numeric gradient: divide max |analytic − "
-    "numeric| by max |numeric|",
-)
-gradient_error.mistake(
-    _ERROR,
-    "np.max(gradient - numeric) / np.max(abs(numeric))",
-    "negative deviations are missed: take the absolute value of each difference first, and then "
-    "the maximum, max |analytic − numeric|",
-)
-gradient_error.mistake(
-    _ERROR,
-    "np.max(abs(gradient - numeric)) / np.max(numeric)",
-    "max numeric ignores negative entries: divide by max |numeric|",
-)
-for _largest in ("np.mean(abs(numeric))", "np.max(abs(numeric))"):
-    gradient_error.mistake(
-        _ERROR,
-        f"np.mean(abs(gradient - numeric)) / {_largest}",
-        "this is the sum or the mean, in which one wrong entry of many is lost: take the maximum",
-    )
-gradient_error.mistake(
-    _ERROR,
-    "np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)",
-    "these are norms over all entries; the task asks for the largest entries: np.max(abs(…))",
-)
-gradient_error.mistake(
-    "lambda z: np.sum(c * f(z)[0])",
-    "f",
-    "f returns (y, pullback), and complex_step needs a function that returns one number: "
-    "lambda z: np.sum(c * f(z)[0])",
-)
-gradient_error.mistake(
-    "c * f(z)[0]",
-    "c * f(x)[0]",
-    "the numeric gradient is 0: the function given to complex_step has to compute y anew for each "
-    "z, f(z)[0], and return a complex number",
-)
-for _new in ("np.max(abs(gradient)) / np.max(abs(numeric))", "np.max(abs(numeric - 0 * gradient))"):
-    gradient_error.mistake(
-        _ERROR,
-        _new,
-        "the numeric gradient is not subtracted from the analytic one: max |analytic − numeric|",
-    )
-gradient_error.mistake(
-    _ERROR,
-    "np.max((gradient - numeric) ** 2) / np.max(numeric**2)",
-    "the deviations are squared: take absolute values, max |analytic − numeric| / max |numeric|",
-)
-gradient_error.mistake(
-    "(gradient,) = pullback(c)",
-    "(gradient,) = pullback(f(x)[0])",
-    "the pullback gets y; it takes the cotangent, pullback(c)",
-)
-gradient_error.mistake(
-    "c * f(z)[0]",
-    "c * f(z)",
-    "f returns (y, pullback): only f(z)[0] is y",
-)
-gradient_error.mistake(
-    "c * f(z)[0]",
-    "f(z)[0]",
-    "the numeric gradient leaves c out; the pullback gets c, so compare it with the gradient of Σ "
-    "c · y",
-)
-for _old, _new in (
-    ("(gradient,) = pullback(c)", "(gradient,) = pullback(np.ones(c.shape))"),
-    ("_, pullback = f(x)", "_, pullback = f(x); c = np.ones(c.shape)"),
-):
-    gradient_error.mistake(
-        _old,
-        _new,
-        "the pullback gets ones, not c: compute pullback(c), and the numeric gradient of Σ c · y",
-    )
-for _new in (
-    "max(0.0, *abs(gradient - numeric).ravel()) / np.max(abs(numeric))",
-    "np.nanmax(abs(gradient - numeric)) / np.max(abs(numeric))",
-):
-    gradient_error.mistake(
-        _ERROR,
-        _new,
-        "the NaN is lost: np.max returns NaN if there is one; Python's max, np.nanmax and "
-        "comparisons do not",
-    )
+gradient_error.mistakes += patches(r"""
+- np.max(abs(gradient - numeric)) / np.max(abs(numeric))
++ np.max(abs(gradient - numeric))
+the largest deviation is not divided by max |numeric|
++ np.max(abs(gradient - numeric)) / np.max(abs(gradient))
+the deviation is divided by max |analytic|, the gradient under test, or by the larger of both:
+divide by max |numeric|
++ np.max(abs(gradient - numeric) / abs(numeric))
+each deviation is divided by its own entry of the numeric gradient: divide max |analytic −
+numeric| by max |numeric|
++ np.max(gradient - numeric) / np.max(abs(numeric))
+negative deviations are missed: take the absolute value of each difference first, and then the
+maximum, max |analytic − numeric|
++ np.max(abs(gradient - numeric)) / np.max(numeric)
+max numeric ignores negative entries: divide by max |numeric|
++ np.mean(abs(gradient - numeric)) / np.max(abs(numeric))
+this is the sum or the mean, in which one wrong entry of many is lost: take the maximum
++ np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)
+these are norms over all entries; the task asks for the largest entries: np.max(abs(…))
++ np.max(abs(gradient)) / np.max(abs(numeric))
+the numeric gradient is not subtracted from the analytic one: max |analytic − numeric|
++ np.max((gradient - numeric) ** 2) / np.max(numeric**2)
+the deviations are squared: take absolute values, max |analytic − numeric| / max |numeric|
++ max(0.0, *abs(gradient - numeric).ravel()) / np.max(abs(numeric))
+the NaN is lost: np.max returns NaN if there is one; Python's max, np.nanmax and comparisons do
+not
+- c * f(z)[0]
++ c * f(x)[0]
+the numeric gradient is 0: the function given to complex_step has to compute y anew for each z,
+f(z)[0], and return a complex number
++ f(z)[0]
+the numeric gradient leaves c out; the pullback gets c, so compare it with the gradient of Σ c · y
++ c * f(z)
+f returns (y, pullback): only f(z)[0] is y
+- (gradient,) = pullback(c)
++ (gradient,) = pullback(f(x)[0])
+the pullback gets y; it takes the cotangent, pullback(c)
++ (gradient,) = pullback(np.ones(c.shape))
+the pullback gets ones, not c: compute pullback(c), and the numeric gradient of Σ c · y
+- lambda z: np.sum(c * f(z)[0])
++ f
+f returns (y, pullback), and complex_step needs a function that returns one number: lambda z:
+np.sum(c * f(z)[0])
+""")

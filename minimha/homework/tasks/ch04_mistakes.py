@@ -1,5 +1,6 @@
-"""The usual mistakes in the tasks of chapter 04, as changes of their solutions."""
+"""The usual mistakes in the tasks of chapter 04, as patches of their solutions."""
 
+from ..mistakes import patches
 from .ch04_projections import (
     bilinear,
     double,
@@ -11,460 +12,213 @@ from .ch04_projections import (
     stacked,
 )
 
-_GRADIENTS = "return dy @ weight.T, rows.T @ drows"
-linear.mistake(
-    "x @ weight, pullback",
-    "x @ weight.T, pullback",
-    "weight is transposed; it is (M, N), and y = x W is x @ weight (PyTorch's nn.Linear stores Wᵀ)",
-)
-for _row in (0, -1):
-    linear.mistake(
-        _GRADIENTS,
-        f"return dy @ weight.T, np.outer(rows[{_row}], drows[{_row}])",
-        "dweight comes from one row alone; W is used in every row, so its gradient is the sum: "
-        "add them up, +=, or use rows.T @ drows",
-    )
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.T, np.outer(rows.sum(axis=0), drows.sum(axis=0))",
-    "x and dy are summed over the rows before the product, so that each row of x meets every row "
-    "of dy: in einsum, both need the same letter for the row",
-)
-for _gradient in ("x.mT @ dy", "np.einsum('...tm,...tn->...mn', x, dy)"):
-    linear.mistake(
-        _GRADIENTS,
-        f"return dy @ weight.T, {_gradient}",
-        "dweight has one matrix for each sequence of the batch; all share one W, whose gradient is "
-        "the sum over the batch axes too: make one matrix of all rows, with x.reshape(-1, "
-        "x.shape[-1])",
-    )
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.T, (x.mT @ dy).sum(axis=0)",
-    "dweight is summed over one axis, whether or not x has one in front: sum over all axes in "
-    "front, and over none if x is a matrix",
-)
-linear.mistake(
-    _GRADIENTS,
-    "dw = x.mT @ dy; return dy @ weight.T, dw.sum(axis=0) if x.ndim > 2 else dw",
-    "dweight is summed over one axis in front; there can be several: sum over all of them",
-)
-linear.mistake(
-    _GRADIENTS,
-    "dw = x.mT @ dy; return dy @ weight.T, dw.mean(axis=tuple(range(x.ndim - 2)))",
-    "dweight is a mean over the batch; every sequence uses W, so its gradient is the sum",
-)
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.T, rows.T @ drows / len(rows)",
-    "dweight is a mean over the rows; every row uses W, so its gradient is the sum",
-)
-linear.mistake(
-    _GRADIENTS,
-    "return rows.T @ drows, dy @ weight.T",
-    "the gradients are in the order (dweight, dx): return (dx, dweight)",
-)
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.T, drows.T @ rows",
-    "this is dyᵀ x, the transpose of dweight: dW (M, N) = xᵀ (M, T) dy (T, N)",
-)
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.reshape(weight.shape[::-1]), rows.T @ drows",
-    "a reshape to (N, M) is not a transpose; it only cuts the same numbers into different rows: "
-    "weight.T",
-)
-linear.mistake(
-    _GRADIENTS,
-    "return dy @ weight.T, rows.reshape(rows.shape[::-1]) @ drows",
-    "a reshape is not a transpose; it only cuts the same numbers into different rows: rows.T",
-)
-for _new in ("x.T @ dy", "rows.T @ dy", "x.T @ drows"):
-    linear.mistake(
-        _GRADIENTS,
-        f"return dy @ weight.T, {_new}",
-        "this is xᵀ dy for one matrix; with batch axes make one matrix of all rows, of x and of "
-        "dy: x.reshape(-1, x.shape[-1])",
-    )
-for _new in (
-    "dy @ weight, rows.T @ drows",
-    "weight @ dy, rows.T @ drows",
-    "dy @ weight.T, x @ dy",
-    "dy @ weight.T, dy @ x.mT",
-):
-    linear.mistake(
-        _GRADIENTS,
-        f"return {_new}",
-        "a matrix is not transposed, or on the wrong side: dx (…, T, M) = dy (…, T, N) Wᵀ (N, M), "
-        "dW (M, N) = xᵀ (M, T) dy (T, N)",
-    )
+linear.mistakes += patches(r"""
+- x @ weight, pullback
++ x @ weight.T, pullback
+weight is transposed; it is (M, N), and y = x W is x @ weight (PyTorch's nn.Linear stores Wᵀ)
+- return dy @ weight.T, rows.T @ drows
++ return dy @ weight.T, np.outer(rows[0], drows[0])
+dweight comes from one row alone; W is used in every row, so its gradient is the sum: add them up,
++=, or use rows.T @ drows
++ return dy @ weight.T, np.outer(rows.sum(axis=0), drows.sum(axis=0))
+x and dy are summed over the rows before the product, so that each row of x meets every row of dy:
+in einsum, both need the same letter for the row
++ return dy @ weight.T, (x.mT @ dy).sum(axis=0)
+dweight is summed over one axis, whether or not x has one in front: sum over all axes in front,
+and over none if x is a matrix
++ dw = x.mT @ dy; return dy @ weight.T, dw.mean(axis=tuple(range(x.ndim - 2)))
+dweight is a mean over the batch; every sequence uses W, so its gradient is the sum
++ return dy @ weight.reshape(weight.shape[::-1]), rows.T @ drows
+a reshape to (N, M) is not a transpose; it only cuts the same numbers into different rows:
+weight.T
++ return dy @ weight.T, rows.reshape(rows.shape[::-1]) @ drows
+a reshape is not a transpose; it only cuts the same numbers into different rows: rows.T
++ return dy @ weight, rows.T @ drows
+a matrix is not transposed, or on the wrong side: dx (…, T, M) = dy (…, T, N) Wᵀ (N, M), dW (M, N)
+= xᵀ (M, T) dy (T, N)
++ return dy @ weight.T, x.T @ dy
+this is xᵀ dy for one matrix; with batch axes make one matrix of all rows, of x and of dy:
+x.reshape(-1, x.shape[-1])
+""")
 
-_SPLIT = "heads = x.reshape(*x.shape[:-1], num_heads, -1)  # (…, T, H, D)\n"
-split_heads.mistake(
-    _SPLIT,
-    "return x.reshape(*x.shape[:-2], num_heads, x.shape[-2], -1)\n",
-    "a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T "
-    "and H",
-)
-split_heads.mistake(
-    "return heads.swapaxes(-3, -2)",
-    "return heads",
-    "this is (…, T, H, D): T and H still have to be swapped",
-)
-for _new in (
-    "heads = x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -2)",
-    "return x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -3).swapaxes(-1, -2)",
-):
-    split_heads.mistake(
-        _SPLIT,
-        f"{_new}\n",
-        "the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, "
-        "so reshape to (T, H, D), not (T, D, H)",
-    )
-split_heads.mistake(
-    _SPLIT,
-    "return x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -3)\n",
-    "this is (…, H, D, T), with interleaved heads: reshape to (T, H, D), then swap T and H",
-)
-split_heads.mistake(
-    "return heads.swapaxes(-3, -2)",
-    "return heads.swapaxes(-3, -2).swapaxes(-1, -2)",
-    "this is (…, H, D, T): the result is (…, H, T, D)",
-)
-split_heads.mistake(
-    _SPLIT,
-    "heads = x.reshape(*x.shape[:-1], -1, num_heads)\n",
-    "this is (…, D, T, H): split the last axis into (H, D), not (D, H)",
-)
-split_heads.mistake(
-    "return heads.swapaxes(-3, -2)",
-    "return np.moveaxis(heads, -2, 0)",
-    "the axis of heads is in front of the batch axes; it comes right before T and D, at −3",
-)
-split_heads.mistake(
-    "return heads.swapaxes(-3, -2)",
-    "return heads.swapaxes(0, 1)",
-    "the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2",
-)
-split_heads.mistake(
-    "return heads.swapaxes(-3, -2)",
-    "return heads.swapaxes(1, 2) if x.ndim > 2 else heads.swapaxes(0, 1)",
-    "the axes are counted from the front, and axes 1 and 2 are T and H only with one batch axis: "
-    "T and H are −3 and −2",
-)
-for _new in (
-    "heads.transpose(0, 2, 1, 3) if x.ndim > 2 else heads.swapaxes(0, 1)",
-    "heads.transpose(1, 0, 2)",
-):
-    split_heads.mistake(
-        "return heads.swapaxes(-3, -2)",
-        f"return {_new}",
-        "transpose has to list every axis, but the number of axes varies: heads.swapaxes(-3, -2) "
-        "swaps T and H whatever comes before them",
-    )
+split_heads.mistakes += patches(r"""
+- heads = x.reshape(*x.shape[:-1], num_heads, -1)  # (…, T, H, D)
++ return x.reshape(*x.shape[:-2], num_heads, x.shape[-2], -1)
+a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T and
+H
++ heads = x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -2)
+the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
+to (T, H, D), not (T, D, H)
++ return x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -3)
+this is (…, H, D, T), with interleaved heads: reshape to (T, H, D), then swap T and H
++ heads = x.reshape(*x.shape[:-1], -1, num_heads)
+this is (…, D, T, H): split the last axis into (H, D), not (D, H)
+- return heads.swapaxes(-3, -2)
++ return heads
+this is (…, T, H, D): T and H still have to be swapped
++ return heads.swapaxes(-3, -2).swapaxes(-1, -2)
+this is (…, H, D, T): the result is (…, H, T, D)
++ return np.moveaxis(heads, -2, 0)
+the axis of heads is in front of the batch axes; it comes right before T and D, at −3
++ return heads.swapaxes(0, 1)
+the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2
++ return heads.swapaxes(1, 2) if x.ndim > 2 else heads.swapaxes(0, 1)
+the axes are counted from the front, and axes 1 and 2 are T and H only with one batch axis: T and
+H are −3 and −2
++ return heads.transpose(0, 2, 1, 3) if x.ndim > 2 else heads.swapaxes(0, 1)
+transpose has to list every axis, but the number of axes varies: heads.swapaxes(-3, -2) swaps T
+and H whatever comes before them
+""")
 
-_LOOP = "return np.stack([x @ w for w in weights], axis=-3)"
-_NOT_X = (
-    "w multiplies a slice of x, or a changed x, but not x itself: every head projects all of x "
-    "with its own matrix, x @ w (chapter 04)"
-)
-for _new in (
-    "np.stack([x[..., h * 2 : h * 2 + 2] @ w for h, w in enumerate(weights)], axis=-3)",
-    "np.stack([s @ w for s, w in zip(np.split(x, 3, axis=-1), weights)], axis=-3)",
-    "x.reshape(*x.shape[:-1], len(weights), -1).swapaxes(-3, -2) @ weights",
-):
-    per_head.mistake(_LOOP, f"return {_new}", _NOT_X)
-_SLICE = (
-    "each head gets only a slice of the columns of x; every head projects all of x with its own "
-    "matrix, x @ w, so that it can use any column (chapter 04)"
-)
-for _new in (
-    "np.stack([x[..., 2 * h : 2 * h + 2] @ w[2 * h : 2 * h + 2] "
-    "for h, w in enumerate(weights)], axis=-3)",
-    "np.stack([x[..., h * 2 : h * 2 + 2] @ w[:2] for h, w in enumerate(weights)], axis=-3)",
-):
-    per_head.mistake(_LOOP, f"return {_new}", _SLICE)
-per_head.mistake(
-    _LOOP,
-    "h, m, d = weights.shape; y = x @ weights.reshape(m, -1); "
-    "return y.reshape(*y.shape[:-1], h, d).swapaxes(-3, -2)",
-    "a reshape of weights (H, M, D) to (M, H·D) cuts through the matrices: multiply x by each",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.stack([x @ weights[0] for w in weights], axis=-3)",
-    "all heads use the matrix weights[0]; head h has its own, weights[h]",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.stack([x @ w.T for w in weights], axis=-3)",
-    "the weights are transposed; each is (M, D), and x (…, T, M) times it is x @ w",
-)
-per_head.mistake(
-    _LOOP,
-    "return sum(x @ w for w in weights)",
-    "the heads are added; np.stack makes an axis of heads",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.stack([x @ w for w in weights], axis=0)",
-    "the axis of heads is in front of the batch axes; it comes right before T and D: axis=-3",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.stack([x @ w for w in weights], axis=-2)",
-    "this is (…, T, H, D); the axis of heads comes before T: axis=-3",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.stack([x @ w for w in weights], axis=-1)",
-    "this is (…, T, D, H); the axis of heads comes before T: axis=-3",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.concatenate([x @ w for w in weights], axis=-1)",
-    "the heads are side by side in one array (…, T, H·D); np.stack makes an axis of heads",
-)
-per_head.mistake(
-    _LOOP,
-    "return np.concatenate([x @ w for w in weights], axis=-2)",
-    "the heads are one below the other in a single array (…, H·T, D); np.stack makes an axis "
-    "of heads",
-)
-per_head.mistake(
-    _LOOP,
-    "return x @ weights",
-    "x @ weights broadcasts the batch axes of x against the axis of heads: give x an axis for the "
-    "heads, x[..., None, :, :] @ weights, or stack x @ w for each head",
-)
+per_head.mistakes += patches(r"""
+- return np.stack([x @ w for w in weights], axis=-3)
++ own = [slice(2 * h, 2 * h + 2) for h in range(len(weights))]
++     return np.stack([x[..., k] @ w[k] for k, w in zip(own, weights)], axis=-3)
+each head gets only a slice of the columns of x; every head projects all of x with its own matrix,
+x @ w, so that it can use any column (chapter 04)
++ h, m, d = weights.shape
++     y = x @ weights.reshape(m, -1)
++     return y.reshape(*y.shape[:-1], h, d).swapaxes(-3, -2)
+a reshape of weights (H, M, D) to (M, H·D) cuts through the matrices: multiply x by each
++ return np.stack([x @ weights[0] for w in weights], axis=-3)
+all heads use the matrix weights[0]; head h has its own, weights[h]
++ return sum(x @ w for w in weights)
+the heads are added; np.stack makes an axis of heads
++ return np.stack([x @ w for w in weights], axis=0)
+the axis of heads is in front of the batch axes; it comes right before T and D: axis=-3
++ return np.stack([x @ w for w in weights], axis=-2)
+this is (…, T, H, D); the axis of heads comes before T: axis=-3
++ return np.stack([x @ w for w in weights], axis=-1)
+this is (…, T, D, H); the axis of heads comes before T: axis=-3
++ return np.concatenate([x @ w for w in weights], axis=-1)
+the heads are side by side in one array (…, T, H·D); np.stack makes an axis of heads
++ return np.concatenate([x @ w for w in weights], axis=-2)
+the heads are one below the other in a single array (…, H·T, D); np.stack makes an axis of heads
++ return np.stack([x @ w.T for w in weights], axis=-3)
+the weights are transposed; each is (M, D), and x (…, T, M) times it is x @ w
++ return x @ weights
+x @ weights broadcasts the batch axes of x against the axis of heads: give x an axis for the
+heads, x[..., None, :, :] @ weights, or stack x @ w for each head
+""")
 
-_SIDE_BY_SIDE = "np.concatenate(weights, axis=-1)"
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "np.concatenate(weights, axis=0)",
-    "the matrices are one below the other, (H·M, D); axis=-1 puts them side by side",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights.reshape(weights.shape[1], -1)",
-    "a reshape of (H, M, D) fills the first rows with head 0 alone: swap H and M before it, to "
-    "(M, H, D)",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights.transpose(1, 2, 0).reshape(weights.shape[1], -1)",
-    "a reshape of (M, D, H) interleaves the heads: reshape (M, H, D), from transpose(1, 0, 2)",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights.reshape(-1, weights.shape[1]).T",
-    "a reshape of (H, M, D) cuts through the matrices: swap H and M before it, to (M, H, D)",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "np.stack(weights, axis=-1)",
-    "np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns into one matrix",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights",
-    "this is still the stack of matrices, (H, M, D): join their columns to one matrix (M, H·D)",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights.swapaxes(0, 1)",
-    "this is (M, H, D); a reshape to (M, H·D) is still missing",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "np.concatenate(weights[::-1], axis=-1)",
-    "the heads are in reverse order: columns 0 to D−1 are those of head 0",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "np.concatenate([np.concatenate([w if h == k else 0 * w for k in range(len(weights))], axis=-1)"
-    " for h, w in enumerate(weights)])",
-    "the matrices are blocks on a diagonal, so each head sees only a part of x; put them side by "
-    "side, (M, H·D)",
-)
-stack_weights.mistake(
-    _SIDE_BY_SIDE,
-    "weights.sum(axis=0)",
-    "the matrices are added; put them side by side, [W₀ W₁ …] (M, H·D)",
-)
+stack_weights.mistakes += patches(r"""
+- np.concatenate(weights, axis=-1)
++ np.concatenate(weights, axis=0)
+the matrices are one below the other, (H·M, D); axis=-1 puts them side by side
++ weights.reshape(weights.shape[1], -1)
+a reshape of (H, M, D) fills the first rows with head 0 alone: swap H and M before it, to (M, H,
+D)
++ weights.transpose(1, 2, 0).reshape(weights.shape[1], -1)
+a reshape of (M, D, H) interleaves the heads: reshape (M, H, D), from transpose(1, 0, 2)
++ weights.reshape(-1, weights.shape[1]).T
+a reshape of (H, M, D) cuts through the matrices: swap H and M before it, to (M, H, D)
++ np.stack(weights, axis=-1)
+np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns into one matrix
++ weights
+this is still the stack of matrices, (H, M, D): join their columns to one matrix (M, H·D)
++ weights.swapaxes(0, 1)
+this is (M, H, D); a reshape to (M, H·D) is still missing
++ np.concatenate(weights[::-1], axis=-1)
+the heads are in reverse order: columns 0 to D−1 are those of head 0
++ weights.sum(axis=0)
+the matrices are added; put them side by side, [W₀ W₁ …] (M, H·D)
+- return np.concatenate(weights, axis=-1)
++ rows = [np.kron(e, w) for e, w in zip(np.eye(len(weights)), weights)]
++     return np.concatenate(rows)
+the matrices are blocks on a diagonal, so each head sees only a part of x; put them side by side,
+(M, H·D)
+""")
 
-_PROJECTED = "y = x @ weight  # (…, T, H·D)\n"
-_HEADS = "y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)\n"
-_SWAPPED = "return y.swapaxes(-3, -2)"
-for _new in (
-    "return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-3, -2) @ weight",
-    "return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-3, -2)"
-    " @ np.stack(np.split(weight, num_heads, axis=-1))",
-    "d = x.shape[-1] // num_heads; return np.stack([x[..., h * d : h * d + d] @ "
-    "weight[h * d : h * d + d, h * d : h * d + d] for h in range(num_heads)], axis=-3)",
-    "d = x.shape[-1] // num_heads; return np.stack([x[..., h * d : h * d + d] @ "
-    "weight[h * d : h * d + d] for h in range(num_heads)], axis=-3)",
-):
-    stacked.mistake(_PROJECTED, f"{_new}\n", _SLICE.replace("matrix, x @ w,", "columns of weight,"))
-stacked.mistake(
-    _PROJECTED,
-    "y = x @ weight.T\n",
-    "weight is transposed; it is (M, H·D), so y = x @ weight (PyTorch's nn.Linear stores Wᵀ)",
-)
-stacked.mistake(
-    _HEADS,
-    "return y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)\n",
-    "a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T "
-    "and H",
-)
-stacked.mistake(
-    _SWAPPED,
-    "return y",
-    "this is (…, T, H, D): T and H still have to be swapped",
-)
-stacked.mistake(
-    _HEADS + "    " + _SWAPPED,
-    "return y",
-    "this is (…, T, H·D), the columns of all heads: split them into heads, as split_heads does",
-)
-stacked.mistake(
-    _HEADS,
-    "y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)\n",
-    "the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so "
-    "reshape to (T, H, D), not (T, D, H)",
-)
-stacked.mistake(
-    _SWAPPED,
-    "return np.moveaxis(y, -2, 0)",
-    "the axis of heads is in front of the batch axes; it comes right before T and D, at −3",
-)
-stacked.mistake(
-    _PROJECTED,
-    "return x[..., None, :, :] @ weight.reshape(num_heads, weight.shape[0], -1)\n",
-    "a reshape of weight to (H, M, D) cuts through its rows; the matrices are blocks of columns: "
-    "split the columns of x @ weight instead",
-)
-stacked.mistake(
-    _SWAPPED,
-    "return y.swapaxes(0, 1)",
-    "the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2",
-)
-stacked.mistake(
-    _SWAPPED,
-    "return y.transpose(1, 0, 2)",
-    "transpose has to list every axis, but the number of axes varies: y.swapaxes(-3, -2) swaps T "
-    "and H whatever comes before them",
-)
+stacked.mistakes += patches(r"""
+- y = x @ weight  # (…, T, H·D)
++ d = x.shape[-1] // num_heads
++     own = [slice(h * d, h * d + d) for h in range(num_heads)]
++     return np.stack([x[..., k] @ weight[k, k] for k in own], axis=-3)
+each head gets only a slice of the columns of x; every head projects all of x with its own columns
+of weight, so that it can use any column (chapter 04)
++ y = x @ weight.T
+weight is transposed; it is (M, H·D), so y = x @ weight (PyTorch's nn.Linear stores Wᵀ)
++ return x[..., None, :, :] @ weight.reshape(num_heads, weight.shape[0], -1)
+a reshape of weight to (H, M, D) cuts through its rows; the matrices are blocks of columns: split
+the columns of x @ weight instead
+- y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
++ return y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)
+a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T and
+H
++ y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)
+the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
+to (T, H, D), not (T, D, H)
+- return y.swapaxes(-3, -2)
++ return y
+this is (…, T, H, D): T and H still have to be swapped
++ return np.moveaxis(y, -2, 0)
+the axis of heads is in front of the batch axes; it comes right before T and D, at −3
++ return y.swapaxes(0, 1)
+the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2
++ return y.transpose(1, 0, 2)
+transpose has to list every axis, but the number of axes varies: y.swapaxes(-3, -2) swaps T and H
+whatever comes before them
+- y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
+-     return y.swapaxes(-3, -2)
++ return y
+this is (…, T, H·D), the columns of all heads: split them into heads, as split_heads does
+""")
 
-_PARTS = "parts = np.split(x @ weight, 3, axis=-1)  # three times (…, T, H·D)\n"
-_TUPLE = "return tuple(split_heads(part, num_heads) for part in parts)"
-for _new in (
-    "return tuple(split_heads(x, num_heads) @ w for w in np.split(weight, 3, axis=-1))",
-    "return split_heads(x, num_heads) @ weight",
-):
-    fused.mistake(_PARTS, f"{_new}\n", _SLICE.replace("matrix, x @ w,", "columns of weight,"))
-fused.mistake(
-    _PARTS + "    " + _TUPLE,
-    "return tuple(np.split(split_heads(x @ weight, num_heads), 3, axis=-1))",
-    "the columns are split into heads first, as if they were [q₀ k₀ v₀ q₁ …]; they are "
-    "[q₀ q₁ … k₀ k₁ … v₀ v₁ …]: split into q, k, v first",
-)
-fused.mistake(
-    _PARTS,
-    "parts = np.moveaxis((x @ weight).reshape(*x.shape[:-1], -1, 3), -1, 0)\n",
-    "every third column goes to q; the columns of q are the first H·D: np.split(x @ weight, 3, "
-    "axis=-1)",
-)
-fused.mistake(
-    _PARTS,
-    "m = x.shape[-1]; parts = [(x @ weight)[..., k * m : k * m + m] for k in range(3)]\n",
-    "the columns are cut at M, the width of x; q, k and v have H·D columns each, a third of all",
-)
-fused.mistake(
-    _TUPLE,
-    "return tuple(parts)",
-    "q, k and v are not split into heads: each is (…, T, H·D) and should be (…, H, T, D)",
-)
-fused.mistake(
-    _TUPLE,
-    "return tuple(p.reshape(*p.shape[:-1], num_heads, -1) for p in parts)",
-    "q, k and v are (…, T, H, D): T and H still have to be swapped",
-)
-fused.mistake(
-    _TUPLE,
-    "return tuple(p.reshape(*p.shape[:-2], num_heads, p.shape[-2], -1) for p in parts)",
-    "a reshape straight to (H, T, D) mixes positions with heads: use split_heads",
-)
-fused.mistake(
-    _TUPLE,
-    "q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k",
-    "k and v are swapped: the columns of weight are [W^Q W^K W^V]",
-)
+fused.mistakes += patches(r"""
+- parts = np.split(x @ weight, 3, axis=-1)  # three times (…, T, H·D)
+-     return tuple(split_heads(part, num_heads) for part in parts)
++ return tuple(np.split(split_heads(x @ weight, num_heads), 3, axis=-1))
+the columns are split into heads first, as if they were [q₀ k₀ v₀ q₁ …]; they are [q₀ q₁ … k₀ k₁ …
+v₀ v₁ …]: split into q, k, v first
+- parts = np.split(x @ weight, 3, axis=-1)  # three times (…, T, H·D)
++ parts = np.moveaxis((x @ weight).reshape(*x.shape[:-1], -1, 3), -1, 0)
+every third column goes to q; the columns of q are the first H·D: np.split(x @ weight, 3, axis=-1)
++ m = x.shape[-1]; parts = [(x @ weight)[..., k * m : k * m + m] for k in range(3)]
+the columns are cut at M, the width of x; q, k and v have H·D columns each, a third of all
+- return tuple(split_heads(part, num_heads) for part in parts)
++ return tuple(parts)
+q, k and v are not split into heads: each is (…, T, H·D) and should be (…, H, T, D)
++ return tuple(p.reshape(*p.shape[:-1], num_heads, -1) for p in parts)
+q, k and v are (…, T, H, D): T and H still have to be swapped
++ return tuple(p.reshape(*p.shape[:-2], num_heads, p.shape[-2], -1) for p in parts)
+a reshape straight to (H, T, D) mixes positions with heads: use split_heads
++ q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k
+k and v are swapped: the columns of weight are [W^Q W^K W^V]
+""")
 
-for _new in ("weights @ first", "first.T @ weights", "first @ weights.mT"):
-    double.mistake(
-        "return first @ weights",
-        f"return {_new}",
-        "a matrix is transposed, or on the wrong side: (x W) Wᵢ = x (W Wᵢ), so the matrix of head "
-        "i (M, D) is W (M, N) Wᵢ (N, D)",
-    )
-double.mistake(
-    "return first @ weights",
-    "return first @ weights.sum(axis=0)",
-    "the heads are summed; each head has a matrix of its own",
-)
-double.mistake(
-    "return first @ weights",
-    "return (first @ weights).mT",
-    "each matrix is transposed: W Wᵢ is (M, D)",
-)
-double.mistake(
-    "return first @ weights",
-    "return np.concatenate([first @ w for w in weights])",
-    "the matrices are one below the other in a single array; return them as a stack (H, M, D)",
-)
-double.mistake(
-    "return first @ weights",
-    "return np.concatenate([first @ w for w in weights], axis=-1)",
-    "the matrices are joined side by side into one; return them as a stack (H, M, D)",
-)
-double.mistake(
-    "return first @ weights",
-    "return np.stack([first @ w for w in weights], axis=-2)",
-    "this is (M, H, D); the axis of heads comes first: (H, M, D)",
-)
+double.mistakes += patches(r"""
+- return first @ weights
++ return first.T @ weights
+a matrix is transposed, or on the wrong side: (x W) Wᵢ = x (W Wᵢ), so the matrix of head i (M, D)
+is W (M, N) Wᵢ (N, D)
++ return first @ weights.mT
+a matrix is transposed, or on the wrong side: (x W) Wᵢ = x (W Wᵢ), so the matrix of head i (M, D)
+is W (M, N) Wᵢ (N, D)
++ return first @ weights.sum(axis=0)
+the heads are summed; each head has a matrix of its own
++ return (first @ weights).mT
+each matrix is transposed: W Wᵢ is (M, D)
++ return np.concatenate([first @ w for w in weights])
+the matrices are one below the other in a single array; return them as a stack (H, M, D)
++ return np.concatenate([first @ w for w in weights], axis=-1)
+the matrices are joined side by side into one; return them as a stack (H, M, D)
++ return np.stack([first @ w for w in weights], axis=-2)
+this is (M, H, D); the axis of heads comes first: (H, M, D)
+""")
 
-bilinear.mistake(
-    "w_q @ w_k.swapaxes(-1, -2)",
-    "w_k @ w_q.swapaxes(-1, -2)",
-    "this is W^K W^Qᵀ, which gives the transposed scores: queries are on the left, W = W^Q W^Kᵀ",
-)
-bilinear.mistake(
-    "w_q @ w_k.swapaxes(-1, -2)",
-    "w_q.swapaxes(-1, -2) @ w_k",
-    "this is W^Qᵀ W^K (H, D, D), a sum over M instead of D; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ",
-)
-for _new in ("w_q @ w_q.mT", "w_k @ w_k.mT"):
-    bilinear.mistake(
-        "w_q @ w_k.swapaxes(-1, -2)",
-        f"{_new}",
-        "one of w_q and w_k is used twice and the other not at all: W = W^Q W^Kᵀ",
-    )
-for _new in ("w_q @ w_k", "w_q @ w_k.T"):
-    bilinear.mistake(
-        "w_q @ w_k.swapaxes(-1, -2)",
-        _new,
-        "W = W^Q W^Kᵀ needs each W^K transposed: w_k.swapaxes(-1, -2) (.T reverses all three axes)",
-    )
-bilinear.mistake(
-    "w_q @ w_k.swapaxes(-1, -2)",
-    "w_q @ w_k.reshape(w_k.shape[0], w_k.shape[2], w_k.shape[1])",
-    "a reshape is not a transpose; it only cuts the same numbers into different rows: "
-    "w_k.swapaxes(-1, -2)",
-)
-bilinear.mistake(
-    "w_q @ w_k.swapaxes(-1, -2)",
-    "w_q @ w_k.swapaxes(-1, -2) / np.sqrt(w_q.shape[-1])",
-    "W is divided by √D; here the scores are q kᵀ, without a scale",
-)
+bilinear.mistakes += patches(r"""
+- w_q @ w_k.swapaxes(-1, -2)
++ w_k @ w_q.swapaxes(-1, -2)
+this is W^K W^Qᵀ, which gives the transposed scores: queries are on the left, W = W^Q W^Kᵀ
++ w_q.swapaxes(-1, -2) @ w_k
+this is W^Qᵀ W^K (H, D, D), a sum over M instead of D; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ
++ w_q @ w_q.mT
+one of w_q and w_k is used twice and the other not at all: W = W^Q W^Kᵀ
++ w_q @ w_k.reshape(w_k.shape[0], w_k.shape[2], w_k.shape[1])
+a reshape is not a transpose; it only cuts the same numbers into different rows: w_k.swapaxes(-1,
+-2)
++ w_q @ w_k.swapaxes(-1, -2) / np.sqrt(w_q.shape[-1])
+W is divided by √D; here the scores are q kᵀ, without a scale
++ w_q @ w_k
+W = W^Q W^Kᵀ needs each W^K transposed: w_k.swapaxes(-1, -2) (.T reverses all three axes)
+""")

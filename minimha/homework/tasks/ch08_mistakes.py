@@ -1,389 +1,185 @@
-"""The usual mistakes in the tasks of chapter 08, as changes of their solutions."""
+"""The usual mistakes in the tasks of chapter 08, as patches of their solutions."""
 
+from ..mistakes import patches
 from .ch08_positions import alibi_bias, rotate_pairs, sinusoidal, to_halves
 
-_THETA = "base ** (-np.arange(0, width, 2) / width)"
-_FILLED = "table[:, 0::2] = np.sin(t * theta)\n    table[:, 1::2] = np.cos(t * theta)"
-_T = "t = np.arange(count)[:, None]"
-sinusoidal.mistake(
-    _FILLED,
-    "table[:, 0::2] = np.cos(t * theta)\n    table[:, 1::2] = np.sin(t * theta)",
-    "sine and cosine are swapped: columns 2i hold the sines, columns 2i + 1 the cosines",
-)
-sinusoidal.mistake(
-    _FILLED,
-    "table[:, : width // 2] = np.sin(t * theta)\n    table[:, width // 2 :] = np.cos(t * theta)",
-    "sines fill one half of the columns and cosines the other half. Here a pair is two "
-    "neighbours: sines go to table[:, 0::2], cosines to table[:, 1::2]",
-)
-for _old, _new in (("np.cos(t", "np.sin(t"), ("np.sin(t", "np.cos(t")):
-    sinusoidal.mistake(
-        _old,
-        _new,
-        "both columns of a pair hold the same function: column 2i is the sine of the angle, "
-        "column 2i + 1 its cosine",
-    )
-sinusoidal.mistake(
-    "return table", "return table.T", "the table is transposed: each row is one position, (T, M)"
-)
-sinusoidal.mistake(
-    _T,
-    "t = np.arange(1, count + 1)[:, None]",
-    "positions are counted from 1: the first position is t = 0, and its row is 0, 1, 0, 1, …",
-)
-sinusoidal.mistake(
-    _FILLED,
-    "every = base ** (-np.arange(width) / width)\n"
-    "    table[:, 0::2] = np.sin(t * every[0::2])\n"
-    "    table[:, 1::2] = np.cos(t * every[1::2])",
-    "sine and cosine of a pair have different frequencies: both columns of pair i have θᵢ, with "
-    "the exponent −2i/M",
-)
-sinusoidal.mistake(
-    _FILLED,
-    "every = base ** (-2 * np.arange(width) / width)\n"
-    "    table[:, 0::2] = np.sin(t * every[0::2])\n"
-    "    table[:, 1::2] = np.cos(t * every[1::2])",
-    "i counts columns here, but must count pairs. Both columns of pair i have the exponent −2i/M, "
-    "for i = 0, …, M/2 − 1",
-)
-sinusoidal.mistake(
-    _THETA,
-    "base ** (-np.arange(width // 2) / width)",
-    "the exponent is −i/M, where i is the number of the pair; the factor 2 of −2i/M is missing",
-)
-for _new in (
-    "base ** (-2 * np.arange(0, width, 2) / width)",
-    "base ** (-np.arange(0, width, 2) / (width // 2))",
-):
-    sinusoidal.mistake(
-        _THETA,
-        _new,
-        "the exponent is −4i/M, twice too large: np.arange(0, width, 2) is already 2i",
-    )
-sinusoidal.mistake(
-    _THETA,
-    "base ** (np.arange(0, width, 2) / width)",
-    "the sign of the exponent is missing: θᵢ = base^(−2i/M) falls from 1 to nearly 1/base",
-)
-for _new in (
-    "10000.0 ** (-np.arange(0, width, 2) / width)",
-    "10000.0 ** (-np.arange(0, 8, 2) / 8)",
-):
-    sinusoidal.mistake(_THETA, _new, "base is not used: θᵢ = base^(−2i/M)")
-sinusoidal.mistake(
-    _THETA,
-    "np.exp(-np.arange(0, width, 2) / width)",
-    "θᵢ is a power of e here, but must be a power of base: with np.exp, multiply the exponent by "
-    "np.log(base)",
-)
-for _new in (
-    "base ** (-np.arange(0, width, 2) / max(width - 2, 1))",
-    "base ** (-np.arange(0, width, 2) / (width - 1))",
-):
-    sinusoidal.mistake(_THETA, _new, "2i is divided by the wrong number: the exponent is −2i/M")
-for _new in (
-    "base ** (-np.arange(2, width + 2, 2) / width)",
-    "base ** (-np.arange(1, width + 1, 2) / width)",
-):
-    sinusoidal.mistake(
-        _THETA, _new, "the exponents do not start at 0: i is 0 for the first pair, and θ₀ = 1"
-    )
-for _new, _text in (
-    ("t = np.arange(count)[:, None] * np.pi / 180", "converted from degrees"),
-    ("t = np.arange(count)[:, None] * 2 * np.pi", "multiplied by 2π"),
-):
-    sinusoidal.mistake(_T, _new, f"the angles are {_text}: t · θᵢ is already in radians")
+sinusoidal.mistakes += patches(r"""
+- table[:, 0::2] = np.sin(t * theta)
+-     table[:, 1::2] = np.cos(t * theta)
++ table[:, 0::2] = np.cos(t * theta)
++     table[:, 1::2] = np.sin(t * theta)
+sine and cosine are swapped: columns 2i hold the sines, columns 2i + 1 the cosines
++ table[:, : width // 2] = np.sin(t * theta)
++     table[:, width // 2 :] = np.cos(t * theta)
+sines fill one half of the columns and cosines the other half. Here a pair is two neighbours:
+sines go to table[:, 0::2], cosines to table[:, 1::2]
++ every = base ** (-np.arange(width) / width)
++     table[:, 0::2] = np.sin(t * every[0::2])
++     table[:, 1::2] = np.cos(t * every[1::2])
+sine and cosine of a pair have different frequencies: both columns of pair i have θᵢ, with the
+exponent −2i/M
++ every = base ** (-2 * np.arange(width) / width)
++     table[:, 0::2] = np.sin(t * every[0::2])
++     table[:, 1::2] = np.cos(t * every[1::2])
+i counts columns here, but must count pairs. Both columns of pair i have the exponent −2i/M, for i
+= 0, …, M/2 − 1
+- np.cos(t
++ np.sin(t
+both columns of a pair hold the same function: column 2i is the sine of the angle, column 2i + 1
+its cosine
+- return table
++ return table.T
+the table is transposed: each row is one position, (T, M)
+- t = np.arange(count)[:, None]
++ t = np.arange(1, count + 1)[:, None]
+positions are counted from 1: the first position is t = 0, and its row is 0, 1, 0, 1, …
++ t = np.arange(count)[:, None] * np.pi / 180
+the angles are converted from degrees: t · θᵢ is already in radians
++ t = np.arange(count)[:, None] * 2 * np.pi
+the angles are multiplied by 2π: t · θᵢ is already in radians
+- base ** (-np.arange(0, width, 2) / width)
++ base ** (-np.arange(width // 2) / width)
+the exponent is −i/M, where i is the number of the pair; the factor 2 of −2i/M is missing
++ base ** (-2 * np.arange(0, width, 2) / width)
+the exponent is −4i/M, twice too large: np.arange(0, width, 2) is already 2i
++ base ** (np.arange(0, width, 2) / width)
+the sign of the exponent is missing: θᵢ = base^(−2i/M) falls from 1 to nearly 1/base
++ 10000.0 ** (-np.arange(0, width, 2) / width)
+base is not used: θᵢ = base^(−2i/M)
++ np.exp(-np.arange(0, width, 2) / width)
+θᵢ is a power of e here, but must be a power of base: with np.exp, multiply the exponent by
+np.log(base)
++ base ** (-np.arange(0, width, 2) / max(width - 2, 1))
+2i is divided by the wrong number: the exponent is −2i/M
++ base ** (-np.arange(2, width + 2, 2) / width)
+the exponents do not start at 0: i is 0 for the first pair, and θ₀ = 1
+""")
 
-_PAIRS = "a, b = x[..., 0::2], x[..., 1::2]"
-_STACKED = "np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)"
-_BACK = "return (rotated(dy, -sin),)"
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "np.cos(angles), -np.sin(angles)",
-    "the rotation has the wrong direction: the first entry is a cos − b sin, the second "
-    "b cos + a sin",
-)
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "np.sin(angles), np.cos(angles)",
-    "sine and cosine are swapped: an angle of 0 must leave the pair unchanged, and cos 0 = 1",
-)
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "np.cos(np.deg2rad(angles)), np.sin(np.deg2rad(angles))",
-    "the angles are converted from degrees: they are in radians already",
-)
-for _new in (
-    "np.stack([a * cos + b * sin, b * cos + a * sin], axis=-1)",
-    "np.stack([a * cos - b * sin, b * cos - a * sin], axis=-1)",
-):
-    rotate_pairs.mistake(
-        _STACKED,
-        _new,
-        "both sines have the same sign, so this is no rotation: the pair becomes "
-        "(a cos − b sin, b cos + a sin)",
-    )
-for _new in (
-    "np.stack([a * cos - b * sin, a * cos + b * sin], axis=-1)",
-    "np.stack([a * cos - b * sin, a * cos - b * sin], axis=-1)",
-):
-    rotate_pairs.mistake(
-        _STACKED, _new, "the second entry of the pair is wrong: it is b cos + a sin"
-    )
-rotate_pairs.mistake(
-    _STACKED,
-    "np.stack([a * cos - b * sin, b * cos + (a * cos - b * sin) * sin], axis=-1)",
-    "the second entry uses the first one after its change: compute both from the old a and b",
-)
-rotate_pairs.mistake(
-    _STACKED,
-    "np.stack([a * cos, b * cos], axis=-1)",
-    "the terms with the sine are missing: the pair becomes (a cos − b sin, b cos + a sin)",
-)
-rotate_pairs.mistake(
-    _STACKED,
-    "np.stack([a + 0 * cos, b + 0 * cos], axis=-1)",
-    "the pairs are not rotated: (a, b) becomes (a cos − b sin, b cos + a sin)",
-)
-# the pairs are halves, neighbours on the way in and halves on the way out, and the reverse
-rotate_pairs.mistake(
-    f"{_PAIRS}\n        y = {_STACKED}",
-    "a, b = np.split(x, 2, axis=-1)\n"
-    "        y = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)",
-    "pair i is columns i and i + D/2, the halves; here it is the neighbours 2i and 2i + 1, "
-    "x[..., 0::2] and x[..., 1::2]",
-)
-rotate_pairs.mistake(
-    f"{_PAIRS}\n        y = {_STACKED}",
-    "first, second = np.split(x, 2, axis=-1)\n"
-    "        y = x * np.repeat(cos, 2, axis=-1)\n"
-    "        y = y + np.concatenate([-second, first], axis=-1) * np.repeat(sin, 2, axis=-1)",
-    "the angles are repeated for pairs of neighbours, but the columns are exchanged between the "
-    "halves: the partner of column 2i is column 2i + 1",
-)
-rotate_pairs.mistake(
-    _STACKED,
-    "np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)",
-    "the rotated pairs are returned as halves: write them back to columns 2i and 2i + 1, for "
-    "example with np.stack(…, axis=-1) and a reshape",
-)
-rotate_pairs.mistake(
-    _PAIRS,
-    "a, b = np.split(x, 2, axis=-1)",
-    "the pairs are read as halves: pair i is the columns 2i and 2i + 1, x[..., 0::2] and "
-    "x[..., 1::2]",
-)
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "np.cos(angles[:, :1]), np.sin(angles[:, :1])",
-    "every pair is rotated by the angle of the first; pair i has the angle angles[:, i]",
-)
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "np.cos(angles[:1]), np.sin(angles[:1])",
-    "every position is rotated by the angles of the first; position t has angles[t]",
-)
-rotate_pairs.mistake(
-    _BACK,
-    "return (rotated(dy, sin),)",
-    "the gradient is rotated forwards, like the value: the transpose of a rotation is its inverse, "
-    "so rotate dy by −angles",
-)
-rotate_pairs.mistake(
-    "np.cos(angles), np.sin(angles)",
-    "(f(angles * np.arange(len(angles))[:, None]) for f in (np.cos, np.sin))",
-    "the angles are multiplied by the position, but angles[t] is already the whole angle at "
-    "position t",
-)
-rotate_pairs.mistake(
-    _BACK,
-    "return (dy,)",
-    "dy is returned unchanged: rotate it by −angles",
-)
-for _new in ("np.stack([p - q, r - s], axis=-1)", "np.stack([p + q, r + s], axis=-1)"):
-    rotate_pairs.mistake(
-        _BACK,
-        "a, b = dy[..., 0::2], dy[..., 1::2]\n"
-        "        p, q, r, s = a * cos, b * sin, b * cos, a * sin\n"
-        f"        return ({_new}.reshape(x.shape),)",
-        "both sines have the same sign in the pullback: the gradients of the pair (a, b) are "
-        "dy₀ cos + dy₁ sin and dy₁ cos − dy₀ sin",
-    )
-rotate_pairs.mistake(
-    _BACK,
-    "a, b = dy[..., 0::2], dy[..., 1::2]\n"
-    "        return (np.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1),)",
-    "the gradient is returned as halves: write the gradients of pair i to columns 2i and 2i + 1",
-)
-rotate_pairs.mistake(
-    _BACK,
-    "return (rotated(x, -sin),)",
-    "the pullback rotates x; it must rotate dy, by −angles",
-)
-rotate_pairs.mistake(
-    _BACK,
-    "return (rotated(rotated(dy, -sin), -sin),)",
-    "the gradient is rotated back twice: dx is dy rotated once, by −angles",
-)
-rotate_pairs.mistake(
-    _BACK,
-    "return rotated(dy, -sin)",
-    "the pullback returns an array: it returns a tuple with one gradient, (dx,), with the comma",
-)
+rotate_pairs.mistakes += patches(r"""
+- np.cos(angles), np.sin(angles)
++ np.cos(angles), -np.sin(angles)
+the rotation has the wrong direction: the first entry is a cos − b sin, the second b cos + a sin
++ np.sin(angles), np.cos(angles)
+sine and cosine are swapped: an angle of 0 must leave the pair unchanged, and cos 0 = 1
++ np.cos(np.deg2rad(angles)), np.sin(np.deg2rad(angles))
+the angles are converted from degrees: they are in radians already
++ np.cos(angles[:, :1]), np.sin(angles[:, :1])
+every pair is rotated by the angle of the first; pair i has the angle angles[:, i]
++ np.cos(angles[:1]), np.sin(angles[:1])
+every position is rotated by the angles of the first; position t has angles[t]
++ (f(angles * np.arange(len(angles))[:, None]) for f in (np.cos, np.sin))
+the angles are multiplied by the position, but angles[t] is already the whole angle at position t
+- np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
++ np.stack([a * cos + b * sin, b * cos + a * sin], axis=-1)
+both sines have the same sign, so this is no rotation: the pair becomes (a cos − b sin, b cos + a
+sin)
++ np.stack([a * cos - b * sin, a * cos + b * sin], axis=-1)
+the second entry of the pair is wrong: it is b cos + a sin
++ np.stack([a * cos - b * sin, b * cos + (a * cos - b * sin) * sin], axis=-1)
+the second entry uses the first one after its change: compute both from the old a and b
++ np.stack([a * cos, b * cos], axis=-1)
+the terms with the sine are missing: the pair becomes (a cos − b sin, b cos + a sin)
++ np.stack([a + 0 * cos, b + 0 * cos], axis=-1)
+the pairs are not rotated: (a, b) becomes (a cos − b sin, b cos + a sin)
++ np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+the rotated pairs are returned as halves: write them back to columns 2i and 2i + 1, for example
+with np.stack(…, axis=-1) and a reshape
+- a, b = x[..., 0::2], x[..., 1::2]
+-         y = np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
++ a, b = np.split(x, 2, axis=-1)
++         y = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+pair i is columns i and i + D/2, the halves; here it is the neighbours 2i and 2i + 1, x[..., 0::2]
+and x[..., 1::2]
++ first, second = np.split(x, 2, axis=-1)
++         y = x * np.repeat(cos, 2, axis=-1)
++         y = y + np.concatenate([-second, first], axis=-1) * np.repeat(sin, 2, axis=-1)
+the angles are repeated for pairs of neighbours, but the columns are exchanged between the halves:
+the partner of column 2i is column 2i + 1
+- a, b = x[..., 0::2], x[..., 1::2]
++ a, b = np.split(x, 2, axis=-1)
+the pairs are read as halves: pair i is the columns 2i and 2i + 1, x[..., 0::2] and x[..., 1::2]
+- return (rotated(dy, -sin),)
++ return (dy,)
+dy is returned unchanged: rotate it by −angles
++ a, b = dy[..., 0::2], dy[..., 1::2]
++         p, q, r, s = a * cos, b * sin, b * cos, a * sin
++         return (np.stack([p + q, r + s], axis=-1).reshape(x.shape),)
+both sines have the same sign in the pullback: the gradients of the pair (a, b) are dy₀ cos + dy₁
+sin and dy₁ cos − dy₀ sin
++ a, b = dy[..., 0::2], dy[..., 1::2]
++         return (np.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1),)
+the gradient is returned as halves: write the gradients of pair i to columns 2i and 2i + 1
++ return (rotated(rotated(dy, -sin), -sin),)
+the gradient is rotated back twice: dx is dy rotated once, by −angles
++ return rotated(dy, -sin)
+the pullback returns an array: it returns a tuple with one gradient, (dx,), with the comma
+""")
 
-_ORDER = "np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])"
-_REORDERED = "heads[..., order].reshape(w.shape)"
-to_halves.mistake(
-    _REORDERED,
-    "heads[..., np.argsort(order)].reshape(w.shape)",
-    "this is the inverse, from halves to neighbours: new column i is the old column 2i, and new "
-    "column i + D/2 the old column 2i + 1",
-)
-to_halves.mistake(
-    _ORDER,
-    "np.concatenate([np.arange(1, width, 2), np.arange(0, width, 2)])",
-    "the second entries of the pairs come first: the even columns 0, 2, 4, … are the first half",
-)
-to_halves.mistake(
-    _REORDERED,
-    "w.copy()",
-    "the columns are not reordered: the columns 0, 2, 4, … of a head come first",
-)
-for _new in (
-    "w[:, np.concatenate([np.arange(0, w.shape[1], 2), np.arange(1, w.shape[1], 2)])]",
-    "np.concatenate([heads[..., 0::2].reshape(len(w), -1), heads[..., 1::2].reshape(len(w), -1)], "
-    "axis=-1)",
-):
-    to_halves.mistake(
-        _REORDERED,
-        _new,
-        "the columns of different heads are mixed: split the columns into heads, (M, H, D), and "
-        "reorder within each head",
-    )
-to_halves.mistake(
-    _REORDERED,
-    "w[np.argsort(np.arange(len(w)) % 2, kind='stable')]",
-    "rows are reordered: a row belongs to an input, and the columns are the D entries of the heads",
-)
-to_halves.mistake(
-    _REORDERED,
-    "heads[..., order]",
-    "the result still has an axis of heads: reshape it back to (M, H·D)",
-)
-to_halves.mistake(
-    "w.reshape(-1, num_heads, width)",
-    "w.reshape(-1, width, num_heads).swapaxes(1, 2)",
-    "the columns are split as (M, D, H): head h is D neighbouring columns, so reshape to (M, H, D)",
-)
-to_halves.mistake(
-    _ORDER,
-    "np.arange(width)[::-1]",
-    "the columns of a head are reversed: the new order is 0, 2, 4, …, then 1, 3, 5, …",
-)
+to_halves.mistakes += patches(r"""
+- heads[..., order].reshape(w.shape)
++ heads[..., np.argsort(order)].reshape(w.shape)
+this is the inverse, from halves to neighbours: new column i is the old column 2i, and new column
+i + D/2 the old column 2i + 1
++ w.copy()
+the columns are not reordered: the columns 0, 2, 4, … of a head come first
++ w[:, np.concatenate([np.arange(0, w.shape[1], 2), np.arange(1, w.shape[1], 2)])]
+the columns of different heads are mixed: split the columns into heads, (M, H, D), and reorder
+within each head
++ w[np.argsort(np.arange(len(w)) % 2, kind='stable')]
+rows are reordered: a row belongs to an input, and the columns are the D entries of the heads
++ heads[..., order]
+the result still has an axis of heads: reshape it back to (M, H·D)
+- np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
++ np.concatenate([np.arange(1, width, 2), np.arange(0, width, 2)])
+the second entries of the pairs come first: the even columns 0, 2, 4, … are the first half
++ np.arange(width)[::-1]
+the columns of a head are reversed: the new order is 0, 2, 4, …, then 1, 3, 5, …
+- w.reshape(-1, num_heads, width)
++ w.reshape(-1, width, num_heads).swapaxes(1, 2)
+the columns are split as (M, D, H): head h is D neighbouring columns, so reshape to (M, H, D)
+""")
 
-_BIAS = "-slopes[:, None, None] * abs(i - j)"
-_I = "i = np.arange(s - t, s)[:, None]"
-alibi_bias.mistake(
-    _BIAS,
-    "slopes[:, None, None] * abs(i - j)",
-    "the sign is missing, so distant keys are favoured: the bias is minus slope · distance",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * (i - j)",
-    "the distance of later keys is negative: the distance is |i − j|, so use abs",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * (j - i)",
-    "the bias rises with the distance of earlier keys: it is minus slope · |i − j|",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * np.maximum(i - j, 0)",
-    "later keys have no bias: the bias is symmetric, minus slope · |i − j|",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "np.where(j <= i, -slopes[:, None, None] * abs(i - j), -np.inf)",
-    "a causal mask is included: the bias is symmetric, and the mask is separate",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * (i - j) ** 2",
-    "the distance is squared: the bias is linear in the distance, minus slope · |i − j|",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * (abs(i - j) + 1)",
-    "the distance is one too large: the distance of a position to itself is 0",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "np.exp(-slopes[:, None, None] * abs(i - j))",
-    "this is the exponential of the bias: softmax applies exp, so return minus slope · |i − j|",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-abs(i - j) / slopes[:, None, None]",
-    "the distance is divided by the slope: multiply them",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-np.ones(len(slopes))[:, None, None] * abs(i - j)",
-    "the slopes are not used: the bias is minus slope · |i − j|",
-)
-for _new in (
-    "-slopes[0] * abs(i - j)[None]",
-    "-slopes[0] * abs(i - j) * np.ones((len(slopes), 1, 1))",
-):
-    alibi_bias.mistake(
-        _BIAS, _new, "every head has the slope of the first: head h has slopes[h] of its own"
-    )
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes.mean() * abs(i - j) * np.ones((len(slopes), 1, 1))",
-    "every head has the mean slope: head h has slopes[h] of its own",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "(-slopes * abs(i - j)[:, :, None])",
-    "the heads are the last axis: the bias is (H, T, S), so use slopes[:, None, None]",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[::-1][:, None, None] * abs(i - j)",
-    "the slopes are in reverse order: head h has slopes[h]",
-)
-alibi_bias.mistake(
-    _I,
-    "i = np.arange(t)[:, None]",
-    "the first query is at position 0, but the queries are the last ones: their positions are "
-    "S − T, …, S − 1",
-)
-for _new in (
-    "i = np.arange(s - t + 1, s + 1)[:, None]",
-    "i = np.arange(s - t - 1, s - 1)[:, None]",
-):
-    alibi_bias.mistake(
-        _I,
-        _new,
-        "the positions of the queries are off by one: the last query is at the position of the "
-        "last key, S − 1",
-    )
-alibi_bias.mistake(
-    _I,
-    "i = np.arange(t - s, 2 * t - s)[:, None]",
-    "the offset has the wrong sign: the first query is at position S − T, after the cached keys",
-)
-alibi_bias.mistake(
-    _I,
-    "i = np.full((t, 1), s - 1)",
-    "all queries are at the last position: they are at S − T, …, S − 1",
-)
-alibi_bias.mistake(
-    _BIAS,
-    "-slopes[:, None, None] * abs(i - j).T",
-    "queries and keys are swapped: the bias is (H, T, S), with a row for each query",
-)
+alibi_bias.mistakes += patches(r"""
+- -slopes[:, None, None] * abs(i - j)
++ slopes[:, None, None] * abs(i - j)
+the sign is missing, so distant keys are favoured: the bias is minus slope · distance
++ -slopes[:, None, None] * (i - j)
+the distance of later keys is negative: the distance is |i − j|, so use abs
++ -slopes[:, None, None] * (j - i)
+the bias rises with the distance of earlier keys: it is minus slope · |i − j|
++ -slopes[:, None, None] * np.maximum(i - j, 0)
+later keys have no bias: the bias is symmetric, minus slope · |i − j|
++ np.where(j <= i, -slopes[:, None, None] * abs(i - j), -np.inf)
+a causal mask is included: the bias is symmetric, and the mask is separate
++ -slopes[:, None, None] * (i - j) ** 2
+the distance is squared: the bias is linear in the distance, minus slope · |i − j|
++ -slopes[:, None, None] * (abs(i - j) + 1)
+the distance is one too large: the distance of a position to itself is 0
++ np.exp(-slopes[:, None, None] * abs(i - j))
+this is the exponential of the bias: softmax applies exp, so return minus slope · |i − j|
++ -abs(i - j) / slopes[:, None, None]
+the distance is divided by the slope: multiply them
++ -np.ones(len(slopes))[:, None, None] * abs(i - j)
+the slopes are not used: the bias is minus slope · |i − j|
++ -slopes[0] * abs(i - j) * np.ones((len(slopes), 1, 1))
+every head has the slope of the first: head h has slopes[h] of its own
++ -slopes.mean() * abs(i - j) * np.ones((len(slopes), 1, 1))
+every head has the mean slope: head h has slopes[h] of its own
++ (-slopes * abs(i - j)[:, :, None])
+the heads are the last axis: the bias is (H, T, S), so use slopes[:, None, None]
++ -slopes[::-1][:, None, None] * abs(i - j)
+the slopes are in reverse order: head h has slopes[h]
++ -slopes[:, None, None] * abs(i - j).T
+queries and keys are swapped: the bias is (H, T, S), with a row for each query
+- i = np.arange(s - t, s)[:, None]
++ i = np.arange(t)[:, None]
+the first query is at position 0, but the queries are the last ones: their positions are S − T, …,
+S − 1
++ i = np.arange(s - t + 1, s + 1)[:, None]
+the positions of the queries are off by one: the last query is at the position of the last key, S
+− 1
++ i = np.arange(t - s, 2 * t - s)[:, None]
+the offset has the wrong sign: the first query is at position S − T, after the cached keys
++ i = np.full((t, 1), s - 1)
+all queries are at the last position: they are at S − T, …, S − 1
+""")

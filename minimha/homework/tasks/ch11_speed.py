@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from ...attention import attention
+from ...attention import scaled_dot_product_attention
 from ..comparisons import same
 from ..inferred import product
 from ..task import task
@@ -275,8 +275,9 @@ def the_gradients_of_attention(yours, rng):
     (query, key, value), dout = _inputs(rng, 4, 5), rng.standard_normal((4, 2))
     first, last = np.array([0, 0, 1, 0]), np.array([2, 3, 4, 0])
     mask = _visible(first, last, 5)
-    _, pullback = attention.with_pullback(query, key, value, scale=0.6, mask=mask)
-    expected = dict(zip(_GRADIENTS, pullback(dout, None), strict=False))
+    attend = scaled_dot_product_attention.with_pullback
+    _, pullback = attend(query, key, value, mask, scale=0.6)
+    expected = dict(zip(_GRADIENTS, pullback(dout), strict=False))
     forward = _attended(query, key, value, 0.6, first, last)
     found = yours(query, key, value, *forward, dout, 0.6, first, last, 2)
     advice = {

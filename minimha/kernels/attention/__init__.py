@@ -19,8 +19,10 @@ import numpy as np
 from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array, namespace
 
-from ... import masks
-from ...attention import Arguments, attention, attention_operation, library_of, register
+from ...attention import Arguments
+from ...attention.arguments import library_of
+from ...attention.reference import attention
+from ...functional.implementations import register
 from .. import unavailable
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
@@ -32,7 +34,8 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Kernels(NamedTuple):
-    """The kernels of an implementation for the arrays of one library."""
+    """The kernels of an implementation for the arrays of one library. They are called only where
+    there is no obstacle."""
 
     obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
@@ -124,20 +127,16 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
     ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-        if x.mask is not None and not isinstance(x.mask, masks.Mask):  # an array
-            x = x._replace(mask=masks.dense(x.mask))
-        result = None
-        if obstacle(x, auto=False) is None:
-            kernels = libraries[library_of(x.query)]
-            laid_out = kernels.laid_out(x)
-            result = attempt(kernels.forward, laid_out)
+        kernels = libraries[library_of(x.query)]
+        laid_out = kernels.laid_out(x)
+        result = attempt(kernels.forward, laid_out)
         if result is None:
-            return _reference(x, wanted)
+            return attention(x, wanted)
         out, saved = result
         weights: Array | None = None
         through_weights: Any = None
         if x.return_weights:
-            (_, weights, _), through_weights = _reference(x, wanted)
+            (_, weights, _), through_weights = attention(x, wanted)
 
         def pullback(
             dout: Array | None, dweights: Array | None, dlse: Array | None
@@ -148,11 +147,11 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             if dout is not None and backend.kind(dout) == backend.kind(out):
                 gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
             if gradients is None and dout is not None:
-                gradients = _reference(x, wanted)[1](dout, None, dlse)
+                gradients = attention(x, wanted)[1](dout, None, dlse)
             if dweights is None:
                 return gradients
             others = through_weights(None, dweights, None)
-            return others if gradients is None else tuple(map(_sum, gradients, others))
+            return others if gradients is None else tuple(map(_sum, gradients, others, x.inputs))
 
         return (out, weights, _log_sums(saved, x) if x.return_lse else None), pullback
 
@@ -162,13 +161,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     Arguments, values and pullback are those of `attention`, which also computes the weights if they
     are asked for.
     """
-    register(name, attention_operation(by_kernels, native=native), obstacle)
-
-
-def _reference(
-    x: Arguments, wanted: tuple[bool, ...]
-) -> tuple[tuple[Array, Array, Array], Pullback]:
-    return attention.with_pullback(*x._replace(return_weights=True, return_lse=True), wanted=wanted)
+    register("attention", name, obstacle=obstacle, native=native)(by_kernels)
 
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
@@ -178,9 +171,12 @@ def _log_sums(lse: Array, x: Arguments) -> Array:
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])
 
 
-def _sum(x: Array | None, y: Array | None) -> Array | None:
-    """x + y, where y has the shape of an argument, and x may have the shape it broadcasts to."""
-    return x if y is None else y if x is None else unbroadcast(x, y.shape) + y
+def _sum(a: Array | None, b: Array | None, x: Any) -> Array | None:
+    """a + b, the parts of the gradient of x, either of which may be missing or lack a sum over
+    axes along which x was broadcast."""
+    if a is None or b is None:
+        return b if a is None else a
+    return unbroadcast(a, x.shape) + unbroadcast(b, x.shape)
 
 
 _register(

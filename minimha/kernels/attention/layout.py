@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import masks
 from ...attention import Arguments
+from ...masks.kinds import Band
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
 """Entries of a mask's array that are computed at a time, for at least this many queries."""
@@ -45,7 +46,7 @@ class KernelArguments:
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
         """Make them from checked arguments, for products in registers or by BLAS."""
         shape, dtype = x.shape, x.query.dtype
-        if x.mask is None or isinstance(x.mask, masks.Band):
+        if x.mask is None or isinstance(x.mask, Band):
             start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
         else:
             start, stop, inside, mean_keys = _intervals(x.mask, x.query, x.key)
@@ -156,7 +157,7 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=32)
-def _intervals_of_band(mask: masks.Band | None, t: int, s: int) -> tuple[Any, ...]:
+def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
     """The same for a mask determined by the lengths; cached, since it takes longer than a small
     kernel."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))

@@ -2,7 +2,7 @@
 
 Forward, for a tile of queries Q, over blocks of keys K with their values V:
 
-    scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.attention`
+    scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.reference`
     m′     = max(m, max of scores)    the largest of each row so far
     p      = exp(scores − m′)
     l      ← l · exp(m − m′) + Σ p    the sum so far, and

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import functional
+from ...functional.implementations import register
 from .arrays import Array, are_floats, contiguous, flat, in_chunks
 from .exp import exp
 from .jit import kernel, strict_kernel, widest_vectors
 from .parallel import own, share
 
 
-@functional.acceleration.register("add")
+@register("add")
 def add(a: Any, b: Any) -> Any:
     """As `functional.add`, for arrays of one shape."""
     if not are_floats(a, b) or a.shape != b.shape or not (a.flags.carray and b.flags.carray):
@@ -32,14 +32,14 @@ def _add(chunk, a, b, y):
         y[i] = a[i] + b[i]
 
 
-@functional.acceleration.register("gelu")
+@register("gelu")
 def gelu(x: Array) -> Any:
     """As `functional.gelu`."""
     c = 2 * math.sqrt(2 / math.pi)
     return _gate(x, c, c * 0.044715, bound=10)
 
 
-@functional.acceleration.register("silu")
+@register("silu")
 def silu(x: Array) -> Any:
     """As `functional.silu`."""
     return _gate(x, 1, 0, bound=80)
@@ -104,7 +104,7 @@ def _clip(x, bound):
     return bound if x > bound else x
 
 
-@functional.acceleration.register("dropout")
+@register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
     """As `functional.dropout`, for a keep with the shape of x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
@@ -128,7 +128,7 @@ def _dropout(chunk, x, keep, probability, y):
         y[i] = x[i] / probability if keep[i] else zero
 
 
-@functional.acceleration.register("adamw")
+@register("adamw")
 def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:

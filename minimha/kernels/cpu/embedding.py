@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import functional
+from ...functional.implementations import register
 from .arrays import Array, are_floats, as_indices, as_rows, in_chunks
 from .jit import strict_kernel
 from .parallel import share
 
 
-@functional.acceleration.register("embedding")
+@register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
     """As `functional.embedding`."""
     if not are_floats(table) or table.ndim != 2:
@@ -36,7 +36,7 @@ def _add_rows(dy, indices, dtable):
             dtable[indices[i], j] += dy[i, j]
 
 
-@functional.acceleration.register("rotate")
+@register("rotate")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
     """As `functional.rope.rotate`, for cos and sin (T, width/2)."""
     if not are_floats(x, cos, sin) or cos.ndim != 2:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import functional
+from ...functional.implementations import register
 from .. import threads
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
@@ -34,7 +34,7 @@ _CHUNK = 2**21, 2
 """The fewest multiplications and blocks of rows in a chunk, since each chunk copies all panels."""
 
 
-@functional.acceleration.register("linear_maps")
+@register("linear_maps")
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:

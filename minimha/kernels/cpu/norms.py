@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import functional
+from ...functional.implementations import register
 from .arrays import Array, are_floats, as_rows, contiguous, in_chunks
 from .jit import reduction, strict_kernel
 from .parallel import share
@@ -16,7 +16,7 @@ _BLOCK = 64
 """Rows whose parameter gradients are summed separately, which keeps rounding errors small."""
 
 
-@functional.acceleration.register("layer_norm")
+@register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
     """As `functional.layer_norm`; saves x and two numbers per row."""
     shift = np.zeros_like(weight) if bias is None else bias
@@ -26,7 +26,7 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
     return y, pull if bias is not None else lambda dy: (*pull(dy)[:2], None)
 
 
-@functional.acceleration.register("rms_norm")
+@register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """As `functional.rms_norm`; saves x and two numbers per row."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:

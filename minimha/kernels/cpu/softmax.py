@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import functional
+from ...functional.implementations import register
 from .arrays import Array, are_floats, as_indices, as_rows, in_chunks
 from .jit import strict_kernel
 from .parallel import share
 from .row_softmax import dot, exp_minus, row_max, scale_by
 
 
-@functional.acceleration.register("softmax")
+@register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     """As `functional.softmax`, over the last axis and without a mask; saves y."""
     if mask is not None or not are_floats(x) or not x.ndim or axis not in (-1, x.ndim - 1):
@@ -49,7 +49,7 @@ def _softmax_backward(chunk, y, dy, dx):
             dx[i, j] = y[i, j] * (dy[i, j] - mean)
 
 
-@functional.acceleration.register("cross_entropy")
+@register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
     """As `functional.cross_entropy`; saves the probabilities."""
     if not are_floats(logits) or not logits.ndim:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minimha_autograd.backend import Array, namespace
 
-from ... import functional
+from ...functional.implementations import register
 from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -16,7 +16,7 @@ _THREADS, _BLOCKS = 256, 2**12
 """The threads in a block, and the most blocks in a grid."""
 
 
-@functional.acceleration.register("adamw_on_gpu")
+@register("adamw_on_gpu")
 def adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> Any:

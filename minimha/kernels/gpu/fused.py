@@ -23,7 +23,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ... import masks
 from ...attention import Arguments
-from ...functional import hide, products, sums_over_keys, sums_over_queries
+from ...functional.masked_products import hide, products, sums_over_keys, sums_over_queries
 from . import cuda
 
 SOURCE = Path(__file__).with_name("fused.cu")

@@ -21,7 +21,8 @@ from minimha_autograd.backend import Array, namespace
 
 from ... import masks
 from ...attention import Arguments
-from ...functional import Draw
+from ...functional.dropout import Draw
+from ...masks.kinds import Band
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
@@ -265,7 +266,7 @@ def _kept(x: Arguments) -> Array:
 
 def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
     """start and stop (B, H, T), int32, and the array of `inside`, broadcasting to the scores."""
-    if x.mask is None or isinstance(x.mask, masks.Band):
+    if x.mask is None or isinstance(x.mask, Band):
         return *_intervals_of_band(x.mask, x.shape, namespace(x.query), x.query.device), None
     start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
     inside = None if inside is None else inside.array(x.shape, like=x.query)

@@ -35,7 +35,7 @@ def counted(ranks, function, *args):
 
     def on_a_rank(comm):
         function(comm, *args)
-        return Sent(comm.sent.bytes, comm.sent.messages)
+        return comm.sent
 
     return run(on_a_rank, ranks)
 
@@ -122,11 +122,11 @@ def test_a_step_of_training_sends_what_is_predicted(way, ranks, monkeypatch):
         training = ParallelTraining(
             model, tokens, comm=comm, way=way, steps=2, every=2, batch=5, lr=1e-3
         )
-        comm.sent.bytes = comm.sent.messages = 0
+        comm.sent = Sent()
         next(iter(training))
         buckets = training._buckets._buckets
         entries = [sum(p.data.size for p in bucket.parameters) for bucket in buckets]
-        return entries, Sent(comm.sent.bytes, comm.sent.messages)
+        return entries, comm.sent
 
     entries, counted = zip(*run(train, ranks), strict=True)
     assert len(entries[0]) > 3

@@ -204,7 +204,7 @@ def everything(settings):
 def products_of(cost):
     """The number of matrix products, by their flops."""
     found = Counter()
-    for step in cost.steps:
+    for step in cost.primitives:
         if step.flops:
             found[step.flops] += step.times
     return found
@@ -282,17 +282,17 @@ def test_per_head_stacked_and_fused_differ_only_in_calls_and_bytes():
 
 def test_time_is_overhead_plus_the_slower_of_flops_and_bytes():
     steps = (
-        mh.cost.Step(flops=5000, bytes=1000, times=3),
-        mh.cost.Step(flops=500, bytes=1000, backward=True),
-        mh.cost.Step(0, 0, times=2),
+        mh.cost.Primitive(flops=5000, bytes=1000, times=3),
+        mh.cost.Primitive(flops=500, bytes=1000, backward=True),
+        mh.cost.Primitive(0, 0, times=2),
     )
-    assert EVEN.seconds(mh.cost.Cost(steps=steps)) == pytest.approx(3 * 6e-6 + 2e-6 + 2e-6)
+    assert EVEN.seconds(mh.cost.Cost(primitives=steps)) == pytest.approx(3 * 6e-6 + 2e-6 + 2e-6)
 
 
 def test_a_batch_of_small_matrices_runs_at_the_speed_of_small_matrices():
     slow_when_small = mh.cost.Machine(((10.0, 1e-6), (1000.0, 1e-5)), ((1.0, 1e-12),), 0.0)
     for matrices, each in ((1, 1e-5), (10, 10**-5.5), (100, 1e-6), (1000, 1e-7)):
-        cost = mh.cost.Cost(steps=(mh.cost.Step(flops=1000, bytes=8, matrices=matrices),))
+        cost = mh.cost.Cost(primitives=(mh.cost.Primitive(flops=1000, bytes=8, matrices=matrices),))
         assert slow_when_small.seconds(cost) == pytest.approx(matrices * each)
 
 

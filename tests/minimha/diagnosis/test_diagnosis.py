@@ -10,7 +10,7 @@ from catalogue import CATALOGUE, HEALTHY
 from unseen import UNSEEN
 
 import minimha as mh
-from minimha.diagnosis import UNEXPLAINED
+from minimha.diagnosis.causes import UNEXPLAINED
 
 WRONG = [bug for bug in CATALOGUE if not bug.hygiene]
 RESTLESS = [bug for bug in CATALOGUE if bug.hygiene]

@@ -12,12 +12,6 @@ from minimha_autograd import backend
 B, T, M = 2, 3, 8
 
 
-def test_rms_norm_by_hand():
-    """√((3² + 4²)/2) = √12.5"""
-    y = rms_norm(np.array([3.0, -4.0]), np.array([1.0, 10.0]), eps=0.0)
-    np.testing.assert_allclose(y, [3 / 12.5**0.5, -40 / 12.5**0.5], rtol=1e-15)
-
-
 def test_rms_norm_is_layer_norm_of_a_row_without_a_mean(rng):
     x, weight = rng.standard_normal((B, T, M)), rng.standard_normal(M)
     x -= x.mean(axis=-1, keepdims=True)
@@ -73,20 +67,6 @@ def test_gelu_is_accurate_far_from_zero(dtype):
     expected = [-5 / (1 + math.exp(-2 * u)), 0, 1e30, 0]
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-30)
     np.testing.assert_allclose(pull(np.ones_like(x))[0][1:], [0, 1, 0.5], atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("targets", "error", "message"),
-    [
-        (np.zeros(3, int), ValueError, "one target for each row"),
-        (np.array([0, 3]), ValueError, "from 0 to 2"),
-        ([0, 1], TypeError, "targets must be an array"),
-        (np.array([0.0, 1.0]), TypeError, "targets must be an array"),
-    ],
-)
-def test_invalid_targets_are_refused(targets, error, message):
-    with pytest.raises(error, match=message):
-        mh.functional.cross_entropy(np.zeros((2, 3)), targets)
 
 
 def test_targets_of_a_narrow_dtype_work_with_more_classes_than_it_can_count(rng):

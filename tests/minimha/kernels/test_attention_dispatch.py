@@ -4,13 +4,15 @@ import itertools
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
+import attention_paths
 import numpy as np
 import pytest
 
 import minimha as mh
-from minimha.attention import IMPLEMENTATIONS, attention
+from minimha.attention import IMPLEMENTATIONS
+from minimha.attention.reference import attention
+from minimha.functional.implementations import Implementation
 from minimha.kernels import attention as ways
 from minimha.kernels import threads
 from minimha.kernels.attention import layout
@@ -28,19 +30,19 @@ def asked(monkeypatch):
     """The number of calls of the reference."""
     calls = []
 
-    def counted(*inputs, **settings):
-        calls.append(inputs)
-        return attention.with_pullback(*inputs, **settings)
+    def counted(x, wanted):
+        calls.append(x)
+        return attention(x, wanted)
 
-    monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=counted))
+    monkeypatch.setattr(ways, "attention", counted)
+    monkeypatch.setitem(IMPLEMENTATIONS, "reference", Implementation(counted))
     return calls
 
 
 def computed(name, *inputs, dout=None, **settings):
-    """The output and the gradients of an operation."""
-    operation = IMPLEMENTATIONS[name]
+    """The output and the gradients of an implementation."""
     with np.errstate(all="ignore"):
-        out, pull = operation.with_pullback(*inputs, **settings, return_weights=False)
+        out, pull = attention_paths.computed(name, *inputs, **settings)
         return [out, *pull(np.ones_like(out) if dout is None else dout)]
 
 
@@ -140,7 +142,9 @@ def test_a_nan_cotangent_of_a_fully_masked_query_does_not_reach_the_sink(name, r
 def test_unsupported_arguments_fall_back_to_the_reference(change, name, asked, rng):
     inputs = change(*(normal(rng, 1, 2, 6, 3, dtype="float64") for _ in "qkv"))
     if any(np.iscomplexobj(x) for x in inputs):  # which has no gradients
-        outs = (IMPLEMENTATIONS[n](*inputs, return_weights=False) for n in (name, "reference"))
+        call = mh.scaled_dot_product_attention
+        inputs = *inputs[:3], None, *inputs[3:]
+        outs = (call(*inputs, implementation=n) for n in (name, "reference"))
         assert np.array_equal(*outs)
     else:
         assert as_the_reference(name, *inputs)
@@ -150,8 +154,11 @@ def test_unsupported_arguments_fall_back_to_the_reference(change, name, asked, r
 @pytest.mark.parametrize("name", KERNELS)
 def test_arrays_of_another_library_fall_back_to_the_reference(name, asked, place, rng):
     q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
-    out = IMPLEMENTATIONS[name](*map(place, (q, k, v)), return_weights=False)
-    assert abs(mh.backend.to_numpy(out) - attention(q, k, v)[0]).max() < 1e-6
+    exact, out = (
+        mh.scaled_dot_product_attention(*map(move, (q, k, v)), implementation=by)
+        for move, by in ((np.asarray, "loop"), (place, name))
+    )
+    assert abs(mh.backend.to_numpy(out) - exact).max() < 1e-6
     own = place.name == "numpy" or (place.name == "cupy" and name in {"fused", "tiled"})
     assert bool(asked) == (not own or bool(ways.unavailable()))
 
@@ -176,8 +183,8 @@ def test_every_operation_refuses_mismatched_shapes_and_dtypes(name, rng):
         ((q, k.astype("float64"), v), {}, TypeError),
     ]:
         with pytest.raises(error):
-            IMPLEMENTATIONS[name](*inputs, **settings)
-    _, pull = IMPLEMENTATIONS[name].with_pullback(q, k, v, return_weights=False)
+            computed(name, *inputs, **settings)
+    _, pull = attention_paths.computed(name, q, k, v)
     with pytest.raises(ValueError, match=r"mismatch|broadcast"):
         pull(normal(rng, 1, 2, 4, 3))
 
@@ -204,12 +211,12 @@ def test_auto_chooses_by_sizes_and_options(rng):
 def test_explain_dispatch_names_the_implementation_that_runs(implementation, rng, monkeypatch):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     computed_by = []
-    for name, operation in IMPLEMENTATIONS.items():
+    for name, known in IMPLEMENTATIONS.items():
 
-        def watched(*x, name=name, f=operation, **more):
-            return computed_by.append(name) or f(*x, **more)
+        def watched(*x, name=name, f=known.function):
+            return computed_by.append(name) or f(*x)
 
-        monkeypatch.setitem(IMPLEMENTATIONS, name, watched)
+        monkeypatch.setitem(IMPLEMENTATIONS, name, known._replace(function=watched))
     for more in (
         {}, {"mask": mh.masks.causal()}, {"sink": normal(rng, 2)}, {"softcap": 2.0},
         {"dropout": 0.3, "keep": rng.random((96, 96)) < 0.7}, {"return_weights": True},

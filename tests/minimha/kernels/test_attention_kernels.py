@@ -4,8 +4,8 @@ vectors, slabs and threads. Here the reference is disabled, so that it cannot re
 import contextlib
 import ctypes
 import math
-from types import SimpleNamespace
 
+import attention_paths
 import numpy as np
 import pytest
 from attention_paths import INPUTS, MASKS, Case, cases, excess, formula
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import masks
-from minimha.attention import IMPLEMENTATIONS
 from minimha.kernels import attention as ways
 from minimha.kernels import threads
 from minimha.kernels.attention import layout, tiled
@@ -50,7 +49,7 @@ def reference_out_of_order(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("the reference was called")
 
-    monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=fail))
+    monkeypatch.setattr(ways, "attention", fail)
 
 
 @contextlib.contextmanager
@@ -68,10 +67,9 @@ def small_tiles():
 
 def computed(name, case):
     """The output and the gradients of an implementation."""
-    out, pull = IMPLEMENTATIONS[name].with_pullback(
-        *(getattr(case, x) for x in INPUTS), mask=case.mask, keep=case.keep, p=case.dropout,
-        return_weights=False,
-    )  # fmt: skip
+    out, pull = attention_paths.computed(
+        name, *(getattr(case, x) for x in INPUTS), mask=case.mask, keep=case.keep, p=case.dropout
+    )
     return [out, *pull(case.dout)]
 
 
@@ -250,10 +248,12 @@ def test_gradients_agree_with_differences_of_the_forward_pass(name, rng):
     extra, more = [rng.standard_normal((t, s))], {}
     if name != "fused":
         extra.append(rng.standard_normal(2))
-        more = {"keep": rng.random((t, s)) < 0.7, "p": 0.3, "softcap": 2.5}
+        more = {"keep": rng.random((t, s)) < 0.7, "dropout": 0.3, "softcap": 2.5}
 
     def f(*inputs):
-        return IMPLEMENTATIONS[name](*inputs, mask=mask, return_weights=False, **more)
+        return mh.scaled_dot_product_attention(
+            *inputs[:3], mask, *inputs[3:], implementation=name, **more
+        )
 
     inputs = [mh.Tensor(x, requires_grad=True) for x in (case.query, case.key, case.value, *extra)]
     with small_tiles():

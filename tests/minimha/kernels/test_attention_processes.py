@@ -95,7 +95,6 @@ def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path
 
 MEMORY = """
 import numpy as np, minimha as mh
-from minimha.attention import IMPLEMENTATIONS
 T, D = 4096, 64
 
 def peak():
@@ -105,8 +104,8 @@ def peak():
 
 def work(name, t):
     x = [np.ones((1, 2, t, D), "float32") for _ in "qkvo"]
-    out, pull = IMPLEMENTATIONS[name].with_pullback(
-        *x[:3], mask=mh.masks.causal(), return_weights=False
+    out, pull = mh.scaled_dot_product_attention.with_pullback(
+        *x[:3], mh.masks.causal(), implementation=name
     )
     pull(x[3])
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
+from minimha.functional.linear import linear_maps
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
@@ -95,7 +96,7 @@ def test_several_maps_of_one_input_agree_with_the_reference(missing, rng):
         dys[missing] = None
     wanted = True, True, True, True, True, False, True
     results = []
-    for maps in (linear.linear_maps, functional.linear_maps):
+    for maps in (linear.linear_maps, linear_maps):
         ys, pull = maps(x, ws, bs, wanted=wanted)
         results.append((*ys, *pull(*dys)))
     for kernel, reference in zip(*results, strict=True):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
-from minimha.functional import acceleration
+from minimha.functional import implementations
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
@@ -153,8 +153,8 @@ def answered(monkeypatch):
 
         return fast and noted
 
-    find = acceleration.kernel
-    monkeypatch.setattr(acceleration, "kernel", kernel)
+    find = implementations.kernel
+    monkeypatch.setattr(implementations, "kernel", kernel)
     return names
 
 
@@ -265,7 +265,7 @@ def test_small_arrays_and_unsupported_arguments_fall_back_to_the_reference(answe
     x = rng.standard_normal((4, 8))
     functional.gelu(x)
     with mh.implementation("reference"):
-        functional.gelu(np.zeros(acceleration.ENOUGH))
+        functional.gelu(np.zeros(implementations.ENOUGH))
     with mh.implementation("fused"):
         functional.gelu(x.astype("complex128"))
         functional.softmax(x, axis=0)
@@ -277,7 +277,7 @@ def test_small_arrays_and_unsupported_arguments_fall_back_to_the_reference(answe
         with pytest.raises(IndexError, match="from 0 to 3"):
             functional.embedding(x, np.array([-1]))
     assert not answered
-    functional.gelu(np.zeros(acceleration.ENOUGH))
+    functional.gelu(np.zeros(implementations.ENOUGH))
     assert answered == {"gelu"}
 
 

@@ -16,31 +16,27 @@ from minimha_autograd import backend
 B, H, T, S, D = 2, 3, 4, 6, 5
 
 
-def key_intervals(mask, shape, offset=None):
+def key_intervals(mask, shape):
     query, key = np.zeros((*shape[:-1], 0)), np.zeros((*shape[:-2], shape[-1], 0))
-    return m.key_intervals(mask, query, key, offset=offset)
+    return m.key_intervals(mask, query, key)
 
 
-def seen_by(intervals, shape, offset=None):
+def seen_by(intervals, shape):
     """The keys that each query sees by its interval, as a kernel reads it, (…, H, T, S)."""
     start, stop = (np.broadcast_to(x, shape[:-1])[..., None] for x in intervals[:2])
     assert ((start >= 0) & (start <= stop) & (stop <= shape[-1])).all()
     assert start.dtype == stop.dtype == np.int64
     j = np.arange(shape[-1])
     seen = (start <= j) & (j < stop)
-    return seen if intervals.inside is None else seen & intervals.inside.array(shape, offset=offset)
+    return seen if intervals.inside is None else seen & intervals.inside.array(shape)
 
 
 @settings(max_examples=4 * settings().max_examples)
 @given(drawn())
 def test_intervals_and_their_inner_mask_reproduce_the_mask(case):
-    shape, offset, mask, rule = case
-    expected = by_hand(shape, rule)
-    found = seen_by(key_intervals(mask, shape, offset), shape, offset)
-    np.testing.assert_array_equal(found, expected)
-    if offset is None or offset >= 0:
-        placed = mask.at(offset or 0)
-        np.testing.assert_array_equal(seen_by(key_intervals(placed, shape), shape), expected)
+    shape, mask, rule = case
+    found = seen_by(key_intervals(mask, shape), shape)
+    np.testing.assert_array_equal(found, by_hand(shape, rule))
 
 
 @pytest.mark.parametrize("kind", KINDS_DRAWN)
@@ -50,7 +46,7 @@ def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_o
         shapes([(), (2, 3)]).filter(lambda x: possible(kind, *x) and x[0][-2] > 0)
     )
     mask, rule = data.draw(single(shape, offset, [kind]))
-    start, stop, inside = key_intervals(mask, shape, offset)
+    start, stop, inside = key_intervals(mask, shape)
     seen = by_hand(shape, rule)
     runs = (np.diff(seen, axis=-1, prepend=False) & seen).sum(-1)
     assert (inside is None) == (runs <= 1).all()
@@ -127,7 +123,7 @@ def test_bare_arrays_and_no_mask_are_interpreted_as_by_resolve(rng):
     found = seen_by(m.key_intervals(bare, query, key), (B, H, T, S))
     np.testing.assert_array_equal(found, np.broadcast_to(bare, found.shape))
     for make in (np.asarray, mh.Tensor):
-        intervals = m.key_intervals(m.causal(), make(query), make(key), offset=2)
+        intervals = m.key_intervals(m.causal().at(2), make(query), make(key))
         np.testing.assert_array_equal(intervals.stop, [3, 4, 5, 6])
 
 
@@ -170,11 +166,11 @@ def test_the_part_of_every_kind_of_mask_is_cut_from_the_whole(name):
         np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
 
 
-@given(drawn().filter(lambda case: (case[1] or 0) >= 0), st.data())
+@given(drawn(), st.data())
 def test_the_part_of_a_combined_mask_is_cut_from_the_whole(case, data):
-    shape, offset, mask, rule = case
+    shape, mask, rule = case
     *heads, queries, keys = places = [data.draw(slices(n)) for n in shape[-3:]]
-    part = (mask if offset is None else mask.at(offset)).part(shape, queries, keys, *heads)
+    part = mask.part(shape, queries, keys, *heads)
     cut = by_hand(shape, rule)[(..., *places)]
     rows = data.draw(slices(cut.shape[-2]))
     found = np.broadcast_to(part.array(cut.shape, queries=rows), cut[..., rows, :].shape)
@@ -205,11 +201,12 @@ def test_a_part_refuses_scores_of_another_shape():
 def test_intervals_are_created_on_the_device_of_the_query(name, place):
     shape, mask = (B, H, T, S), kinds(place)[name]
     query, key = (place(np.zeros((B, H, n, D))) for n in (T, S))
-    for combined in (mask, ~mask, mask & m.causal(offset=1), mask | m.prefix(2)):
-        start, stop, inside = m.key_intervals(combined, query, key, offset=1)
+    both = mask & m.causal(offset=1), mask | m.prefix(2)
+    for combined in (x.at(1) for x in (mask, ~mask, *both)):
+        start, stop, inside = m.key_intervals(combined, query, key)
         for x in (start, stop):
             assert backend.namespace(x) is place.xp
             assert x.device == query.device
         found = m.KeyIntervals(backend.to_numpy(start), backend.to_numpy(stop), inside)
-        expected = np.broadcast_to(combined.array(shape, offset=1), shape)
-        np.testing.assert_array_equal(seen_by(found, shape, offset=1), expected)
+        expected = np.broadcast_to(combined.array(shape), shape)
+        np.testing.assert_array_equal(seen_by(found, shape), expected)

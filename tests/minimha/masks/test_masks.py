@@ -36,19 +36,19 @@ def blocks_by_hand(seen, height, width):
 @settings(max_examples=4 * settings().max_examples)
 @given(drawn(), st.data())
 def test_every_mask_and_combination_follows_its_rule(case, data):
-    shape, offset, mask, rule = case
+    shape, mask, rule = case
     expected = by_hand(shape, rule)
-    made = mask.array(shape, offset=offset)
+    made = mask.array(shape)
     assert made.dtype == bool
     np.testing.assert_array_equal(np.broadcast_to(made, shape), expected)
-    nothing = mh.masks.empty_rows(mask, shape, offset=offset)
+    nothing = mh.masks.empty_rows(mask, shape)
     np.testing.assert_array_equal(nothing, ~expected.any(-1))
     queries = slice(*sorted(data.draw(st.tuples(*[st.integers(0, shape[-2])] * 2))))
-    some = mask.array(shape, offset=offset, queries=queries)
+    some = mask.array(shape, queries=queries)
     rows = expected[..., queries, :]
     np.testing.assert_array_equal(np.broadcast_to(some, rows.shape), rows)
     block = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 11)))
-    found = mask.blocks(shape, block, offset=offset)
+    found = mask.blocks(shape, block)
     for one, true in zip(found, blocks_by_hand(expected, *block), strict=True):
         np.testing.assert_array_equal(np.broadcast_to(one, true.shape), true)
 
@@ -95,10 +95,10 @@ def test_every_mask_accepts_arrays_of_any_library_and_is_created_on_the_device_o
     assert repr(there) == repr(KINDS[name])
 
     def made(mask, **settings):
-        mask = mask & ~mh.masks.prefix(1)
-        array = mask.array(shape, offset=1, **settings)
-        some = mask.array(shape, offset=1, queries=slice(1, 3), **settings)
-        return array, some, *mask.blocks(shape, (3, 4), offset=1, **settings)
+        mask = (mask & ~mh.masks.prefix(1)).at(1)
+        array = mask.array(shape, **settings)
+        some = mask.array(shape, queries=slice(1, 3), **settings)
+        return array, some, *mask.blocks(shape, (3, 4), **settings)
 
     expected = made(KINDS[name])
     for mask in (KINDS[name], there):
@@ -124,12 +124,12 @@ def test_masks_with_empty_axes_work_in_every_library(shape, place):
         mh.masks.dense(zeros(b, 1, t, s) > 0),
     ]
     grid = (*shape[:2], -(-t // 2), -(-s // 3))
-    for mask in every:
-        made = mask.array(shape, offset=0, like=like)
+    for mask in (mask.at(0) for mask in every):
+        made = mask.array(shape, like=like)
         assert np.broadcast_to(backend.to_numpy(made), shape).shape == shape
-        start, stop, _ = mh.masks.key_intervals(mask, query, key, offset=0)
+        start, stop, _ = mh.masks.key_intervals(mask, query, key)
         assert bool(mh.backend.namespace(like).all((start >= 0) & (start <= stop) & (stop <= s)))
-        for known in mask.blocks(shape, (2, 3), offset=0, like=like):
+        for known in mask.blocks(shape, (2, 3), like=like):
             assert np.broadcast_to(backend.to_numpy(known), grid).shape == grid
 
 
@@ -204,9 +204,9 @@ def test_the_repr_of_a_mask_is_its_code(mask, expected):
         (lambda: spread(mh.masks.documents([0, 1])), ValueError, r"\(2,\), not \(…, S\) \(2, 6\)"),
         (lambda: spread(mh.masks.documents([0], KINDS["documents"].key_ids)), ValueError, r"\(1,\), not \(…, T\) \(2, 4\)"),
         (lambda: spread(KINDS["documents"]), ValueError, r"T = 4 .*S = 6 .*documents\(query_ids, key_ids\)"),
-        (lambda: KINDS["documents"].array((B, H, T, S), offset=3), ValueError, "T = 4 queries at offset 3 are not all among the S = 6"),
+        (lambda: KINDS["documents"].at(3).array((B, H, T, S)), ValueError, "T = 4 queries at offset 3 are not all among the S = 6"),
         (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
-        (lambda: KINDS["causal"].array((T, S), offset=0.5), TypeError, "offset must be an integer"),
+        (lambda: KINDS["causal"].at(0.5), TypeError, "offset must be an integer"),
         (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
     ],
 )  # fmt: skip
@@ -253,7 +253,7 @@ def test_a_placed_mask_may_describe_later_keys():
         placed = np.broadcast_to(mask.at(2).array((2, 4)), (2, 4))
         np.testing.assert_array_equal(placed, whole[2:4, :4])
         with pytest.raises(ValueError, match=r"shape|from 0 to S"):  # an error without placing
-            mask.array((2, 4), offset=2)
+            mask.array((2, 4))
     with pytest.raises(ValueError, match=r"not \(…, S\) \(8,\)"):
         mh.masks.keys(seen).at(6).array((2, 8))  # it may not describe fewer keys than there are
     with pytest.raises(ValueError, match="from 0 to S"):

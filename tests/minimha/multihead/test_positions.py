@@ -21,27 +21,6 @@ def x(rng):
     return rng.standard_normal((B, H, T, D))
 
 
-def test_interleaved_equals_the_rotation_matrix_of_roformer(x):
-    """Equation 15: a block-diagonal matrix of 2 × 2 rotations by m · 10000^(−2(i − 1)/d)."""
-    m = 3
-    matrix = np.zeros((D, D))
-    for i in range(1, D // 2 + 1):
-        angle = m * 10000 ** (-2 * (i - 1) / D)
-        c, s = math.cos(angle), math.sin(angle)
-        matrix[2 * i - 2 : 2 * i, 2 * i - 2 : 2 * i] = [[c, -s], [s, c]]
-    y = rope(x, offset=m, interleaved=True)
-    np.testing.assert_allclose(y[..., 0, :], x[..., 0, :] @ matrix.T, rtol=0, atol=1e-14)
-
-
-def test_halves_equal_rotate_half_of_llama(x):
-    """x · cos + rotate_half(x) · sin, with cos and sin of each angle repeated twice."""
-    frequencies = 1 / (500000.0 ** (np.arange(0, D, 2) / D))
-    angles = np.outer(np.arange(T), np.concatenate([frequencies, frequencies]))
-    half = np.concatenate([-x[..., D // 2 :], x[..., : D // 2]], axis=-1)
-    expected = x * np.cos(angles) + half * np.sin(angles)
-    np.testing.assert_allclose(rope(x, base=500000.0), expected, rtol=0, atol=1e-14)
-
-
 @both_orders
 def test_scores_depend_only_on_the_distance(rng, interleaved):
     q, k = rng.standard_normal((2, D))
@@ -65,14 +44,6 @@ def test_rotating_a_slice_with_its_offset_equals_slicing_the_rotated_whole(
         whole = rope(q, interleaved=interleaved, offset=1000)[..., n:end, :]
         part = rope(q[..., n:end, :], interleaved=interleaved, offset=1000 + n)
         np.testing.assert_array_equal(backend.to_numpy(part), backend.to_numpy(whole))
-
-
-@both_orders
-def test_a_partial_width_rotates_the_first_columns_and_keeps_the_rest(x, interleaved):
-    y = rope(x, offset=2, width=4, interleaved=interleaved)
-    np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
-    alone = rope(x[..., :4].copy(), offset=2, interleaved=interleaved)
-    np.testing.assert_array_equal(y[..., :4], alone)
 
 
 def exact_angle(t, exponent, base=10000):

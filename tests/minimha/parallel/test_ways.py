@@ -140,7 +140,7 @@ def test_a_sharded_optimiser_makes_the_steps_of_a_whole_one(ranks, bucket, kind,
             buckets.gather()
         state = buckets.whole_state(optimiser.state(), None)
         again = kind(Buckets(comm, groups(own)).groups, **settings)
-        again.set_state(buckets.own_state(state, None))
+        again.set_state(buckets.part_of_state(state, None))
         assert all(np.array_equal(x, optimiser.state()[name]) for name, x in again.state().items())
         return [p.data for p in own], state, sum(p.data.size for p in optimiser.parameters)
 

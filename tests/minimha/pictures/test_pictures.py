@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minimha import masks, pictures
+from minimha.pictures.saving import check_path
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_a_picture_that_fails_leaves_no_file(weights, tmp_path, monkeypatch):
 
 def test_unusable_paths_are_refused(tmp_path):
     with pytest.raises(ValueError, match="ends in one of"):
-        pictures.check_path(tmp_path / "heads.txt")
+        check_path(tmp_path / "heads.txt")
     with pytest.raises(PermissionError, match="cannot write"):
-        pictures.check_path(tmp_path / "nowhere" / "heads.png")
+        check_path(tmp_path / "nowhere" / "heads.png")
 
 
 def test_a_mask_is_drawn_entry_by_entry():

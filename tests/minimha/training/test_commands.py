@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,9 +92,9 @@ def test_settings_that_do_not_fit_give_one_line_and_leave_no_folder(
 def begun(folder):
     """A run that was stopped before its first checkpoint."""
     options = _parser().parse_args(["train", "--text", "t", "--out", "run", *SMALL.split()])
-    plan = commands.Plan.of(options)
-    plan.begin()
-    mh.interchange.save_pretrained(plan.training.model, "run")
+    run = commands.Run.of(options)
+    run.begin()
+    mh.interchange.save_pretrained(run.training.model, "run")
     return folder / "run"
 
 
@@ -229,17 +230,21 @@ def test_ranks_wait_while_rank_0_evaluates(folder, monkeypatch):
     assert trained("out", "--dropout", "0", *THREADS.split(), "2", "--parallel", "data") == 0
 
 
-@pytest.mark.thorough
-def test_a_killed_run_of_several_ranks_resumes_on_any_number(folder):
+def killed(*options):
+    """Train `whole`, and kill the same run, in `killed`, after its second checkpoint."""
     small = "--layers 1 --heads 4 --width 16 --context 16 --batch 3 --steps 24 --every 4"
     assert trained("whole", small=small) == 0
-    call = [sys.executable, "-m", "minimha", "train", "--text", "t", *small.split()]
-    call += ["--out", "killed", *THREADS.split(), "3", "--parallel", "heads"]
-    with subprocess.Popen(call, stdout=subprocess.DEVNULL) as process:
-        while not (folder / "killed" / "checkpoint-previous.safetensors").exists():
+    call = [sys.executable, "-m", "minimha", "train", "--text", "t", *small.split(), *options]
+    with subprocess.Popen([*call, "--out", "killed"], stdout=subprocess.DEVNULL) as process:
+        while not Path("killed", "checkpoint-previous.safetensors").exists():
             time.sleep(0.01)
         process.kill()
-    assert not (folder / "killed" / "attention.png").exists()
+    assert not Path("killed", "attention.png").exists()  # it was killed before the end
+
+
+@pytest.mark.thorough
+def test_a_killed_run_of_several_ranks_resumes_on_any_number(folder):
+    killed(*THREADS.split(), "3", "--parallel", "heads")
     shutil.copytree("killed", "alone")
     resume = ["train", "--resume", "--out"]
     assert main([*resume, "killed", *THREADS.split(), "2", "--parallel", "ulysses"]) == 0
@@ -250,14 +255,7 @@ def test_a_killed_run_of_several_ranks_resumes_on_any_number(folder):
 
 @pytest.mark.thorough
 def test_a_killed_run_resumes_bit_for_bit(folder):
-    small = "--layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 24 --every 4"
-    assert trained("whole", small=small) == 0
-    call = [sys.executable, "-m", "minimha", "train", "--text", "t", *small.split()]
-    with subprocess.Popen([*call, "--out", "killed"], stdout=subprocess.DEVNULL) as process:
-        while not (folder / "killed" / "checkpoint-previous.safetensors").exists():
-            time.sleep(0.01)
-        process.kill()
-    assert not (folder / "killed" / "attention.png").exists()  # it was killed before the end
+    killed()
     (folder / "killed" / ".model-1.safetensors").write_bytes(b"half")
     assert main(["train", "--out", "killed", "--resume"]) == 0
     assert content(folder / "killed") == content(folder / "whole")

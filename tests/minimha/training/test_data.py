@@ -90,16 +90,12 @@ def test_tiny_shakespeare_is_downloaded_once_and_checked(server, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "module", "distribution"),
-    [
-        (data.shakespeare, "pooch", "pooch"),
-        (data.digits, "sklearn.datasets", "scikit-learn"),
-        (partial(data.PretrainedTokenizer, "."), "tokenizers", "tokenizers"),
-    ],
+    ("call", "package"),
+    [(data.shakespeare, "pooch"), (partial(data.PretrainedTokenizer, "."), "tokenizers")],
 )
-def test_a_missing_package_is_named(call, module, distribution, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RuntimeError, match=f"^this needs {distribution}: pip install"):
+def test_a_missing_package_is_named(call, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(RuntimeError, match=f"^this needs {package}: pip install"):
         call()
 
 
@@ -162,18 +158,3 @@ def test_the_bigram_table_equals_counting_by_hand():
     vocabulary = data.CharacterTokenizer(train)
     parts = data.Split(vocabulary.encode(train), vocabulary.encode(validation))
     assert data.bigram_loss(parts, 3) == pytest.approx(expected, rel=1e-14)
-
-
-@pytest.mark.thorough  # importing scikit-learn takes a second
-def test_digits_are_rows_from_0_to_1_in_an_order_that_depends_on_the_seed():
-    bunch = pytest.importorskip("sklearn.datasets").load_digits()
-    images, labels = data.digits()
-    assert images.shape == (1797, 8, 8)
-    assert (images.min(), images.max()) == (0, 1)
-    assert (images.dtype, labels.dtype) == (np.float32, np.int64)
-    for a, b in zip((images, labels), data.digits(0), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert (data.digits(1)[1] != labels).any()
-    pairs = {(label, image.tobytes()) for image, label in zip(images, labels, strict=True)}
-    for image, label in zip(bunch.images, bunch.target, strict=True):
-        assert (label, (image / 16).astype(np.float32).tobytes()) in pairs

@@ -5,7 +5,6 @@ import platform
 import subprocess
 import sys
 from functools import partial
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ def test_the_seed_determines_the_run_and_nothing_global_changes():
 def test_a_text_without_a_whole_window_is_refused():
     model = small_gpt(30)
     run = partial(training.Training, steps=1, batch=1, lr=0.1)
-    for call in (run, training.evaluate, training.estimate):
+    for call in (run, training.evaluate):
         call(model, np.arange(17))
         with pytest.raises(ValueError, match="16 tokens, but a context of 16 needs at least 17"):
             call(model, np.arange(16))
@@ -85,14 +84,6 @@ def test_evaluation_is_the_mean_over_all_windows():
     for batch in (5, 64):
         loss = training.evaluate(model, tokens, batch=batch)
         assert loss == pytest.approx(np.mean(losses), rel=1e-5)
-
-
-def test_an_estimate_is_the_mean_over_random_batches():
-    tokens, model = np.arange(200) % 30, small_gpt(30)
-    draws = data.random_batches(tokens, batch=2, context=16, rng=np.random.default_rng(4))
-    losses = [mh.functional.cross_entropy(model(x), y).item() for x, y in islice(draws, 3)]
-    loss = training.estimate(model, tokens, batch=2, batches=3, rng=4)
-    assert loss == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory or not")

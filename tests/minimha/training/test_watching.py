@@ -92,7 +92,7 @@ def test_the_attention_is_to_as_many_tokens_as_a_picture_has_room_for():
 
 
 def test_a_sentence_is_found_or_the_beginning_of_the_text_is_used():
-    assert training.real_sentence("x. This sentence is plain, of some length. y") == (
+    assert watching.real_sentence("x. This sentence is plain, of some length. y") == (
         "This sentence is plain, of some length."
     )
-    assert training.real_sentence("0123456789" * 9) == "0123456789" * 4
+    assert watching.real_sentence("0123456789" * 9) == "0123456789" * 4

@@ -33,6 +33,25 @@ def test_gradients_of_a_gpt(settings, rng):
     )
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("settings", [{"tie": True, "bias": False}, LLAMA])
+def test_kernels_change_neither_logits_nor_gradients_of_a_gpt(settings, dtype, rng):
+    sizes = {"context": 64, "d_model": 128, "num_heads": 4, "num_layers": 4} | settings
+    tokens, targets = rng.integers(0, 65, (2, 5, 63))
+    found = []
+    for implementation in ("reference", "auto", "tiled"):
+        model = mh.GPT(65, **sizes, dtype=dtype)
+        with mh.implementation(implementation):
+            logits = model(tokens)
+            mh.functional.cross_entropy(logits, targets).backward()
+        found.append([logits.data, *(p.grad for p in model.parameters())])
+    largest = max(abs(x).max() for x in found[0][1:])
+    for expected, *others in zip(*found, strict=True):
+        bound = (1e-4 if dtype == "float32" else 1e-10) * max(abs(expected).max(), largest / 1000)
+        assert all(abs(x - expected).max() <= bound for x in others)
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_gradients_of_a_block_with_cross_attention(norm_first, rng):
     block = mh.Block(M, H, cross=True, norm_first=norm_first, hidden=5, dtype="float64")

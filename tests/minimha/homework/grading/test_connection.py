@@ -5,30 +5,27 @@ import struct
 
 import numpy as np
 import pytest
+from answers import WRONG
 from graded import LIMITS, called, judged, outcomes
-from wrong_answers import all_wrong, answered
 
 from minimha import homework
 from minimha.homework.grading.connection import MOST, Connection, ConnectionLost
 from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import FAILED, PASSED
 
-ONE_A_TASK = {task.name: (task, wrong) for task, wrong in all_wrong()}
-FIRST_OF_CHAPTER = {task.chapter: task.name for task, _ in reversed(ONE_A_TASK.values())}.values()
+TASKS = homework.course()
+ONE_A_TASK = {answer.task: answer for answer in WRONG}
+FIRST_OF_CHAPTER = {TASKS[name].chapter: name for name in reversed(ONE_A_TASK)}.values()
 ANSWERS = [
-    pytest.param(*case, id=name, marks=[pytest.mark.thorough] * (name not in FIRST_OF_CHAPTER))
-    for name, case in ONE_A_TASK.items()
+    pytest.param(answer, id=name, marks=[pytest.mark.thorough] * (name not in FIRST_OF_CHAPTER))
+    for name, answer in ONE_A_TASK.items()
 ]
 
 
-def with_mistake(task, wrong):
-    return f"import numpy as np\n{task.code(solved=True).replace(wrong.old, wrong.new)}"
-
-
-@pytest.mark.parametrize(("task", "wrong"), ANSWERS)
-def test_a_wrong_answer_gets_the_same_message_as_without_grading(task, wrong):
-    there = judged(with_mistake(task, wrong), Limits(), task)
-    here = list(task.verdicts(answered(task, wrong)))
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_wrong_answer_gets_the_same_message_as_without_grading(answer):
+    there = judged(f"import numpy as np\n{answer.code()}", Limits(), TASKS[answer.task])
+    here = answer.verdicts()
     assert outcomes(there) == outcomes(here)
     assert FAILED in outcomes(there)
     for a, b in zip(there, here, strict=True):
@@ -39,11 +36,11 @@ def test_a_wrong_answer_gets_the_same_message_as_without_grading(task, wrong):
     "name", [pytest.param("tiled_forward", marks=pytest.mark.thorough), "tiled_backward"]
 )
 def test_an_array_of_all_query_key_pairs_exceeds_the_memory_limit(name):
-    task = homework.course()[name]
-    (wrong,) = (w for t, w in all_wrong() if t is task and w.what == "all scores, cut into tiles")
-    *others, last = judged(with_mistake(task, wrong), Limits(60), task)
+    kind = name, "all scores, cut into tiles"
+    (answer,) = (x for x in WRONG if (x.task, x.mistake) == kind)
+    *others, last = judged(f"import numpy as np\n{answer.code()}", Limits(60), TASKS[name])
     assert set(outcomes(others)) == {PASSED}
-    assert (last.outcome, last.check.name) == (FAILED, wrong.check)
+    assert (last.outcome, last.check.name) == (FAILED, answer.verdicts()[-1].check.name)
     assert "MemoryError" in last.message
 
 

@@ -33,13 +33,11 @@ class Page(HTMLParser):
 
 
 def test_a_page_contains_every_task_check_message_and_comment():
-    anna = student("anna", "ok", "wrong") | {
-        "late_days": 2, "penalty": 0.25, "comments": ["Come and see me."],
-    }  # fmt: skip
+    anna = student("anna", "ok", "wrong") | {"comments": ["Come and see me."]}
     anna["tasks"][0] |= {"adjustment": 0.5, "comment": "Only the sign.\nTry again."}
     page = Page(feedback.page(report(anna), anna))
     for text in (
-        "monday: anna", "1.5 of 4 points", "2 late days: 0.25 points subtracted", "Come and see me.",
+        "monday: anna", "1.5 of 4 points", "Come and see me.",
         "Your teacher's adjustment: +0.5 points", "Only the sign.\nTry again.", "check 0", "check 1",
         "the gradient of x is wrong\n  worst <entry> & 'more'", "0 of 1.5", "anna/softmax.py",
         "You have not handed in this task.", "minimha 1.0, seed 7",
@@ -49,7 +47,7 @@ def test_a_page_contains_every_task_check_message_and_comment():
 
 
 def test_nothing_that_a_student_or_teacher_wrote_becomes_markup():
-    evil = student(EVIL, "wrong") | {"late_days": 0, "penalty": 0, "comments": [EVIL]}
+    evil = student(EVIL, "wrong") | {"comments": [EVIL]}
     for task in evil["tasks"]:
         task |= {"task": EVIL, "file": EVIL, "comment": EVIL}
         for check in task["checks"]:

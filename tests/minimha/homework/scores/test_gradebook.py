@@ -18,12 +18,6 @@ Student,ID,SIS User ID,SIS Login ID,Section,monday (81),tuesday (82),Current Sco
 "Li, Bo",1236,s79,bo,A,,,0
 "Student, Test",1237,,x,A,,,0
 """
-REPORT = """\
-First name,Last name,ID number,Email address,Assignment: Monday (Real),Assignment: tuesday (Real),Course total (Real)
-Jane,Smith,77,js@uni.edu,-,-,-
-Ana,de la Cruz,78,ana@uni.edu,-,-,-
-Jane,Smith,79,other@uni.edu,-,-,-
-"""
 WORKSHEET = """\
 Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed
 Participant 11,Jane Smith,js@uni.edu,Submitted,,100.00,Yes
@@ -64,23 +58,32 @@ def test_canvas_students_are_found_by_id_name_or_login_and_points_are_scaled(fil
     assert lines[1:] == [
         "  scaled from 4 points to 8",
         "  not in the gradebook: zoe",
-        "  not graded: Student, Test",
+        "  not graded: Student, Test 1237",
     ]
 
 
 def test_the_id_of_a_download_decides_between_people_of_one_name(filled):
     cells, lines = filled(
-        WORKSHEET, "Grade", student("Jane Smith (12)", "ok"), student("Ana Lu (99)", "ok", "wrong")
+        WORKSHEET, "Grade", student("Jane Smith (12)", "ok"), student("Ana Lu", "ok", "wrong")
     )
     assert cells == ["", "75.00", "37.50"]
-    assert lines[1:] == ["  scaled from 4 points to 100", "  not graded: Jane Smith"]
+    assert lines[1:] == ["  scaled from 4 points to 100", "  not graded: Participant 11 Jane Smith"]
 
 
 def test_the_worksheet_of_another_assignment_gives_nobody_the_points_of_another(filled):
     students = [student("Ana Lu (11)", "ok"), student("Jane Smith (13)", "ok")]
     cells, lines = filled(WORKSHEET, "Grade", *students)
-    assert cells == ["", "", "75.00"]
-    assert "  not in the gradebook: Jane Smith (13)" in lines
+    assert cells == ["", "", ""]
+    assert {f"  not in the gradebook: {x['student']}" for x in students} < set(lines)
+
+
+def test_students_whose_names_moodle_hides_are_found_by_id(filled):
+    hidden = WORKSHEET.replace("Full name,", "").replace("Jane Smith,", "").replace("Ana Lu,", "")
+    cells, lines = filled(hidden, "Grade", student("Participant (12)", "ok"))
+    assert cells == ["", "75.00", ""]
+    assert [line.split()[:4] for line in lines[2:]] == [
+        ["not", "graded:", "Participant", number] for number in ("11", "13")
+    ]
 
 
 def test_another_id_of_canvas_is_another_person(filled):
@@ -90,44 +93,44 @@ def test_another_id_of_canvas_is_another_person(filled):
 
 
 def test_people_of_one_name_without_an_id_are_listed_and_get_no_points(filled):
-    students = [student(name, "ok") for name in ("Jane Smith", "Ana de la Cruz")]
-    cells, lines = filled(REPORT, "Assignment: Monday (Real)", *students)
-    assert cells == ["-", "3.00", "-"]
-    assert lines[1:] == [
+    students = [student(name, "ok") for name in ("Jane Smith", "Ana Lu")]
+    cells, lines = filled(WORKSHEET, "Grade", *students)
+    assert cells == ["", "", "75.00"]
+    assert lines[2:] == [
         "  not in the gradebook: Jane Smith",
-        "  not graded: Jane Smith",
-        "  not graded: Jane Smith",
+        "  not graded: Participant 11 Jane Smith",
+        "  not graded: Participant 12 Jane Smith",
     ]
 
 
 def test_addresses_and_numbers_name_people_too(filled):
-    students = [student(name, "ok") for name in ("js@uni.edu", "78", "other")]
-    cells, _ = filled(REPORT, "Assignment: Monday (Real)", *students)
-    assert cells == ["3.00"] * 3
+    students = [student(name, "ok") for name in ("s77", "adlc", "bo")]
+    cells, _ = filled(CANVAS, "monday (81)", *students)
+    assert cells[2:5] == ["6.00"] * 3
 
 
 def test_two_students_who_match_one_row_get_no_points(filled):
-    students = [student(name, "ok") for name in ("js", "js@uni.edu", "78")]
-    cells, lines = filled(REPORT, "Assignment: Monday (Real)", *students)
-    assert cells == ["-", "3.00", "-"]
+    students = [student(name, "ok") for name in ("js", "js@uni.edu", "other")]
+    cells, lines = filled(WORKSHEET, "Grade", *students)
+    assert cells == ["", "75.00", ""]
     assert "  not in the gradebook: js@uni.edu" in lines
 
 
 def test_semicolons_stay(filled):
-    text = REPORT.replace(",", ";")
-    assert filled(text, "Assignment: Monday (Real)", student("78", "ok"))[0][1] == "3.00"
+    text = WORKSHEET.replace('"100,00"', "100.00").replace(",", ";")
+    assert filled(text, "Grade", student("js", "ok"))[0][0] == "75.00"
 
 
 def test_an_empty_line_at_the_end_of_the_file_does_not_matter(tmp_path):
-    (tmp_path / "grades.csv").write_text(f"{REPORT}\n")
-    lines = Gradebook(tmp_path / "grades.csv", "monday").filled(report(student("78", "ok")))
+    (tmp_path / "grades.csv").write_text(f"{WORKSHEET}\n")
+    lines = Gradebook(tmp_path / "grades.csv", "monday").filled(report(student("js", "ok")))
     assert "1 student" in lines
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("name,points\nanna,\n", "not a gradebook that Canvas or Moodle exported"),
+        ("name,points\nanna,\n", "neither Canvas's gradebook nor Moodle's grading worksheet"),
         ("", "is empty"),
         (CANVAS.replace("monday", "friday"), "no column monday, only friday, tuesday: rename"),
         ("Student,ID,Section\n", "no column monday, only none"),

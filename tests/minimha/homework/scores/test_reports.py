@@ -12,7 +12,7 @@ from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge
 from minimha.homework.scores import Reports
 
-TEACHER = "homework,student,task,points,late_days,comment\nmonday,{},softmax,0.5,2,good\n"
+TEACHER = "student,task,points,comment\n{},softmax,0.5,good\n"
 GRADEBOOK = 'Student,ID,monday (7)\n"Lu, Anna",1,\n"Lu, Ben",2,\n'
 
 
@@ -33,7 +33,7 @@ def grade(tmp_path, monkeypatch):
         parser.set_defaults(tasks=None)
         written = [
             "--json", "--csv", "--feedback", "--gradebook", "gradebook.csv",
-            "--teacher", "teacher.csv", "--late-days", "1", "--late-penalty", "10",
+            "--teacher", "teacher.csv",
         ]  # fmt: skip
         grading.run(parser.parse_args(["monday", "--only", "softmax", *written, *arguments]))
         files = (path for path in tmp_path.rglob("[!.]*") if path.is_file())
@@ -50,7 +50,7 @@ def test_one_seed_gives_the_same_files_however_many_students_are_graded_at_once(
         "grades.json", "grades.csv", "feedback/annalu.html", "feedback/benlu.html", "teacher.csv",
         "gradebook.csv", "gradebook_graded.csv", "monday/annalu/softmax.py",
     }  # fmt: skip
-    assert b'"Lu, Anna",1,2.25\n' in first[0]["gradebook_graded.csv"]
+    assert b'"Lu, Anna",1,2.50\n' in first[0]["gradebook_graded.csv"]
     assert first != (grade("annalu", "--seed", "8"), capsys.readouterr().out)
 
 
@@ -69,7 +69,7 @@ def test_results_that_could_not_be_written_are_written_later(grade, monkeypatch)
         ("anna", [], r"did you mean annalu\?"),
         ("annalu", ["--json", "reports/a.json"], "reports does not exist"),
         ("annalu", ["--gradescope"], "add --student NAME"),
-        ("annalu", ["--gradebook", "teacher.csv"], "not a gradebook"),
+        ("annalu", ["--gradebook", "teacher.csv"], "neither Canvas"),
     ],
 )
 def test_an_error_is_found_before_any_submission_is_graded(

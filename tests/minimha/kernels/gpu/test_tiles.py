@@ -1,16 +1,14 @@
 """The kernels for GPUs agree with the formula on NumPy's stand-in, forward and backward."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from attention_paths import INPUTS, MASKS, Case, cases, excess, formula
+from attention_paths import INPUTS, MASKS, Case, cases, computed, excess, formula
 from hypothesis import HealthCheck, given, settings
 
 import minimha as mh
 from minimha import masks
-from minimha.attention import IMPLEMENTATIONS
-from minimha.functional import Draw
+from minimha.attention import IMPLEMENTATIONS, Arguments
+from minimha.functional.dropout import Draw
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import tiled
 
@@ -31,16 +29,14 @@ def small_tiles(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("the reference was called")
 
-    monkeypatch.setattr(ways, "attention", SimpleNamespace(with_pullback=fail))
+    monkeypatch.setattr(ways, "attention", fail)
     monkeypatch.setattr(tiled, "tile_sizes", lambda *_: (32, 16))
 
 
 def simulated(case):
     """The output and the gradients."""
-    out, pull = IMPLEMENTATIONS["simulated"].with_pullback(
-        *(getattr(case, x) for x in INPUTS), mask=case.mask, keep=case.keep, p=case.dropout,
-        return_weights=False,
-    )  # fmt: skip
+    inputs = (getattr(case, x) for x in INPUTS)
+    out, pull = computed("simulated", *inputs, mask=case.mask, keep=case.keep, p=case.dropout)
     return [out, *pull(case.dout)]
 
 
@@ -104,19 +100,13 @@ def test_gradients_of_the_kernels_pass_gradcheck(sizes, rng):
     keep = rng.random((t, s)) < 0.7
 
     def f(*inputs):
-        return IMPLEMENTATIONS["simulated"](
-            *inputs, None, 2.5, mask=mask, keep=keep, p=0.3, return_weights=False
-        )
+        return mh.scaled_dot_product_attention(
+            *inputs[:3], mask, *inputs[3:], softcap=2.5, keep=keep, dropout=0.3,
+            implementation="simulated",
+        )  # fmt: skip
 
     inputs = [case.query, case.key, case.value, bias, sink]
     mh.gradcheck(f, *(mh.Tensor(x, requires_grad=True) for x in inputs), method="adjoint")
-
-
-def test_a_bare_mask_is_the_same_as_dense(rng):
-    """Its shape could be (B, S), but whoever calls the operation has checked that."""
-    case, visible = case_of(rng, 1, 3, (1, 1)), np.array([[True, False, True]])
-    bare, dense = simulated(case.but(mask=visible)), simulated(case.masked(visible))
-    assert all(x is y is None or np.array_equal(x, y) for x, y in zip(bare, dense, strict=True))
 
 
 def test_tf32_has_errors_of_its_rounding_and_is_off_by_default(rng, monkeypatch):
@@ -149,8 +139,10 @@ def test_a_draw_is_the_same_in_the_kernels_and_as_an_array(rng):
     """The kernels count, the reference gets an array; forward and backward replay one draw."""
     case, draw = case_of(rng), Draw(2**32 - 5, 0.3)
     keep = draw.array(case.shape, like=case.query)
-    counted, read = (simulated(case.but(keep=x, dropout=0.3)) for x in (draw, keep))
-    for x, y in zip(counted, read, strict=True):
+    x = Arguments(*(getattr(case, name) for name in INPUTS), keep=draw, p=0.3, return_weights=False)
+    (out, _, _), pull = IMPLEMENTATIONS["simulated"].function(x, (True,) * 3 + (False,) * 4)
+    counted = out, *pull(case.dout, None, None)
+    for x, y in zip(counted, simulated(case.but(keep=keep, dropout=0.3)), strict=True):
         assert (x is y is None) or np.array_equal(x, y)
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from minimha import __main__ as command
-from minimha.course import tour
+from minimha.training import tour
 
 TEXT = "The cat sat on the mat, and the dog sat on the log by the cat.\n" * 30
 

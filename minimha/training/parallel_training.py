@@ -98,7 +98,7 @@ class ParallelTraining(Training):
             positions = tokens_for(way.own, positions)
         with way.sharing():
             logits = way.own(own_inputs, positions=positions, rng=rng)
-            loss = way.share(inputs) * cross_entropy(logits, own_targets)
+            loss = way.fraction(inputs) * cross_entropy(logits, own_targets)
             loss.backward()
         self._buckets.reduce()
         clip_gradients(self.optimiser.parameters, self.clip, self.comm)
@@ -120,4 +120,4 @@ class ParallelTraining(Training):
         def cut(k: int, x: Any) -> Any:
             return self.way.cut(self._names[k], x)
 
-        self.optimiser.set_state(self._buckets.own_state(state, cut))
+        self.optimiser.set_state(self._buckets.part_of_state(state, cut))

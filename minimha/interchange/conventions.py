@@ -28,14 +28,15 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
 
-from .kinds import broadcasts, causal, dense, keys
-from .mask import Mask
-from .queries import typed
+from ..masks import Mask, causal, dense, keys
+from ..masks.kinds import broadcasts
+from ..masks.mask import AnyMask
+from ..masks.queries import typed
 
 __all__ = [
     "from_hugging_face",
@@ -51,24 +52,8 @@ __all__ = [
 MaskAndBias = tuple[Mask | None, Array | None]
 
 
-class _Argument(NamedTuple):
-    """An argument of another library."""
-
-    name: str
-    axes: tuple[str, ...] = ()  # the axes that it may have; () for any that broadcast
-    true_hides: bool = False
-    floats: bool = False  # whether it may be floats, which are added to the scores
-    lowest_hides: bool = False  # whether the dtype's min hides, as −∞ does
-
-
-_SDPA_MASK = _Argument("attn_mask", floats=True)
-_MHA_MASK = _Argument("attn_mask", ("TS", "NTS"), true_hides=True, floats=True)  # N = B·H
-_MHA_KEYS = _Argument("key_padding_mask", ("S", "BS"), true_hides=True, floats=True)
-_KERAS_MASK = _Argument("attention_mask", ("TS", "BTS", "BHTS"))
-_KERAS_QUERIES, _KERAS_VALUES = _Argument("query_mask", ("BT",)), _Argument("value_mask", ("BS",))
-_KERAS_KEYS = _Argument("key_mask", ("BS",))
-_HUGGING_FACE_KEYS = _Argument("attention_mask", ("BS", "BHTS"))
-_HUGGING_FACE_MASK = _Argument("attention_mask", ("BHTS",), floats=True, lowest_hides=True)
+_OF_KERAS = "TS", "BTS", "BHTS"
+"""The axes that an attention_mask of Keras may have."""
 
 
 def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAndBias:
@@ -84,28 +69,24 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAn
             "torch takes attn_mask or is_causal, not both: read the mask alone, then write "
             'mask & masks.causal(align="top-left")'
         )
-    return (causal(align="top-left"), None) if is_causal else _read(_SDPA_MASK, attn_mask)
+    if is_causal:
+        return causal(align="top-left"), None
+    return _read("attn_mask", attn_mask, floats=True)
 
 
 def to_torch_sdpa(
-    mask: Mask | Array | None,
-    shape: Sequence[int],
-    *,
-    bias: Any = None,
-    offset: int | None = None,
-    like: Any = None,
+    mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
     """Write attn_mask: boolean, True = may attend; with a bias floats, −∞ where hidden.
 
     mask    one of `minimha.masks`, a boolean array, or None
     shape   of the scores, (…, H, T, S) or (T, S)
     bias    floats that broadcast to it
-    offset  the position of the first query among the keys, as in `Mask.array`
     like    an array of the library and on the device wanted, such as torch's query
 
     Left out, like is the bias, or NumPy's. Raises ValueError where mask or bias do not fit.
     """
-    x = _written(mask, shape, bias, offset, like)
+    x = _written(mask, shape, bias, like)
     return {} if x is None else {"attn_mask": x}
 
 
@@ -121,16 +102,15 @@ def from_torch_mha(
     torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough.
     Raises TypeError for integers, ValueError for other shapes or a missing num_heads.
     """
-    return _together(_read(_MHA_MASK, attn_mask, num_heads), _read(_MHA_KEYS, key_padding_mask))
+    hidden: dict[str, Any] = {"true_hides": True, "floats": True}
+    return _together(
+        _read("attn_mask", attn_mask, "TS", "NTS", num_heads=num_heads, **hidden),  # N = B·H
+        _read("key_padding_mask", key_padding_mask, "S", "BS", **hidden),
+    )
 
 
 def to_torch_mha(
-    mask: Mask | Array | None,
-    shape: Sequence[int],
-    *,
-    bias: Any = None,
-    offset: int | None = None,
-    like: Any = None,
+    mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
     """Write attn_mask or key_padding_mask: boolean, True = is hidden: may NOT attend.
 
@@ -139,7 +119,7 @@ def to_torch_mha(
     Others become attn_mask, (T, S) if it is the same for all sequences and heads, else (B·H, T, S);
     so do those with a bias, as floats with −∞ where hidden.
     """
-    x = _written(mask, shape, bias, offset, like, ranks=(2, 3, 4))
+    x = _written(mask, shape, bias, like, ranks=(2, 3, 4))
     if x is None:
         return {}
     per_key = _reduced(x, shape, "BS") if bias is None else None
@@ -172,18 +152,17 @@ def from_keras(
     """
     return _together(
         (causal(align="top-left") if use_causal_mask else None, None),
-        _read(_KERAS_MASK, attention_mask),
-        _read(_KERAS_QUERIES, query_mask),
-        _read(_KERAS_VALUES, value_mask),
-        _read(_KERAS_KEYS, key_mask),
+        _read("attention_mask", attention_mask, *_OF_KERAS),
+        _read("query_mask", query_mask, "BT"),
+        _read("value_mask", value_mask, "BS"),
+        _read("key_mask", key_mask, "BS"),
     )
 
 
 def to_keras(
-    mask: Mask | Array | None,
+    mask: AnyMask,
     shape: Sequence[int],
     *,
-    offset: int | None = None,
     like: Any = None,
 ) -> dict[str, Array]:
     """Write attention_mask: boolean, True = may attend.
@@ -191,8 +170,8 @@ def to_keras(
     shape is (B, H, T, S), or (T, S); the rest as in `to_torch_sdpa`. The result is (T, S) if it is
     the same for all sequences and heads, (B, T, S) if for all heads, else (B, H, T, S).
     """
-    x = _written(mask, shape, None, offset, like, ranks=(2, 4))
-    return {} if x is None else {"attention_mask": _reduced(x, shape, *_KERAS_MASK.axes)}
+    x = _written(mask, shape, None, like, ranks=(2, 4))
+    return {} if x is None else {"attention_mask": _reduced(x, shape, *_OF_KERAS)}
 
 
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
@@ -208,21 +187,20 @@ def from_hugging_face(attention_mask: Any) -> MaskAndBias:
     """
     x = backend.asarray(array_of(attention_mask))
     if x.ndim == 4:
-        return _read(_HUGGING_FACE_MASK, x)
+        return _read("attention_mask", x, "BHTS", floats=True, lowest_hides=True)
     if x.ndim == 2 and backend.is_integral(x):
         if bool(namespace(x).any((x != 0) & (x != 1))):
             raise ValueError("attention_mask (B, S) must hold the integers 1 (may attend) and 0")
         x = x != 0
-    return _read(_HUGGING_FACE_KEYS, x)
+    return _read("attention_mask", x, "BS", "BHTS")
 
 
 def to_hugging_face(
-    mask: Mask | Array | None,
+    mask: AnyMask,
     shape: Sequence[int],
     *,
     dtype: str | None = None,
     bias: Any = None,
-    offset: int | None = None,
     like: Any = None,
 ) -> dict[str, Array]:
     """Write attention_mask: with a dtype or a bias the floats that are added, else 1 and 0.
@@ -240,7 +218,7 @@ def to_hugging_face(
         there = backend.asarray(0) if like is None else array_of(like)
         xp = namespace(there)
         bias = xp.zeros((), dtype=backend.dtype(xp, dtype), device=there.device)
-    x = _written(mask, shape, bias, offset, like, ranks=(4,), lowest_hides=True)
+    x = _written(mask, shape, bias, like, ranks=(4,), lowest_hides=True)
     if x is None:
         return {}
     if bias is not None:
@@ -255,28 +233,41 @@ def to_hugging_face(
     return {"attention_mask": namespace(x).astype(x, namespace(x).int64)}
 
 
-def _read(argument: _Argument, x: Any, num_heads: int | None = None) -> MaskAndBias:
-    """An argument as a mask, and a bias if it is floats, which is 0 where they hide."""
+def _read(
+    name: str,
+    x: Any,
+    *choices: str,
+    true_hides: bool = False,
+    floats: bool = False,
+    lowest_hides: bool = False,
+    num_heads: int | None = None,
+) -> MaskAndBias:
+    """An argument as a mask, and a bias if it is floats, which is 0 where they hide.
+
+    choices       the axes that it may have; without any, all that broadcast
+    floats        whether it may be floats, which are added to the scores
+    lowest_hides  whether the dtype's min hides, as −∞ does
+    """
     if x is None:
         return None, None
-    x, name = backend.asarray(array_of(x)), argument.name
-    axes = next((axes for axes in argument.axes if len(axes) == x.ndim), "")
-    if argument.axes and not axes:
-        meant = " or ".join(_tuple(axes) for axes in argument.axes)
+    x = backend.asarray(array_of(x))
+    axes = next((axes for axes in choices if len(axes) == x.ndim), "")
+    if choices and not axes:
+        meant = " or ".join(map(_tuple, choices))
         raise ValueError(f"{name} has shape {tuple(x.shape)}, but must be {meant}")
     if axes == "NTS":
         x = _heads_apart(x, num_heads)
         axes = "BHTS"[-x.ndim :]
     xp, bias = namespace(x), None
     if backend.is_boolean(x):
-        seen = ~x if argument.true_hides else x
-    elif argument.floats and backend.is_floating(x):
-        seen = ~(x <= _hiding(x, argument.lowest_hides))  # NaN does not hide
+        seen = ~x if true_hides else x
+    elif floats and backend.is_floating(x):
+        seen = ~(x <= _hiding(x, lowest_hides))  # NaN does not hide
         bias = _over_scores(xp.where(seen, x, xp.zeros_like(x)), axes)
     else:
-        true = "are hidden" if argument.true_hides else "may attend"
+        true = "are hidden" if true_hides else "may attend"
         raise TypeError(
-            f"{name} has dtype {x.dtype} and must be boolean{' or floating' * argument.floats}: "
+            f"{name} has dtype {x.dtype} and must be boolean{' or floating' * floats}: "
             f"write {name} != 0 if ones {true}, or {name} == 0 if zeros {true}"
         )
     per_key = axes in ("S", "BS")
@@ -323,10 +314,9 @@ def _together(*parts: MaskAndBias) -> MaskAndBias:
 
 
 def _written(
-    mask: Mask | Array | None,
+    mask: AnyMask,
     shape: Sequence[int],
     bias: Any,
-    offset: int | None,
     like: Any,
     ranks: tuple[int, ...] = (),
     lowest_hides: bool = False,
@@ -340,7 +330,7 @@ def _written(
         raise ValueError(f"shape is that of the scores, {meant}, not {tuple(shape)}")
     bias = None if bias is None else backend.asarray(array_of(bias))
     like = bias if like is None else array_of(like)
-    x = None if mask is None else typed(mask, shape).array(shape, offset=offset, like=like)
+    x = None if mask is None else typed(mask, shape).array(shape, like=like)
     if bias is not None:
         if not backend.is_floating(bias):
             raise TypeError(f"bias has dtype {bias.dtype}: it is floats to add to the scores")

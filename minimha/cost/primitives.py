@@ -1,4 +1,4 @@
-"""A computation as a list of steps, one for each array operation."""
+"""A computation as a list of primitives, one for each array operation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .setting import Setting
 
 
 @dataclass(frozen=True)
-class Step:
+class Primitive:
     """An array operation that runs `times` times, with the flops and bytes moved of each run.
 
     A product multiplies `matrices` pairs of matrices, one after another. A node of the tape is a
-    step that moves nothing.
+    primitive that moves nothing.
     """
 
     flops: int
@@ -30,31 +30,33 @@ class Cost:
 
     parameters  learned numbers
     saved       bytes that the pullbacks keep for the backward, without inputs and parameters
-    steps       the array operations
+    primitives  the array operations
     """
 
     parameters: int = 0
     saved: int = 0
-    steps: tuple[Step, ...] = ()
+    primitives: tuple[Primitive, ...] = ()
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the matrix products; a multiply and an add count as two."""
-        return sum(s.flops * s.times for s in self.steps)
+        return sum(p.flops * p.times for p in self.primitives)
 
     @property
     def bytes(self) -> int:
         """Bytes of all operands read and all results written, as if there were no cache."""
-        return sum(s.bytes * s.times for s in self.steps)
+        return sum(p.bytes * p.times for p in self.primitives)
 
     @property
     def calls(self) -> int:
         """The number of array operations and of nodes of the tape."""
-        return sum(s.times for s in self.steps)
+        return sum(p.times for p in self.primitives)
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            self.parameters + other.parameters, self.saved + other.saved, self.steps + other.steps
+            self.parameters + other.parameters,
+            self.saved + other.saved,
+            self.primitives + other.primitives,
         )
 
     def __repr__(self) -> str:
@@ -65,29 +67,30 @@ class Cost:
 
 
 def total(
-    s: Setting, backward: bool, steps: list[Step], *, parameters: int = 0, saved: int = 0
+    s: Setting, backward: bool, primitives: list[Primitive], *, parameters: int = 0, saved: int = 0
 ) -> Cost:
-    """The cost of steps that count entries instead of bytes, with the backward or without it."""
-    kept = [replace(x, bytes=x.bytes * s.itemsize) for x in steps if backward or not x.backward]
-    return Cost(parameters, saved * s.itemsize if backward else 0, tuple(kept))
+    """The cost of primitives that count entries, not bytes, with the backward or without it."""
+    kept = (p for p in primitives if backward or not p.backward)
+    in_bytes = (replace(p, bytes=p.bytes * s.itemsize) for p in kept)
+    return Cost(parameters, saved * s.itemsize if backward else 0, tuple(in_bytes))
 
 
-NODE = Step(0, 0)
+NODE = Primitive(0, 0)
 
 
-def walk(moved: int, *, times: int = 1, backward: bool = False) -> Step:
+def walk(moved: int, *, times: int = 1, backward: bool = False) -> Primitive:
     """An elementwise operation that reads and writes this many entries."""
-    return Step(0, moved, times, backward)
+    return Primitive(0, moved, times, backward)
 
 
-def repeated(count: int, steps: Iterable[Step]) -> list[Step]:
-    """The steps, repeated."""
-    return [replace(step, times=count * step.times) for step in steps]
+def repeated(count: int, primitives: Iterable[Primitive]) -> list[Primitive]:
+    """The primitives, repeated."""
+    return [replace(p, times=count * p.times) for p in primitives]
 
 
 def product(
     batch: int, rows: int, inner: int, columns: int, a: int | None = None, b: int | None = None
-) -> list[Step]:
+) -> list[Primitive]:
     """y = a b for a (batch, rows, inner), b (batch, inner, columns), and da = dy bᵀ, db = aᵀ dy.
 
     a, b  their sizes, where they are broadcast over the batch
@@ -96,19 +99,19 @@ def product(
     a, b = da if a is None else a, db if b is None else b
     flops = 2 * batch * rows * inner * columns
     return [
-        Step(flops, a + b + y, matrices=batch),
-        Step(flops, y + b + da, backward=True, matrices=batch),
-        Step(flops, a + y + db, backward=True, matrices=batch),
+        Primitive(flops, a + b + y, matrices=batch),
+        Primitive(flops, y + b + da, backward=True, matrices=batch),
+        Primitive(flops, a + y + db, backward=True, matrices=batch),
     ]
 
 
-def linear(rows: int, inner: int, columns: int, bias: bool) -> list[Step]:
+def linear(rows: int, inner: int, columns: int, bias: bool) -> list[Primitive]:
     """y = x w + b for x (rows, inner), w (inner, columns), and its backward."""
-    steps = product(1, rows, inner, columns)
+    found = product(1, rows, inner, columns)
     if bias:
         y = rows * columns
-        steps += walk(y + columns + y), walk(y + columns, backward=True)
-    return steps
+        found += walk(y + columns + y), walk(y + columns, backward=True)
+    return found
 
 
 def short(x: float) -> str:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import minimha as mh
-from minimha import conventions, masks
+from minimha import masks
+from minimha.interchange import conventions
+from minimha.masks.queries import typed
 from minimha_autograd import backend
 
 B, H, T, S, D, DV = 2, 3, 4, 6, 5, 7
@@ -14,7 +16,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def seen(mask, shape=SCORES):
-    return np.broadcast_to(masks.typed(mask, shape).array(shape), shape)
+    return np.broadcast_to(typed(mask, shape).array(shape), shape)
 
 
 def one_visible(rng, *shape):

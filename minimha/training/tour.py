@@ -12,12 +12,14 @@ import numpy as np
 from minimha_autograd import Operation, backend, gradcheck, ops
 from minimha_autograd.gradcheck import text_table
 
-from .. import functional, masks, pictures, training
-from ..attention import attention
+from .. import functional, masks, pictures
+from ..attention import scaled_dot_product_attention
 from ..multihead import multi_head_attention
+from ..pictures.saving import check_path
 from ..projections import project_in, project_out
-from ..training import data
 from ..transformers import GPT, generate
+from . import data, watching
+from .loop import Training, evaluate
 
 CONTEXT = 64
 STEPS = 1000
@@ -27,7 +29,7 @@ MARGIN = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
+class Tour:
     """A tour whose input is known to be usable."""
 
     text: str
@@ -40,53 +42,53 @@ class Plan:
     by_default: bool
 
     @classmethod
-    def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Plan:
+    def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Tour:
         """Raises ValueError, RuntimeError or OSError, with a one-line message."""
         backend.library(library)
-        pictures.check_path(picture)
+        check_path(picture)
         by_default = text is None and steps == STEPS
         characters = data.python_reference() if text is None else data.read_text(text)
         vocabulary = data.CharacterTokenizer(characters)
         parts = data.split(vocabulary.encode(characters), CONTEXT)
         return cls(characters, vocabulary, parts, library, seed, steps, picture, by_default)
 
+    def run(self) -> int:
+        """Run the tour and print it. Returns the exit code: 1 if the model, on the default text and
+        with the default steps, did not clearly beat the bigram table.
 
-def run(plan: Plan) -> int:
-    """Run the tour and print it. Returns the exit code: 1 if the model, on the default text and
-    with the default steps, did not clearly beat the bigram table.
+        Raises GradcheckError for a gradient that is wrong.
+        """
+        vocabulary, parts = self.vocabulary, self.parts
+        print("1. Gradients of every part of multi-head attention, against finite differences\n")
+        print(check_gradients(self.library))
+        print("\n   structural zero: the true gradient is 0, and all that is left is rounding")
 
-    Raises GradcheckError for a gradient that is wrong.
-    """
-    vocabulary, parts = plan.vocabulary, plan.parts
-    print("1. Gradients of every part of multi-head attention, against finite differences\n")
-    print(check_gradients(plan.library))
-    print("\n   structural zero: the true gradient is 0, and all that is left is rounding")
+        size = f"{len(self.text):,} characters"
+        print(f"\n2. A causal transformer learns to continue a text of {size}\n")
+        model = GPT(
+            len(vocabulary), context=CONTEXT, d_model=64, num_heads=4, num_layers=2, rng=self.seed
+        )
+        model.to(self.library)
+        _train(model, parts.train, self.steps, self.seed)
+        below = _judge(model, parts, len(vocabulary))
+        prompt = parts.validation[: CONTEXT // 2]
+        print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
+        continued = generate(model, prompt[None], 200, rng=self.seed)[0, len(prompt) :]
+        for line in vocabulary.decode(continued).splitlines():
+            print(f"   | {watching.printable(line)}")
 
-    print(f"\n2. A causal transformer learns to continue a text of {len(plan.text):,} characters\n")
-    model = GPT(
-        len(vocabulary), context=CONTEXT, d_model=64, num_heads=4, num_layers=2, rng=plan.seed
-    )
-    model.to(plan.library)
-    _train(model, parts.train, plan.steps, plan.seed)
-    below = _judge(model, parts, len(vocabulary))
-    prompt = parts.validation[: CONTEXT // 2]
-    print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
-    continued = generate(model, prompt[None], 200, rng=plan.seed)[0, len(prompt) :]
-    for line in vocabulary.decode(continued).splitlines():
-        print(f"   | {training.printable(line)}")
-
-    sentence = training.real_sentence(vocabulary.decode(parts.validation))
-    print(f"\n3. What each head attends to, in {sentence!r}")
-    figure = pictures.attention_heads(
-        training.attention_weights(model, vocabulary.encode(sentence)),
-        sentence,
-        title="Attention weights of each head, over held-out text",
-    )
-    print(f"   The picture is in {pictures.save(figure, plan.picture)}")
-    if plan.by_default and below < MARGIN:
-        print(f"\nFailed: the transformer should beat the bigram table by {MARGIN} nats at least")
-        return 1
-    return 0
+        sentence = watching.real_sentence(vocabulary.decode(parts.validation))
+        print(f"\n3. What each head attends to, in {sentence!r}")
+        figure = pictures.attention_heads(
+            watching.attention_weights(model, vocabulary.encode(sentence)),
+            sentence,
+            title="Attention weights of each head, over held-out text",
+        )
+        print(f"   The picture is in {pictures.save(figure, self.picture)}")
+        if self.by_default and below < MARGIN:
+            print(f"\nFailed: the transformer should beat the bigram table by {MARGIN} nats")
+            return 1
+        return 0
 
 
 def check_gradients(library: str = "numpy") -> str:
@@ -117,12 +119,13 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
     qkv = {"query": (b, h, t, d), "key": (b, h, s, d), "value": (b, h, s, dv)}
     rule = masks.padding([3, 0]) | masks.causal(offset=1)
     mask = rule.array((b, h, t, s), like=indices)
+    attend = scaled_dot_product_attention
     x, w, bias = (b, t, m), (m, h * d), (h * d,)
     return [
         ("matmul", ops.matmul, {}, {"x": x, "w": w}),
         ("softmax", functional.softmax, {}, {"scores": (h, t, s)}),
-        ("attention", attention, {}, qkv),
-        ("attention, masked", attention, {"mask": mask}, qkv | {"bias": (h, 1, s)}),
+        ("attention", attend, {}, qkv),
+        ("attention, masked", attend, {}, qkv | {"mask": mask, "bias": (h, 1, s)}),
         ("project in", project_in, {"num_heads": h}, {"x": x, "w": w, "b": bias}),
         ("project out", project_out, {}, {"x": (b, h, t, d), "w": (h * d, m), "b": (m,)}),
         (
@@ -148,7 +151,7 @@ def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
     recent: list[float] = []
     with Progress(transient=True) as progress:
         task = progress.add_task("   training", total=steps)
-        run = training.Training(model, tokens, steps=steps, batch=12, lr=LR, seed=seed)
+        run = Training(model, tokens, steps=steps, batch=12, lr=LR, seed=seed)
         for loss in run:
             recent.append(loss)
             progress.update(task, advance=1)
@@ -161,7 +164,7 @@ def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
 
 def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
     """Print the validation loss next to that of the bigram table; returns the difference."""
-    loss = training.evaluate(model, parts.validation)
+    loss = evaluate(model, parts.validation)
     table = data.bigram_loss(parts, vocabulary)
     verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
     print(

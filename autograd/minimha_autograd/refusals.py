@@ -1,0 +1,79 @@
+"""What an operation says about arguments and values that it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from numbers import Number
+from typing import Any
+
+from . import backend
+from .backend import Array
+
+_EXPLAINED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError)
+
+
+def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> Any:
+    """The dtype of the floating-point arrays of the operation of this name, None if it has none.
+
+    Raises TypeError for arrays of two libraries or two such dtypes, since nothing is promoted
+    silently, and for arguments that are not arrays. Those in `optional` may be None.
+    """
+    present = {label: x for label, x in arrays.items() if backend.is_array(x)}
+    for label, x in arrays.items():
+        if not (label in present or isinstance(x, Number) or (x is None and label in optional)):
+            fix = ": make it one first" if isinstance(x, list | tuple) else ""
+            raise TypeError(f"{name}: {label} must be an array, not {backend.described(x)}{fix}")
+    if not all(backend.has_kind(x, ("bool", "numeric")) for x in present.values()):
+        raise TypeError(f"{name}: {_described(present)}: numbers are required")
+    floats = [x.dtype for x in present.values() if backend.is_floating(x)]
+    if len({*map(backend.namespace, present.values())}) > 1 or len(set(floats)) > 1:
+        fix = "convert one, nothing is converted silently"
+        raise TypeError(f"{name}: {_described(present)}: {fix}")
+    return floats[0] if floats else None
+
+
+def check_dtype(y: Array, dtype: Any, recorded: bool) -> None:
+    """Raise TypeError for a value of another dtype than the arguments, unless dtype is None, and
+    for complex values on the tape."""
+    if recorded and backend.is_complex(y):
+        raise TypeError("complex values have no gradient: use no_grad()")
+    if dtype is not None and y.dtype != dtype and backend.is_floating(y):
+        fix = f"convert the other arguments to {dtype}, integers too"
+        raise TypeError(f"{dtype} went in and {y.dtype} came out: {fix}")
+
+
+def explained(
+    error: Exception,
+    name: str,
+    arrays: Mapping[str, Any],
+    requirement: Callable[[], str | None] | None,
+) -> Exception:
+    """The error with the operation's name first, what is required, and the arguments.
+
+    It keeps its class, or gets the nearest base class that takes a text.
+    """
+    backend.explain_memory(error)
+    if not isinstance(error, _EXPLAINED):
+        return error
+    what = None
+    if requirement is not None:
+        with contextlib.suppress(Exception):
+            what = requirement()
+    present = [x for x in arrays.values() if backend.is_array(x)]
+    kinds: tuple[type, ...] = type(error).__mro__
+    if type(error) is RuntimeError and not all(type(x) is backend.HostArray for x in present):
+        kinds = (ValueError,)  # torch's RuntimeError for shapes that do not match
+    if isinstance(error, AttributeError) and len(present) < len(arrays):
+        kinds, what = (TypeError,), what or "it needs arrays, not numbers"
+    text = f"{name}: {what or error}" + (f" ({_described(arrays)})" if arrays else "")
+    for kind in kinds:
+        with contextlib.suppress(Exception):
+            new: Any = kind(text)
+            if str(new) == text:
+                return new
+    return error
+
+
+def _described(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{label} is {backend.described(x)}" for label, x in arrays.items())

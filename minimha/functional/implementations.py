@@ -1,0 +1,111 @@
+"""Implementations: other functions that compute the same as an operation, often faster.
+
+This registry knows none of them in particular. They register themselves: those of a module named in
+`PROVIDERS` when it is imported, at the first call that would benefit from one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from minimha_autograd.backend import Array, HostArray
+
+requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
+    "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
+)
+"""What the enclosing `minimha.implementation` names, or else the environment."""
+
+PLAIN = frozenset({"loop", "reference"})
+"""The names that stand for no kernels, not even for large arrays."""
+
+ENOUGH = 2**14
+"""Number of entries above which a kernel is faster; below it "auto" uses the reference."""
+
+PROVIDERS: list[str] = []
+"""Names of the modules that register implementations."""
+
+
+class Implementation(NamedTuple):
+    """A function that computes an operation.
+
+    obstacle  a function of the arguments and of whether "auto" chooses: the reason why this
+              implementation cannot compute them or should not be chosen, or None
+    native    whether it takes 16-bit floats and draws of dropout as they are, for arrays like this
+    """
+
+    function: Callable[..., Any]
+    obstacle: Callable[[Any, bool], str | None] = lambda x, auto: None
+    native: Callable[[Array], bool] = lambda x: False
+
+
+_registered: dict[str, dict[str, Implementation]] = {}
+
+
+def register(operation: str, name: str = "kernel", **properties: Any) -> Callable[[Any], Any]:
+    """Make the decorated function an implementation, with this name, of an operation.
+
+    A "kernel" takes the arguments of the operation's function and returns what it returns, in most
+    cases (value, pullback), or None for arguments that it does not support.
+    """
+
+    def add(function: Any) -> Any:
+        _registered.setdefault(operation, {})[name] = Implementation(function, **properties)
+        return function
+
+    return add
+
+
+def implementations(operation: str) -> dict[str, Implementation]:
+    """All implementations of an operation by name, including those of the providers."""
+    _load()
+    return _registered.get(operation, {})
+
+
+def named(operation: str, name: str) -> Implementation | None:
+    """The implementation of this name, None if there is none. Loads the providers if need be."""
+    return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
+
+
+@functools.cache
+def _load() -> None:
+    for provider in PROVIDERS:
+        importlib.import_module(provider)
+
+
+def kernel(operation: str, size: int) -> Callable[..., Any] | None:
+    """The kernel of an operation; None if there is none or the array is too small."""
+    name = requested.get()
+    if size >= ENOUGH if name == "auto" or callable(name) else name not in PLAIN:
+        found = named(operation, "kernel")
+        return found and found.function
+    return None
+
+
+def accelerated(
+    function: Callable[..., Any] | None = None, *, size: Callable[..., int] | None = None
+) -> Any:
+    """Use the kernel registered under the function's name for NumPy arrays.
+
+    The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
+    for small arrays unless an implementation with kernels was requested. It raises all errors.
+
+    size  number of entries of the value, computed from the arguments; by default the size of the
+          first argument
+    """
+    if function is None:
+        return functools.partial(accelerated, size=size)
+
+    @functools.wraps(function)
+    def either(*arrays: Any, **settings: Any) -> Any:
+        result = None
+        if arrays and type(arrays[0]) is HostArray:
+            fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
+            result = fast(*arrays, **settings) if fast else None
+        return function(*arrays, **settings) if result is None else result
+
+    return either
