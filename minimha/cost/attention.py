@@ -57,7 +57,7 @@ def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Primitive]:
     return [
         *product(batch, t, d, s),
         *(walk(n) for n in forward),
-        walk(2 * r, times=6),  # maxima of −∞ and sums of 0 are replaced
+        walk(2 * r, times=4),  # maxima of −∞ and sums of 0 are replaced
         *product(batch, t, s, dv),
         *(walk(n, backward=True) for n in backward),
     ]
