@@ -26,7 +26,7 @@ import numpy as np
 
 import minimha as mh
 from minimha.functional import cross_entropy
-from minimha_autograd.operation import registry
+from minimha_autograd.operation import Signature, registry
 
 torch = common.optional("torch")
 
@@ -137,17 +137,15 @@ def turn(step: Callable[[], float]) -> float:
 class Clock:
     """The time of each operation, forward and backward, without the operations that it calls.
 
-    Replaces the function of an operation by a timed one, in the closure that contains it.
+    Replaces the function of an operation by a timed one.
     """
 
     def __init__(self) -> None:
         self.spent: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
         self.inner = [0.0]  # seconds spent in inner calls, for each call that has not returned
         for operation in registry.values():
-            function: Any = operation.__wrapped__
-            (call,) = (f for f in closure(operation) if getattr(f, "__name__", "") == "call")
-            cell = call.__closure__[list(closure(call)).index(function)]
-            cell.cell_contents = partial(self.forward, operation.__name__, function)
+            signature = next(x for x in closure(operation) if isinstance(x, Signature))
+            signature._function = partial(self.forward, signature.name, signature._function)
 
     def forward(self, name: str, function: Any, *arrays: Any, **settings: Any) -> Any:
         self.spent[name][0] += 1

@@ -17,6 +17,10 @@ about two milliseconds, while yielding its core to any thread that needs it. It 
 its address, without Python. The leader takes chunks from the front of the range and helpers take
 them from the back, so that a core usually gets the same part of the data in every operation and
 finds it in its cache.
+
+The scheduler may wake a helper on the leader's core and leave it there, since both seem to be
+satisfied with half of it, while the other core is idle: a matrix product then takes twice the time.
+So a helper that finds itself on the leader's core moves to another one (on Linux).
 """
 
 from __future__ import annotations
@@ -37,10 +41,11 @@ from numba.extending import intrinsic
 from .. import threads
 from .jit import kernel
 
-WORK, FUNCTION, ARGUMENTS, DONE, FAILED, BUSY, AWAKE = range(0, 56, 8)
+WORK, FUNCTION, ARGUMENTS, DONE, FAILED, BUSY, AWAKE, LEADER = range(0, 64, 8)
 """Entries of the board, the array through which a leader and its helpers communicate. Each has its
 own cache line: the chunks left; the function that computes a chunk; its arguments; the numbers of
-finished and of failed chunks; whether there is a leader; the number of helpers awake."""
+finished and of failed chunks; whether there is a leader; the number of helpers awake; the core of
+the latest leader."""
 _END, _SEATS = 16, 32
 """Bit positions in WORK of the end of the chunks left and of the number of helpers that may still
 join; the first chunk left is at bit 0. They share a number so that they change together."""
@@ -68,12 +73,14 @@ class _Pool:
     """Helper threads, started when they are first needed."""
 
     def __init__(self) -> None:
-        self.board = np.zeros(56, np.int64)
+        self.board = np.zeros(64, np.int64)
         self.calls: SimpleQueue[None] = SimpleQueue()
         self.size, self.lock = 0, threading.Lock()
 
     def wake(self, helpers: int) -> None:
         """Make sure that this many helpers are awake or about to be."""
+        if self.board[AWAKE] >= helpers:
+            return
         with self.lock:
             while self.size < helpers:
                 threading.Thread(target=self._help, name="minimha", daemon=True).start()
@@ -84,12 +91,20 @@ class _Pool:
     def _help(self) -> None:
         while True:
             self.calls.get()
-            _serve(self.board)
+            _serve(self.board, _cores())
 
 
 _pool = _Pool()
 if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
     os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]
+
+
+def _cores() -> np.ndarray:
+    """The cores on which this thread may run, as the bits that `sched_setaffinity` takes."""
+    bits = np.zeros(8 * 128, np.uint8)
+    if hasattr(os, "sched_getaffinity"):
+        bits[[core for core in os.sched_getaffinity(0) if core < bits.size]] = 1
+    return np.packbits(bits, bitorder="little")
 
 
 @kernel
@@ -165,11 +180,12 @@ def _for_chunk(kernel, arguments):
 
 
 @kernel
-def _serve(board):
+def _serve(board, cores):
     """The loop of an awake helper: help until there has been no work many times in a row."""
     _add(board, AWAKE, 1)
     looked = 0
     while looked < _LOOKS:
+        _leave(_load(board, LEADER), cores)
         work = _load(board, WORK)
         seats = work >> _SEATS if _left(work) else 0
         if seats and _swap(board, WORK, work, work - (1 << _SEATS)):
@@ -187,6 +203,7 @@ def _lead(chunks, helpers, board, function, arguments):
     if not _swap(board, BUSY, 0, 1):
         return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
+    _store(board, LEADER, _core())
     _store(board, DONE, 0), _store(board, FAILED, 0)
     _store(board, WORK, helpers << _SEATS | chunks << _END)
     _compute_chunks(board, False)
@@ -221,6 +238,30 @@ if sys.platform == "win32":  # untested
         pass
 else:
     _yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+if sys.platform == "linux":
+    _core = types.ExternalFunction("sched_getcpu", types.int32())
+    _move = types.ExternalFunction(
+        "sched_setaffinity", types.int32(types.int32, types.uintp, types.uintp)
+    )
+
+    @numba.njit
+    def _leave(core, cores):
+        """Move this thread to another of the cores if it is on this one."""
+        if _core() == core:
+            cores[core // 8] ^= 1 << core % 8
+            _move(0, cores.size, cores.ctypes.data)  # fails if there is no other
+            cores[core // 8] ^= 1 << core % 8
+            _move(0, cores.size, cores.ctypes.data)
+else:
+
+    @numba.njit
+    def _core():
+        return -1
+
+    @numba.njit
+    def _leave(core, cores):
+        pass
 
 
 @intrinsic

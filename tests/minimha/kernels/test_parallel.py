@@ -74,6 +74,26 @@ def test_chunks_are_computed_in_parallel_by_helpers_awake_or_asleep():
     assert met(3)
 
 
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2,
+    reason="a thread is moved on Linux, where there is another core",
+)
+def test_a_helper_leaves_the_core_of_its_leader_and_may_return_to_it():
+    @kernel
+    def leave(cores, found):
+        found[0] = parallel._core()
+        parallel._leave(found[0], cores)
+        found[1] = parallel._core()
+
+    allowed, left = os.sched_getaffinity(0), 0
+    for _ in range(20):
+        found = np.zeros(2, np.int64)
+        leave(parallel._cores(), found)
+        left += found[0] != found[1]
+    assert left > 15  # the scheduler may move a thread as well
+    assert os.sched_getaffinity(0) == allowed
+
+
 def test_several_callers_at_once_compute_each_index_once():
     wrong = []
 
