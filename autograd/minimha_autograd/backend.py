@@ -170,7 +170,7 @@ def to_numpy(x: Array) -> np.ndarray:
     """The entries of x as a NumPy array on the host."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
-    if hasattr(x, "get"):  # CuPy
+    if on_cupy(x):
         return np.asarray(x.get())
     if hasattr(x, "detach"):  # torch
         x = x.detach().cpu()
@@ -198,7 +198,7 @@ def copy(x: Array) -> Array:
 
 def clip(x: Array, low: Any = None, high: Any = None) -> Array:
     """x limited to low ≤ x ≤ high; array-api-compat's clip reads CuPy's arrays on the host."""
-    return (x.clip if hasattr(x, "get") else functools.partial(namespace(x).clip, x))(low, high)
+    return (x.clip if on_cupy(x) else functools.partial(namespace(x).clip, x))(low, high)
 
 
 def explain_memory(error: Exception) -> None:
@@ -222,6 +222,13 @@ def owned(arrays: list[Any], k: int) -> Array:
 def add(a: Array, b: Array) -> Array:
     """a + b."""
     return large_sum(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
+
+
+def on_cupy(x: Any) -> bool:
+    """Whether x is an array of CuPy."""
+    from array_api_compat import is_cupy_array
+
+    return bool(is_cupy_array(x))
 
 
 def on_host(x: Array) -> bool:
@@ -263,7 +270,7 @@ def to_device(x: Array, device: Any) -> Array:
     """
     if isinstance(x, np.ndarray) and str(device).startswith("cuda"):
         return to_device(library("cupy").asarray(x), device)
-    if hasattr(x, "get") and str(device) == "cpu":  # CuPy
+    if on_cupy(x) and str(device) == "cpu":
         return to_numpy(x)
     xp = namespace(x)
     devices = xp.__array_namespace_info__().devices()
@@ -349,7 +356,7 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
 
 def erf(x: Array) -> Array:
     """The error function, which the standard lacks: the library's own, or SciPy's on the host."""
-    special = importlib.import_module("cupyx.scipy.special") if hasattr(x, "get") else namespace(x)
+    special = importlib.import_module("cupyx.scipy.special") if on_cupy(x) else namespace(x)
     if is_floating(x) and hasattr(special, "erf"):
         return special.erf(x)
     from scipy.special import erf as on_host  # also of complex numbers

@@ -180,7 +180,7 @@ def _library(x: Array) -> str:
     """Raises CommunicationError for an array that MPI cannot read."""
     if isinstance(x, backend.HostArray):
         return "numpy"
-    if not hasattr(x, "get"):
+    if not backend.on_cupy(x):
         raise CommunicationError(f"MPI sends arrays of NumPy or CuPy, not {backend.described(x)}")
     if not _reads_gpus():
         raise CommunicationError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...attention import Arguments
-from .layout import KernelArguments, four_axes, heads_first
+from ..axes import four_axes
+from .layout import KernelArguments, heads_first
 
 
 def obstacle(x: Arguments) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 from ... import masks
 from ...attention import Arguments
 from ...masks.kinds import Band
+from ..axes import four_axes, like_scores
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
 """Entries of a mask's array that are computed at a time, for at least this many queries."""
@@ -117,12 +118,6 @@ class KernelArguments:
         )
 
 
-def four_axes(x: np.ndarray) -> np.ndarray:
-    """(…, H, T, N) as (B, H, T, N)."""
-    x = x[None] if x.ndim == 2 else x
-    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
-
-
 def positions_first(x: np.ndarray) -> np.ndarray:
     """(…, H, T, N) as (B, T, H, N) if memory has this layout, as after projections, or else as
     (B · H, T, 1, N). A copy only if memory has neither layout."""
@@ -185,9 +180,6 @@ def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     None."""
     if x is None:
         return _empty((0, 0, 0, 0), dtype)
-    if x.shape[-1:] != shape[-1:]:
-        x = np.broadcast_to(x, (*x.shape[:-1], shape[-1]))
-    if x.ndim > 4 and math.prod(x.shape[:-3]) > 1:
-        x = np.broadcast_to(x, (*shape[:-3], *x.shape[-3:]))
-    last_three = ((1,) * 3 + x.shape)[-3:]
-    return _contiguous(x.reshape(math.prod(x.shape[:-3]), *last_three))
+    x = like_scores(x, shape)
+    once = (slice(1 if step == 0 else None) for step in x.strides[:-1])
+    return _contiguous(x[*once])

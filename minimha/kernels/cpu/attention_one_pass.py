@@ -11,7 +11,7 @@ from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 
 @kernel
-def weights_from_scores(chunk, scores, first, last, rest, bias, scale, t0, t1):
+def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1):
     """scores <- softmax(scale · scores + bias) over the visible keys, for scores (B, H, T, S).
 
     The range counts the heads as b · H + h; each head has the queries from t0 to t1.
@@ -19,11 +19,11 @@ def weights_from_scores(chunk, scores, first, last, rest, bias, scale, t0, t1):
     none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
     for n in range(*share(chunk)):
         b, h = n // heads, n % heads
-        begin = first[b % len(first), h % first.shape[1], t0:t1]
-        end = last[b % len(last), h % last.shape[1], t0:t1]
+        begin = start[b % len(start), h % start.shape[1], t0:t1]
+        end = stop[b % len(stop), h % stop.shape[1], t0:t1]
         tile = scores[b, h, t0:t1]
         scale_by(tile.reshape(-1), scale)
-        finish_scores(tile, tile, s, b, h, t0, 0, none, bias, rest, t0, begin, end)
+        finish_scores(tile, tile, s, b, h, t0, 0, none, bias, inside, t0, begin, end)
         for i in range(len(tile)):
             row = tile[i]
             peak = row_max(row)

@@ -18,8 +18,8 @@ Backward, for a block of keys K with their values V, over tiles of queries Q:
     dQ      ← dQ + scale · dscores K
     dK      ← dK + scale · dscoresᵀ Q
 
-Rows of heads have one of the two layouts of `head`. A query sees the keys from its `first` up to,
-but not including, its `last`, except those that `rest` hides. An empty array or a softcap of 0
+Rows of heads have one of the two layouts of `head`. A query sees the keys from its `start` up to,
+but not including, its `stop`, except those that `inside` hides. An empty array or a softcap of 0
 stands for None, so that one compiled kernel supports all arguments.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
 "FlashAttention" (2022), algorithms 1 and 4.
@@ -53,8 +53,8 @@ every CPU, and at least its rows. The width of a tile is also a multiple of it."
 
 @kernel
 def forward(
-    chunk, q, k, v, heads, first, last, rest, bias, sink, keep, scale, softcap, enlarge, origin,
-    tile, like, items, out, lse, nonfinite,
+    chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
+    origin, tile, like, items, out, lse, nonfinite,
 ):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
@@ -73,26 +73,26 @@ def forward(
     finite, one, flat_k, flat_v = True, like.dtype.type(1), flat(k), flat(v)
     for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
-        firsts, lasts = of_head(first, b, h)[t0:t1], of_head(last, b, h)[t0:t1]
-        low, high = key_range(firsts, lasts)
+        starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
+        low, high = key_range(starts, stops)
         keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, high), like)
         values = right(flat_v, head(v, b, h // group, heads[1], low, high), like)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
-            begin, end = firsts[i0 : i0 + m], lasts[i0 : i0 + m]
-            start, stop = key_range(begin, end)
+            begin, end = starts[i0 : i0 + m], stops[i0 : i0 + m]
+            first, last = key_range(begin, end)
             gather(q, head(q, b, h, heads[0], t, t + m), scale, queries)
             acc = sums_of_values[:m]
             acc[:], peaks[:], sums[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
                 peaks[:], sums[:] = of_head(sink, b, h), 1
-            for j0 in range((start - low) // GRAIN * GRAIN, stop - low, width):
-                n, s = min(width, stop - low - j0), low + j0
+            for j0 in range((first - low) // GRAIN * GRAIN, last - low, width):
+                n, s = min(width, last - low - j0), low + j0
                 wide = padded_columns(n, like)
                 scores = memory[: m * wide].reshape(m, wide)
                 multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
                 finish_scores(
-                    scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end
+                    scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end
                 )
                 for i in range(m):
                     row, old = scores[i], peaks[i]
@@ -107,7 +107,7 @@ def forward(
                         sums[i] *= shrink
                         scale_by(acc[i], shrink)
                     peaks[i], sums[i] = peak, sums[i] + more
-                drop(scores, n, keep, b, h, t, s, enlarge)
+                drop(scores, n, keep, b, h, t, s, kept_factor)
                 multiply(scores, n, values, j0, acc, True)
             for i in range(m):
                 empty = sums[i] == 0
@@ -121,22 +121,22 @@ def forward(
 
 @kernel
 def backward(
-    chunk, q, k, v, heads, first, last, rest, bias, keep, scale, softcap, enlarge, origin, tile,
-    most, like, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
+    chunk, q, k, v, heads, start, stop, inside, bias, keep, scale, softcap, kept_factor, origin,
+    tile, most, like, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
 ):  # fmt: skip
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
-    `items` are (c, b, g, start, stop): keys of a head that contribute to entry c of dq, for the
-    queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries and
-    keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
+    `items` are (c, b, g, from_key, to_key): keys of a head that contribute to entry c of dq, for
+    the queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries
+    and keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
     """
     first_item, last_item = share(chunk)
     group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
     flat_k, flat_v = flat(k), flat(v)
     for n_item in range(first_item, last_item):
-        c, b, g, start, stop = items[n_item]
-        for s0 in range(start, stop, most):
-            s1 = min(s0 + most, stop)
+        c, b, g, from_key, to_key = items[n_item]
+        for s0 in range(from_key, to_key, most):
+            s1 = min(s0 + most, to_key)
             of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
             keys_across = right_of_transpose(flat_k, of_keys, like)
             values_across = right_of_transpose(flat_v, of_values, like)
@@ -147,10 +147,10 @@ def backward(
             for h in range(g * group, (g + 1) * group):
                 for from_ in range(t0, t1, most):
                     finite &= tile_backward(
-                        q, keys_across, values_across, keys_down, heads[0], of_head(first, b, h),
-                        of_head(last, b, h), rest, bias, keep, scale, softcap, enlarge, origin,
-                        tile, like, out, lse, dout, dlse, b, h, from_, min(from_ + most, t1), s0,
-                        s1, s0 > start, dq[c], dkeys, dvalues, dbias,
+                        q, keys_across, values_across, keys_down, heads[0], of_head(start, b, h),
+                        of_head(stop, b, h), inside, bias, keep, scale, softcap, kept_factor,
+                        origin, tile, like, out, lse, dout, dlse, b, h, from_,
+                        min(from_ + most, t1), s0, s1, s0 > from_key, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
             scatter(dkeys, dk, of_keys, one, t0 > 0)
@@ -161,16 +161,16 @@ def backward(
 
 @kernel
 def tile_backward(
-    q, keys_across, values_across, keys_down, heads, first, last, rest, bias, keep, scale,
-    softcap, enlarge, origin, tile, like, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add, dq,
+    q, keys_across, values_across, keys_down, heads, start, stop, inside, bias, keep, scale,
+    softcap, kept_factor, origin, tile, like, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add, dq,
     dkeys, dvalues, dbias,
 ):  # fmt: skip
     """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
 
     Stores dq, or adds to it if `add`. Returns whether it is finite.
     """
-    start, stop = key_range(first[t0:t1], last[t0:t1])
-    if add and (stop <= s0 or start >= s1):
+    low, high = key_range(start[t0:t1], stop[t0:t1])
+    if add and (high <= s0 or low >= s1):
         return True
     t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
     height, width = min(tile[0], t), tile[1]
@@ -193,10 +193,10 @@ def tile_backward(
     for j0 in range(0, s1 - s0, width):
         for i0 in range(0, t, height):
             m, at = min(height, t - i0), t0 + i0
-            begin, end = first[at : at + m], last[at : at + m]
-            start, stop = key_range(begin, end)
-            j = max(j0, (start - s0) // GRAIN * GRAIN)
-            n, s = min(j0 + width, s1 - s0, stop - s0) - j, s0 + j
+            begin, end = start[at : at + m], stop[at : at + m]
+            low, high = key_range(begin, end)
+            j = max(j0, (low - s0) // GRAIN * GRAIN)
+            n, s = min(j0 + width, s1 - s0, high - s0) - j, s0 + j
             if n <= 0:
                 continue
             used, whole = padded_columns(n, like), padded_rows(n, like)
@@ -206,8 +206,8 @@ def tile_backward(
             query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
             multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
             multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
-            finish_scores(p, slopes, n, b, h, at, s, softcap, bias, rest, origin, begin, end)
-            drop(ds, n, keep, b, h, at, s, enlarge)
+            finish_scores(p, slopes, n, b, h, at, s, softcap, bias, inside, origin, begin, end)
+            drop(ds, n, keep, b, h, at, s, kept_factor)
             for i in range(m):
                 row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
                 exp_minus(row, lse[b, h, at + i])
@@ -220,7 +220,7 @@ def tile_backward(
                 if softcap > 0:
                     for x in range(n):
                         drow[x] *= slopes[i, x]
-            drop(p, n, keep, b, h, at, s, enlarge)
+            drop(p, n, keep, b, h, at, s, kept_factor)
             multiply(p.T, m, douts_down, i0, dvalues[j : j + whole], True)
             multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
             multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
@@ -229,10 +229,10 @@ def tile_backward(
 
 
 @kernel
-def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, begin, end):
+def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end):
     """Change scale · Q Kᵀ to scores in place, for the queries from t on and the n keys from s on.
 
-    Stores the derivative of the cap in slopes; rest begins with query `origin`. Hidden pairs and
+    Stores the derivative of the cap in slopes; inside begins with query `origin`. Hidden pairs and
     columns beyond n become −∞, so that every row can be processed over its whole width: loops with
     separate bounds would dominate the time of short rows.
     """
@@ -247,9 +247,9 @@ def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, be
             more = of_query(bias, b, h, t + i)
             for j in range(n):
                 scores[i, j] += more[s + j]
-    if rest.size:
+    if inside.size:
         for i in range(m):
-            seen = of_query(rest, b, h, t + i - origin)
+            seen = of_query(inside, b, h, t + i - origin)
             for j in range(n):
                 scores[i, j] = scores[i, j] if seen[s + j] else -math.inf
     for i in range(m):
@@ -259,22 +259,22 @@ def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, rest, origin, be
 
 
 @kernel
-def key_range(first, last):
+def key_range(start, stop):
     """The first and last of the keys that any of several queries sees, empty if there are none."""
-    low, high = first[0], last[0]
-    for i in range(len(first)):
-        low, high = min(low, first[i]), max(high, last[i])
+    low, high = start[0], stop[0]
+    for i in range(len(start)):
+        low, high = min(low, start[i]), max(high, stop[i])
     return low, max(low, high)
 
 
 @kernel
-def drop(weights, n, keep, b, h, t, s, enlarge):
+def drop(weights, n, keep, b, h, t, s, kept_factor):
     """Apply dropout in place, for the queries from t on and the n keys from s on."""
     if keep.size:
         for i in range(len(weights)):
             kept = of_query(keep, b, h, t + i)
             for j in range(n):
-                weights[i, j] = weights[i, j] * enlarge if kept[s + j] else 0
+                weights[i, j] = weights[i, j] * kept_factor if kept[s + j] else 0
 
 
 @kernel

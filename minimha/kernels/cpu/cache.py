@@ -1,8 +1,11 @@
 """Compiled kernels, stored in files for the next process.
 
-Numba's own cache misses changes in the modules that a kernel uses, and raises if a file is damaged
-or a folder cannot be written. Here each version of the kernel sources and the compiler has its own
-folder, and each combination of kernel, argument types and CPU has its own file.
+Numba's own cache, `cache=True`, was tried and used the wrong code in two cases. It notices changes
+in the file of a kernel, but not in other files with functions that the kernel calls, so an update
+can leave old code in use. And if two processes compile a kernel for different types at the same
+time, as the workers of pytest-xdist do, their common index can name the code for one type as that
+for the other. Here each version of the kernel sources and the compiler has its own folder, and each
+combination of kernel, argument types and CPU has its own file.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ... import masks
 from ...attention import Arguments
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
+from ..axes import batch_and_heads, four_axes, like_scores
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
@@ -148,12 +149,12 @@ class TileArguments(NamedTuple):
         scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else float(x.scale)
         none = functools.partial(xp.empty, device=x.query.device)
         return cls(
-            _four_axes(x.query), _four_axes(x.key), _four_axes(x.value), start, stop,
-            none((1,) * 4, dtype=xp.bool) if inside is None else _like_scores(inside, shape),
-            none((1,) * 4, dtype=x.query.dtype) if x.bias is None else _like_scores(x.bias, shape),
+            four_axes(x.query), four_axes(x.key), four_axes(x.value), start, stop,
+            none((1,) * 4, dtype=xp.bool) if inside is None else like_scores(inside, shape),
+            none((1,) * 4, dtype=x.query.dtype) if x.bias is None else like_scores(x.bias, shape),
             none((1,) * 4, dtype=xp.bool) if x.keep is None else _kept(x),
             none((1, 1), dtype=x.query.dtype) if x.sink is None
-            else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), _batch_and_heads(shape)),
+            else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), batch_and_heads(shape)),
             (scale, float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)),
             inside is not None, x.bias is not None, x.keep is not None,
             isinstance(x.keep, Draw), x.sink is not None, shape,
@@ -201,7 +202,7 @@ def backward(
         xp.zeros_like(lse) if dlse is None else -xp.astype(xp.reshape(dlse, lse.shape), lse.dtype)
     )
     dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
-    out, dout = _four_axes(out), _four_axes(dout)
+    out, dout = four_axes(out), four_axes(dout)
     shared = x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep
     flags = x.masked, x.biased, x.dropped, x.counted
     settings = x.settings("backward_query")
@@ -239,26 +240,10 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
     return xp.empty(shape, dtype=dtype, device=x.query.device)
 
 
-def _batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
-    """B and H of (…, H, T, S); both are 1 for (T, S)."""
-    return math.prod(shape[:-3]), shape[-3] if len(shape) > 2 else 1
-
-
-def _four_axes(x: Array) -> Array:
-    """(…, H, T, N) as (B, H, T, N)."""
-    return namespace(x).reshape(x, (*_batch_and_heads(x.shape), *x.shape[-2:]))
-
-
-def _like_scores(x: Array, shape: tuple[int, ...]) -> Array:
-    """What broadcasts to (…, H, T, S) as (B, H, T, S). Shared axes have stride 0, and are copied
-    only if several axes become B."""
-    return _four_axes(namespace(x).broadcast_to(x, shape))
-
-
 def _kept(x: Arguments) -> Array:
     """keep (B, H, T, S), or the two numbers that determine it, made on the device."""
     if not isinstance(x.keep, Draw):
-        return _like_scores(x.keep, x.shape)
+        return like_scores(x.keep, x.shape)
     xp = namespace(x.query)
     one = functools.partial(xp.full, (1, 1, 1, 1), dtype=xp.uint32, device=x.query.device)
     return xp.concat([one(x.keep.seed), one(x.keep.threshold)], axis=-1)
@@ -287,7 +272,7 @@ def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
     """What broadcasts to (…, H, T) as (B, H, T)."""
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
-    return xp.reshape(x, (*_batch_and_heads(shape), shape[-2]))
+    return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
 
 
 class Signature(NamedTuple):

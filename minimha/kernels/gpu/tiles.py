@@ -13,8 +13,8 @@ except that exponents and logarithms have base 2, which a GPU computes directly.
     keep (B, H, T, S)       the pairs that dropout keeps, or if `counted` a seed and a threshold
 
 A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
-rounded up to a power of 2; scale, softcap (0 for none) and `enlarge`, 1 / (1 − dropout); which of
-the optional arrays are used; whether tf32 is enough for products of float32. Sums have the dtype
+rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
+of the optional arrays are used; whether tf32 is enough for products of float32. Sums have the dtype
 of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 
@@ -142,7 +142,7 @@ def spoilt(x, dtype):
 @ct.kernel
 def forward(
     q, k, v, start, stop, inside, bias, keep, sink, out, lse,
-    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
     biased: Const[bool], dropped: Const[bool], counted: Const[bool], sunk: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
@@ -172,7 +172,7 @@ def forward(
         total = total * shrink + ct.sum(p, axis=1, keepdims=True)
         if dropped:
             seen = kept(keep, counted, q.shape[1], place, (M, N), False)
-            p = ct.where(seen, p * enlarge, 0.0)
+            p = ct.where(seen, p * kept_factor, 0.0)
         if clean:
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
         else:
@@ -190,7 +190,7 @@ def forward(
 @ct.kernel
 def backward_query(
     q, k, v, start, stop, inside, bias, keep, out, lse, dout, delta, dq, dbias,
-    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
     biased: Const[bool], dropped: Const[bool], counted: Const[bool], wanted: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
@@ -214,7 +214,7 @@ def backward_query(
         scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
         if dropped:
             seen = kept(keep, counted, q.shape[1], place, (M, N), False)
-            dp = ct.where(seen, dp * enlarge, 0.0)
+            dp = ct.where(seen, dp * kept_factor, 0.0)
         ds = ct.exp2(scores - logs) * (dp - mean)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
@@ -229,7 +229,7 @@ def backward_query(
 @ct.kernel
 def backward_key(
     q, k, v, start, stop, inside, bias, keep, lse, dout, delta, dk, dv,
-    scale: Const[float], softcap: Const[float], enlarge: Const[float], masked: Const[bool],
+    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
     biased: Const[bool], dropped: Const[bool], counted: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
@@ -255,8 +255,8 @@ def backward_key(
                 weights = p
                 if dropped:
                     seen = kept(keep, counted, q.shape[1], place, (N, M), True)
-                    weights = ct.where(seen, p * enlarge, 0.0)
-                    dp = ct.where(seen, dp * enlarge, 0.0)
+                    weights = ct.where(seen, p * kept_factor, 0.0)
+                    dp = ct.where(seen, dp * kept_factor, 0.0)
                 ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
                 if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
                     seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
