@@ -18,7 +18,7 @@ import common
 from common import table, verdict
 
 from minimha import course, homework
-from minimha.homework import answers, workbook
+from minimha.homework import answers, student_files
 
 STUDENTS, CHAPTERS, MINUTES = 400, range(1, 8), 15
 HOSTILE = (
@@ -48,7 +48,7 @@ def answer(task: homework.Task, rng: random.Random) -> str:
 def write(folder: Path, texts: dict[str, str]) -> None:
     """Write these answers as files."""
     for name, text in texts.items():
-        file = workbook.stub(homework.course()[name], text)
+        file = student_files.stub(homework.course()[name], text)
         (folder / f"{name}.py").write_text(file, encoding="utf-8")
 
 
@@ -60,7 +60,7 @@ def write_notebooks(folder: Path, texts: dict[str, str]) -> None:
         cells = {answers.mark("".join(cell["source"])): cell for cell in notebook["cells"]}
         here = rest.keys() & cells.keys()
         for name in here:
-            cells[name]["source"] = workbook.cell(name, rest.pop(name))
+            cells[name]["source"] = student_files.cell(name, rest.pop(name))
         if here:
             (folder / path.name).write_text(json.dumps(notebook), encoding="utf-8")
     write(folder, rest)

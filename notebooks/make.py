@@ -25,7 +25,7 @@ import jupytext
 import nbformat
 
 from minimha import homework
-from minimha.homework import solutions, workbook
+from minimha.homework import solutions, student_files
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted((FOLDER / "source").glob("*.md"))
@@ -66,7 +66,7 @@ def _code(text: str, solved: bool) -> str:
         return SETUP.format(imports=imports, packages="".join(f" {p}" for p in packages)).rstrip()
     if found := re.fullmatch(r"# exercise: (\w+)\s*", text):
         code = homework.course()[found[1]].code(solved=solved)
-        return workbook.cell(found[1], code)
+        return student_files.cell(found[1], code)
     return (solutions.solved(text) if solved else solutions.stubbed(text)).rstrip()
 
 

@@ -212,7 +212,7 @@ def tiles_on_numpy():
     def unwrapping(stream, grid, kernel, arguments):
         launch(stream, grid, kernel, tuple(map(_unwrapped, arguments)))
 
-    return tiled.Target(kernels, unwrapping, stream)
+    return tiled.Runner(kernels, unwrapping, stream)
 
 
 def _modules():

@@ -30,7 +30,7 @@ class Cause(NamedTuple):
     text: str
 
 
-class Finding(NamedTuple):
+class WrongGradient(NamedTuple):
     """A node at fault; the nodes computed from it, whose gradients are right; and the likely cause:
     its short name or "unexplained", a sentence, and the chapter to read, "" for none."""
 
@@ -49,5 +49,5 @@ class Diagnosis(NamedTuple):
     cause: str
     text: str
     chapter: str
-    findings: tuple[Finding, ...]
+    findings: tuple[WrongGradient, ...]
     facts: str = ""

@@ -11,16 +11,15 @@ from minimha_autograd.gradcheck import aligned, listed
 
 from .. import course
 from . import arithmetic, attention, layers, ranks
-from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, Finding
+from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, WrongGradient
 from .step import Step
 from .trace import Trace
 
 if TYPE_CHECKING:
     from minimha_autograd.gradcheck.failure import FailedCheck
 
-Signature = Callable[[Step], Cause | None]
 
-SIGNATURES: tuple[Signature, ...] = (
+SIGNATURES: tuple[Callable[[Step], Cause | None], ...] = (
     ranks.counted,
     arithmetic.uses,
     arithmetic.nothing,
@@ -59,7 +58,7 @@ AXES = {(name, len(axes)): axes for names, axes in _AXES.items() for name in nam
 def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     """The message of a failed check, and its diagnosis."""
     trace = Trace(failed)
-    diagnosis = diagnose(trace)
+    diagnosis = diagnosis_of(trace)
     facts = lines = [failed.headline()]
     guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
     shown = guesses or list(diagnosis.findings[:1])
@@ -86,13 +85,13 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     return "\n".join(lines), diagnosis
 
 
-def diagnose(trace: Trace) -> Diagnosis:
+def diagnosis_of(trace: Trace) -> Diagnosis:
     """The nodes at fault and what each fault looks like."""
     findings = []
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
         cause = arithmetic.before_comparing(trace, name) or _guess(trace, name)
-        findings.append(Finding(name, after, *cause, _chapter(trace, cause)))
+        findings.append(WrongGradient(name, after, *cause, _chapter(trace, cause)))
     nodes, first = tuple(finding.node for finding in findings), findings[0]
     return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(findings))
 
@@ -123,10 +122,10 @@ def _guess(trace: Trace, name: str) -> Cause:
     return Cause(UNEXPLAINED, "none of the known mistakes")
 
 
-def _location(trace: Trace, finding: Finding) -> str:
+def _location(trace: Trace, wrong: WrongGradient) -> str:
     """Where the fault is, in words."""
-    name, after = finding.node, listed(finding.after)
-    right = f"gradient of {after} is" if len(finding.after) == 1 else f"gradients of {after} are"
+    name, after = wrong.node, listed(wrong.after)
+    right = f"gradient of {after} is" if len(wrong.after) == 1 else f"gradients of {after} are"
     text = f"between {name} and {after}: the {right} right, that of {name} is not"
     unknown = trace.between(name)
     return text + (

@@ -11,7 +11,8 @@ import numpy as np
 
 from .arrays import matmul, summed_over_groups, transposed
 from .causes import Cause
-from .inferred import attention_weights
+from .closeness import MEASURED, factor
+from .intermediates import attention_weights
 from .trace import Trace
 
 
@@ -94,7 +95,7 @@ class Step:
     @cached_property
     def tolerance(self) -> float:
         """The relative error below which two numbers count as equal."""
-        return 1e-6 if self.trace.targets[self.name].gradient.dtype == np.float64 else 1e-3
+        return MEASURED.get(self.trace.targets[self.name].gradient.dtype.name, 1e-3)
 
     def made_by(self, mistakes: Iterable[tuple[str, np.ndarray | None, str]]) -> Cause | None:
         """The first of the mistakes that makes the gradient found: each is a cause's name, the
@@ -109,15 +110,12 @@ class Step:
         """
         if candidate is None or candidate.shape != wanted.shape:
             return None
-        square = float(np.sum(candidate * candidate))
-        if not square or not np.isfinite(square):
+        times = float(factor(candidate, wanted))
+        if not times or not self._same(times * candidate, wanted):
             return None
-        factor = float(np.sum(candidate * wanted)) / square
-        if not factor or not self._same(factor * candidate, wanted):
-            return None
-        whole = max(factor * factor, 1 / (factor * factor))
+        whole = max(times * times, 1 / (times * times))
         is_simple = whole < 1000 and abs(whole - round(whole)) < self.tolerance
-        return factor if is_simple or np.count_nonzero(candidate) > 1 else None
+        return times if is_simple or np.count_nonzero(candidate) > 1 else None
 
     @cached_property
     def downstream(self) -> list[str]:

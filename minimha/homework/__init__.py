@@ -10,7 +10,7 @@ mh.homework.task(…)           defines a task of your own
 from .catalogue import course, load_tasks
 from .comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
 from .notebook import check, hint, progress
-from .own import mine
+from .student_functions import mine
 from .task import TASKS, Task, task
 
 __all__ = [

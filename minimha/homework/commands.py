@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import ci, grading, jplag, package, record, release, replay, workbook
+from . import checking, ci, grading, jplag, package, progress_file, release, replay, student_files
 from .catalogue import course, load_tasks, task_named
-from .record import CHANGED, NOT_STARTED
+from .progress_file import CHANGED, NOT_STARTED
+from .student_files import WIDTH
 from .task import Task
 from .verdicts import FAILED, PASSED, TO_DO, Verdict, lines
-from .workbook import WIDTH
 
 SHOWN = 30
 """At most this many lines that a student's code printed are shown: the last ones."""
@@ -122,7 +122,7 @@ def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked:
         if stands != PASSED and name in files:
             return _command("check", name, options, options.place)
         if stands != PASSED:
-            return f"correct {name} in chapter {workbook.chapter(course()[name].chapter)}"
+            return f"correct {name} in chapter {student_files.chapter(course()[name].chapter)}"
     return ""
 
 
@@ -135,25 +135,25 @@ def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
 def _chapters() -> Iterator[tuple[str, list[Task]]]:
     tasks = sorted(course().values(), key=lambda task: task.chapter)
     for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
-        yield workbook.chapter(number), list(found)
+        yield student_files.chapter(number), list(found)
 
 
 def _list(options: Any) -> int:
-    standing = record.states(options.place, workbook.find(options.place))
+    standing = progress_file.states(options.place, student_files.find(options.place))
     width = max(map(len, standing))
     for chapter, tasks in _chapters():
         print(chapter)
         for task in tasks:
             stands = standing[task.name].replace(NOT_STARTED, "–")
-            facts = f"{workbook.stars(task)}  {task.minutes:>2} min"
+            facts = f"{student_files.stars(task)}  {task.minutes:>2} min"
             print(f"  {task.name:<{width}}  {facts}  {stands}")
     return 0
 
 
 def progress(options: Any) -> int:
     """Print the state of each task, chapter by chapter, and the next step."""
-    files = workbook.find(options.place)
-    standing = record.states(options.place, files)
+    files = student_files.find(options.place)
+    standing = progress_file.states(options.place, files)
     for chapter, tasks in _chapters():
         names = [task.name for task in tasks]
         print(f"{chapter:<18}  {_bar(names, standing, 12)}")
@@ -177,8 +177,8 @@ def _end(
 
 
 def _start(options: Any) -> int:
-    begun = workbook.find(Path())
-    standing = record.states(Path(), begun)
+    begun = student_files.find(Path())
+    standing = progress_file.states(Path(), begun)
     name = options.name or next((name for name in standing if standing[name] == NOT_STARTED), None)
     if name is None:
         print("you have started every task; see minimha homework progress")
@@ -192,26 +192,24 @@ def _start(options: Any) -> int:
         print(f"  check it    {check}", file=sys.stderr)
         print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
         return 1
-    workbook.start(task, folder, options.into or Path())
-    if options.agents and not (folder / workbook.AGENTS.name).exists():
-        shutil.copy(workbook.AGENTS, folder)
+    student_files.start(task, folder, options.into or Path())
+    if options.agents and not (folder / student_files.AGENTS.name).exists():
+        shutil.copy(student_files.AGENTS, folder)
     print(f"{path} is ready for you to fill in")
-    about = f"about {task.minutes} minutes, chapter {workbook.chapter(task.chapter)}"
-    print(f"  {workbook.stars(task)}, {about}")
+    about = f"about {task.minutes} minutes, chapter {student_files.chapter(task.chapter)}"
+    print(f"  {student_files.stars(task)}, {about}")
     print(f"  check it  {check}")
     print(f"  a hint    {_command('hint', name, options, options.into)}")
     return 0
 
 
 def _check(options: Any) -> int:
-    from . import pytest_run  # imports pytest, which the other subcommands do not need
-
     if options.name and Path(options.name).is_file():
         options.place, options.name = _file(Path(options.name))
-    files = workbook.find(options.place)
+    files = student_files.find(options.place)
     name = task_named(options.name).name if options.name else None
     if not files or (name and name not in files):
-        standing = record.states(options.place, files)
+        standing = progress_file.states(options.place, files)
         missing = f"{name} has not been started here" if name else "no task has been started here"
         if name and standing[name] != NOT_STARTED:
             missing = f"{name} was checked in a notebook ({standing[name]}), but has no file"
@@ -222,11 +220,11 @@ def _check(options: Any) -> int:
     def report(verdict: Verdict, printed: str) -> None:
         _report(verdict, printed, files[verdict.task], options)
 
-    outcomes = pytest_run.run(files[name] if name else options.place, report)
+    outcomes = checking.run({name: files[name]} if name else files, report)
     for task, outcome in outcomes.items():
-        record.add(options.place, task, file=files[task], outcome=outcome)
+        progress_file.add(options.place, task, file=files[task], outcome=outcome)
     failed = FAILED in outcomes.values()
-    standing = record.states(options.place, files)
+    standing = progress_file.states(options.place, files)
     standing |= {task: outcome for task, outcome in outcomes.items() if standing[task] != PASSED}
     _end(files, standing, options, name, advise=not failed)
     return 1 if failed else 0
@@ -234,11 +232,11 @@ def _check(options: Any) -> int:
 
 def _file(path: Path) -> tuple[Path, str]:
     """The place to search and the task, for a file named in place of a task."""
-    name = next(iter(workbook.find(path)), None)
+    name = next(iter(student_files.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
     with contextlib.suppress(ValueError):
-        if workbook.find(Path()).get(name, Path()).absolute() == path.absolute():
+        if student_files.find(Path()).get(name, Path()).absolute() == path.absolute():
             return Path(), name
     return path, name
 
@@ -262,7 +260,7 @@ def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
 
 
 def _hint(options: Any) -> int:
-    standing = record.states(options.place, workbook.find(options.place))
+    standing = progress_file.states(options.place, student_files.find(options.place))
     begun = (name for name, stands in standing.items() if stands not in (NOT_STARTED, PASSED))
     name = options.name or next(begun, None)
     if name is None:
@@ -270,10 +268,10 @@ def _hint(options: Any) -> int:
     task = task_named(name)
     if options.all:
         for number in range(1, len(task.hints) + 1):
-            print(workbook.hint(task, number))
+            print(student_files.hint(task, number))
     else:
         again = _command("hint", name, options, options.place)
-        print(workbook.next_hint(task, options.place, again))
+        print(student_files.next_hint(task, options.place, again))
     return 0
 
 
@@ -281,5 +279,5 @@ def _key(options: Any) -> int:
     if replay.results():
         raise ValueError("the answer key needs the teacher's copy of minimha")
     tasks = [task_named(options.name)] if options.name else list(course().values())
-    print("\n\n".join(workbook.stub(task, solved=True) for task in tasks), end="")
+    print("\n\n".join(student_files.stub(task, solved=True) for task in tasks), end="")
     return 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from minimha_autograd.gradcheck import aligned, place, ratio
 
+from ..diagnosis.closeness import factor, is_close
 from ..diagnosis.explanation import AXES
-from . import inferred
 from .resemblance import resemblance
 
 
@@ -149,12 +149,83 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
             )
         labels = AXES.get((name, step.ndim))
         if facts := _facts(found[name], step, name, labels, 1e-12):
-            guess = inferred.weights(found[name]) if name == "weights" else ""
-            guess = guess or inferred.product(name, found[name], step, arrays)
+            guess = _wrong_weights(found[name]) if name == "weights" else ""
+            guess = guess or product(name, found[name], step, arrays)
             facts[0] += f"; {', '.join(right)}: right" if right else ""
             raise DifferenceError(facts, found[name], step, labels, guess)
         right.append(name)
         arrays[name] = step
+
+
+def product(name: str, yours: Any, right: np.ndarray, arrays: dict[str, np.ndarray]) -> str:
+    """Which product of two of these arrays it is, and which it should be."""
+    if not isinstance(yours, np.ndarray) or yours.dtype == bool:
+        return ""
+    mine = next((text for text, made in _products(arrays, yours) if _is_multiple(made, yours)), "")
+    theirs = next(
+        (text for text, made in _products(arrays, right) if _is_multiple(made, right)), ""
+    )
+    if not mine or mine == theirs:
+        return ""
+    return f"{name} = {mine}{f'; it should be {theirs}' if theirs else ''}"
+
+
+def _products(arrays: dict[str, np.ndarray], like: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """All products of two arrays, each transposed or not, in the shape of like, if need be
+    after a split into heads."""
+    h = like.shape[-3] if like.ndim > 2 else 0
+    for (a, x), (b, y) in itertools.product(arrays.items(), repeat=2):
+        for left, right in itertools.product((False, True), repeat=2):
+            text = f"{a}{'.mT' * left} @ {b}{'.mT' * right}"
+            try:
+                made = (x.mT if left else x) @ (y.mT if right else y)
+            except ValueError:
+                continue
+            if made.shape == like.shape:
+                yield text, made
+            elif h and made.shape == (*like.shape[:-3], like.shape[-2], h * like.shape[-1]):
+                heads = made.reshape(*made.shape[:-1], h, like.shape[-1])
+                yield f"split({text})", heads.swapaxes(-3, -2)
+
+
+def _is_multiple(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether b is a number times a, which has its shape, and neither is 0."""
+    ratio = factor(a, b)
+    return bool(np.isfinite(b).all() and abs(ratio) > 1e-12 and is_close(ratio * a, b))
+
+
+def _wrong_weights(yours: Any) -> str:
+    """Why these are no weights of a softmax over the last axis without a mask."""
+    if not isinstance(yours, np.ndarray) or yours.ndim < 2 or yours.dtype == bool:
+        return ""
+
+    def sum_to_1(axis: int | tuple[int, ...]) -> bool:
+        return np.allclose(yours.sum(axis=axis), 1)
+
+    several = [tuple(range(-count, 0)) for count in range(2, yours.ndim + 1)]
+    other = next((axis for axis in range(yours.ndim - 1) if sum_to_1(axis)), None)
+    facts = [
+        (np.isnan(yours).any(), "a weight is NaN: look for ∞ / ∞, 0 / 0 or −∞ − (−∞)"),
+        (sum_to_1(-1) and not np.triu(yours, 1).any(), "later keys are hidden: no mask is needed"),
+        (
+            sum_to_1(-1) and yours.max(axis=-1).min() == 1,
+            "one key gets all the weight: is that e^x?",
+        ),
+        (sum_to_1(-1), ""),
+        (
+            other is not None,
+            f"the weights sum to 1 along axis {other}: softmax runs along the keys, axis=-1, so "
+            "that the weights of each query sum to 1",
+        ),
+        (
+            any(map(sum_to_1, several)),
+            "the sum runs over whole matrices: each row needs its own, "
+            "e.sum(axis=-1, keepdims=True)",
+        ),
+        ((yours < 0).any(), "a weight is negative: is exp missing?"),
+        (True, "the rows do not sum to 1: divide each row by its own sum"),
+    ]
+    return next(text for holds, text in facts if holds)
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -180,13 +251,17 @@ def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any])
         raise AssertionError(textwrap.fill(text, 80))
     known = {f"d{name}": x for name, x in expected.items()} | values
     for name, gradient in expected.items():
-        what = next((k for k, x in known.items() if inferred.is_equal(yours[name], x)), "")
+        what = next((k for k, x in known.items() if _is_equal(yours[name], x)), "")
         guess = f'this is {what}; the entry "{name}" is d{name}, the gradient of {name}'
         same(
             yours[name], gradient, f"the gradient of {name} in the dictionary",
             " ".join(AXES.get((name, gradient.ndim), ())), guess=guess if what else "",
             advice=f"is d{name} changed after it is computed?",
         )  # fmt: skip
+
+
+def _is_equal(yours: Any, known: Any) -> bool:
+    return all(isinstance(x, np.ndarray) for x in (yours, known)) and is_close(yours, known)
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:

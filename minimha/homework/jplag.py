@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import workbook
+from . import student_files
 from .catalogue import add_only, chosen
 from .grading import find
 
@@ -44,7 +44,7 @@ def run(options: Any) -> int:
                 files[f"{name}.py"] = answer.source
             files |= answer.modules
         _write(into / "submissions" / student, files)
-    _write(into / "base", {f"{task.name}.py": workbook.stub(task).encode() for task in tasks})
+    _write(into / "base", {f"{task.name}.py": student_files.stub(task).encode() for task in tasks})
     sys.stdout.write(
         f"{into} contains the work of {len(found)} students. Compare them with\n"
         f"  java -jar jplag.jar -l python3 -bc {into / 'base'} {into / 'submissions'}\n"

@@ -10,15 +10,12 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .error_messages import file_of, line_of
-
-MOST = 2000
-"""The most calls of one function to record: a gradient check makes several hundred."""
+from ..diagnosis.closeness import is_close
+from .calls import Call, Raised, copied, raised
 
 
 class Mistake(NamedTuple):
@@ -64,68 +61,7 @@ def _lines(marked: str) -> str:
     return "\n".join(line[2:] for line in marked.splitlines())
 
 
-class Raised(NamedTuple):
-    """An error in place of a result: the name of its class, and its text if NumPy or Python wrote
-    it."""
-
-    kind: str
-    text: str
-
-
-@dataclass
-class Call:
-    """One call of a function: its arguments, and what it returned or raised.
-
-    pulled  the calls of each function that it returned, by place: usually its pullback
-    given   what it passed to its keyword `tap`, by name
-    tapped  what `tap` returned instead: None for no change
-    """
-
-    arguments: Any
-    settings: dict[str, Any]
-    result: Any = None
-    pulled: dict[int, list[Call]] = field(default_factory=dict)
-    given: dict[str, list[Any]] = field(default_factory=dict)
-    tapped: dict[str, list[Any]] = field(default_factory=dict)
-
-
-def calls_recorded(function: Callable[..., Any], calls: list[Call]) -> Callable[..., Any]:
-    """The same function, which adds its calls, and those of its pullbacks, to the list."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **settings: Any) -> Any:
-        if len(calls) == MOST:
-            return function(*arguments, **settings)
-        new = Call(_copy(arguments), _copy(settings))
-        calls.append(new)
-        if "tap" in settings:
-            settings["tap"] = _heard(settings["tap"], new)
-        try:
-            result = function(*arguments, **settings)
-        except Exception as error:
-            new.result = _raised(error, file_of(function))
-            raise
-        new.result = _copy(result)
-        if type(result) is tuple:
-            for k in [k for k, x in enumerate(result) if callable(x)]:
-                pullback = calls_recorded(result[k], new.pulled.setdefault(k, []))
-                result = (*result[:k], pullback, *result[k + 1 :])
-        return result
-
-    return call
-
-
-def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
-    def call(name: str, x: Any) -> Any:
-        heard.given.setdefault(name, []).append(_copy(x))
-        answer = tap(name, x)
-        heard.tapped.setdefault(name, []).append(None if answer is x else _copy(answer))
-        return answer
-
-    return call
-
-
-def named(
+def text_of_mistake(
     mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
     comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
@@ -168,9 +104,10 @@ def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = Tru
 def _repeats_one(function: Callable[..., Any], call: Call, pulled: bool) -> bool:
     given: dict[str, list[Any]] = {}
     result = _answer(function, call, given)
+    recorded = _by_name((name, x) for name, x, _ in call.tapped)
     return (
         _same(result, call.result)
-        and all(_same(given[name], call.given[name]) for name in given.keys() & call.given.keys())
+        and all(_same(given[name], recorded[name]) for name in given.keys() & recorded.keys())
         and (not pulled or all(_repeats(result[k], inner) for k, inner in call.pulled.items()))
     )
 
@@ -180,31 +117,31 @@ def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]
 
     Adds to `given` what it passes to `tap`.
     """
-    tapped = {name: list(answers) for name, answers in call.tapped.items()}
+    answers = _by_name((name, answer) for name, _, answer in call.tapped)
 
     def tap(name: str, x: Any) -> Any:
-        given.setdefault(name, []).append(_copy(x))
-        answer = tapped[name].pop(0) if tapped.get(name) else None
+        given.setdefault(name, []).append(copied(x))
+        answer = answers[name].pop(0) if answers.get(name) else None
         return x if answer is None else answer
 
-    settings = _copy(call.settings) | ({"tap": tap} if "tap" in call.settings else {})
+    settings = copied(call.settings) | ({"tap": tap} if "tap" in call.settings else {})
     try:
-        return function(*_copy(call.arguments), **settings)
+        return function(*copied(call.arguments), **settings)
     except Exception as error:  # a mistake may raise, as the student's function did
-        return _raised(error, None)
+        return raised(error, None)
 
 
-def _raised(error: Exception, file: str | None) -> Raised:
-    """The error; without its text if a `raise` in this file, or in a remote one, wrote it."""
-    text = str(error)
-    chosen = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
-    return Raised(type(error).__name__, "" if chosen else text.partition("\n")[0].strip())
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for name, x in pairs:
+        found.setdefault(name, []).append(x)
+    return found
 
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two results agree up to rounding; a list may stand for a tuple."""
     if isinstance(a, Raised) or isinstance(b, Raised):
-        return type(a) is type(b) and a.kind == b.kind and b.text in (a.text, "")
+        return type(a) is type(b) and a.kind == b.kind and (b.is_own or _first(a) == _first(b))
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -212,24 +149,11 @@ def _same(a: Any, b: Any) -> bool:
     if callable(a) or callable(b):
         return callable(a) and callable(b)
     try:
-        return _close(np.asarray(a), np.asarray(b))
+        return is_close(np.asarray(a), np.asarray(b))
     except Exception:  # whatever a student's function returned: it is not what a solution returns
         return False
 
 
-def _close(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.shape != b.shape or not {a.dtype.kind, b.dtype.kind} <= set("biufc"):
-        return a.shape == b.shape and bool((a == b).all())
-    # of the largest entry, not of each: sums in another order round differently
-    largest = np.max(abs(b.astype(complex)), initial=0.0, where=np.isfinite(b))
-    relative = 1e-5 if "float32" in (a.dtype, b.dtype) else 1e-11
-    return np.allclose(a, b, rtol=relative, atol=relative * largest, equal_nan=True)
-
-
-def _copy(x: Any) -> Any:
-    """A copy that later changes of arrays, lists and dictionaries do not reach."""
-    if isinstance(x, np.ndarray):
-        return x.copy()
-    if type(x) in (tuple, list):
-        return type(x)(map(_copy, x))
-    return {key: _copy(y) for key, y in x.items()} if type(x) is dict else x
+def _first(error: Raised) -> str:
+    """The first line of what NumPy or Python wrote."""
+    return "" if error.is_own else error.text.partition("\n")[0].strip()

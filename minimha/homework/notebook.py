@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import record, workbook
+from . import progress_file, student_files
 from .catalogue import task_named
 from .error_messages import file_of
 from .verdicts import FAILED, PASSED, TO_DO, lines
@@ -25,7 +25,7 @@ def check(function: Callable[..., Any]) -> None:
     name = getattr(function, "__name__", repr(function))
     task, outcome = task_named(name), PASSED
     for holds in task.checks:
-        verdict = workbook.verdict(task, holds, function, file_of(function))
+        verdict = student_files.verdict(task, holds, function, file_of(function))
         print(*lines([verdict]), sep="\n")
         outcome = verdict.outcome
         if outcome != PASSED:
@@ -33,16 +33,16 @@ def check(function: Callable[..., Any]) -> None:
     if outcome == TO_DO:
         _say_if_done(name)
         return
-    if outcome == PASSED or record.read(Path()).get(name, {}).get("notebook") != PASSED:
-        record.add(Path(), name, notebook=outcome)  # what once passed stays done
+    if outcome == PASSED or progress_file.read(Path()).get(name, {}).get("notebook") != PASSED:
+        progress_file.add(Path(), name, notebook=outcome)  # what once passed stays done
     if outcome == FAILED:
         print(f'\nfor a hint: mh.homework.hint("{name}")')
 
 
 def _say_if_done(name: str) -> None:
-    files = record.files(Path())
-    if record.states(Path(), files)[name] == PASSED:
-        in_notebook = record.read(Path())[name].get("notebook") == PASSED
+    files = progress_file.files(Path())
+    if progress_file.states(Path(), files)[name] == PASSED:
+        in_notebook = progress_file.read(Path())[name].get("notebook") == PASSED
         where = "a notebook" if in_notebook else files[name]
         print(f"       you have already done this task, in {where}")
 
@@ -53,7 +53,7 @@ def hint(task: str | Callable[..., Any]) -> None:
     Raises ValueError if no task has that name.
     """
     name = task if isinstance(task, str) else task.__name__
-    print(workbook.next_hint(task_named(name), Path(), f'mh.homework.hint("{name}")'))
+    print(student_files.next_hint(task_named(name), Path(), f'mh.homework.hint("{name}")'))
 
 
 def progress() -> None:

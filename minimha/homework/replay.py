@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from .calls import Call, Raised
+
 FILE = Path(__file__).parent / "tasks" / "results.json"
 """Where a release keeps the results; the teacher's copy has no such file."""
 
@@ -25,45 +27,17 @@ Calls = list[dict[str, Any]]
 """The calls of one function: what each passed to `tap`, and its result or error."""
 
 
-def recording(
-    function: Callable[..., Any], calls: Calls, inside: list[Calls]
-) -> Callable[..., Any]:
-    """The same function, which adds its calls and those of its pullbacks to the list.
-
-    inside  the calls in progress of all solutions: calls that another solution makes are not
-            recorded
-    """
-
-    def call(*arguments: Any, **settings: Any) -> Any:
-        if inside:
-            return function(*arguments, **settings)
-        tapped: list[tuple[str, Any]] = []
-        entry: dict[str, Any] = {"tapped": tapped, "pullbacks": {}}
-        calls.append(entry)
-        if heard := settings.get("tap"):
-
-            def tap(name: str, x: Any) -> Any:
-                tapped.append((name, deepcopy(x)))
-                return heard(name, x)
-
-            settings["tap"] = tap
-        inside.append(calls)
-        try:
-            result = function(*arguments, **settings)
-        except Exception as error:
-            entry["error"] = [type(error).__name__, str(error)]
-            raise
-        finally:
-            inside.pop()
-        parts = list(result) if isinstance(result, tuple) else [result]
-        entry["parts"] = [None if callable(part) else deepcopy(part) for part in parts]
-        entry["single"] = not isinstance(result, tuple)
-        for k, part in enumerate(parts):
-            if callable(part):
-                parts[k] = recording(part, entry["pullbacks"].setdefault(k, []), inside)
-        return parts[0] if entry["single"] else tuple(parts)
-
-    return call
+def stored(call: Call) -> dict[str, Any]:
+    """What a release keeps of a call."""
+    entry: dict[str, Any] = {
+        "tapped": [(name, x) for name, x, _ in call.tapped],
+        "pullbacks": {k: list(map(stored, calls)) for k, calls in call.pulled.items()},
+    }
+    if isinstance(call.result, Raised):
+        return entry | {"error": [call.result.kind, call.result.text]}
+    single = not isinstance(call.result, tuple)
+    parts = [call.result] if single else call.result
+    return entry | {"single": single, "parts": [None if callable(x) else x for x in parts]}
 
 
 def replaying(calls: Calls) -> Callable[..., Any]:

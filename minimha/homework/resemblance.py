@@ -9,6 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..diagnosis.closeness import factor, rounding
+
 MOST_SLICES = 16
 """The length of an axis up to which its slices are compared with each other."""
 
@@ -28,17 +30,17 @@ def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None
     a, b = yours.astype(float), right.astype(float)
     if not (b.any() and np.isfinite(a).all() and np.isfinite(b).all()):
         return ""
-    rounding = (1e-5 if yours.dtype == "float32" else 1e-9) * abs(b).max()
+    most = rounding(yours, right) * abs(b).max()
 
     def close(x: np.ndarray, y: np.ndarray) -> bool:
-        return x.shape == y.shape and bool((abs(x - y) <= rounding).all())
+        return x.shape == y.shape and bool((abs(x - y) <= most).all())
 
     if close(a, b):  # only the rounding differs
         return ""
     names = axes or range(b.ndim)
     along = [f"the axis {name}" if axes else f"axis {name}" for name in names]
     found = [_scaled(a, b, along, close)]
-    if np.ptp(b) > rounding:  # in an array of ones every order is right
+    if np.ptp(b) > most:  # in an array of ones every order is right
         found = [_moved(a, b, names, close), _part(a, b, along, close), *found]
     return next(itertools.chain(*found), "")
 
@@ -98,16 +100,16 @@ def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Ite
         return
 
     def multiple(x: np.ndarray, y: np.ndarray, axis: int | None = None) -> bool:
-        factor = (x * y).sum(axis, keepdims=True) / (y * y).sum(axis, keepdims=True)
-        return bool(factor.all()) and close(x, factor * y)
+        times = factor(y, x, axis)
+        return bool(np.all(times)) and close(x, times * y)
 
-    factor = _written(float((a * b).sum() / (b * b).sum()))
-    telling = b.size > 1 or ("." not in factor and "." in _written(b.item()))  # any 2 have a ratio
+    times = _written(float(factor(b, a)))
+    telling = b.size > 1 or ("." not in times and "." in _written(b.item()))  # any 2 have a ratio
     if multiple(a, b) and telling:
         yield (
             "the sign is flipped"
-            if factor == "−1"
-            else f"{factor} times the right result: a factor is missing, or there is one too many"
+            if times == "−1"
+            else f"{times} times the right result: a factor is missing, or there is one too many"
         )
     for axis, name in reversed(list(enumerate(along))):
         if b.shape[axis] < 3 or close(b, b.round()):  # or it may be by chance

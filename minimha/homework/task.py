@@ -37,11 +37,15 @@ import numpy as np
 from minimha_autograd.gradcheck import aligned
 
 from . import replay
+from .calls import Call, calls_recorded
 from .error_messages import arguments_watched, error_message, file_of, line_of
-from .mistakes import Call, Mistake, calls_recorded, named
+from .mistakes import Mistake, text_of_mistake
 from .solutions import solved as with_solution
 from .solutions import stubbed
 from .verdicts import FAILED, PASSED, TO_DO, Check, Verdict
+
+MOST = 2000
+"""The most calls of a student's function to record: a gradient check makes several hundred."""
 
 TASKS: dict[str, Task] = {}
 """All tasks by name, in the order of the course."""
@@ -107,19 +111,20 @@ class Task:
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
         """The outcome of one check. A function that modifies its arguments fails; an error becomes
         the message."""
-        for name, recorded in self._recorded(check).items():
-            TASKS[name].answer = replay.replaying(recorded)
+        for name, stored in self._stored(check).items():
+            TASKS[name].answer = replay.replaying(stored)
         rng = self.rng(check, seed)
         file, changed = file_of(yours), set[str]()
         outcome, message, calls = PASSED, "", list[Call]()
         try:
-            check.holds(arguments_watched(calls_recorded(yours, calls), changed), rng)
+            recorded = calls_recorded(yours, calls, most=MOST)
+            check.holds(arguments_watched(recorded, changed), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
             outcome, message = FAILED, error_message(error, file)
             if self.mistakes:
-                message = self._named(error, message, calls, check, seed)
+                message = self._with_mistake(error, message, calls, check, seed)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
         if changed and "in place" not in message:
@@ -128,14 +133,14 @@ class Task:
             outcome = FAILED
         return Verdict(self.name, check, outcome, message)
 
-    def _recorded(self, check: Check) -> dict[str, replay.Calls]:
+    def _stored(self, check: Check) -> dict[str, replay.Calls]:
         return replay.results().get(self.name, {}).get(check.name, {})
 
     def rng(self, check: Check, seed: int = 0) -> np.random.Generator:
         """The generator that a check gets."""
         return np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
 
-    def _named(
+    def _with_mistake(
         self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
     ) -> str:
         """The message, and the mistake if it is a known one, in place of other guesses."""
@@ -150,7 +155,7 @@ class Task:
                     return False
             return True
 
-        text = named(self.mistakes, self.code(solved=True), self.name, calls, comes_here)
+        text = text_of_mistake(self.mistakes, self.code(solved=True), self.name, calls, comes_here)
         facts = getattr(getattr(error, "diagnosis", error), "facts", message)
         return f"{facts}\n{aligned('looks like', text)}" if text else message
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from minimha import homework
-from minimha.homework import workbook
+from minimha.homework import student_files
 from minimha.homework.task import Task
-from minimha.homework.verdicts import FAILED, PASSED, TO_DO, Check, Verdict
+from minimha.homework.verdicts import PASSED, TO_DO, Check
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each check of each task that has a file."""
     try:
-        files = workbook.find(Path(metafunc.config.getoption("--homework", ".")).absolute())
+        files = student_files.find(Path(metafunc.config.getoption("--homework", ".")).absolute())
     except (ValueError, OSError) as error:
         raise pytest.Collector.CollectError(str(error)) from None
     tasks = [homework.course()[name] for name in files]
@@ -35,28 +35,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def load() -> Callable[[Path, str], Any]:
     """Load a student's file, once."""
-    return functools.cache(workbook.load)
+    return functools.cache(student_files.load)
 
 
-def test_homework(
-    task: Task, check: Check, path: Path, load: Callable[..., Any], record_property: Any
-) -> None:
+def test_homework(task: Task, check: Check, path: Path, load: Callable[..., Any]) -> None:
     """Passes, fails with the message for the student, or is skipped if still to do."""
-    record_property("task", task.name)
-    record_property("check", check.name)
-    verdict = _verdict(task, check, path, load)
+    verdict = student_files.file_verdict(task, check, path, load)
     if verdict.outcome == TO_DO:
-        record_property("message", verdict.message)
         pytest.skip(f"to do: {task.name}")
     if verdict.outcome != PASSED:
         pytest.fail(verdict.message, pytrace=False)
-
-
-def _verdict(task: Task, check: Check, path: Path, load: Callable[..., Any]) -> Verdict:
-    try:
-        yours = load(path, task.name)
-    except NotImplementedError:
-        return Verdict(task.name, check, TO_DO)
-    except workbook.LoadError as error:
-        return Verdict(task.name, check, FAILED, str(error))
-    return workbook.verdict(task, check, yours, str(path))

@@ -37,7 +37,7 @@ def _default() -> int:
     return min(cpus, _quota())
 
 
-def share(processes: int) -> None:
+def divide_cpus(processes: int) -> None:
     """Divide the CPUs of this machine among so many processes, for kernels and for BLAS, unless the
     environment sets the number of threads."""
     if any(os.environ.get(name) for name in _NAMES):

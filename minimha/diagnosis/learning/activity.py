@@ -8,7 +8,7 @@ import numpy as np
 
 from minimha_autograd.tape import Node, ancestors
 
-from .probe import Probe, Step
+from .probe import Intermediate, Probe
 from .report import Finding
 from .weights import attention_weights
 
@@ -59,14 +59,14 @@ def uniform(probe: Probe) -> Iterator[Finding]:
     )
 
 
-def _rows(probe: Probe) -> Iterator[tuple[Step, np.ndarray]]:
+def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
     """The attention weights of each layer, with one row for each query."""
     steps = probe.trace(probe.inputs)[1]
     for step in attention_weights(steps, probe.inputs.shape[1]):
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
-def _sees_more(probe: Probe, step: Step) -> bool:
+def _sees_more(probe: Probe, step: Intermediate) -> bool:
     """Whether most queries would see several keys if the scores were small."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):

@@ -23,7 +23,7 @@ from ...functional import cross_entropy
 Arrays = dict[str, np.ndarray]
 
 
-class Step(NamedTuple):
+class Intermediate(NamedTuple):
     """One value that an operation made: its name, the value, and the value's node on the tape."""
 
     operation: str
@@ -169,9 +169,9 @@ class Probe:
         shifts = self.rng.integers(1, len(known), inputs.shape)
         return known[(places + shifts) % len(known)].astype(inputs.dtype)
 
-    def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Step]]:
+    def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Intermediate]]:
         """The node of the logits, and all values on the way, attention weights among them."""
-        steps: list[Step] = []
+        steps: list[Intermediate] = []
         weights: list[Any] = []
 
         def attend(x: Arguments, wanted: tuple[bool, ...]) -> Any:
@@ -181,8 +181,8 @@ class Probe:
 
         def see(name: str, x: Tensor) -> Tensor:
             while weights:  # of this operation, which makes their node as well
-                steps.append(Step("attention", backend.to_numpy(weights.pop()), _node(x)))
-            steps.append(Step(name, backend.to_numpy(x.data), _node(x)))
+                steps.append(Intermediate("attention", backend.to_numpy(weights.pop()), _node(x)))
+            steps.append(Intermediate(name, backend.to_numpy(x.data), _node(x)))
             return x
 
         with watch(see), implementation(attend):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .probe import Arrays, Probe, Step
+from .probe import Arrays, Intermediate, Probe
 from .report import Finding, some
 from .weights import attention_weights
 
@@ -176,7 +176,7 @@ def padding(probe: Probe) -> Iterator[Finding]:
                 return
 
 
-def _attentions(probe: Probe) -> list[Step]:
+def _attentions(probe: Probe) -> list[Intermediate]:
     t = probe.inputs.shape[1]
     return attention_weights(probe.trace(probe.inputs[:1])[1], t)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .probe import Probe, Step
+from .probe import Intermediate, Probe
 from .report import Finding
 
 
-def attention_weights(steps: list[Step], t: int) -> list[Step]:
+def attention_weights(steps: list[Intermediate], t: int) -> list[Intermediate]:
     """The values that are attention weights: (…, T, T), not negative, with rows that sum to 1.
 
     They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found if it

@@ -1,8 +1,9 @@
 """The processes that run submissions: they may answer calls and do little else.
 
 Started as a program, this file imports the standard library, NumPy, and two files of minimha:
-`numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks`. It never imports minimha. Then it
-waits for requests, and forks one confined process for each submission; that saves the imports.
+`numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks_in_turn`. It never imports minimha.
+Then it waits for requests, and forks one confined process for each submission; that saves the
+imports.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def load_minimha() -> None:
     kernels: Any = types.ModuleType("minimha.kernels")
     kernels.numpy_tile = _loaded("numpy_tile", "../../kernels/gpu/numpy_tile.py")
     sys.modules |= {"minimha.kernels": kernels}
-    _loaded("minimha.parallel", "ranks.py")
+    _loaded("minimha.parallel", "ranks_in_turn.py")
 
 
 def _loaded(name: str, file: str) -> types.ModuleType:

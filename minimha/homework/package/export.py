@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import own, workbook
+from .. import student_files, student_functions
 from ..answers import ADAPTERS, decoded, is_stub, mark
 from ..catalogue import course
 
@@ -40,7 +40,7 @@ def run(options: Any) -> int:
         raise ValueError(f"{package} cannot be the name of a package: try my_attention")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: name a new folder")
-    answers = own.answered(options.place)
+    answers = student_functions.answered(options.place)
     ready = {
         name: found
         for name, found in answers.items()
@@ -50,7 +50,7 @@ def run(options: Any) -> int:
         raise ValueError("none of your functions is finished; see minimha homework progress")
     by_chapter: dict[str, list[str]] = {}
     for name in ready:
-        chapter = f"ch{workbook.chapter(course()[name].chapter)}"
+        chapter = f"ch{student_files.chapter(course()[name].chapter)}"
         by_chapter.setdefault(re.sub(r"\W", "_", chapter), []).append(name)
     for chapter, names in by_chapter.items():
         inner = folder / package / chapter

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ...course import CHAPTERS, notebooks
-from .. import replay, workbook
+from .. import replay, student_files
 from ..answers import answers
 from ..catalogue import add_only, chosen
+from ..student_files import chapter, stars
 from . import wheel
 
 README = """\
@@ -69,7 +70,7 @@ def run(options: Any) -> int:
     packed = wheel.write(folder, options.tasks, hidden=options.hidden)
     for task in tasks:
         path = folder / "homework" / f"{task.name}.py"
-        path.write_text(workbook.stub(task, wheel.code(task)), encoding="utf-8")
+        path.write_text(student_files.stub(task, wheel.code(task)), encoding="utf-8")
     numbers = {task.chapter for task in tasks}
     stems = {CHAPTERS[n].stem for n in numbers & set(CHAPTERS)}
     names = {task.name for task in tasks}
@@ -79,16 +80,13 @@ def run(options: Any) -> int:
             copy.write_text(wheel.notebook(path), encoding="utf-8")
             names -= set(answers(copy, names))
     alone = ", ".join(f"`{x.name}`" for x in tasks if x.name in names)
-    rows = (
-        f"| `{x.name}` | {workbook.chapter(x.chapter)} | {workbook.stars(x)} | {x.minutes} |"
-        for x in tasks
-    )
+    rows = (f"| `{x.name}` | {chapter(x.chapter)} | {stars(x)} | {x.minutes} |" for x in tasks)
     text = README.format(
         wheel=packed.name, task=tasks[0].name, tasks="\n".join(rows),
         alone=f" These tasks are in no notebook: {alone}." if alone else "",
         more=MORE if options.hidden else "",
     )  # fmt: skip
-    shutil.copy(workbook.AGENTS, folder)
+    shutil.copy(student_files.AGENTS, folder)
     (folder / "README.md").write_text(text, encoding="utf-8")
     count = f"{len(tasks)} task{'s' * (len(tasks) > 1)}"
     sys.stdout.write(f"{folder} is ready for your students: {count}, and {packed.name}\n")

@@ -13,8 +13,9 @@ from pathlib import Path
 import minimha_autograd
 
 from ...course import notebooks
-from .. import replay, workbook
+from .. import replay, student_files
 from ..answers import mark
+from ..calls import Call, calls_recorded
 from ..catalogue import course
 from ..solutions import stubbed
 from ..task import Task, source_of
@@ -89,16 +90,16 @@ def _results(*, hidden: bool) -> replay.Results:
         for check in task.checks:
             if hidden and check.hidden:
                 continue
-            calls: dict[str, replay.Calls] = {other.name: [] for other in tasks}
-            inside: list[replay.Calls] = []
+            calls: dict[str, list[Call]] = {other.name: [] for other in tasks}
+            inside: list[Call] = []
             for other in tasks:
-                other.answer = replay.recording(other.solution, calls[other.name], inside)
+                other.answer = calls_recorded(other.solution, calls[other.name], inside=inside)
             try:
                 check.holds(task.solution, task.rng(check))
             finally:
                 for other in tasks:
                     other.answer = other.solution
-            made = {name: some for name, some in calls.items() if some}
+            made = {name: list(map(replay.stored, some)) for name, some in calls.items() if some}
             found.setdefault(task.name, {})[check.name] = made
     return found
 
@@ -115,5 +116,5 @@ def notebook(path: Path) -> str:
     for cell in text["cells"]:
         name = mark("".join(cell["source"])) if cell["cell_type"] == "code" else None
         if name in course():
-            cell["source"] = workbook.cell(name, code(course()[name]))
+            cell["source"] = student_files.cell(name, code(course()[name]))
     return json.dumps(text, indent=1, ensure_ascii=False) + "\n"

@@ -4,8 +4,7 @@ import numpy as np
 
 from minimha_autograd import gradcheck
 
-from ..comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
-from ..inferred import product
+from ..comparisons import product, recorded, same, same_gradients, same_steps, tap_is_used, value_of
 from ..task import task
 
 

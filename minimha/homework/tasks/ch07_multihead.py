@@ -1,11 +1,12 @@
 """Tasks of chapter 07: several heads, their concatenation, and shared key and value heads."""
 
+import itertools
+
 import numpy as np
 
 from minimha_autograd import gradcheck
 
 from ..comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
-from ..inferred import rearranged, rows_used
 from ..task import task
 
 
@@ -34,12 +35,23 @@ def merge_heads(x):
     # END SOLUTION
 
 
+def _rearranged(yours, x, axes):
+    """In which order it has the axes of x, if it is x with axes swapped, then reshaped."""
+    if not isinstance(yours, np.ndarray) or yours.size != x.size:
+        return ""
+    for order in itertools.permutations(range(x.ndim)):
+        if (x.transpose(order).reshape(yours.shape) == yours).all():
+            letters = ", ".join(axes.split()[k] for k in order)
+            return f"x with its axes in the order ({letters}), reshaped to {yours.shape}"
+    return ""
+
+
 @merge_heads.check
 def each_row_holds_one_position(yours, rng):
     x = rng.standard_normal((2, 3, 5, 4))
     expected = np.concatenate([x[:, h] for h in range(3)], axis=-1)
     y = value_of(yours(x), "merge_heads")
-    guess = rearranged(y, x, "B H T D")
+    guess = _rearranged(y, x, "B H T D")
     guess += ": put them into the order (B, T, H, D), then reshape to (B, T, H·D)" * bool(guess)
     same(y, expected, axes="B T H·D", guess=guess)
 
@@ -144,13 +156,24 @@ def a_single_head_contributes_the_whole_output(yours, rng):
     same(yours(heads, w_o), heads @ w_o, "the result for one head", "B H T M")
 
 
+def _rows_used(f, w):
+    """For each head of f(w), (…, H, T, M), the rows of w that it depends on."""
+    used = {}
+    for row in range(len(w)):
+        changed = w + (np.arange(len(w)) == row)[:, None]
+        moved = np.moveaxis(np.asarray(f(changed) != f(w)), -3, 0)
+        for head in (h for h, x in enumerate(moved) if x.any()):
+            used.setdefault(head, []).append(row)
+    return used
+
+
 @head_contributions.check
 def each_head_is_multiplied_by_its_own_rows_of_w_o(yours, rng):
     heads, w_o = rng.standard_normal((3, 5, 4)), rng.standard_normal((12, 7))
     expected = np.stack([heads[h] @ w_o[4 * h : 4 * (h + 1)] for h in range(3)])
     found, guess = yours(heads, w_o), ""
     if np.shape(found) == expected.shape:
-        used = rows_used(lambda w: yours(heads, w), w_o)
+        used = _rows_used(lambda w: yours(heads, w), w_o)
         of = next((h for h in used if used[h] != list(range(4 * h, 4 * h + 4))), None)
         if of is not None:
             guess = f"head {of} depends on the rows {used[of]} of w_o; its rows are {4 * of} to "

@@ -5,8 +5,7 @@ import tracemalloc
 import numpy as np
 
 from ...attention import scaled_dot_product_attention
-from ..comparisons import same
-from ..inferred import product
+from ..comparisons import product, same
 from ..task import task
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from . import adamw, cuda, fused, tiled
-from .tiled import Signature
+from .tiled import KernelTypes
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
@@ -65,7 +65,7 @@ def nvrtc(source: str, architecture: str, *options: str) -> bytes:
     return result("CUBIN")
 
 
-def bytecode(signature: Signature) -> bytes:
+def bytecode(signature: KernelTypes) -> bytes:
     """A kernel of `tiles` in cuTile's bytecode, for any GPU. Raises cuTile's error for wrong types
     or shapes."""
     from cuda.tile import compilation

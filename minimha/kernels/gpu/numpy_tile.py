@@ -240,7 +240,7 @@ def _run(grid: Any, kernel: Callable[..., None], arguments: Any, blocks: Any) ->
                 raise
 
 
-class Step(NamedTuple):
+class Line(NamedTuple):
     """A line of a kernel, and the variables that it changed."""
 
     line: int
@@ -259,10 +259,10 @@ def _shown(x: Any) -> str:
     return f"{x.dtype} {x.shape}\n{entries}".replace("\n", "\n    ")
 
 
-def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Step]:
+def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Line]:
     """Run one block alone, and return each line executed, with what it changed."""
     lines, first = inspect.getsourcelines(kernel)
-    found: list[Step] = []
+    found: list[Line] = []
     before: dict[str, Any] = {}
     line = first
 
@@ -274,7 +274,7 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
         if event in ("line", "return"):
             changed = {k: x for k, x in now.items() if before.get(k) is not x}
             if before:
-                found.append(Step(line, lines[line - first].strip(), changed))
+                found.append(Line(line, lines[line - first].strip(), changed))
             before, line = now, frame.f_lineno
         return trace
 

@@ -53,7 +53,7 @@ def _up(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-class Target(NamedTuple):
+class Runner(NamedTuple):
     """What runs the kernels: their module, and the function that launches one."""
 
     kernels: Any
@@ -62,24 +62,24 @@ class Target(NamedTuple):
 
 
 @functools.cache
-def on_numpy() -> Target:
+def on_numpy() -> Runner:
     """The kernels of `tiles` on NumPy."""
     from . import numpy_tile
 
     kernels = numpy_tile.interpreted(Path(__file__).with_name("tiles.py"))
-    return Target(kernels, numpy_tile.launch, None)
+    return Runner(kernels, numpy_tile.launch, None)
 
 
-def _on_gpu() -> Target:
+def _on_gpu() -> Runner:
     import cuda.tile as ct
     import cupy
 
     from . import tiles
 
-    return Target(tiles, ct.launch, cupy.cuda.get_current_stream())
+    return Runner(tiles, ct.launch, cupy.cuda.get_current_stream())
 
 
-def target_of(x: Array) -> Target:
+def runner_of(x: Array) -> Runner:
     """What runs the kernels for this array."""
     return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
 
@@ -171,9 +171,9 @@ class TileArguments(NamedTuple):
 laid_out = TileArguments.of
 
 
-def forward(x: TileArguments, target: Target | None = None) -> tuple[Array, Array]:
+def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
     """The output, in the shape of the query, and lse (B, H, T)."""
-    kernels, launch, stream = target or target_of(x.query)
+    kernels, launch, stream = runner or runner_of(x.query)
     (b, h, t), dv = x.query.shape[:3], x.value.shape[-1]
     out, lse = _empty(x, (b, h, t, dv)), _empty(x, (b, h, t), wide=True)
     settings = x.settings("forward")
@@ -192,10 +192,10 @@ def backward(
     dout: Array,
     dlse: Array | None,
     wanted: tuple[bool, ...],
-    target: Target | None = None,
+    runner: Runner | None = None,
 ) -> tuple[Array | None, ...]:
     """The gradients of the seven inputs of attention."""
-    kernels, launch, stream = target or target_of(x.query)
+    kernels, launch, stream = runner or runner_of(x.query)
     xp, (b, h, t), (g, s) = namespace(out), x.query.shape[:3], x.key.shape[1:3]
     dquery, dkey, dvalue = (_empty(x, y.shape) for y in (x.query, x.key, x.value))
     delta = (
@@ -275,7 +275,7 @@ def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
 
 
-class Signature(NamedTuple):
+class KernelTypes(NamedTuple):
     """The types with which a kernel is compiled."""
 
     kernel: str
@@ -283,16 +283,16 @@ class Signature(NamedTuple):
     constants: tuple[Any, ...]
 
 
-def signatures() -> Iterator[Signature]:
+def signatures() -> Iterator[KernelTypes]:
     """The signatures in use: those of calls with every dtype and combination of options.
 
     Found by calling `forward` and `backward` with a `launch` that only takes notes.
     """
-    found: dict[Signature, None] = {}
+    found: dict[KernelTypes, None] = {}
 
     def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
         arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
-        found[Signature(kernel, arrays, arguments[len(arrays) :])] = None
+        found[KernelTypes(kernel, arrays, arguments[len(arrays) :])] = None
 
     names = type("Names", (), {k: k for k in ("forward", "backward_query", "backward_key")})
     yes_no = (False, True)
@@ -309,10 +309,10 @@ def signatures() -> Iterator[Signature]:
             keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
             p=0.5 if keep else 0.0,
         )  # fmt: skip
-        laid, target = TileArguments.of(x), Target(names, note, None)
+        laid, runner = TileArguments.of(x), Runner(names, note, None)
         with np.errstate(all="ignore"):  # the results are never filled
-            out, lse = forward(laid, target)
-            backward(laid, out, lse, out, None, (True, True, True, bias, sink), target)
+            out, lse = forward(laid, runner)
+            backward(laid, out, lse, out, None, (True, True, True, bias, sink), runner)
     yield from found
 
 

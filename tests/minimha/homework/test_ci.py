@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from minimha import homework
-from minimha.homework import ci, workbook
+from minimha.homework import ci, student_files
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_scripts_grade_a_push(service, write, tmp_path, monkeypatch):
     work.mkdir()
     back.mkdir()
     softmax = homework.course()["softmax"]
-    (work / "softmax.py").write_text(workbook.stub(softmax, solved=True), encoding="utf-8")
+    (work / "softmax.py").write_text(student_files.stub(softmax, solved=True), encoding="utf-8")
     (tmp_path / "submission_metadata.json").write_text('{"users": [{"email": "anna@uni.edu"}]}')
     write(service, "--only", "softmax")
     if service == "gradescope":

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minimha import homework
-from minimha.homework import record, workbook
+from minimha.homework import progress_file, student_files
 from minimha.homework.error_messages import arguments_watched
 
 ROOT = Path(__file__).parents[3]
@@ -167,17 +167,17 @@ def test_only_homework_files_are_found(folder):
     (folder / "lib" / "twice.py").write_text(text)
     (folder / "twice.py").write_text("raise SystemExit('another program')")
     (folder / "notes.py").write_text(f"text = '''\n  {text}'''")
-    assert workbook.find(Path()) == {}
+    assert student_files.find(Path()) == {}
     (folder / "twice.py").write_text(RIGHT)
-    assert workbook.find(Path()) == {"twice": Path("twice.py")}
+    assert student_files.find(Path()) == {"twice": Path("twice.py")}
     write(folder / "marked.py", RIGHT)
-    assert workbook.find(Path()) == {"twice": Path("marked.py")}
+    assert student_files.find(Path()) == {"twice": Path("marked.py")}
 
 
 def test_a_clone_of_the_repository_contains_no_homework(monkeypatch):
     for below in (".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"):
         monkeypatch.chdir(ROOT / below)
-        assert workbook.find(Path()) == {}
+        assert student_files.find(Path()) == {}
 
 
 DEEP = "def twice(x):\n    return twice(x)"
@@ -230,7 +230,7 @@ BAD_FILES = [  # each runs pytest: every fifteenth by default
 def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     body, says, student, folder, monkeypatch
 ):
-    monkeypatch.setattr(workbook, "SECONDS", 0.3)
+    monkeypatch.setattr(student_files, "SECONDS", 0.3)
     write(folder / "twice.py", body)
     code, shown = student("check")
     assert code == 1
@@ -245,10 +245,10 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
 
 @pytest.mark.thorough
 def test_an_open_debugger_is_not_interrupted(monkeypatch):
-    monkeypatch.setattr(workbook, "SECONDS", 0.1)
-    with workbook.in_time():
+    monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    with student_files.in_time():
         bdb.Bdb().runcall(time.sleep, 0.3)
-    with pytest.raises(TimeoutError), workbook.in_time():
+    with pytest.raises(TimeoutError), student_files.in_time():
         time.sleep(0.3)
 
 
@@ -324,17 +324,17 @@ def test_progress_shows_what_changed_since_the_last_check(student, folder):
 )
 def test_a_damaged_record_is_ignored(text, student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / record.RECORD).write_text(text)
+    (folder / progress_file.RECORD).write_text(text)
     assert "changed" in student("progress")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     assert student("check")[0] == 0
     assert "ok                twice" in student("progress")[1]
-    json.loads((folder / record.RECORD).read_text())
+    json.loads((folder / progress_file.RECORD).read_text())
 
 
 def test_a_record_that_cannot_be_written_does_no_harm(student, folder):
     write(folder / "twice.py", RIGHT)
-    (folder / record.RECORD).mkdir()
+    (folder / progress_file.RECORD).mkdir()
     code, shown = student("check")
     assert code == 0
     assert "progress was not saved" in shown
@@ -391,7 +391,7 @@ def in_pytest(tmp_path, capsys):
 
 
 def test_plain_pytest_runs_the_homework(tmp_path):
-    workbook.start(homework.course()["softmax"], tmp_path / "homework", tmp_path)
+    student_files.start(homework.course()["softmax"], tmp_path / "homework", tmp_path)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     command = [sys.executable, "-m", "pytest", "--pyargs", "minimha.homework", "-rs"]
     run = subprocess.run(
@@ -404,7 +404,7 @@ def test_plain_pytest_runs_the_homework(tmp_path):
 
 def test_plain_pytest_says_what_is_wrong(tmp_path, in_pytest):
     file = tmp_path / "softmax.py"
-    solved = workbook.stub(homework.course()["softmax"], solved=True)
+    solved = student_files.stub(homework.course()["softmax"], solved=True)
     file.write_text(solved.replace("(dy - ", "(dy + "), encoding="utf-8")
     code, shown = in_pytest("--homework", str(file), "--import-mode=importlib")
     assert code == pytest.ExitCode.TESTS_FAILED
@@ -433,7 +433,7 @@ def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     code, shown = in_pytest("--homework", str(tmp_path))
     assert code == pytest.ExitCode.INTERRUPTED
     assert "two files are homework for softmax" in shown
-    assert "workbook.py" not in shown
+    assert "student_files.py" not in shown
 
 
 def test_start_can_ask_agents_to_tutor(student, folder):

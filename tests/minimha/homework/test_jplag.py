@@ -6,7 +6,7 @@ import json
 import pytest
 
 from minimha import homework
-from minimha.homework import jplag, workbook
+from minimha.homework import jplag, student_files
 
 
 def run(*arguments):
@@ -35,7 +35,7 @@ def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):
         "submissions/carl/scores.py", "submissions/carl/mine/parts.py",
         "base/softmax.py", "base/scores.py",
     }  # fmt: skip
-    stub = workbook.stub(homework.course()["softmax"])
+    stub = student_files.stub(homework.course()["softmax"])
     assert (into / "base" / "softmax.py").read_text(encoding="utf-8") == stub
     assert "def softmax" in (into / "submissions" / "ben" / "softmax.py").read_text()
     assert f"-bc {into / 'base'} {into / 'submissions'}" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minimha import homework
-from minimha.homework.record import RECORD
+from minimha.homework.progress_file import RECORD
 
 
 def twice(x):
@@ -151,7 +151,7 @@ def test_a_function_with_an_unknown_name_is_refused(notebook):
 
 
 CELLS = [
-    "import minimha as mh\nfrom minimha.homework import workbook\nworkbook.SECONDS = 0.3",
+    "import minimha as mh\nfrom minimha.homework import student_files\nworkbook.SECONDS = 0.3",
     "def softmax(x):\n    while True: pass\n\nmh.homework.check(softmax)",
     "class Odd(BaseException): pass\ndef linear(x, w):\n    raise Odd\n\nmh.homework.check(linear)",
     "mh.gradcheck(mh.functional.softmax, mh.Tensor([0.5, 0.25]))",
@@ -174,7 +174,7 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     )
     assert "\nOdd\n  in linear, line 3: raise Odd\n" in odd["text"]
     assert table["data"]["text/plain"].startswith("softmax\ninput  shape  method ")
-    known = homework.record.read(tmp_path)
+    known = homework.progress_file.read(tmp_path)
     assert known == {"softmax": {"notebook": "wrong"}, "linear": {"notebook": "wrong"}}
 
 

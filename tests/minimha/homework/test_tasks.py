@@ -6,7 +6,8 @@ import pytest
 from answers import function
 
 from minimha import course, homework
-from minimha.homework.mistakes import Mistake, calls_recorded, named, patches
+from minimha.homework.calls import calls_recorded
+from minimha.homework.mistakes import Mistake, patches, text_of_mistake
 from minimha.homework.task import FAILED, PASSED, TO_DO
 from minimha.homework.verdicts import lines
 
@@ -83,7 +84,7 @@ def test_a_wrong_value_is_named_whatever_the_pullback_returns():
     calls = []
     _, pullback = calls_recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
     pullback(1.0)
-    assert named([once], solution, "f", calls) == "the factor 2 is missing"
+    assert text_of_mistake([once], solution, "f", calls) == "the factor 2 is missing"
 
 
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
@@ -116,4 +117,4 @@ def test_replayed_calls_use_the_recorded_results_of_tap():
     names, calls = {}, []
     exec(ignored.made_in(solution), names)
     calls_recorded(names["f"], calls)(3.0, tap=lambda name, x: 10 * x)
-    assert named([ignored], solution, "f", calls) == "tap is ignored"
+    assert text_of_mistake([ignored], solution, "f", calls) == "tap is ignored"

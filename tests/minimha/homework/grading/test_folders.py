@@ -14,7 +14,7 @@ from graded import RIGHT, ROOT, TASK
 
 import minimha
 from minimha import homework
-from minimha.homework import answers, catalogue, workbook
+from minimha.homework import answers, catalogue, student_files
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge, process, submissions
 
@@ -314,7 +314,7 @@ def test_students_are_graded_in_parallel_with_a_teachers_own_tasks(tmp_path):
     own = ROOT / "docs" / "own_tasks.py"
     homework.load_tasks(own)
     try:
-        solved = workbook.stub(homework.course()["sigmoid"], solved=True)
+        solved = student_files.stub(homework.course()["sigmoid"], solved=True)
     finally:
         del homework.TASKS["sigmoid"]
     for name in ("anna", "ben", "carla"):

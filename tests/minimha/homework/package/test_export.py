@@ -8,13 +8,13 @@ import pytest
 
 from minimha import homework
 from minimha.__main__ import main
-from minimha.homework import workbook
+from minimha.homework import student_files
 from minimha.homework.package.export import NEEDED
 
 
 def solve(folder, names):
     for name in names:
-        text = workbook.stub(homework.course()[name], solved=True)
+        text = student_files.stub(homework.course()[name], solved=True)
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
 
 
@@ -63,7 +63,7 @@ def test_what_is_missing_is_named(export, tmp_path):
     code, shown = export(tmp_path / "mine")
     assert (code, "none of your functions is finished" in shown) == (2, True)
     solve(tmp_path / "work", NEEDED[1:])
-    stub = workbook.stub(homework.course()["matmul"])
+    stub = student_files.stub(homework.course()["matmul"])
     (tmp_path / "work" / "matmul.py").write_text(stub, encoding="utf-8")
     with (tmp_path / "work" / "scores.py").open("a") as finished:
         finished.write("# raise NotImplementedError\n")

@@ -16,7 +16,8 @@ from graded import ROOT
 import minimha
 from minimha import homework
 from minimha.__main__ import main
-from minimha.homework import replay, workbook
+from minimha.homework import replay, student_files
+from minimha.homework.calls import calls_recorded
 from minimha.homework.release.public import public
 from minimha.homework.solutions import stubbed
 from minimha.homework.task import source_of
@@ -210,7 +211,7 @@ def test_wrong_answers_fail_the_same_public_checks_as_with_the_teachers_copy(rel
 def test_a_student_starts_checks_and_is_refused_the_key(release):
     file = release / "homework" / "softmax.py"
     stub = file.read_text(encoding="utf-8")
-    solved = workbook.stub(homework.course()["softmax"], solved=True)
+    solved = student_files.stub(homework.course()["softmax"], solved=True)
     wrong = solved.replace("y * (dy - ", "y * (dy + ")
     try:
         for text, code, says in (
@@ -234,20 +235,25 @@ def test_a_student_starts_checks_and_is_refused_the_key(release):
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
+def replayed(calls):
+    """The function with these calls, as a release has it."""
+    return replay.replaying(list(map(replay.stored, calls)))
+
+
 def test_a_call_that_one_solution_makes_of_another_is_not_recorded():
     inside, inner_calls, outer_calls = [], [], []
-    inner = replay.recording(lambda x: x + 1, inner_calls, inside)
-    outer = replay.recording(lambda x: 2 * inner(x), outer_calls, inside)
+    inner = calls_recorded(lambda x: x + 1, inner_calls, inside=inside)
+    outer = calls_recorded(lambda x: 2 * inner(x), outer_calls, inside=inside)
     assert (outer(1), inner(5)) == (4, 6)
-    assert (replay.replaying(outer_calls)(1), replay.replaying(inner_calls)(5)) == (4, 6)
+    assert (replayed(outer_calls)(1), replayed(inner_calls)(5)) == (4, 6)
 
 
 def test_a_result_that_is_changed_in_place_is_replayed_unchanged():
     calls = []
-    first = replay.recording(lambda: np.ones(2), calls, [])()
+    first = calls_recorded(lambda: np.ones(2), calls)()
     first += 1
     for _ in range(2):
-        again = replay.replaying(calls)()
+        again = replayed(calls)()
         assert again.tolist() == [1, 1]
         again += 1
 

@@ -7,7 +7,7 @@ import pytest
 from scored import options, report, student
 
 from minimha import homework
-from minimha.homework import workbook
+from minimha.homework import student_files
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge
 from minimha.homework.scores import Reports
@@ -21,7 +21,7 @@ def grade(tmp_path, monkeypatch):
     """Grade two students, and return the files that this writes."""
     for name in ("annalu", "benlu"):
         (tmp_path / "monday" / name).mkdir(parents=True)
-    solved = workbook.stub(homework.course()["softmax"], solved=True)
+    solved = student_files.stub(homework.course()["softmax"], solved=True)
     (tmp_path / "monday" / "annalu" / "softmax.py").write_text(solved, encoding="utf-8")
     (tmp_path / "gradebook.csv").write_text(GRADEBOOK)
     monkeypatch.chdir(tmp_path)

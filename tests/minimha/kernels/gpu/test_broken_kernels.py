@@ -163,7 +163,7 @@ def expected(n):
 def is_right(kernels, n):
     """Whether these kernels give the results of the reference in a case."""
     x, dout = cases()[n]
-    target = tiled.Target(kernels, numpy_tile.launch, None)
+    target = tiled.Runner(kernels, numpy_tile.launch, None)
     laid_out = tiled.TileArguments.of(x)
     wanted = *(a is not None for a in x.inputs[:5]), False, False
     out, lse = tiled.forward(laid_out, target)

@@ -48,7 +48,7 @@ def test_half_precision_is_not_converted(cupy, rng, monkeypatch):
         launched.append(arguments[0].dtype)
         launch(stream, grid, kernel, arguments)
 
-    monkeypatch.setattr(tiled, "_on_gpu", lambda: tiled.Target(kernels, noting, None))
+    monkeypatch.setattr(tiled, "_on_gpu", lambda: tiled.Runner(kernels, noting, None))
     inputs = [cupy.asarray(x.get().astype("float16")) for x in arrays(cupy, rng)]
     found = attended(inputs, mask=masks.causal())
     assert launched == ["float16"] * 3
@@ -119,7 +119,7 @@ def failing(error):
     def launch(*_):
         raise error
 
-    return lambda: tiled.Target(tiled.on_numpy().kernels, launch, None)
+    return lambda: tiled.Runner(tiled.on_numpy().kernels, launch, None)
 
 
 def test_if_the_first_launch_fails_the_next_implementation_takes_over(

@@ -22,7 +22,7 @@ from typing import Any
 import minimha_autograd
 
 from ..course import CHAPTERS
-from . import record
+from . import progress_file
 from .answers import answers, decoded, defines, mark
 from .catalogue import course, run_file
 from .error_messages import error_with_line
@@ -62,7 +62,7 @@ def find(place: Path) -> dict[str, Path]:
     """
     if not place.exists():
         raise FileNotFoundError(f"{place} does not exist")
-    files = {} if place.is_file() else record.files(place)
+    files = {} if place.is_file() else progress_file.files(place)
     marked: dict[str, list[Path]] = {}
     named: dict[str, list[Path]] = {}
     for path in [place] if place.is_file() else _python_files(place):
@@ -114,7 +114,7 @@ def start(task: Task, folder: Path, place: Path) -> None:
     path = folder / f"{task.name}.py"
     with path.open("x", encoding="utf-8") as file:
         file.write(stub(task))
-    record.add(place, task.name, file=path, outcome=TO_DO)
+    progress_file.add(place, task.name, file=path, outcome=TO_DO)
 
 
 def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
@@ -217,6 +217,19 @@ def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | Non
         return Verdict(task.name, check, FAILED, error_with_line(error, file))
 
 
+def file_verdict(
+    task: Task, check: Check, path: Path, load: Callable[[Path, str], Any] = load
+) -> Verdict:
+    """The outcome of one check of the function in a file, which `load` loads."""
+    try:
+        yours = load(path, task.name)
+    except NotImplementedError:
+        return Verdict(task.name, check, TO_DO)
+    except LoadError as error:
+        return Verdict(task.name, check, FAILED, str(error))
+    return verdict(task, check, yours, str(path))
+
+
 def hint(task: Task, number: int) -> str:
     """A task's first, second or third hint, as it is printed."""
     text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
@@ -225,7 +238,7 @@ def hint(task: Task, number: int) -> str:
 
 def next_hint(task: Task, place: Path, again: str) -> str:
     """The next hint, which is recorded, and what to type for the one after it."""
-    number = min(record.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
-    record.add(place, task.name, hints=number)
+    number = min(progress_file.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
+    progress_file.add(place, task.name, hints=number)
     more = f"\none more: {again}" if number < len(task.hints) else ""
     return hint(task, number) + more

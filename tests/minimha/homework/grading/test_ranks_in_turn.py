@@ -5,7 +5,7 @@ import pytest
 from answers import RIGHT, WRONG
 
 from minimha import homework, parallel
-from minimha.homework.grading import ranks as turns
+from minimha.homework.grading import ranks_in_turn as turns
 from minimha.homework.verdicts import PASSED
 
 CHAPTER = [task for task in homework.course().values() if task.chapter == 13]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import record, replay, workbook
+from . import progress_file, replay, student_files
 from .answers import answers, is_stub, source
 from .catalogue import course, task_named
 from .task import Task
@@ -25,13 +25,13 @@ class Own(NamedTuple):
     source: bytes
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of this name. Raises the errors of `workbook.load`."""
+        """The function of this name. Raises the errors of `student_files.load`."""
         if self.path.suffix == ".py":
-            return workbook.load(self.path, name)
+            return student_files.load(self.path, name)
         module, file = types.ModuleType(name), f"{self.path}: {name}"
         text = self.source.decode()
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-        with workbook.in_time():
+        with student_files.in_time():
             exec(compile(text, file, "exec", dont_inherit=True), vars(module))
         function: Callable[..., Any] = vars(module)[name]
         return function
@@ -41,7 +41,7 @@ def answered(place: Path) -> dict[str, Own]:
     """The student's answer to each task, in the order of the course: from a file, or else from a
     notebook. Searches the place as the homework commands do, and the folder of the record."""
     found: dict[str, Own] = {}
-    files = ((name, Own(path, source(path))) for name, path in workbook.find(place).items())
+    files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):
         if name not in found or not is_stub(own.source):
             found[name] = own
@@ -49,8 +49,8 @@ def answered(place: Path) -> dict[str, Own]:
 
 
 def _in_notebooks(place: Path) -> Iterator[tuple[str, Own]]:
-    home = record.path(place).parent
-    neighbours = (home.parent / name for name in record.NEIGHBOURS)
+    home = progress_file.path(place).parent
+    neighbours = (home.parent / name for name in progress_file.NEIGHBOURS)
     folders = {path.resolve() for path in (place, home, *neighbours) if path.is_dir()}
     for folder in sorted(folders):
         for path in sorted([*folder.glob("*.ipynb"), *folder.glob("[!.]*/*.ipynb")]):
@@ -72,7 +72,7 @@ def mine(name: str) -> Callable[..., Any]:
     problem = _problem(task, own) if own else "you have not written it yet"
     if own and not problem:
         return own.function(name)
-    where = f"{name} ({workbook.chapter(task.chapter)})"
+    where = f"{name} ({student_files.chapter(task.chapter)})"
     if replay.results():
         raise ValueError(f"{where}: {problem}; this cell needs it")
     sys.stdout.write(f"{where}: {problem}, so this is the course's function\n")
@@ -86,7 +86,7 @@ def _problem(task: Task, own: Own) -> str:
     except (Exception, SystemExit):  # a student's code may raise anything
         return f"{own.path} cannot be loaded"
     for check in task.checks:
-        outcome = workbook.verdict(task, check, function, str(own.path)).outcome
+        outcome = student_files.verdict(task, check, function, str(own.path)).outcome
         if outcome == TO_DO:
             return f"you have not finished it in {own.path}"
         if outcome != PASSED:

@@ -1,0 +1,36 @@
+"""When two arrays count as the same up to rounding, and by which factor they differ if not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+MEASURED = {"float64": 1e-6, "float32": 1e-3}
+"""The relative error of a numerical derivative, by dtype."""
+
+
+def rounding(*arrays: np.ndarray) -> float:
+    """The relative error that sums in another order can have, in any of these dtypes."""
+    return 1e-5 if any(x.dtype == np.float32 for x in arrays) else 1e-9
+
+
+def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bool:
+    """Whether two arrays have one shape and differ by at most the tolerance, relative to the
+    largest finite entry of b: sums in another order round differently. NaN is equal to NaN.
+
+    tolerance  by default `rounding`
+    """
+    if a.shape != b.shape or not {a.dtype.kind, b.dtype.kind} <= set("biufc"):
+        return a.shape == b.shape and bool((a == b).all())
+    relative = rounding(a, b) if tolerance is None else tolerance
+    a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (a, b))
+    largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))
+    return np.allclose(a, b, rtol=0, atol=relative * largest, equal_nan=True)
+
+
+def factor(a: np.ndarray, b: np.ndarray, axis: int | None = None) -> Any:
+    """What a has to be multiplied by to come closest to b: one number, or with an axis one for each
+    row along it; 0 where a is 0."""
+    squares = (a * a).sum(axis=axis, keepdims=axis is not None)
+    return (a * b).sum(axis=axis, keepdims=axis is not None) / np.where(squares == 0, 1, squares)

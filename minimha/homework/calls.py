@@ -1,0 +1,105 @@
+"""Recorded calls of a function: what it was given, and what it returned, raised and tapped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .error_messages import file_of, line_of
+
+
+class Raised(NamedTuple):
+    """An error in place of a result: the name of its class, its text, and whether a `raise` in the
+    function's own file made it, and not NumPy or Python."""
+
+    kind: str
+    text: str
+    is_own: bool
+
+
+@dataclass
+class Call:
+    """One call of a function: its arguments, and its result or a `Raised`.
+
+    pulled  the calls of each function that it returned, by place: usually its pullback
+    tapped  the name and the array that it passed to its keyword `tap`, and what `tap` returned
+            instead: None for no change
+    """
+
+    arguments: Any
+    settings: dict[str, Any]
+    result: Any = None
+    pulled: dict[int, list[Call]] = field(default_factory=dict)
+    tapped: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+
+def calls_recorded(
+    function: Callable[..., Any],
+    calls: list[Call],
+    *,
+    most: float = float("inf"),
+    inside: list[Any] | None = None,
+) -> Callable[..., Any]:
+    """The same function, which adds its calls, and those of its pullbacks, to the list.
+
+    most    how many calls to record
+    inside  the calls in progress of several functions, to record no call that one of them makes
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        if inside or len(calls) >= most:
+            return function(*arguments, **settings)
+        new = Call(copied(arguments), copied(settings))
+        calls.append(new)
+        if settings.get("tap"):
+            settings["tap"] = _heard(settings["tap"], new)
+        if inside is not None:
+            inside.append(new)
+        try:
+            result = function(*arguments, **settings)
+        except Exception as error:
+            new.result = raised(error, file_of(function))
+            raise
+        finally:
+            if inside is not None:
+                inside.pop()
+        new.result = copied(result)
+        parts = list(result) if type(result) is tuple else []
+        for k, part in enumerate(parts):
+            if callable(part):
+                pulled = new.pulled.setdefault(k, [])
+                parts[k] = calls_recorded(part, pulled, most=most, inside=inside)
+        return tuple(parts) if new.pulled else result
+
+    return call
+
+
+def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
+    def call(name: str, x: Any) -> Any:
+        given = copied(x)
+        answer = tap(name, x)
+        heard.tapped.append((name, given, None if answer is x else copied(answer)))
+        return answer
+
+    return call
+
+
+def raised(error: Exception, file: str | None) -> Raised:
+    """The error. The file of a remote function is unknown: its text quotes the line."""
+    text = str(error)
+    is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
+    return Raised(type(error).__name__, text, is_own)
+
+
+def copied(x: Any) -> Any:
+    """A copy that later changes of arrays, lists and dictionaries do not reach."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if type(x) in (tuple, list):
+        return type(x)(map(copied, x))
+    return {key: copied(y) for key, y in x.items()} if type(x) is dict else x

@@ -1,0 +1,52 @@
+"""What `minimha homework check` runs: the checks of a student's files, one task after another."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from . import student_files
+from .catalogue import course
+from .verdicts import FAILED, PASSED, Verdict
+
+
+def run(files: Mapping[str, Path], report: Callable[[Verdict, str], None]) -> dict[str, str]:
+    """Check the tasks in these files, up to the first task that fails.
+
+    report(verdict, printed) is called for each check of a task up to the first that does not pass,
+    with what the student's code printed. Returns the outcomes by task.
+    """
+    outcomes: dict[str, str] = {}
+    load = functools.cache(student_files.load)
+    for name, path in files.items():
+        for check in course()[name].checks:
+            printed = io.StringIO()
+            with _away_from_the_terminal(printed):
+                verdict = student_files.file_verdict(course()[name], check, path, load)
+            report(verdict, printed.getvalue())
+            outcomes[name] = verdict.outcome
+            if verdict.outcome != PASSED:
+                break
+        if outcomes[name] == FAILED:
+            break
+    return outcomes
+
+
+@contextlib.contextmanager
+def _away_from_the_terminal(printed: io.StringIO) -> Iterator[None]:
+    """Collect what a student's code prints; it can neither read input nor open a debugger."""
+    before = sys.stdin, sys.breakpointhook
+    sys.stdin, sys.breakpointhook = io.StringIO(), _no_debugger
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        sys.stdin, sys.breakpointhook = before
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    raise RuntimeError("to use a debugger, run: pytest --pyargs minimha.homework -k NAME")
