@@ -31,18 +31,7 @@ from .attention import (
 )
 from .functional.implementations import PROVIDERS
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
-from .nn import (
-    MLP,
-    SGD,
-    Adam,
-    AdamW,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Module,
-    RMSNorm,
-)
+from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
 from .transformers import GPT, Block, EncoderDecoder, generate
 
 if TYPE_CHECKING:

@@ -31,13 +31,7 @@ from minimha_autograd.backend import Array
 from .. import masks
 from ..functional.checks import check_probability
 from ..functional.dropout import Draw
-from ..functional.implementations import (
-    PLAIN,
-    Implementation,
-    implementations,
-    named,
-    requested,
-)
+from ..functional.implementations import PLAIN, Implementation, implementations, named, requested
 from .arguments import Arguments, arguments, library_of
 from .reference import drop_weights
 

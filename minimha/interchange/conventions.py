@@ -159,12 +159,7 @@ def from_keras(
     )
 
 
-def to_keras(
-    mask: AnyMask,
-    shape: Sequence[int],
-    *,
-    like: Any = None,
-) -> dict[str, Array]:
+def to_keras(mask: AnyMask, shape: Sequence[int], *, like: Any = None) -> dict[str, Array]:
     """Write attention_mask: boolean, True = may attend.
 
     shape is (B, H, T, S), or (T, S); the rest as in `to_torch_sdpa`. The result is (T, S) if it is

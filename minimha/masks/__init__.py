@@ -5,15 +5,7 @@
 A mask is a rule, True = may attend. Combine masks with & | ~.
 """
 
-from .kinds import (
-    causal,
-    dense,
-    documents,
-    keys,
-    padding,
-    prefix,
-    sliding_window,
-)
+from .kinds import causal, dense, documents, keys, padding, prefix, sliding_window
 from .mask import KeyIntervals, Mask
 from .queries import empty_rows, key_intervals, resolve
 

@@ -104,11 +104,7 @@ class Mask:
     """The (…, H, T, S) that the mask's own arrays require, 0 where any size fits."""
 
     def array(
-        self,
-        shape: Sequence[int],
-        *,
-        like: Any = None,
-        queries: slice = slice(None),
+        self, shape: Sequence[int], *, like: Any = None, queries: slice = slice(None)
     ) -> Array:
         """The boolean array of this mask; it broadcasts to the shape of the scores.
 
@@ -122,11 +118,7 @@ class Mask:
         return self._array(Scores.of(shape, like, queries))
 
     def blocks(
-        self,
-        shape: Sequence[int],
-        block: tuple[int, int],
-        *,
-        like: Any = None,
+        self, shape: Sequence[int], block: tuple[int, int], *, like: Any = None
     ) -> tuple[Array, Array]:
         """Which blocks of the scores are empty, and which are full.
 
@@ -174,11 +166,7 @@ class Mask:
         return _At(self, offset)
 
     def part(
-        self,
-        shape: Sequence[int],
-        queries: slice,
-        keys: slice,
-        heads: slice = slice(None),
+        self, shape: Sequence[int], queries: slice, keys: slice, heads: slice = slice(None)
     ) -> Mask:
         """This mask for some queries and keys of a sequence, as a mask for the scores of those.
 

@@ -2,15 +2,7 @@
 
 from .layers import MLP, Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module
-from .optimisers import (
-    SGD,
-    Adam,
-    AdamW,
-    Optimiser,
-    clip_gradients,
-    decay_groups,
-    warmup_cosine,
-)
+from .optimisers import SGD, Adam, AdamW, Optimiser, clip_gradients, decay_groups, warmup_cosine
 
 __all__ = [
     "MLP", "SGD", "Adam", "AdamW", "Dropout", "Embedding", "LayerNorm", "Linear", "Module",

@@ -127,9 +127,7 @@ def _bends(boxes: list[_Box]) -> list[_Box]:
 
 
 def _lines(
-    node: Node,
-    shapes: dict[Edge, tuple[int, ...] | None],
-    names: dict[Edge | None, str],
+    node: Node, shapes: dict[Edge, tuple[int, ...] | None], names: dict[Edge | None, str]
 ) -> list[str]:
     """The text of a box: names, shapes, and gradients once they are computed."""
     values = [(node, k) for k in range(node.values)]

@@ -72,11 +72,7 @@ def test_float16_is_summed_in_float32():
 
 @pytest.mark.parametrize(
     "total",
-    [
-        lambda x: x.sum(axis=0),
-        lambda x: ops.einsum("ij->j", x),
-        lambda x: ops.cumsum(x, 0)[-1],
-    ],
+    [lambda x: x.sum(axis=0), lambda x: ops.einsum("ij->j", x), lambda x: ops.cumsum(x, 0)[-1]],
 )
 def test_sums_of_float16_do_not_stop_growing(total):
     y = total(leaf(np.ones((5000, 2)), "float16"))

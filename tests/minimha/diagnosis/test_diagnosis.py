@@ -21,8 +21,7 @@ def each(bugs, step=8):
     """A test of each bug; all but one in `step` run only with --thorough."""
     marks = [() if n % step == 0 else pytest.mark.thorough for n in range(len(bugs))]
     return pytest.mark.parametrize(
-        "bug",
-        [pytest.param(b, id=b.name, marks=mark) for b, mark in zip(bugs, marks, strict=True)],
+        "bug", [pytest.param(b, id=b.name, marks=mark) for b, mark in zip(bugs, marks, strict=True)]
     )
 
 

@@ -275,10 +275,7 @@ FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
             marks=pytest.mark.thorough,
         ),
         pytest.param(
-            b"\xef\xbb\xbf" + FILE.encode(),
-            0,
-            "ok     twice: of any",
-            marks=pytest.mark.thorough,
+            b"\xef\xbb\xbf" + FILE.encode(), 0, "ok     twice: of any", marks=pytest.mark.thorough
         ),
         pytest.param(
             FILE.replace("utf-8", "latin-1").encode("latin-1"),

@@ -151,10 +151,7 @@ def test_rope_settings_of_older_versions_are_read(tmp_path):
     assert reason == "rope_scaling is {'type': 'linear', 'factor': 2.0}, but must be None"
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape"),
-    [("gpt2", (6, 18)), ("llama", (20, 6))],
-)
+@pytest.mark.parametrize(("kind", "shape"), [("gpt2", (6, 18)), ("llama", (20, 6))])
 def test_all_weights_that_do_not_fit_are_named_together(kind, shape, tmp_path):
     path = saved(model(kind), tmp_path) / "model.safetensors"
     arrays = interchange.read(path)

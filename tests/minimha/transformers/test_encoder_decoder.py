@@ -32,8 +32,7 @@ def tokens(rng):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"source_vocabulary": VS}, {"norm_first": True, "activation": "gelu"}],
+    "settings", [{"source_vocabulary": VS}, {"norm_first": True, "activation": "gelu"}]
 )
 def test_gradients_of_an_encoder_decoder(settings, rng, tokens):
     net, (source, target) = model(rng, num_layers=1, **settings), tokens

@@ -25,8 +25,7 @@ def bytecode():
 
 
 @pytest.mark.parametrize(
-    ("source", "kernel"),
-    [(fused.SOURCE, "masked_softmax_backward"), (adamw.SOURCE, "adamw")],
+    ("source", "kernel"), [(fused.SOURCE, "masked_softmax_backward"), (adamw.SOURCE, "adamw")]
 )
 @pytest.mark.parametrize("real", cuda.REALS.values())
 @pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
