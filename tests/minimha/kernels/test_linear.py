@@ -16,7 +16,7 @@ pytest.importorskip("numba")
 linear = pytest.importorskip("minimha.kernels.cpu.linear")
 pytestmark = pytest.mark.skipif(bool(linear.no_vectors()), reason=str(linear.no_vectors()))
 
-AROUND = [n + k for n in (12, 32, 64, 256, 384, 512, 768) for k in (-1, 0, 1)]
+AROUND = [n + k for n in (12, 32, 64, 256, 384, 512, 768, 1024) for k in (-1, 0, 1)]
 SIZES = st.integers(1, 40) | st.sampled_from(AROUND)
 
 
