@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from minimha_autograd.gradcheck import aligned, listed
+from minimha_autograd.gradcheck import labelled, listed
 
 from .. import course
 from . import arithmetic, attention, layers, ranks
@@ -70,12 +70,12 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
         axes = failed.axes.get(name) or AXES.get((name, target.x.ndim))
         added += failed.facts(target, trace.comparison(name), axes)
         if finding.after and trace.located:
-            added.append(aligned("located", _location(trace, finding)))
-        guess = [aligned("looks like", finding.text)]
+            added.append(labelled("located", _location(trace, finding)))
+        guess = [labelled("looks like", finding.text)]
         if finding.chapter:
             chapter = course.CHAPTERS.get(int(finding.chapter[:2]))
             page = f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/gradients.md"
-            guess.append(aligned("read", page))
+            guess.append(labelled("read", page))
         facts, lines = [*facts, *added], [*lines, *added, *guess]
     diagnosis = diagnosis._replace(facts="\n".join(facts))
     if rest := [f.node for f in diagnosis.findings if f not in shown]:

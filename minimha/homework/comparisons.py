@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd.gradcheck import aligned, place, ratio
+from minimha_autograd.gradcheck import labelled, place, ratio
 
 from ..diagnosis.closeness import factor, is_close
 from ..diagnosis.explanation import AXES
@@ -27,7 +27,7 @@ class DifferenceError(AssertionError):
         related = len(facts) > 1 and not guess
         relation = resemblance(np.asarray(yours), expected, labels) if related else ""
         more = [("looks like", guess), ("relation", relation), ("try", advice)]
-        super().__init__("\n".join([*facts, *(aligned(*line) for line in more if line[1])]))
+        super().__init__("\n".join([*facts, *(labelled(*line) for line in more if line[1])]))
         self.facts = "\n".join(facts)
 
 
@@ -65,8 +65,8 @@ def _facts(
         lettered = f"  ({', '.join(labels)})" if labels else ""
         return [
             f"{name} has the wrong shape",
-            aligned("yours", str(yours.shape)),
-            aligned("expected", f"{expected.shape}{lettered}"),
+            labelled("yours", str(yours.shape)),
+            labelled("expected", f"{expected.shape}{lettered}"),
             *_side_by_side(yours, expected, labels),
         ]
     if (yours.dtype == bool) != (expected.dtype == bool):
@@ -89,7 +89,7 @@ def _facts(
         facts.append(("dtype", f"{yours.dtype}, where {expected.dtype} is expected"))
     wrong = int((~fine).sum())
     facts.append(("wrong", f"{wrong} of {fine.size} entries"))
-    lines = [aligned(*fact) for fact in facts]
+    lines = [labelled(*fact) for fact in facts]
     return [f"{name} is wrong", *lines, *_side_by_side(yours, expected, labels, worst)]
 
 
@@ -108,7 +108,7 @@ def _side_by_side(
     rows = itertools.zip_longest(["yours", *drawn[0]], ["expected", *drawn[1]], fillvalue="")
     rest = f", at {place(at[:-2], labels and labels[:-2])}" if at[:-2] else ""
     along = f"; rows: {labels[-2]}, columns: {labels[-1]}{rest}" if labels else rest
-    title = aligned("drawn", f"■ True, · False{along}")
+    title = labelled("drawn", f"■ True, · False{along}")
     return [title, *(f"{'':15}{left:<{width}}{right}".rstrip() for left, right in rows)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd.gradcheck import aligned
+from minimha_autograd.gradcheck import labelled
 
 MOST = 800
 """The length up to which a message is searched, because some patterns take its fourth power."""
@@ -137,7 +137,7 @@ def error_with_line(error: BaseException, file: str | None) -> str:
         if first_frame is not frame:
             lines.append(f"  called in {first.name}, line {first.lineno}: {first.line}")
     if words := _in_numpy("\n".join(lines)):
-        lines.append(aligned("in NumPy", words))
+        lines.append(labelled("in NumPy", words))
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd.gradcheck import aligned
+from minimha_autograd.gradcheck import labelled
 
 from . import replay
 from .calls import Call, calls_recorded
@@ -157,7 +157,7 @@ class Task:
 
         text = text_of_mistake(self.mistakes, self.code(solved=True), self.name, calls, comes_here)
         facts = getattr(getattr(error, "diagnosis", error), "facts", message)
-        return f"{facts}\n{aligned('looks like', text)}" if text else message
+        return f"{facts}\n{labelled('looks like', text)}" if text else message
 
     def _expected_signature(self, yours: Callable[..., Any]) -> str:
         """How the function should begin, if it does not accept the task's arguments."""

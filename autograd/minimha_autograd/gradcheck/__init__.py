@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .error import EXPLAINERS, GradcheckError
-from .text import aligned, listed, place, ratio, text_table
+from .text import labelled, listed, place, ratio, text_table
 
 if TYPE_CHECKING:
     from .report import Report
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = [
     "EXPLAINERS",
     "GradcheckError",
-    "aligned",
     "gradcheck",
+    "labelled",
     "listed",
     "place",
     "ratio",

@@ -12,7 +12,7 @@ from .compare import LOST, ZERO, Comparison, Target
 from .function import CheckedFunction
 from .gradients import Gradients
 from .report import Report
-from .text import aligned, listed, place, ratio
+from .text import labelled, listed, place, ratio
 
 Axes = Sequence[str] | None
 
@@ -56,7 +56,7 @@ class FailedCheck:
         """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each."""
         if comparison is None:
             shapes = f"{target.gradient.shape}, but the input has {target.x.shape}"
-            return [aligned("shape", shapes)]
+            return [labelled("shape", shapes)]
         analytic, numeric, at = comparison.analytic, comparison.numeric, comparison.at
         if comparison.method == "adjoint":
             axes = ("direction",)
@@ -73,7 +73,7 @@ class FailedCheck:
         ]
         if comparison.method != "adjoint" and (where := _where(comparison, axes)):
             lines.insert(1, ("wrong", where))
-        return [aligned(*line) for line in lines]
+        return [labelled(*line) for line in lines]
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:

@@ -27,7 +27,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
 
 
-def aligned(label: str, fact: str) -> str:
+def labelled(label: str, fact: str) -> str:
     """A label and a fact, wrapped at 80 characters; line breaks in the fact are kept."""
     indents = [f"  {label:<13}", *(" " * 15 for _ in fact.splitlines()[1:])]
     lines = zip(fact.splitlines(), indents, strict=True)

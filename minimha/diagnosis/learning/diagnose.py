@@ -7,7 +7,7 @@ from typing import Any
 
 from . import activity, correct, data, fitting, outputs, reach, sizes, visibility, weights
 from .probe import Probe
-from .report import Finding, Report
+from .report import Finding, ModelReport
 
 Check = Callable[[Probe], Iterator[Finding]]
 
@@ -38,7 +38,7 @@ def diagnose(
     padding: int | None = None,
     lr: float = 1e-3,
     seed: int = 0,
-) -> Report:
+) -> ModelReport:
     """Check a model, its data and its gradients on one batch.
 
     model    a module, or any callable with `named_parameters()`, that maps inputs to logits
@@ -49,7 +49,7 @@ def diagnose(
     lr       the learning rate of your optimiser
     seed     of the generator that all random choices come from
 
-    Returns a Report. `report.findings` is empty for a healthy model; otherwise it has the most
+    Returns a ModelReport. `report.findings` is empty for a healthy model; otherwise it has the most
     likely cause first, each with a name, where it is, the figure, the likely cause and the chapter
     to read. Print the report to read it. The model is left as it was, with its gradients.
 
@@ -64,4 +64,4 @@ def diagnose(
                 findings += check(probe)
             if findings:
                 break
-    return Report(type(model).__name__, findings, probe.figures)
+    return ModelReport(type(model).__name__, findings, probe.figures)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minimha_autograd.gradcheck import aligned, listed, text_table
+from minimha_autograd.gradcheck import labelled, listed, text_table
 
 from ...course import CHAPTERS
 
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
             ("looks like", self.text),
             ("read", f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/diagnose.md"),
         )
-        return "\n".join([self.name, *(aligned(*line) for line in lines)])
+        return "\n".join([self.name, *(labelled(*line) for line in lines)])
 
 
 def some(names: Sequence[str]) -> str:
@@ -59,7 +59,7 @@ def common(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class ModelReport:
     """The result of `mh.diagnose`.
 
     model     the name of the model's class
