@@ -38,21 +38,16 @@ class Call:
 
 
 def calls_recorded(
-    function: Callable[..., Any],
-    calls: list[Call],
-    *,
-    most: float = float("inf"),
-    inside: list[Any] | None = None,
+    function: Callable[..., Any], calls: list[Call], inside: list[Any] | None = None
 ) -> Callable[..., Any]:
     """The same function, which adds its calls, and those of its pullbacks, to the list.
 
-    most    how many calls to record
     inside  the calls in progress of several functions, to record no call that one of them makes
     """
 
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
-        if inside or len(calls) >= most:
+        if inside:
             return function(*arguments, **settings)
         new = Call(copied(arguments), copied(settings))
         calls.append(new)
@@ -73,7 +68,7 @@ def calls_recorded(
         for k, part in enumerate(parts):
             if callable(part):
                 pulled = new.pulled.setdefault(k, [])
-                parts[k] = calls_recorded(part, pulled, most=most, inside=inside)
+                parts[k] = calls_recorded(part, pulled, inside)
         return tuple(parts) if new.pulled else result
 
     return call
