@@ -1,6 +1,7 @@
 """The benchmarks run, with whatever peers are installed."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,9 +60,26 @@ def test_the_benchmark_of_gradient_checks_runs(run):
 def test_the_benchmark_of_a_training_step_runs(run):
     text, rows = run("training_step.py")
     assert rows[2][0] == "minimha"
-    assert {"linear", "gelu", "layer_norm", "AdamW"} <= {row[0] for row in rows}
-    assert {"attention", "fused", "tiled", "microkernel"} & {row[0] for row in rows}
+    assert {"linear", "gelu", "layer_norm", "scaled_dot_product_attention", "AdamW"} <= {
+        row[0] for row in rows
+    }
     assert "Ratio to PyTorch's time:" in text or "PyTorch" not in rows[3][0]
+
+
+def test_two_versions_take_turns(run):
+    _, rows = run("versions.py", BENCHMARKS.parent)
+    assert rows[0] == ["", "this version", "the other", "ratio"]
+    assert [row[0].partition(",")[0] for row in rows[2:]] == ["training step", "attention"]
+
+
+def test_a_layer_and_a_training_step_take_few_calls():
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "calls.py"], capture_output=True, text=True, check=True
+    )
+    layer, step = (list(map(int, re.findall(r"\d+", line))) for line in done.stdout.splitlines())
+    assert layer[0] <= 15  # files
+    assert layer[-1] <= 400  # calls
+    assert step[-1] <= 2400
 
 
 def test_the_benchmark_of_attention_runs(run, tmp_path):
