@@ -12,7 +12,7 @@ MEASURED = {"float64": 1e-6, "float32": 1e-3}
 
 def rounding(*arrays: np.ndarray) -> float:
     """The relative error that sums in another order can have, in any of these dtypes."""
-    return 1e-5 if any(x.dtype == np.float32 for x in arrays) else 1e-9
+    return 1e-5 if any(x.dtype == np.float32 for x in arrays) else 1e-11
 
 
 def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bool:

@@ -22,7 +22,8 @@ from minimha_autograd.backend import Array, namespace
 from ...attention import Arguments
 from ...attention.arguments import library_of
 from ...attention.reference import attention
-from ...functional.implementations import register
+from ...attention.scaled_dot_product import computed
+from ...functional.implementations import Implementation, register
 from .. import unavailable
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
@@ -95,6 +96,13 @@ def _slow_registers() -> str | None:
     return microkernel.no_vectors()
 
 
+def _reference(
+    x: Arguments, wanted: tuple[bool, ...]
+) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
+    """The reference, on 16-bit floats in float32."""
+    return computed(Implementation(attention), x, wanted)
+
+
 def _register(name: str, doc: str, **libraries: Kernels) -> None:
     """Register an implementation of attention, with its kernels for each library."""
 
@@ -131,12 +139,12 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         laid_out = kernels.laid_out(x)
         result = attempt(kernels.forward, laid_out)
         if result is None:
-            return attention(x, wanted)
+            return _reference(x, wanted)
         out, saved = result
         weights: Array | None = None
         through_weights: Any = None
         if x.return_weights:
-            (_, weights, _), through_weights = attention(x, wanted)
+            (_, weights, _), through_weights = _reference(x, wanted)
 
         def pullback(
             dout: Array | None, dweights: Array | None, dlse: Array | None
@@ -147,7 +155,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             if dout is not None and backend.kind(dout) == backend.kind(out):
                 gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
             if gradients is None and dout is not None:
-                gradients = attention(x, wanted)[1](dout, None, dlse)
+                gradients = _reference(x, wanted)[1](dout, None, dlse)
             if dweights is None:
                 return gradients
             others = through_weights(None, dweights, None)

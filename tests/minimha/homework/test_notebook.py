@@ -151,7 +151,7 @@ def test_a_function_with_an_unknown_name_is_refused(notebook):
 
 
 CELLS = [
-    "import minimha as mh\nfrom minimha.homework import student_files\nworkbook.SECONDS = 0.3",
+    "import minimha as mh\nfrom minimha.homework import student_files\nstudent_files.SECONDS = 0.3",
     "def softmax(x):\n    while True: pass\n\nmh.homework.check(softmax)",
     "class Odd(BaseException): pass\ndef linear(x, w):\n    raise Odd\n\nmh.homework.check(linear)",
     "mh.gradcheck(mh.functional.softmax, mh.Tensor([0.5, 0.25]))",
