@@ -10,10 +10,24 @@ STEP = 3e-4
 
 def drawn(rng, settings=(), d_model=12, num_heads=4, dtype="float64"):
     """Multi-head attention with random parameters, so that none is zero."""
-    mha = mh.MultiHeadAttention(d_model, num_heads, rng=rng, dtype=dtype, **dict(settings))
-    for p in mha.parameters():
-        p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(dtype)
-    return mha
+    return far(
+        mh.MultiHeadAttention(d_model, num_heads, rng=rng, dtype=dtype, **dict(settings)), rng
+    )
+
+
+def far(module, rng):
+    """The module with parameters far from their initial values, so that none is zero."""
+    for p in module.parameters():
+        p.data = (p.data + 0.3 * rng.standard_normal(p.shape)).astype(p.data.dtype)
+    return module
+
+
+def same_bits(one, other):
+    """Both dictionaries hold the same arrays, bit for bit."""
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        y = other[name]
+        assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
 
 
 def outcome(mha, *inputs, **settings):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layers import drawn
+from layers import drawn, same_bits
 
 import minimha as mh
 from minimha import interchange
@@ -26,13 +26,6 @@ def layer(rng, dtype="float64", **settings):
 
 def torch_weights(rng, shapes):
     return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-
-
-def same_bits(one, other):
-    assert one.keys() == other.keys()
-    for name, x in one.items():
-        y = other[name]
-        assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
 
 
 # Round trips

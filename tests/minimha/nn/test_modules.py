@@ -1,8 +1,7 @@
-"""Modules: parameters by name, and gradients through a whole GPT."""
+"""Modules: parameters by name, and the logits of a GPT."""
 
 import numpy as np
 import pytest
-from layers import assert_gradients
 
 import minimha as mh
 from minimha_autograd import backend
@@ -40,18 +39,13 @@ def test_parameters_are_found_in_lists_tuples_dictionaries_and_unnamed_attribute
     ]  # fmt: skip
 
 
-def test_tied_weights_are_one_parameter_and_are_updated_once():
+def test_tied_weights_are_one_parameter():
     class Tied(mh.Module):
         def __init__(self):
             self.weight = mh.Tensor([1.0], requires_grad=True)
             self.again = [self.weight]
 
-    tied = Tied()
-    assert [name for name, _ in tied.named_parameters()] == ["weight"]
-    optimiser = mh.AdamW([tied.weight, tied.weight], lr=0.1, weight_decay=0.0)
-    (tied.weight * tied.again[0]).backward()
-    optimiser.step()
-    np.testing.assert_allclose(tied.weight.data, 0.9, rtol=1e-7)
+    assert [name for name, _ in Tied().named_parameters()] == ["weight"]
 
 
 def test_a_tensor_without_gradient_is_no_parameter_but_moves_with_the_module(xp, library):
@@ -73,13 +67,6 @@ def test_the_seed_determines_the_weights_and_layers_differ(gpt):
     w = [block.attention.w_q.data for block in gpt.blocks]
     assert not np.allclose(*w)
     assert not np.allclose(w[0], gpt.blocks[0].attention.w_k.data)
-
-
-def test_gradients_of_a_gpt(gpt, rng):
-    tokens, targets = rng.integers(0, 7, (2, 3, 5))
-    for p in gpt.parameters():  # far from their initial values
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
-    assert_gradients(lambda: mh.functional.cross_entropy(gpt(tokens), targets), [], gpt, rng, 1e-7)
 
 
 def test_a_gpt_does_not_see_the_future(gpt):

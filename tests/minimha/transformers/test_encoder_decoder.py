@@ -4,20 +4,13 @@ import importlib.util
 
 import numpy as np
 import pytest
-from layers import assert_gradients
+from layers import assert_gradients, far
 
 import minimha as mh
 from minimha.transformers import Decoder, Encoder, greedy_decode
 
 V, VS, M, H = 7, 9, 6, 3
 LENGTHS = np.array([5, 3])
-
-
-def far(module, rng):
-    """The module with parameters far from their initial values."""
-    for p in module.parameters():
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
-    return module
 
 
 def model(rng, vocabulary=V, **settings):

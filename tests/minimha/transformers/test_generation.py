@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from layers import far
 
 import minimha as mh
 from minimha.transformers import probabilities
@@ -13,9 +14,7 @@ PROMPT = np.array([[3, 1, 4], [1, 5, 2]])
 def gpt():
     """A GPT with large weights, so that its predictions differ between tokens."""
     model = mh.GPT(11, context=8, d_model=12, num_heads=3, num_layers=2, dtype="float64")
-    for p in model.parameters():
-        p.data = p.data + 0.3 * np.random.default_rng(5).standard_normal(p.shape)
-    return model
+    return far(model, np.random.default_rng(5))
 
 
 def test_the_cache_changes_nothing_even_beyond_the_context(gpt):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layers import assert_gradients
+from layers import assert_gradients, far
 
 import minimha as mh
 
@@ -16,14 +16,11 @@ LLAMA = {
 def gpt(rng, **settings):
     """A GPT in float64 with parameters far from their initial values."""
     sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 2}
-    model = mh.GPT(V, **sizes, dtype="float64", **settings)
-    for p in model.parameters():
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
-    return model
+    return far(mh.GPT(V, **sizes, dtype="float64", **settings), rng)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"tie": True, "bias": False}, LLAMA | {"tie": True}, {"activation": "relu"}]
+    "settings", [{}, {"tie": True, "bias": False}, LLAMA | {"tie": True}, {"activation": "relu"}]
 )
 def test_gradients_of_a_gpt(settings, rng):
     model = gpt(rng, **settings)
@@ -55,8 +52,7 @@ def test_kernels_change_neither_logits_nor_gradients_of_a_gpt(settings, dtype, r
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_gradients_of_a_block_with_cross_attention(norm_first, rng):
     block = mh.Block(M, H, cross=True, norm_first=norm_first, hidden=5, dtype="float64")
-    for p in block.parameters():
-        p.data = p.data + 0.3 * rng.standard_normal(p.shape)
+    far(block, rng)
 
     def run(x, memory):
         return block(x, mh.masks.causal(), memory, mh.masks.padding([4, 3]))
@@ -103,18 +99,16 @@ def test_a_cache_keeps_its_memory_for_the_next_keys(rng):
     assert moved <= 5  # of 39 steps: at 2, 5, 11 and 23 positions
 
 
-def test_dropout_needs_a_generator_and_keeps_the_mean(rng):
+def test_dropout_needs_a_generator_and_can_be_repeated(rng):
     model, tokens = gpt(rng, dropout=0.3), rng.integers(0, V, (2, 5))
     exact = model(tokens).data
     np.testing.assert_array_equal(model(tokens).data, exact)
     one, other = (model(tokens, rng=np.random.default_rng(seed)).data for seed in (1, 1))
     np.testing.assert_array_equal(one, other)
     assert abs(one - exact).max() > 1e-3
-    x = np.ones((400, 50))
+    x = np.ones((40, 50))
     assert mh.Dropout(0.2)(x) is x
-    dropped = mh.Dropout(0.2)(x, rng)
-    assert abs(dropped.mean() - 1) < 5 * 0.5 / np.sqrt(x.size)
-    assert set(np.unique(dropped)) == {0.0, 1.25}
+    assert set(np.unique(mh.Dropout(0.2)(x, rng))) == {0.0, 1.25}
 
 
 def test_initial_weights_are_those_of_gpt2():
