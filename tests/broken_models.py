@@ -7,24 +7,7 @@ import math
 from functools import partial
 
 import numpy as np
-from student_models import (
-    B,
-    Block,
-    Classifier,
-    H,
-    M,
-    Masking,
-    Student,
-    T,
-    V,
-    batch,
-    classified,
-    edited,
-    gpt,
-    like,
-    padded,
-    student,
-)
+from student_models import *
 
 import minimha as mh
 from minimha import functional, ops
@@ -47,9 +30,6 @@ def started(finding, **changes):
     return lambda edit: BROKEN.setdefault(edit.__name__, (finding, edited(edit, **changes)))
 
 
-# --- data -----------------------------------------------------------------------------------------
-
-
 @broken("targets not shifted")
 def targets_are_the_inputs(seed):
     x, _ = batch(seed)
@@ -67,8 +47,6 @@ def targets_are_shifted_twice(seed):
     tokens = np.random.default_rng(seed).integers(0, V, (B, T + 2))
     return gpt(seed), tokens[:, :-2], tokens[:, 2:]
 
-
-# --- outputs --------------------------------------------------------------------------------------
 
 changed(
     "returns_probabilities", "softmax before cross entropy",
@@ -120,9 +98,6 @@ changed(
 @started("dtype drift", model={"logits": lambda self, x: self.head(x.astype("float64"))})
 def one_layer_of_float64(model):
     model.head = mh.Linear(M, V, std=0.1, dtype="float64")
-
-
-# --- what is visible ------------------------------------------------------------------------------
 
 
 def masked_after(self, x):
@@ -191,9 +166,6 @@ def padding_is_visible(seed):
 def padding_counts_in_the_mean(seed):
     model = like(Masking, {"pooled": lambda self, x, real: x.mean(axis=1)})(seed)
     return model, *padded(seed), {"padding": 0}
-
-
-# --- gradients ------------------------------------------------------------------------------------
 
 
 def with_detached_attention(self, x):
@@ -278,8 +250,6 @@ def constant_weights(model):
         if p.ndim == 2 and name.startswith("blocks"):
             p.data = 0 * p.data + np.float32(0.02)
 
-
-# --- activity -------------------------------------------------------------------------------------
 
 changed(
     "huge_queries_and_keys", "attention collapsed",

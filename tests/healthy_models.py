@@ -4,24 +4,7 @@ import math
 from functools import partial
 
 import numpy as np
-from student_models import (
-    Attention,
-    B,
-    Classifier,
-    H,
-    M,
-    Masking,
-    Student,
-    T,
-    V,
-    batch,
-    classified,
-    edited,
-    gpt,
-    like,
-    padded,
-    student,
-)
+from student_models import *
 
 import minimha as mh
 from minimha import functional, ops
