@@ -41,9 +41,13 @@ def assert_equal_to_one_process(way, ranks, steps, tolerance, **settings):
             np.testing.assert_allclose(state[name], x, rtol=0, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "steps", "tolerance"),
+    [(3, 2, 1e-13), *[pytest.param(n, 50, 1e-12, marks=pytest.mark.thorough) for n in (1, 2, 3, 4)]],
+)  # fmt: skip
 @every_way
-def test_losses_and_weights_equal_those_of_one_process(way):
-    assert_equal_to_one_process(way, 3, 2, 1e-13)  # 5 sequences, 4 heads, 11 positions on 3 ranks
+def test_losses_and_weights_equal_those_of_one_process(way, ranks, steps, tolerance):
+    assert_equal_to_one_process(way, ranks, steps, tolerance)  # 5 sequences, 4 heads, 11 positions
 
 
 @every_way
@@ -54,13 +58,6 @@ def test_ranks_train_in_every_array_library(way, library):
 
     expected = next(Training(model(num_layers=1), TOKENS, steps=9, **SETTINGS))
     np.testing.assert_allclose(run(work, 2), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@every_way
-def test_fifty_steps_equal_those_of_one_process(way, ranks):
-    assert_equal_to_one_process(way, ranks, 50, 1e-12)
 
 
 @pytest.mark.thorough
