@@ -384,19 +384,14 @@ def test_functions_that_cannot_be_checked_are_refused(f, x, settings, message):
         mh.gradcheck(f, x, names=["x"], **settings)
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (lambda dy: (dy[:2],), r"a gradient of shape \(2,\) for an argument of \(3,\)"),
-        (lambda dy: dy, "must return a tuple of 1"),
-    ],
-)
-def test_gradients_that_the_tape_refuses_fail_the_check(returned, message, rng):
+def test_a_gradient_that_the_tape_refuses_fails_the_check(rng):
     @mh.operation
     def wrong(x):
-        return 2 * x, returned
+        return 2 * x, lambda dy: (dy[:2],)
 
-    with pytest.raises(mh.GradcheckError, match=message):
+    with pytest.raises(
+        mh.GradcheckError, match=r"a gradient of shape \(2,\) for an argument of \(3,\)"
+    ):
         mh.gradcheck(lambda x: wrong(x) * 1.0, mh.Tensor(rng.standard_normal(3)))
 
 

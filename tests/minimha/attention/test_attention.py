@@ -29,17 +29,6 @@ def test_arrays_give_arrays_and_tensors_give_tensors(qkv):
     assert isinstance(weights, mh.Tensor)
 
 
-def test_a_mask_that_is_not_boolean_is_refused_by_operations(qkv):
-    with pytest.raises(TypeError, match="not of dtype float64"):
-        mh.functional.softmax(qkv[0], mask=np.zeros(4))
-
-
-def test_a_bias_passed_by_keyword_may_be_a_tensor(qkv, rng):
-    bias = mh.Tensor(rng.standard_normal((T, S)), requires_grad=True)
-    mh.scaled_dot_product_attention(*qkv, bias=bias).sum().backward()
-    assert bias.grad.shape == (T, S)
-
-
 def test_numbers_do_not_change_the_dtype_and_arrays_of_another_dtype_are_refused(qkv):
     single = [x.astype("float32") for x in qkv]
     for number in (0.5, np.float64(0.5), np.float32(0.5)):

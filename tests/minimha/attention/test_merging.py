@@ -165,23 +165,6 @@ def test_large_scores_do_not_overflow():
     np.testing.assert_allclose(out, 1 / (1 + math.exp(-1)), rtol=1e-10)
 
 
-def test_keys_in_a_cache_and_new_keys_merge_into_cached_attention():
-    mha = mh.MultiHeadAttention(M := 8, 2, bias=False, rng=0, dtype="float64")
-    x, cache = RNG.standard_normal((B, T, M)), mh.KeyValueCache()
-    with mh.no_grad():
-        mha(x[:, :3], mask=mh.masks.causal(), cache=cache)
-        past = cache.keys, cache.values
-        query, *new = mha.project(x[:, 3:], x[:, 3:], x[:, 3:])
-        parts = [
-            mh.scaled_dot_product_attention(query, *keys, mask, return_lse=True)
-            for keys, mask in ((past, None), (new, mh.masks.causal()))
-        ]
-        out, _ = mh.merge_attention(*zip(*parts, strict=True))
-        expected = mha(x[:, 3:], mask=mh.masks.causal(), cache=cache)
-    merged = mh.projections.project_out(out, mha.w_o)
-    np.testing.assert_allclose(merged.data, expected.data, rtol=1e-13)
-
-
 def test_there_is_one_lse_for_each_out():
     for outs, lses in (([q], []), ([], [])):
         with pytest.raises(ValueError, match="pass one of each part"):

@@ -1,7 +1,6 @@
 """Predictions of `mh.cost`, compared with counts by arrays that record every operation on them."""
 
 from collections import Counter
-from types import CellType, FunctionType, MethodType
 from typing import ClassVar
 
 import numpy as np
@@ -252,19 +251,7 @@ def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, 
 def saved_by(last):
     """All arrays in the closures of the pullbacks, except that of the last node."""
     for node in tape.ancestors(last._edge[0])[1:]:
-        yield from arrays_in(node.function)
-
-
-def arrays_in(x):
-    if isinstance(x, np.ndarray):
-        yield x
-    elif isinstance(x, list | tuple):
-        yield from (array for part in x for array in arrays_in(part))
-    elif isinstance(x, FunctionType):
-        cells = [cell for cell in x.__closure__ or () if cell != CellType()]  # not empty cells
-        yield from arrays_in([cell.cell_contents for cell in cells])
-    elif isinstance(x, MethodType):  # the pullback of an inner operation
-        yield from arrays_in(x.__self__.function)
+        yield from tape.saved_arrays(node.function)
 
 
 def owner(x):
