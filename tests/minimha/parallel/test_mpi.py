@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minimha.__main__ import main
-from minimha.parallel import WAYS, world
+from minimha.parallel import world
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 PROGRAM = Path(__file__).with_name("on_mpi.py")
@@ -102,16 +102,6 @@ def losses(name):
 
 
 @under_mpiexec
-def test_ranks_train_together_and_one_of_them_prints_and_writes(folder):
-    assert main([*TRAIN.split(), "--out", "alone"]) == 0
-    for way in WAYS:
-        done = mpiexec(4, "-m", "minimha", *TRAIN.split(), "--parallel", way, "--out", way)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.count("The model is in") == 1
-        np.testing.assert_allclose(losses(way), losses("alone"), rtol=1e-5)
-
-
-@under_mpiexec
 def test_the_checkpoint_of_a_killed_run_continues_on_another_number_of_ranks(folder):
     assert main([*TRAIN.split(), "--out", "alone"]) == 0
     killed = mpiexec(
@@ -121,7 +111,7 @@ def test_the_checkpoint_of_a_killed_run_continues_on_another_number_of_ranks(fol
     assert killed.stderr == "minimha: rank 1 of 3 crashed or was killed: did memory run out?\n"
     options = ["--out", "out", "--resume", "--parallel", "ring"]
     done = mpiexec(2, "-m", "minimha", "train", *options)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr, done.stdout.count("The model is in")) == (0, "", 1)
     np.testing.assert_allclose(losses("out"), losses("alone"), rtol=1e-5)
 
 
@@ -131,14 +121,10 @@ def test_the_checkpoint_of_a_killed_run_continues_on_another_number_of_ranks(fol
     [
         (2, "--out out", "2 ranks need --parallel and one of data, heads, ulysses, ring"),
         (5, "--out out --parallel heads", "5 ranks need at least 5 heads"),
-        (
-            2,
-            "--out out --parallel data --backend array-api-strict",
-            ".*MPI sends arrays of NumPy or CuPy",
-        ),
+        (2, "--out out --parallel data --backend array-api-strict", ".*MPI sends arrays of NumPy or CuPy"),
         (2, "--out text --parallel data", "text is not an empty folder: choose another --out"),
     ],
-)
+)  # fmt: skip
 def test_one_rank_says_in_one_line_why_the_run_cannot_start(ranks, options, message, folder):
     done = mpiexec(ranks, "-m", "minimha", *TRAIN.split(), *options.split())
     assert done.returncode != 0

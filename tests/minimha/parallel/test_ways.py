@@ -167,28 +167,13 @@ def test_parameters_of_different_groups_are_in_different_buckets():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda comm, q: ulysses_attention(comm, q[:, :1], q[:, :1], q[:, :1]),
-            "2 ranks need at least 2 heads of keys and values, but there are 1: use fewer ranks",
-        ),
-        (
-            lambda comm, q: ulysses_attention(comm, *[q[:, :, : 1 + comm.rank]] * 3),
-            r"rank [01] holds [12] of 3 positions, but its part is [12]",
-        ),
-        (
-            lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 1)),
-            "2 ranks need at least 2 heads",
-        ),
-        (
-            lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, form="fused")),
-            "stacked form",
-        ),
-        (
-            lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, alibi=True)),
-            "without alibi",
-        ),
+        (lambda comm, q: ulysses_attention(comm, q[:, :1], q[:, :1], q[:, :1]), "2 ranks need at least 2 heads of keys and values, but there are 1: use fewer ranks"),
+        (lambda comm, q: ulysses_attention(comm, *[q[:, :, : 1 + comm.rank]] * 3), r"rank [01] holds [12] of 3 positions, but its part is [12]"),
+        (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 1)), "2 ranks need at least 2 heads"),
+        (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, form="fused")), "stacked form"),
+        (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, alibi=True)), "without alibi"),
     ],
-)
+)  # fmt: skip
 def test_work_that_cannot_be_shared_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         run(lambda comm: call(comm, RNG.standard_normal((B, 2, T, D))), 2)
