@@ -57,14 +57,6 @@ def test_a_resumed_run_ends_with_the_same_weights_bit_for_bit(stop, path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_the_previous_checkpoint_is_kept(twice):
-    previous = twice.with_name("checkpoint-previous.safetensors")
-    for file, step in ((twice, 2), (previous, 1)):
-        a_run = run()
-        a_run.resume(file)
-        assert a_run.step == step
-
-
 def cut(content):
     return content[: len(content) // 2]
 
