@@ -84,7 +84,6 @@ import pytest
 
 import minimha as mh
 
-
 def double(x):
     """Twice.
 
@@ -92,32 +91,25 @@ def double(x):
     """
     return 2 * x, lambda dy: (2 * dy,)
 
-
 def triple(x):
     return 2 * x, lambda dy: (3 * dy,)
-
 
 def flat(x):
     return 2 * x, lambda dy: (dy.sum(),)
 
-
 def todo(x):
     raise NotImplementedError("to be written")  # in todo
 
-
 def helper(f, x):
     mh.gradcheck(f, x)  # in helper
-
 
 @pytest.fixture
 def broken(rng):
     mh.gradcheck(triple, rng.standard_normal(3))  # in broken
 
-
 @pytest.mark.gradcheck(axes=["B T"])
 def test_right(rng):
     return double, rng.standard_normal((3, 5))
-
 
 @pytest.mark.gradcheck(axes=["B T"], names=["row"])
 @pytest.mark.parametrize("scale", [1.0, 2.0])
@@ -128,31 +120,25 @@ def test_wrong(rng, scale):
         scale * x,
     )
 
-
 @pytest.mark.gradcheck
 def test_todo(rng):
     return todo, rng.standard_normal(3)  # in test_todo
-
 
 @pytest.mark.gradcheck
 def test_nothing():
     mh.ops.exp, np.ones(3)  # in test_nothing
 
-
 @pytest.mark.gradcheck
 def test_no_inputs():
     return double  # in test_no_inputs
-
 
 @pytest.mark.gradcheck(["B T"])
 def test_unnamed():
     return double, np.ones((2, 3))  # in test_unnamed
 
-
 @pytest.mark.gradcheck
 def test_that_checks_itself():
     helper(double, np.ones(3))
-
 
 @pytest.mark.gradcheck(names=["width"])
 class TestMarked:
@@ -165,31 +151,25 @@ class TestMarked:
     def test_closest(self):
         return flat, np.ones(4)  # in test_closest
 
-
 def test_chained():
     try:
         helper(triple, np.ones(3))
     except mh.GradcheckError as error:
         raise RuntimeError("the reason") from error  # in test_chained
 
-
 def test_expected():
     with pytest.raises(mh.GradcheckError):
         helper(triple, np.ones(3))
 
-
 def test_setup(broken):
     pass
-
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_numbers(rng, k):
     assert rng.random() == 2
 
-
 def test_other_numbers(rng):
     assert rng.random() == 2
-
 
 def test_logs(caplog):
     caplog.set_level(logging.DEBUG)
