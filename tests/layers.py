@@ -30,6 +30,13 @@ def same_bits(one, other):
         assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
 
 
+def close(ours, theirs, bound, least=0.0):
+    """An array is torch's Tensor, to bound relative to its largest entry, or to least."""
+    theirs = theirs.detach().numpy()
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    assert abs(ours - theirs).max() <= bound * max(abs(theirs).max(), least)
+
+
 def outcome(mha, *inputs, **settings):
     """The output and the gradients of the inputs; the module keeps those of the weights."""
     mha.zero_grad()

@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import pytest
+from layers import close
 
 import minimha as mh
 from minimha import interchange
@@ -26,13 +27,6 @@ def layer(rng, num_heads=H, dtype="float64", **settings):
         for p in theirs.parameters():
             p.copy_(torch.tensor(rng.standard_normal(p.shape) / 2))
     return theirs
-
-
-def close(ours, theirs, dtype):
-    theirs = theirs.detach().numpy()
-    assert ours.dtype == theirs.dtype == dtype
-    assert ours.shape == theirs.shape
-    assert abs(ours - theirs).max() <= TOLERANCE[dtype] * abs(theirs).max()
 
 
 def gradients(mha):
@@ -84,8 +78,8 @@ def test_outputs_and_gradients_agree_with_torch(widths, num_heads, bias, mask, d
     expected, expected_weights = theirs(
         query, key, value, **their_settings, average_attn_weights=False
     )
-    close(out.data, expected, dtype)
-    close(weights.data, expected_weights, dtype)
+    close(out.data, expected, TOLERANCE[dtype])
+    close(weights.data, expected_weights, TOLERANCE[dtype])
 
     dout, dweights = (
         rng.standard_normal(x.shape).astype(dtype) for x in (expected, expected_weights)
@@ -95,12 +89,12 @@ def test_outputs_and_gradients_agree_with_torch(widths, num_heads, bias, mask, d
         [expected, expected_weights], [torch.tensor(dout), torch.tensor(dweights)]
     )
     for x, their_x in zip(inputs, their_inputs, strict=True):
-        close(x.grad, their_x.grad, dtype)
+        close(x.grad, their_x.grad, TOLERANCE[dtype])
     their_gradients = {name: p.grad for name, p in theirs.named_parameters()}
     our_gradients = gradients(ours)
     assert our_gradients.keys() == their_gradients.keys()
     for name, gradient in our_gradients.items():
-        close(gradient, their_gradients[name], dtype)
+        close(gradient, their_gradients[name], TOLERANCE[dtype])
 
 
 def test_a_fully_masked_query_gives_nan_in_torch_and_the_bias_here(rng):
@@ -114,7 +108,7 @@ def test_a_fully_masked_query_gives_nan_in_torch_and_the_bias_here(rng):
     np.testing.assert_array_equal(out.data[:, 2], np.broadcast_to(ours.b_o.data, (B, M)))
     assert not weights.data[:, :, 2].any()
     others = [0, 1, 3, 4]
-    close(out.data[:, others], expected[:, others], "float64")
+    close(out.data[:, others], expected[:, others], TOLERANCE["float64"])
 
 
 def test_files_that_safetensors_writes_for_torch_can_be_read(tmp_path, rng):
@@ -135,7 +129,7 @@ def test_a_layer_inside_a_larger_torch_module_is_found(rng):
     encoder = torch.nn.TransformerEncoderLayer(M, H, 20, batch_first=True, dtype=torch.float64)
     ours = interchange.from_torch(encoder.state_dict(), H, prefix="self_attn")
     x = rng.standard_normal((B, T, M))
-    close(ours(x).data, encoder.eval().self_attn(*[torch.tensor(x)] * 3)[0], "float64")
+    close(ours(x).data, encoder.eval().self_attn(*[torch.tensor(x)] * 3)[0], TOLERANCE["float64"])
     with pytest.raises(TypeError, match=r"not MultiheadAttention: call its state_dict\(\)"):
         interchange.from_torch(encoder.self_attn, H)
 

@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 import pytest
-from layers import far, same_bits
+from layers import close, far, same_bits
 
 import minimha as mh
 from minimha import interchange
@@ -82,7 +82,7 @@ def test_settings_that_torch_s_encoder_layer_lacks_are_refused():
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_outputs_and_gradients_agree_with_torch(kind, dtype, rng):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    settings = SETTINGS[kind]
+    settings, bound = SETTINGS[kind], TOLERANCE[dtype]
     activation = torch.nn.functional.relu
     if settings["activation"] == "gelu":
         activation = lambda x: torch.nn.functional.gelu(x, approximate="tanh")  # noqa: E731
@@ -101,18 +101,13 @@ def test_outputs_and_gradients_agree_with_torch(kind, dtype, rng):
     y.backward(cotangent)
     expected.backward(torch.tensor(cotangent))
 
-    def close(one, other, least=0.0):
-        other = other.detach().numpy()
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert abs(one - other).max() <= TOLERANCE[dtype] * max(abs(other).max(), least)
-
-    close(y.data, expected)
-    close(leaf.grad, their_x.grad)
+    close(y.data, expected, bound)
+    close(leaf.grad, their_x.grad, bound)
     of_gradients = copy.deepcopy(ours)
     for p in of_gradients.parameters():
         p.data = p.grad
     gradients = interchange.block_to_torch(of_gradients)
     for name, p in theirs.named_parameters():
-        close(gradients[name], p.grad)
+        close(gradients[name], p.grad, bound)
     back = interchange.block_from_torch(theirs.state_dict(), H, **known(kind))
-    close(back(x, mh.masks.causal()).data, expected)
+    close(back(x, mh.masks.causal()).data, expected, bound)
