@@ -35,19 +35,10 @@ def size(x):
     return np.abs(x), lambda dy: (dy * np.sign(x),)
 
 
+attend = mh.scaled_dot_product_attention
 AWKWARD = {
-    "attention, tiny": (
-        mh.scaled_dot_product_attention,
-        1e-4 * n(2, 3, 4),
-        1e-4 * n(2, 5, 4),
-        n(2, 5, 3),
-    ),
-    "attention, large scores": (
-        mh.scaled_dot_product_attention,
-        6 * n(2, 3, 4),
-        3 * n(2, 5, 4),
-        n(2, 5, 3),
-    ),
+    "attention, tiny": (attend, 1e-4 * n(2, 3, 4), 1e-4 * n(2, 5, 4), n(2, 5, 3)),
+    "attention, large scores": (attend, 6 * n(2, 3, 4), 3 * n(2, 5, 4), n(2, 5, 3)),
     "layer norm, tiny": (functional.layer_norm, 1e-3 * n(3, 6), n(6), n(6)),
     "layer norm, far from zero": (functional.layer_norm, 1e3 + n(3, 6), n(6), n(6)),
     "layer norm, huge": (functional.layer_norm, 1e6 * n(3, 6), n(6), n(6)),
