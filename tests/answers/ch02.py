@@ -53,8 +53,7 @@ product.wrong("copies are not summed", r"broadcast|copies|copied", "unbroadcast(
     "unbroadcast(dy * a, b.shape)", "dy * a")
 product.wrong("without the gradient that comes in", r"chain|times dy|(without|lacks?|factor|depends? on) dy|ignor|whatever|multiply by|dy is missing",
     "dy * b", "b + 0 * dy", "dy * a", "a + 0 * dy")
-product.wrong("works in dy", r"in place",
-    "unbroadcast(dy * a, b.shape)", "unbroadcast(np.multiply(dy, a, out=dy), b.shape)")
+product.wrong("works in dy", r"in place", "(dy * a, b.shape)", "(np.multiply(dy, a, out=dy), b.shape)")
 product.wrong("one gradient alone", r"two gradients|tuple|both|one of", "return da, db", "return da")
 
 plain, summed, *_ = right("matmul", """
@@ -196,8 +195,7 @@ def topological_order(parents):
 """)
 kahn.wrong("results before what they are made from", r"revers|before|after",
     "return order", "return order[::-1]")
-kahn.wrong("a name that is used twice is counted once", r"twice|counted|again|both times",
-    "for q in p:", "for q in set(p):")
+kahn.wrong("a name that is used twice is counted once", r"twice|counted|again|both times", "p:", "set(p):")
 wrong("topological_order", "trusts the order of the dict", r"before|after|order of the dict", """
 def topological_order(parents):
     return list(parents)

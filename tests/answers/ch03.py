@@ -50,8 +50,7 @@ def central_difference(f, x, h):
 """)
 nudge.wrong("the step is lost in integers", r"integer|trunc|astype|\bint", "x.astype(float)", "x.copy()")
 nudge.wrong("divides by h", r"2 ?[*·]? ?h|twice|half|double", "/ (2 * h)", "/ h")
-nudge.wrong("divides by 2, then times h", r"parenthes|bracket|precedence|2 \* h|/ \(2|2h",
-    "/ (2 * h)", "/ 2 * h")
+nudge.wrong("divides by 2, then times h", r"parenthes|bracket|precedence|2 \* h|/ \(2|2h", "(2 * h)", "2 * h")
 nudge.wrong("a forward difference", r"forward|one[- ]sided|both sides|− f\(x\)|x − h",
     "f(down)) / (2 * h)", "f(x.astype(float))) / h")
 wrong("central_difference", "moves all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
@@ -105,8 +104,7 @@ def complex_step(f, x):
 """)
 rotate.wrong("the real part", r"\.imag|Im f|real part", "f(z).imag", "f(z).real")
 rotate.wrong("not divided by h", r"divi|/ ?h\b|/ 1e-20", " / 1e-20", "")
-rotate.wrong("a real step", r"1j|i h|real step|step is real|purely imaginary|imaginary step",
-    "1j * 1e-20", "1e-20")
+rotate.wrong("a real step", r"1j|i h|real step|step is real|purely imaginary|imaginary step", "1j * 1e", "1e")
 rotate.wrong("writes complex numbers into floats", r"astype|complex array|dtype|complex128",
     "x.astype(complex)", "x.copy()")
 rotate.wrong("returns complex numbers", r"complex", "np.zeros(x.shape)", "np.zeros(x.shape, complex)")
@@ -160,8 +158,7 @@ compare.wrong("the loss without c", r"cotangent|Σ ?c|\bc ·|weight|plain sum|su
     "(c * f(z)[0]).sum()", "f(z)[0].sum()")
 compare.wrong("without absolute values", r"abs|magnitude|sign|negative",
     "np.abs(yours - numeric).max()", "(yours - numeric).max()")
-compare.wrong("the mean error", r"mean|average",
-    "np.abs(yours - numeric).max()", "np.abs(yours - numeric).mean()")
+compare.wrong("the mean error", r"mean|average", "abs(yours - numeric).max()", "abs(yours - numeric).mean()")
 compare.wrong("the tuple is not opened", r"tuple", "(yours,) = pullback(c)", "yours = pullback(c)",
     "np.abs(yours - numeric).max()", "np.abs(yours.ravel() - numeric.ravel()).max()")
 compare.wrong("absolute, not relative", r"divid|relative|units|/ max", " / np.abs(numeric).max()", "")

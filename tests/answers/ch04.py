@@ -53,8 +53,7 @@ rows.wrong("dx without a transpose", r"transpos|\.T\b|\.mT", "weight.T", "weight
 stack.wrong("a mean over the batch", r"mean|average", "dweight.sum", "dweight.mean")
 stack.wrong("sums the first axis alone", r"every axis|all (the )?(leading )?axes|in front|leading|any number",
     "axis=tuple(range(dweight.ndim - 2))", "axis=0")
-rows.wrong("the weight of torch.nn.Linear", r"transpos|\.T\b|\(M, N\)|PyTorch",
-    "return x @ weight,", "return x @ weight.T,")
+rows.wrong("the weight of torch.nn.Linear", r"transpos|\.T\b|\(M, N\)|PyTorch", "x @ weight", "x @ weight.T")
 
 heads, parted, *_ = right("split_heads", """
 def split_heads(x, num_heads):
@@ -157,8 +156,7 @@ def stack_weights(weights):
 """)
 moved.wrong("one reshape", SWAP + r"|concatenat", ".transpose(1, 0, 2)", "")
 beside.wrong("one below the other", r"below|under|on top|axis|vstack", "axis=1", "axis=0")
-moved.wrong("columns of the heads alternate", r"interleav|alternat|block|side by side",
-    "transpose(1, 0, 2)", "transpose(1, 2, 0)")
+moved.wrong("columns of the heads alternate", r"interleav|alternat|block|side by side", "1, 0, 2", "1, 2, 0")
 
 one, *_ = right("stacked", """
 def stacked(x, weight, num_heads):

@@ -268,8 +268,7 @@ whole.wrong("heads by reshape alone", SWAP,
     "split(q, num_heads)", "q.reshape(*q.shape[:-2], num_heads, q.shape[-2], -1)",
     "split(k, num_heads)", "k.reshape(*k.shape[:-2], num_heads, k.shape[-2], -1)",
     "split(v, num_heads)", "v.reshape(*v.shape[:-2], num_heads, v.shape[-2], -1)")
-whole.wrong("no output projection", r"w_o|output projection|W\^O",
-    "    return y, pullback", "    return merged, pullback")
+whole.wrong("no output projection", r"w_o|output projection|W\^O", "y, pullback", "merged, pullback")
 whole.wrong("merged by reshape alone", SWAP,
     "merge(heads))", "heads.reshape(*heads.shape[:-3], heads.shape[-2], -1))")
 whole.wrong("the gradient split by reshape alone", SWAP,

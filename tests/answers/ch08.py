@@ -53,12 +53,10 @@ logs.wrong("halves instead of neighbours", r"half|halves",
     "np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, width)",
     "np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)")
 table.wrong("the exponent without its 2", r"−i/M|factor 2|exponent", "2 * i / width", "i / width")
-logs.wrong("twice the exponent", r"4i/M|twice|already",
-    "-(np.log(base) / width)", "-(2 * np.log(base) / width)")
+logs.wrong("twice the exponent", r"4i/M|twice|already", "np.log(base) / width", "2 * np.log(base) / width")
 table.wrong("the sign of the exponent", r"sign", "pos / base", "pos * base")
 table.wrong("the base is 10000", r"base is not used|base.*(ignored|argument)", "/ base **", "/ 10000 **")
-table.wrong("positions from 1", r"from 1|first position",
-    "np.arange(count)[:, None]", "np.arange(1, count + 1)[:, None]")
+table.wrong("positions from 1", r"from 1|first position", "np.arange(count)", "np.arange(1, count + 1)")
 alternating.wrong("every column its own frequency", r"different frequenc|both columns", "columns // 2 * 2", "columns")
 table.wrong("transposed", r"transpos|shape", "return table", "return table.T")
 
@@ -131,12 +129,10 @@ parts.wrong("halves", r"halves|half",
     "    y = np.concatenate([a * c - b * s, a * s + b * c], -1)\n")
 again.wrong("the gradient is rotated forwards", r"forwards|back|inverse|−angles|opposite",
     "turn(dy, -angles)", "turn(dy, angles)")
-matrix.wrong("the transpose of the rotation matrix", r"direction|sign|−sin",
-    "tpij,...tpj->...tpi", "tpij,...tpi->...tpj")
+matrix.wrong("the transpose of the rotation matrix", r"direction|sign|−sin", "tpj->...tpi", "tpi->...tpj")
 parts.wrong("the first entry is changed too early", r"after its change|old a|already (changed|rotated)",
     "np.zeros(x.shape, x.dtype)", "x.copy()", "= x[..., 0::2]", "= y[..., 0::2]")
-again.wrong("an array and no tuple", r"tuple",
-    "lambda dy: (turn(dy, -angles),)", "lambda dy: turn(dy, -angles)")
+again.wrong("an array and no tuple", r"tuple", "dy: (turn(dy, -angles),)", "dy: turn(dy, -angles)")
 again.wrong("angles from degrees", r"degree|radian",
     "np.cos(angles), np.sin(angles)", "np.cos(np.radians(angles)), np.sin(np.radians(angles))")
 again.wrong("the pullback keeps dy", r"unchanged|rotate dy", "(turn(dy, -angles),)", "(dy,)")

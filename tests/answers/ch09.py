@@ -68,8 +68,7 @@ def cross_entropy(logits, targets):
         return (dy / losses.size * (p - np.eye(logits.shape[-1])[targets]),)
     return losses.mean(), pullback
 """)
-logged.wrong("1/N missing in the gradient", r"1/N|mean|divide|number of targets",
-    "d * dy / targets.size", "d * dy")
+logged.wrong("1/N missing in the gradient", r"1/N|mean|divide|number of targets", "dy / targets.size", "dy")
 logged.wrong("the sum in place of the mean", r"mean|number of targets|divide",
     "chosen).mean()", "chosen).sum()", "d * dy / targets.size", "d * dy")
 flat.wrong("only the target's logit gets a gradient", r"softmax|all logits|one-hot",
@@ -175,8 +174,7 @@ plain.wrong("the term through the mean is missing", r"mean\(g\)|through the mean
 plain.wrong("the term through sigma is missing", r"x̂ · mean\(g · x̂\)|through σ",
     " - xn * (d * xn).mean(-1, keepdims=True)", "")
 plain.wrong("the weight is missing in dx", r"weight|gain", "d = dy * weight", "d = dy")
-plain.wrong("eps outside the root", r"eps.*(inside|root)|root",
-    "1 / np.sqrt(var + eps)", "1 / (np.sqrt(var) + eps)")
+plain.wrong("eps outside the root", r"eps.*(inside|root)|root", "np.sqrt(var + eps)", "(np.sqrt(var) + eps)")
 stepwise.wrong("M - 1 as in torch.var", r"M − 1|M - 1|n - 1|divides? by M",
     "var = (centred ** 2).sum(axis=-1, keepdims=True) / M",
     "var = (centred ** 2).sum(axis=-1, keepdims=True) / (M - 1)")

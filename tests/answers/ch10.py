@@ -58,8 +58,7 @@ def update_ratio(before, after):
         return sum(v * v for v in x.flat) ** 0.5
     return length(after - before) / length(before)
 """)
-whole.wrong("relative to the new length", r"after|before the step",
-    "norm(before.ravel())", "norm(after.ravel())")
+whole.wrong("relative to the new length", r"after|before the step", "(before.ravel())", "(after.ravel())")
 rms.wrong("upside down", r"upside|invers|reciprocal|1/",
     "rms(after - before) / rms(before)", "rms(before) / rms(after - before)")
 rms.wrong("no root", r"root|square", "np.sqrt(np.mean(np.square(x)))", "np.mean(np.square(x))")

@@ -191,8 +191,7 @@ forward.wrong("out is not divided by l", r"divid|normali|not / l|without / l",
     "acc[some] / l[some, None]", "acc[some]")
 forward.wrong("lse without the maximum", r"m is missing|without (the )?(m\b|max)|maximum|lacks|lse = m \+",
     "m[some] + np.log(l[some])", "np.log(l[some])")
-forward.wrong("a row that sees nothing divides by 0", r"nothing|0 ?/ ?0|empty|NaN",
-    "some = l > 0", "some = l > -1")
+forward.wrong("a row that sees nothing divides by 0", r"nothing|0 ?/ ?0|empty|NaN", "l > 0", "l > -1")
 forward.wrong("first is ignored", r"first (is|has|was)|ignor|lower bound|before first|first ≤|≥ first|< first|window",
     "(first[r, None] <= place) & ", "")
 forward.wrong("places counted from the start of each tile", r"first key of all|start of (the|each|its) tile|whole sequence|within (the|each|its) tile|absolute",
@@ -337,8 +336,7 @@ back.wrong("delta from one tile", r"tile|out · dout|Σ ?out|whole row|all keys|
 back.wrong("delta left out", r"delta|out · dout|subtract|Σ", "dweights - delta[r, None]", "dweights")
 back.wrong("tiles overwrite dkey and dvalue", r"\+=|accumul|add|sum|overwr", "dvalue[c] +=", "dvalue[c] =",
     "dkey[c] +=", "dkey[c] =")
-back.wrong("weights without lse", r"lse",
-    "scores - base[r, None]", "scores - scores.max(axis=1, keepdims=True, initial=-1e9)")
+back.wrong("weights without lse", r"lse", "base[r, None]", "scores.max(axis=1, keepdims=True, initial=-1e9)")
 back.wrong("dvalue from dscores", r"weights.* @|weightsᵀ|from dscores|dscores in|Pᵀ|by weights|with weights|weights, not",
     "weights.T @ dout[r]", "dscores.T @ dout[r]")
 back.wrong("scale in dscores too", r"scale.*(twice|dscores|too)|twice|of the scaled scores|without (the )?scale",

@@ -45,14 +45,12 @@ product.wrong("the grid rounded down", r"rounds? (down|up)|too small|cdiv|incomp
     "(-(-x.shape[0] // m), -(-y.shape[1] // n))", "(x.shape[0] // m, y.shape[1] // n)")
 product.wrong("an index that counts entries", r"counts? (entries|tiles)|outside",
     "index=(row, column), tile", "index=(row * m, column * n), tile")
-product.wrong("offsets in a load", r"counts? (entries|tiles)|outside",
-    "index=(row, step)", "index=(row * m, step * k)")
+product.wrong("offsets in a load", r"counts? (entries|tiles)|outside", "(row, step)", "(row * m, step * k)")
 product.wrong("no padding", r"padding|beyond the edge", ", padding_mode=ct.PaddingMode.ZERO", "")
 product.wrong("the last tile of the sum left out", r"last.*tile|rounds? (down|up)|incomplete",
     "-(-y.shape[0] // k)", "y.shape[0] // k")
 product.wrong("the last product alone", r"only the last|add", "total = total + a @ b", "total = a @ b")
-product.wrong("bid(0) and bid(1) exchanged", r"exchang|swap|outside",
-    "ct.bid(0), ct.bid(1)", "ct.bid(1), ct.bid(0)")
+product.wrong("bid(0) and bid(1) exchanged", r"exchang|swap|outside", "(0), ct.bid(1)", "(1), ct.bid(0)")
 product.wrong("a race", r"two stores|race|same (place|tile)", "ct.bid(0), ct.bid(1)", "ct.bid(0), 0")
 product.wrong("a store in the loop", r"two stores|store once|after the loop",
     "        ct.store(out", "            ct.store(out")
@@ -68,8 +66,7 @@ def tiled_product(x, y, m, n, k):
     ct.launch(None, grid(), kernel, (x, y, out))
     return out
 """)
-product.wrong("sums in float32", r"float32", "(m, n), 0, ct.float64", "(m, n), 0, ct.float32",
-    "total + a @ b", "ct.mma(a, b, total)")
+product.wrong("sums in float32", r"float32", "float64", "float32", "total + a @ b", "ct.mma(a, b, total)")
 
 softmax, online = right("softmax_rows", """
 def softmax_rows(x, m, n):
@@ -118,16 +115,13 @@ def softmax_rows(x, m, n):
 softmax.wrong("zeros beyond the edge", r"NEG_INF|−∞|beyond", "NEG_INF", "ZERO")
 softmax.wrong("the edge not masked", r"padding|beyond|NEG_INF", ", padding_mode=ct.PaddingMode.NEG_INF", "")
 online.wrong("the sum not rescaled", r"rescal|old maximum", "l * ct.exp(old - top)", "l")
-online.wrong("the factor upside down", r"factor|e\^\(peak|invers|overflow",
-    "ct.exp(old - top)", "ct.exp(top - old)")
+online.wrong("the factor upside down", r"factor|e\^\(peak|invers|overflow", "(old - top)", "(top - old)")
 softmax.wrong("not divided by the sum", r"divid|sum", "ct.exp(t - biggest) / total)", "ct.exp(t - biggest))")
 softmax.wrong("the last tile forgotten", r"last.*tile|rounds? (down|up)|incomplete|no block stores",
     "ct.cdiv(x.shape[1], n)", "x.shape[1] // n")
-softmax.wrong("a maximum of the whole tile", r"whole tile|each row|axis",
-    "ct.max(t, axis=1, keepdims=True)", "ct.max(t)")
+softmax.wrong("a maximum of the whole tile", r"whole tile|each row|axis", "(t, axis=1, keepdims=True)", "(t)")
 softmax.wrong("a race", r"two stores|race|same (place|rows)", "i = ct.bid(0)", "i = 0")
-softmax.wrong("everything stored at the first tile", r"two stores|same place",
-    "ct.store(out, (i, j)", "ct.store(out, (i, 0)")
+softmax.wrong("everything stored at the first tile", r"two stores|same place", "out, (i, j)", "out, (i, 0)")
 softmax.wrong("stored before the sum is known", r"before|second time|sum",
     "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
     "    ct.store")
@@ -273,20 +267,16 @@ backward.wrong("delta left out", r"delta", "v @ g.T - D", "v @ g.T")
 backward.wrong("dvalue from dscores", r"weights", "p @ g", "ds @ g")
 backward.wrong("lse as a column", r"column|\(1, m\)",
     "(m,), padding_mode=Z)[None, :]\n            D", "(m,), padding_mode=Z)[:, None]\n            D")
-backward.wrong("lse of the keys", r"belongs to the queries|tile i|outside",
-    "ct.load(lse, (i,)", "ct.load(lse, (j,)")
+backward.wrong("lse of the keys", r"belongs to the queries|tile i|outside", "lse, (i,)", "lse, (j,)")
 backward.wrong("no lse", r"lse|normalised", "scale * (k @ q.T) - logs", "scale * (k @ q.T)")
-backward.wrong("padding of queries read", r"padding",
-    "q = ct.load(query, (i, 0), (m, d), padding_mode=Z)", "q = ct.load(query, (i, 0), (m, d))")
-backward.wrong("padding of dout read", r"padding",
-    "g = ct.load(dout, (i, 0), (m, dv), padding_mode=Z)", "g = ct.load(dout, (i, 0), (m, dv))")
+backward.wrong("padding of queries read", r"padding", "(i, 0), (m, d), padding_mode=Z", "(i, 0), (m, d)")
+backward.wrong("padding of dout read", r"padding", "(i, 0), (m, dv), padding_mode=Z", "(i, 0), (m, dv)")
 backward.wrong("the last queries forgotten", r"last.*tile|rounds? (down|up)|incomplete",
     "ct.cdiv(t, m)", "t // m")
 backward.wrong("a store for each tile of queries", r"two stores|store once|after the loop",
     "        ct.store(dkey, (j, 0), gk * scale)\n        ct.store(dvalue",
     "            ct.store(dkey, (j, 0), gk * scale)\n            ct.store(dvalue")
-backward.wrong("the last tile alone", r"only the last|sum over|all of them", "gv = gv + p @ g", "gv = p @ g",
-    "gk = gk + ds @ q", "gk = ds @ q")
+backward.wrong("the last tile alone", r"only the last|sum over|all of them", "gv + p", "p", "gk + ds", "ds")
 backward.wrong("a race", r"two stores|race|same place", "j = ct.bid(0)", "j = 0")
 
 product.wrong("m and n exchanged in the grid", r"m and n|exchang|swap|grid|too (small|many|few)|outside|no block", "x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0] // n), -(-y.shape[1] // m)")
