@@ -1,5 +1,6 @@
-"""A task to grade, and what the grader says of submissions to it."""
+"""A task to grade, what the grader says of submissions to it, and what commands are given."""
 
+import argparse
 import textwrap
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def gradients(yours, rng):
 
 RIGHT = f"import numpy as np\n\n{TASK.code(solved=True)}"
 STUB = f"import numpy as np\n{TASK.code()}"
+
+
+def options(command, *arguments):
+    """The options of `minimha homework`, with these arguments of a command, a module."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    parser.set_defaults(tasks=None)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+def write(folder, texts):
+    """Write files, a dictionary from their paths below the folder to their texts."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def judged(source, limits=LIMITS, task=TASK):

@@ -156,7 +156,7 @@ loop.wrong("axes of length 1 disappear", r"keepdims|length 1", ", keepdims=True"
 loop.wrong("one copy instead of the sum of all", r"sum|all copies|every copy|add", "dy.sum(axis=0)", "dy[0]",
     "dy.sum(axis=i, keepdims=True)", "dy.take([0], axis=i)")
 loop.wrong("axes of length 1 are not summed", r"length 1|stretched|size 1|keepdims",
-    "    for i, n in enumerate(shape):\n        if n == 1:\n            dy = dy.sum(axis=i, keepdims=True)\n", "")
+    "        if n == 1:\n            dy = dy.sum(axis=i, keepdims=True)\n", "        pass\n")
 
 short.wrong("the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", "x.mean(axis=-1, keepdims=True)", "x.mean()")
 short.wrong("no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")

@@ -184,7 +184,8 @@ def masked_softmax(x, mask):
         return (d - d.sum(-1, keepdims=True) * y,)
     return y, pullback
 """)
-filled.wrong("the mask after the softmax", r"after the softmax|before the softmax|sum to 1|add up to 1|renormal|normali",
+filled.wrong("the mask after the softmax",
+    r"after the softmax|before the softmax|sum to 1|add up to 1|renormal|normali",
     "np.where(mask, x, -np.inf)", "x", "np.where(mask, np.exp(z - top), 0)", "np.exp(z - top)",
     "e / np.where(total == 0, 1, total)", "np.where(mask, e / total, 0)")
 filled.wrong("the maximum over hidden entries too", r"max.*(hidden|visible)|(hidden|visible).*max",
@@ -198,7 +199,8 @@ filled.wrong("True = hidden, and no guard", r"opposite|invert|negat|complement|T
     "    top = np.where(np.isfinite(top), top, 0)\n", "",
     "np.where(mask, np.exp(z - top), 0)", "np.exp(z - top)", "np.where(total == 0, 1, total)", "total",
     "        dy = np.where(mask, dy, 0)\n", "")
-filled.wrong("a row without visible entries is uniform", r"nothing (is )?visible|(no|without a) visible|empty row|sees nothing|row.*zeros",
+filled.wrong("a row without visible entries is uniform",
+    r"nothing (is )?visible|(no|without a) visible|empty row|sees nothing|row.*zeros",
     "-np.inf)", "-1e9)", "np.where(mask, np.exp(z - top), 0)", "np.exp(z - top)")
 filled.wrong("hidden entries are 0 before the exponential", r"−∞|-inf|e\^0|exp\(0\)",
     "np.where(mask, x, -np.inf)", "np.where(mask, x, 0)",

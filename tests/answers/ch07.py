@@ -259,7 +259,8 @@ def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x
     return layer.y, layer
 """)
 whole.wrong("a slice of x for each head", SLICE,
-    "    q, back_q =", "    own = lambda w: np.kron(np.eye(num_heads), np.ones(np.array(w.shape) // num_heads))\n"
+    "    q, back_q =",
+    "    own = lambda w: np.kron(np.eye(num_heads), np.ones(np.array(w.shape) // num_heads))\n"
     "    w_q, w_k, w_v = (w * own(w) for w in (w_q, w_k, w_v))\n    q, back_q =",
     "dx, dw_q, dw_k, dw_v,", "dx, dw_q * own(w_q), dw_k * own(w_k), dw_v * own(w_v),")
 whole.wrong("dx from the queries alone", r"sum|three|keys? and values?", "dx_q + dx_k + dx_v", "dx_q")

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from graded import write
 
 from minimha import homework
 from minimha.homework import answers as module
@@ -117,7 +118,7 @@ def test_a_release_has_no_function_in_place_of_a_missing_one(folder, monkeypatch
 @pytest.fixture
 def adapters(tmp_path):
     """A package of a student's own, with an adapters file beside it."""
-    for name, text in {
+    texts = {
         "adapters.py": "# minimha homework: adapters\nimport os, numpy\nfrom mine.maths import double\n"
         "def twice(x):\n    return double(x)\ndef _thrice(x):\n    pass\n",
         "src/mine/__init__.py": "",
@@ -127,10 +128,8 @@ def adapters(tmp_path):
         "src/mine/deep/down.py": "from ..constants import TWO\n",
         "src/mine/unused.py": "",
         "os.py": "not the standard library's\n",
-    }.items():  # fmt: skip
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    }  # fmt: skip
+    write(tmp_path, texts)
     return tmp_path / "adapters.py"
 
 

@@ -10,7 +10,6 @@ from minimha.parallel import (
     Communicator,
     Ulysses,
     data,
-    parts,
     run,
     share_heads,
     ulysses_attention,

@@ -7,9 +7,8 @@ each, the function is wrong; it would get points only if the attempt succeeded.
 import json
 
 import pytest
-from graded import RIGHT, TASK
+from graded import RIGHT, write
 
-from minimha.homework import catalogue
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading.process import Limits
 
@@ -101,19 +100,15 @@ def notebook(source):
 
 
 @pytest.fixture
-def graded(tmp_path, monkeypatch):
+def graded(tasks, tmp_path, monkeypatch):
     """Grade submissions, a dictionary from file names to texts: the points by student."""
-    for module in (grading, catalogue):
-        monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
     folder = tmp_path / "in"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grades.json").write_text("the teacher's")
 
     def points(submissions):
-        for name, text in submissions.items():
-            own = text.replace("VICTIM", str(tmp_path))
-            (folder / name).write_text(own, encoding="utf-8")
+        write(folder, {n: x.replace("VICTIM", str(tmp_path)) for n, x in submissions.items()})
         before = {path: path.read_bytes() for path in tmp_path.rglob("[!.]*") if path.is_file()}
         report = grading.grade(folder, grading.Run(("scaled",), None, 0, Limits(5, 250)))
         assert {p: p.read_bytes() for p in tmp_path.rglob("[!.]*") if p.is_file()} == before
