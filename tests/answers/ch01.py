@@ -112,7 +112,7 @@ pairs.wrong("zip stops at the shorter shape", r"zip|longer|front|leading|fewer|m
 pairs.wrong("stays reversed", r"revers|backward|order|flip", "tuple(reversed(out))", "tuple(out)")
 pairs.wrong("max makes 0 and 1 into 1", r"max|empty|length 0|zero", "n if m == 1 else m", "max(m, n)")
 
-loop, *_ = right("unbroadcast", """
+loop, summed, *_ = right("unbroadcast", """
 def unbroadcast(dy, shape):
     while dy.ndim > len(shape):
         dy = dy.sum(axis=0)
@@ -170,10 +170,7 @@ def broadcast_shape(a, b):
     return a if len(a) >= len(b) else b
 """)
 loop.wrong("sums the last axes", r"front|leading|first ax|axis 0|from the left|last ax", "dy.sum(axis=0)", "dy.sum(axis=-1)")
-wrong("unbroadcast", "a reshape", r"sum|add", """
-def unbroadcast(dy, shape):
-    return dy.reshape(shape)
-""")
+summed.wrong("a reshape", r"sum|add", "np.sum(dy, axis=axes)", "dy")
 wrong("unbroadcast", "aligned on the left", r"right|front|leading|align", """
 def unbroadcast(dy, shape):
     axes = tuple(i for i, (m, n) in enumerate(zip(dy.shape, shape)) if m != n)

@@ -173,20 +173,15 @@ def to_halves(w, num_heads):
     return w @ P
 """)
 swapped.wrong("the inverse", r"inverse|from halves to neighbours", "num_heads, -1, 2)", "num_heads, 2, -1)")
-wrong("to_halves", "all heads at once", r"(mix|within|each head|different heads)", """
-def to_halves(w, num_heads):
-    return np.concatenate([w[:, 0::2], w[:, 1::2]], axis=1)
-""")
+sliced.wrong("all heads at once", r"(mix|within|each head|different heads)",
+    "w.reshape(w.shape[0], num_heads, -1)", "w")
 sliced.wrong("odd columns first", r"second entries|even columns",
     "heads[..., ::2], heads[..., 1::2]", "heads[..., 1::2], heads[..., ::2]")
 sliced.wrong("(M, H, D) is returned", r"reshape it back|shape", "both.reshape(w.shape)", "both")
 sliced.wrong("heads are not consecutive columns", r"head h is|\(M, D, H\)|\(M, H, D\)",
     "heads = w.reshape(w.shape[0], num_heads, -1)",
     "heads = w.reshape(w.shape[0], -1, num_heads).swapaxes(1, 2)")
-wrong("to_halves", "nothing is done", r"nothing|reorder", """
-def to_halves(w, num_heads):
-    return w.copy()
-""")
+sliced.wrong("nothing is done", r"nothing|reorder", "both.reshape(w.shape)", "w.copy()")
 
 centred, looped, *_ = right("alibi_bias", """
 def alibi_bias(slopes, t, s):

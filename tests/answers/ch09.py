@@ -320,11 +320,8 @@ direct.wrong("no eps", r"eps", " + eps", "")
 direct.wrong("uphill", r"sign|minus|direction|ascent|uphill|subtract", "p - lr", "p + lr")
 direct.wrong("no root", r"root|sqrt|√", "np.sqrt(vhat)", "vhat")
 loose.wrong("a decay that grows", r"sign|decay|grow", "(1 - lr * weight_decay)", "(1 + lr * weight_decay)")
-wrong("top_p", "not sorted", r"sort|largest|most probable|order", """
-def top_p(probabilities, p):
-    kept = np.where(np.cumsum(probabilities) - probabilities < p, probabilities, 0)
-    return kept / kept.sum()
-""")
+sorted_down.wrong("not sorted", r"sort|largest|most probable|order",
+    "np.argsort(probabilities)[::-1]", "np.arange(len(probabilities))")
 sorted_down.wrong("softmax over what is kept", r"divide|softmax|exponential", "return new / new.sum()", "return np.exp(new) / np.exp(new).sum()")
 sorted_down.wrong("a share of the tokens", r"number of|add (them )?up|cumulative|together|top.k|share of the tokens", "np.searchsorted(total, p) + 1", "int(np.ceil(p * len(total)))")
 logged.wrong("an array and no tuple", r"tuple", "(d * dy / targets.size,)", "d * dy / targets.size")
