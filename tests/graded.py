@@ -1,6 +1,7 @@
 """A task to grade, what the grader says of submissions to it, and what commands are given."""
 
 import argparse
+import json
 import textwrap
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def write(folder, texts):
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def notebook(*cells):
+    """The text of a notebook with these code cells, of which everything else lies."""
+    passed = "ok     scaled: values\nok     scaled: gradients\nok     twice: of ones"
+    grades = {"nbgrader": {"grade": True, "points": 100, "score": 100}, "otter": {"tests": []}}
+    stored = {"outputs": [{"output_type": "stream", "name": "stdout", "text": passed}]}
+    code = [{"cell_type": "code", "source": x, "metadata": grades} | stored for x in cells]
+    prose = {"cell_type": "markdown", "source": f"# minimha homework: twice\n{RIGHT}"}
+    return json.dumps(
+        {"cells": [prose, *code], "metadata": grades, "nbformat": 4, "nbformat_minor": 5}
+    )
 
 
 def judged(source, limits=LIMITS, task=TASK):

@@ -1,10 +1,9 @@
 """Answers are found in files, in cells of notebooks, and behind an adapters file."""
 
-import json
 import os
 
+import graded
 import pytest
-from graded import write
 
 from minimha import homework
 from minimha.homework import answers as module
@@ -17,12 +16,8 @@ MARK = "# minimha homework: twice\n"
 
 
 def notebook(path, *cells):
-    """Write a notebook with these code cells, whose stored outputs lie."""
-    lie = [{"output_type": "stream", "name": "stdout", "text": "ok     twice: of ones"}]
-    code = [{"cell_type": "code", "source": cell, "outputs": lie} for cell in cells]
-    prose = {"cell_type": "markdown", "source": MARK + TWICE}
-    text = {"cells": [prose, *code], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    path.write_text(json.dumps(text), encoding="utf-8")
+    """Write a notebook with these code cells."""
+    path.write_text(graded.notebook(*cells), encoding="utf-8")
     return path
 
 
@@ -127,7 +122,7 @@ def adapters(tmp_path):
         "src/mine/unused.py": "",
         "os.py": "not the standard library's\n",
     }  # fmt: skip
-    write(tmp_path, texts)
+    graded.write(tmp_path, texts)
     return tmp_path / "adapters.py"
 
 

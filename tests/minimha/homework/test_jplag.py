@@ -1,9 +1,7 @@
 """Submissions as JPlag compares them."""
 
-import json
-
 import pytest
-from graded import options, write
+from graded import notebook, options, write
 
 from minimha import homework
 from minimha.homework import jplag, student_files
@@ -16,10 +14,9 @@ def run(*arguments):
 def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):
     folder, into = tmp_path / "monday", tmp_path / "out"
     marked = "# minimha homework: softmax\ndef softmax(x):\n    return x\n"
-    notebook = {"cells": [{"cell_type": "code", "source": marked}]}
     texts = {
         "anna/softmax.py": marked,
-        "ben/05.ipynb": json.dumps(notebook),
+        "ben/05.ipynb": notebook(marked),
         "carl/adapters.py": "# minimha homework: adapters\nimport mine.parts\n\ndef softmax(x):\n    return x\n\ndef scores(q, k):\n    return q\n",
         "carl/mine/parts.py": "x = 1\n",
         "dora/softmax.py": "#" * (1 << 21),

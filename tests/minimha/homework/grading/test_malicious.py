@@ -4,14 +4,13 @@ These are the attempts that Otter-Grader's and nbgrader's documentation and thei
 each, the function is wrong; it would get points only if the attempt succeeded.
 """
 
-import json
-
 import pytest
-from graded import RIGHT, write
+from graded import RIGHT, notebook, write
 
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading.process import Limits
 
+MARK = "# minimha homework: scaled\n"
 WRONG = """
 def scaled(x, factor, *, tap=None):
     {}
@@ -80,23 +79,6 @@ ATTEMPTS = {
     for category, codes in cases.items()
     for k, source in enumerate(map(form, codes), 100 * (cases is CALLED))
 }
-STORED = [
-    {
-        "output_type": "stream",
-        "name": "stdout",
-        "text": "ok     scaled: values\nok     scaled: gradients",
-    }
-]
-METADATA = {"nbgrader": {"grade": True, "points": 100, "score": 100}, "otter": {"tests": []}}
-
-
-def notebook(source):
-    """A notebook with this cell, with forged outputs and metadata."""
-    cell = {
-        "cell_type": "code", "source": f"# minimha homework: scaled\n{source}", "outputs": STORED,
-        "metadata": METADATA,
-    }  # fmt: skip
-    return json.dumps({"cells": [cell], "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5})
 
 
 @pytest.fixture
@@ -119,8 +101,8 @@ def graded(tasks, tmp_path, monkeypatch):
 
 def test_malicious_files_and_notebooks_score_nothing(graded):
     files = {f"{name}_scaled.py": text for name, text in ATTEMPTS.items()}
-    notebooks = {f"{name} in a notebook_scaled.ipynb": notebook(x) for name, x in ATTEMPTS.items()}
-    honest = {"anna_scaled.py": RIGHT, "ben_scaled.ipynb": notebook(RIGHT)}
+    notebooks = {f"{name} again_scaled.ipynb": notebook(MARK + x) for name, x in ATTEMPTS.items()}
+    honest = {"anna_scaled.py": RIGHT, "ben_scaled.ipynb": notebook(MARK + RIGHT)}
     points = graded(files | notebooks | honest)
     assert {points.pop("anna"), points.pop("ben")} == {3}
     assert points == dict.fromkeys(points, 0)

@@ -155,7 +155,6 @@ STUDENT = """
 import json, sys, warnings
 import numpy as np
 from minimha import homework
-from minimha.homework.error_messages import file_of
 warnings.simplefilter("ignore")
 found = []
 for name, code in json.load(sys.stdin):
