@@ -88,21 +88,19 @@ def product(
     to    (M, N), to which the product is added, in place of a new array
     """
     (m, depth), n = a.shape, b.shape[1]
+    c = np.empty((m, n), a.dtype) if to is None else to
+    sums = np.empty(0, a.dtype) if sums is None else sums
     halves = 2 if to is None and depth >= m + n else 1
-    c = np.empty((m, n) if halves == 1 else (2, m, n), a.dtype) if to is None else to
-    added = np.zeros((halves, 0 if sums is None else n), a.dtype)
+    second_c, second_sums = np.empty((halves - 1, m, n), a.dtype), np.zeros((halves - 1, n), a.dtype)
     like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
     by_rows = m >= n  # divide the longer side: every chunk copies the other one
     count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, like))
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        added[0, :0] if bias is None else contiguous(bias),
-        added, like, c.reshape(halves, m, n),
+        sums[:0] if bias is None else contiguous(bias), like, c, sums, second_c, second_sums,
     )  # fmt: skip
-    if sums is not None:
-        sums += added.sum(axis=0)
-    return c if halves == 1 else c[0] + c[1]
+    return c
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:
@@ -118,9 +116,12 @@ def _column_blocks(n, like):
 
 
 @kernel
-def _product(chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _product(
+    chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, like, c, sums, second_c, second_sums
+):  # fmt: skip
+    """Rows of the depth beyond the first half, if it is divided, go to second_c and second_sums."""
     start, stop = share(chunk)
-    halves, m, n = c.shape
+    (m, n), halves = c.shape, 1 + len(second_c)
     count = -(-m // ROWS) if by_rows else _column_blocks(n, like)
     depth = b.shape[1] if b_transposed else len(b)
     for h in range(halves):
@@ -129,8 +130,14 @@ def _product(chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, sums, 
         if by_rows:
             region = first * ROWS, min(last * ROWS, m), 0, n
         ks = h * depth // halves, (h + 1) * depth // halves
+        to, to_sums = (second_c[0], second_sums[0]) if h else (c, sums)
         if first < last:
-            _region(region, ks, add, a, a_transposed, b, b_transposed, bias, sums[h], like, c[h])
+            _region(
+                region, ks, add, a, a_transposed, b, b_transposed, bias, to_sums[: sums.size], like, to
+            )  # fmt: skip
+    if halves == 2 and stop - start in (0, halves * count):  # all chunks are finished
+        c += second_c[0]
+        sums += second_sums[0, : sums.size]
 
 
 @kernel
