@@ -14,6 +14,8 @@ def batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def four_axes(x: Array) -> Array:
     """(…, H, T, N) as (B, H, T, N)."""
+    if x.ndim == 4:
+        return x
     return namespace(x).reshape(x, (*batch_and_heads(x.shape), *x.shape[-2:]))
 
 
