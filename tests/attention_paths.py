@@ -158,6 +158,13 @@ def computed(implementation, *inputs, mask=None, keep=None, p=0.0, **settings):
     return values, pullback
 
 
+def results(implementation, case):
+    """The output and the gradients of the seven inputs."""
+    inputs = (getattr(case, name) for name in INPUTS)
+    out, pull = computed(implementation, *inputs, mask=case.mask, keep=case.keep, p=case.dropout)
+    return [out, *pull(case.dout)]
+
+
 def raw(implementation):
     """The operation on arrays, with its pullback."""
 
@@ -296,6 +303,27 @@ def excess(actual, expected, dtype, largest_score, size=None):
     return off / bar if off else 0.0
 
 
+def assert_exact(found, case, *, dtype=np.float64, bars=1.0):
+    """The output and the gradients, in the order of INPUTS, agree with the formula in a dtype."""
+    if case.mask is not None:
+        case = case.but(allowed=mh.masks.resolve(case.mask, case.query, case.key))
+    exact = formula(case, cotangent=None, dtype=dtype)
+    expected = {"out": exact.result.out, **exact.result.gradients}
+    for what, x in zip(("out", *INPUTS), found, strict=False):
+        assert (x is None) == (what not in expected), what
+        if x is not None:
+            assert x.dtype == case.dtype, what
+            off = excess(x, expected[what], case.dtype, exact.largest_score, exact.sizes[what])
+            assert off <= bars, f"{what} is {off:.3g} bars off"
+
+
+def case_of(rng, t, s, *, batch=(1,), heads=(4, 2), d=5, dv=3, dtype="float64", **more):
+    """A case with these numbers of heads of queries and of keys."""
+    h, g = heads
+    sizes = (h, t, d), (g, s, d), (g, s, dv), (h, t, dv), (h, t, s)
+    return Case(*(rng.standard_normal((*batch, *size)).astype(dtype) for size in sizes), **more)
+
+
 @st.composite
 def cases(
     draw,
@@ -421,3 +449,15 @@ MASKS = {
     "causal & padding": combined(lambda a, b: a & b, causal(offset=1), padding),
     "~(keys | dense)": combined(lambda a, b: ~(a | b), keys, dense),
 }
+MORE_MASKS = (
+    MASKS
+    | {  # without their arrays
+        "window": lambda *_: (mh.masks.sliding_window(3, 20, align="bottom-right"), None),
+        "documents": lambda rng, batch, shape: (
+            mh.masks.documents(
+                *(np.sort(rng.integers(0, 4, (*batch, n)), axis=-1) for n in shape[-2:])
+            ),
+            None,
+        ),
+    }
+)
