@@ -29,14 +29,11 @@ def test_a_single_wrong_entry_is_found_and_named(rng):
 
         return query * query, pullback
 
-    with pytest.raises(mh.GradcheckError) as failure:
+    place, ratio = r"\[1, 2, 0\]  \(head, query, width\)", r"ratio        1\.000000001\n"
+    with pytest.raises(
+        mh.GradcheckError, match=rf"(?s)the gradient of query is wrong.*{place}.*{ratio}"
+    ):
         mh.gradcheck(f, 1 + rng.random((2, 3, 2)), axes=["head query width"])
-    message = str(failure.value)
-    assert "the gradient of query is wrong" in message
-    assert "[1, 2, 0]  (head, query, width)" in message
-    assert "yours" in message
-    assert "numeric" in message
-    assert "ratio        1.000000001\n" in message
 
 
 def test_structural_zeros_raise_no_alarm_at_any_scale():
@@ -66,14 +63,6 @@ REAL_SINE = lambda x: (np.sin(x.real), lambda dy: (dy * np.cos(x),))  # noqa: E7
 def test_differences_replace_the_complex_step_where_it_fails(f, note):
     rows = mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows
     assert [(row.method, row.note) for row in rows] == [("richardson", note), ("central", note)]
-
-
-def test_the_report_is_a_table(rng):
-    table = repr(
-        mh.gradcheck(mh.ops.matmul, rng.standard_normal((2, 3)), rng.standard_normal((3, 4)))
-    )
-    assert table.splitlines()[1].split() == ["input", "shape", "method", "error", "allowed", "note"]
-    assert len(table.splitlines()) == 6
 
 
 def test_names_come_from_the_function_or_the_caller(rng):

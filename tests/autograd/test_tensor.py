@@ -5,8 +5,8 @@ import gc
 import operator
 import pickle
 import sys
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -44,16 +44,6 @@ def test_numbers_do_not_change_the_dtype(number):
         assert y.dtype == np.float32
         y.sum().backward()
         assert x.grad.dtype == np.float32
-
-
-def test_gradients_accumulate_over_uses_and_backward_calls():
-    a = leaf([2.0])
-    b = a + a
-    c = b * b  # why the order is topological: b needs both gradients before it passes their sum on
-    c.backward(retain_graph=True)
-    assert a.grad == 16
-    c.backward()
-    assert a.grad == 32
 
 
 def test_a_leaf_owns_its_gradient():
@@ -102,12 +92,6 @@ def test_a_freed_graph_is_refused_before_any_gradient_changes():
         fresh.backward()
     assert b.grad is None
     np.testing.assert_array_equal(a.grad, 6)
-
-
-def test_detach_cuts_the_tape():
-    x = leaf()
-    (x * x.detach()).sum().backward()
-    np.testing.assert_array_equal(x.grad, x.data)
 
 
 def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
@@ -400,18 +384,15 @@ def test_gradients_flow_back_through_a_change_of_device_and_of_dtype(place):
 def test_threads_may_share_a_leaf():
     x = leaf(np.zeros(100_000))
 
-    def work():
+    def work(_):
         for _ in range(50):
             (x * 1.0).sum().backward()
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads interleave often
     try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(interval)
     np.testing.assert_array_equal(x.grad, 200)
@@ -432,7 +413,8 @@ def test_a_gradient_of_a_scalar_is_an_array():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_gradient_is_complete_before_it_is_passed_on(seed):
-    """On random graphs, every step is visited once, the newest first."""
+    """On random graphs, every step is visited once, the newest first; c = b · b with b = a + a shows
+    why: b needs both gradients before it passes their sum on."""
     rng, visited = np.random.default_rng(seed), []
     leaf = mh.Tensor(rng.standard_normal(3), requires_grad=True)
     steps, slopes = [leaf], [1.0]

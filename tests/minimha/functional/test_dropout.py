@@ -30,18 +30,7 @@ def test_entries_are_dropped_independently():
         assert abs(other.mean() - 0.5) < 0.01  # 120,000 draws: 7 standard deviations
 
 
-def test_a_dropout_mask_can_be_reused(x, place):
-    keep = backend.bernoulli(np.random.default_rng(7), x.shape, 1 - 0.4, like=place(x))
-    drawn = drop(place(x), 0.4, rng=np.random.default_rng(7))
-    replayed = drop(place(x), 0.4, keep=keep)
-    np.testing.assert_array_equal(backend.to_numpy(drawn), backend.to_numpy(replayed))
-    generator = np.random.default_rng(8)
-    again = drop(place(x), 0.4, rng=generator, keep=keep)
-    np.testing.assert_array_equal(backend.to_numpy(again), backend.to_numpy(replayed))
-    assert generator.random() == np.random.default_rng(8).random()  # unchanged
-
-
-def test_a_seed_draws_the_same_mask_in_every_library(x, place):
+def test_a_seed_draws_the_same_mask_in_every_library_and_it_can_be_reused(x, place):
     like = place(x.astype("float32"))
     keep = backend.bernoulli(np.random.default_rng(3), x.shape, 0.7, like=like)
     assert (backend.namespace(keep), keep.device) == (place.xp, like.device)
@@ -49,6 +38,10 @@ def test_a_seed_draws_the_same_mask_in_every_library(x, place):
     np.testing.assert_array_equal(backend.to_numpy(keep), host)
     y = backend.to_numpy(drop(like, 0.3, rng=np.random.default_rng(3)))
     np.testing.assert_array_equal(y != 0, host)
+    generator = np.random.default_rng(8)
+    for settings in ({}, {"rng": generator}):
+        np.testing.assert_array_equal(backend.to_numpy(drop(like, 0.3, keep=keep, **settings)), y)
+    assert generator.random() == np.random.default_rng(8).random()  # unchanged
 
 
 def test_each_call_draws_a_new_mask_without_global_state(x):

@@ -225,13 +225,6 @@ def test_an_ambiguous_mask_of_three_axes_is_refused():
     assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: not ambiguous
 
 
-def test_a_mask_can_be_placed_at_the_positions_of_its_queries():
-    causal, ids = mh.masks.causal, mh.masks.documents([0, 0, 1, 1, 1, 2])
-    np.testing.assert_array_equal((causal() & ids).at(2).array((3, 6)), (causal() & ids).array((6, 6))[2:5])  # fmt: skip
-    own = causal(offset=1)
-    np.testing.assert_array_equal(own.at(2).array((3, 6)), own.array((3, 6)))
-
-
 def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
     """For scores (4, 5, H = 4, T = 5, 6), a row for each sequence would broadcast over heads and
     queries."""
