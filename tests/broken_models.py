@@ -48,10 +48,8 @@ def targets_are_shifted_twice(seed):
     return gpt(seed), tokens[:, :-2], tokens[:, 2:]
 
 
-changed(
-    "returns_probabilities", "softmax before cross entropy",
-    model={"logits": lambda self, x: functional.softmax(self.head(x))},
-)  # fmt: skip
+changed("returns_probabilities", "softmax before cross entropy",
+    model={"logits": lambda self, x: functional.softmax(self.head(x))})  # fmt: skip
 
 
 @broken("loss above log(vocabulary)")
@@ -69,10 +67,8 @@ def softmax_of_an_empty_row(self, x):
     return self.out(self.merge(e / e.sum(axis=-1, keepdims=True) @ v))
 
 
-changed(
-    "an_empty_row_of_minus_infinity", "not finite",
-    attention={"__call__": softmax_of_an_empty_row},
-)  # fmt: skip
+changed("an_empty_row_of_minus_infinity", "not finite",
+    attention={"__call__": softmax_of_an_empty_row})  # fmt: skip
 
 
 @broken("not finite")
@@ -89,10 +85,8 @@ def dropout_is_always_on(seed):
     return student(seed, model={"embed": drop})
 
 
-changed(
-    "goes_on_in_float64", "dtype drift",
-    block={"activation": lambda _, x: functional.gelu(x.astype("float64")).astype("float32")},
-)  # fmt: skip
+changed("goes_on_in_float64", "dtype drift",
+    block={"activation": lambda _, x: functional.gelu(x.astype("float64")).astype("float32")})  # fmt: skip
 
 
 @started("dtype drift", model={"logits": lambda self, x: self.head(x.astype("float64"))})
@@ -133,14 +127,10 @@ def split_without_a_transpose(self, x):
     return x.reshape(x.shape[0], H, x.shape[1], M // H)
 
 
-changed(
-    "heads_split_without_a_transpose", "past without influence",
-    attention={"split": split_without_a_transpose, "merge": merged_by_reshape},
-)  # fmt: skip
-changed(
-    "heads_by_reshape", "sequences of a batch mix",
-    attention={"split": split_by_reshape, "merge": merged_by_reshape},
-)  # fmt: skip
+changed("heads_split_without_a_transpose", "past without influence",
+    attention={"split": split_without_a_transpose, "merge": merged_by_reshape})  # fmt: skip
+changed("heads_by_reshape", "sequences of a batch mix",
+    attention={"split": split_by_reshape, "merge": merged_by_reshape})  # fmt: skip
 
 
 def embedded_without_positions(self, tokens):
@@ -225,10 +215,8 @@ def swish_of_a_student(x):
     return x * g, lambda dy: (dy * g,)
 
 
-changed(
-    "pullback_without_the_product_rule", "wrong gradient",
-    block={"activation": lambda self, x: swish_of_a_student(x)},
-)  # fmt: skip
+changed("pullback_without_the_product_rule", "wrong gradient",
+    block={"activation": lambda self, x: swish_of_a_student(x)})  # fmt: skip
 changed("residual_of_bare_data", "wrong gradient", block={"add": lambda self, x, y: x.data + y})
 
 
@@ -251,14 +239,10 @@ def constant_weights(model):
             p.data = 0 * p.data + np.float32(0.02)
 
 
-changed(
-    "huge_queries_and_keys", "attention collapsed",
-    attention={"scores": lambda self, q, k: 300.0 * (q @ k.mT)},
-)  # fmt: skip
-changed(
-    "scores_divided_by_far_too_much", "attention uniform",
-    attention={"scores": lambda self, q, k: q @ k.mT / 1e5},
-)  # fmt: skip
+changed("huge_queries_and_keys", "attention collapsed",
+    attention={"scores": lambda self, q, k: 300.0 * (q @ k.mT)})  # fmt: skip
+changed("scores_divided_by_far_too_much", "attention uniform",
+    attention={"scores": lambda self, q, k: q @ k.mT / 1e5})  # fmt: skip
 
 
 @started("dead units")
@@ -286,10 +270,8 @@ def sigmoids_through_depth(model):
         block.norms = [lambda x: x, lambda x: x]
 
 
-changed(
-    "residual_stream_that_grows", "exploding gradient",
-    block={"add": lambda self, x, y: 4.0 * x + y}, layers=6,
-)  # fmt: skip
+changed("residual_stream_that_grows", "exploding gradient",
+    block={"add": lambda self, x, y: 4.0 * x + y}, layers=6)  # fmt: skip
 
 
 @broken("learning rate too high")

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import attention_paths
 import numpy as np
+from attention_paths import formula
 
 import minimha as mh
 from minimha import attention, functional, ops
@@ -89,36 +91,14 @@ def positive(*shape: int) -> np.ndarray:
     return np.asarray(RNG.uniform(0.5, 2, shape))
 
 
-def looped_attention(
+def attended(
     query, key, value, mask=None, bias=None, sink=None, scale=None, softcap=None, *,
-    keep=None, dropout=0.0, return_weights=True, implementation=None,
+    keep=None, dropout=0.0, **_,
 ):  # fmt: skip
-    """Attention as a sum over the visible keys, one query at a time."""
-    shape = (*query.shape[:-1], key.shape[-2])
-
-    def spread(x, default, shape=shape):
-        return np.broadcast_to(default if x is None else x, shape)
-
-    scale, bias = spread(scale, 1 / math.sqrt(query.shape[-1])), spread(bias, 0.0)
-    softcap, sink = spread(softcap, math.inf), spread(sink, -math.inf, shape[:-2])
-    mask, keep = spread(mask, True) & (bias > -math.inf), spread(keep, True)
-    out = np.zeros((*query.shape[:-1], value.shape[-1]))
-    weights = np.zeros(shape)
-    for at in np.ndindex(query.shape[:-1]):
-        *lead, head, _ = (0, *at) if len(at) == 1 else at
-        group = () if len(at) == 1 else (*lead, head * key.shape[-3] // query.shape[-3])
-        exps = {}
-        for j in range(shape[-1]):
-            if mask[(*at, j)]:
-                score, cap = float(query[at] @ key[(*group, j)]), softcap[(*at, j)]
-                score *= scale[(*at, j)]
-                score = score if cap == math.inf else cap * math.tanh(score / cap)
-                exps[j] = math.exp(score + bias[(*at, j)])
-        for j, e in exps.items():
-            weights[(*at, j)] = e / (sum(exps.values()) + math.exp(sink[at[:-1]]))
-            if keep[(*at, j)] and dropout < 1:
-                out[at] += weights[(*at, j)] / (1 - dropout) * value[(*group, j)]
-    return out, weights
+    """Attention and its weights, by the formula that all paths must agree with."""
+    cotangents = np.zeros((*query.shape[:-1], value.shape[-1])), np.zeros(1)
+    inputs = query, key, value, *cotangents, mask, bias, sink, scale, softcap, keep, dropout
+    return formula(attention_paths.Case(*inputs)).result[:2]
 
 
 def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads, mask=None):
@@ -133,7 +113,7 @@ def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads,
                 (query, key, value), (w_q, w_k, w_v), (b_q, b_k, b_v), widths, strict=True
             )
         )
-        out, weights = looped_attention(q, k, v, mask=None if mask is None else mask[:, 0])
+        out, weights = attended(q, k, v, None if mask is None else mask[:, 0])
         outs.append(out)
         all_weights.append(weights)
     return np.concatenate(outs, axis=-1) @ w_o + b_o, np.stack(all_weights, axis=-3)
@@ -220,7 +200,7 @@ def attention_record():
         Refused(ValueError, "query .* is .* key .* is", qkv[0], qkv[2], qkv[1]),
         Refused(TypeError, "mask .*must be (a )?boolean", *qkv, normal(t, s)),
     ]
-    return Record(mh.scaled_dot_product_attention, looped_attention).at(
+    return Record(mh.scaled_dot_product_attention, attended).at(
         *(
             case.but(return_weights=True, implementation=name)
             for case in cases
@@ -677,7 +657,7 @@ RECORDS = [
             (collectives.all_to_all, {"split_axis": 1, "concat_axis": 0}),
         )
     ],
-    Record(ring.ring, lambda *qkv, comm, **settings: looped_attention(*qkv, **settings)[0]).at(
+    Record(ring.ring, lambda *qkv, comm, **settings: attended(*qkv, **settings)[0]).at(
         Case((2, 3), (4, 3), (4, 1), comm=ALONE),
         Case(*QKV, comm=ALONE, mask=MASK, scale=0.3, softcap=1.5),
         Refused(ValueError, "same number of positions", (T, D), (S, D), (T, D), comm=ALONE),
