@@ -141,33 +141,30 @@ def test_only_real_floating_point_numbers_have_gradients(data, error, message):
         mh.Tensor(data, requires_grad=True)
 
 
-@pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (lambda x: x + np.ones(3, "float32"), TypeError, r"add: a is .* \(3,\) of float64, b is .*32"),
-        (lambda x: x * 1j, TypeError, "multiply: complex values have no gradient"),
-        (np.asarray, TypeError, r"\.data"),
-        (np.exp, TypeError, "ufunc"),
-        (bool, ValueError, "ambiguous"),
-        (lambda x: list(x.sum()), TypeError, "without axes"),
-        (lambda x: x.reshape(1, 3, 1).T, ValueError, "T is for matrices"),
-        (lambda x: x.clip(0.0, max=leaf()), TypeError, "no gradient flows to max: detach"),
-        (lambda x: x.register_hook(3), TypeError, "a hook is a function"),
-        (lambda x: x.detach().register_hook(print), RuntimeError, "does not require a gradient"),
-        (lambda x: (x.detach() * 2).sum().backward(), RuntimeError, "does not require a gradient"),
-        (lambda x: x.backward(), RuntimeError, r"shape \(3,\) needs its gradient"),
-        (lambda x: x.backward(np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor .* \(3,\)"),
-        (lambda x: x.backward(np.ones(3, dtype="float32")), TypeError, "float32"),
-        (lambda x: setattr(x, "grad", np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor"),
-        (lambda x: setattr(x, "data", [1, 2]), TypeError, "only real floating-point"),
-        (lambda x: setattr(x * 2.0, "data", np.ones(3)), RuntimeError, "only a leaf"),
-        (lambda x: copy.copy(x * 2.0), TypeError, r"detach\(\) it first"),
-        (lambda x: copy.deepcopy(x * 2.0), TypeError, r"detach\(\) it first"),
-        (lambda x: pickle.dumps(x * 2.0), TypeError, r"detach\(\) it first"),
-        *((lambda x, key=key: x[key], TypeError, "an index must be")
-          for key in ([0.0, 1.0], np.array([0.5]), True, 1.0, "a")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("use", "error", "message"), [
+    (lambda x: x + np.ones(3, "float32"), TypeError, r"add: a is .* \(3,\) of float64, b is .*32"),
+    (lambda x: x * 1j, TypeError, "multiply: complex values have no gradient"),
+    (np.asarray, TypeError, r"\.data"),
+    (np.exp, TypeError, "ufunc"),
+    (bool, ValueError, "ambiguous"),
+    (lambda x: list(x.sum()), TypeError, "without axes"),
+    (lambda x: x.reshape(1, 3, 1).T, ValueError, "T is for matrices"),
+    (lambda x: x.clip(0.0, max=leaf()), TypeError, "no gradient flows to max: detach"),
+    (lambda x: x.register_hook(3), TypeError, "a hook is a function"),
+    (lambda x: x.detach().register_hook(print), RuntimeError, "does not require a gradient"),
+    (lambda x: (x.detach() * 2).sum().backward(), RuntimeError, "does not require a gradient"),
+    (lambda x: x.backward(), RuntimeError, r"shape \(3,\) needs its gradient"),
+    (lambda x: x.backward(np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor .* \(3,\)"),
+    (lambda x: x.backward(np.ones(3, dtype="float32")), TypeError, "float32"),
+    (lambda x: setattr(x, "grad", np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor"),
+    (lambda x: setattr(x, "data", [1, 2]), TypeError, "only real floating-point"),
+    (lambda x: setattr(x * 2.0, "data", np.ones(3)), RuntimeError, "only a leaf"),
+    (lambda x: copy.copy(x * 2.0), TypeError, r"detach\(\) it first"),
+    (lambda x: copy.deepcopy(x * 2.0), TypeError, r"detach\(\) it first"),
+    (lambda x: pickle.dumps(x * 2.0), TypeError, r"detach\(\) it first"),
+    *((lambda x, key=key: x[key], TypeError, "an index must be")
+      for key in ([0.0, 1.0], np.array([0.5]), True, 1.0, "a")),
+])  # fmt: skip
 def test_invalid_uses_are_refused(use, error, message):
     with pytest.raises(error, match=message):
         use(leaf())

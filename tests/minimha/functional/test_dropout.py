@@ -68,14 +68,11 @@ def test_p_1_gives_zeros_and_zero_gradients(x, rng):
     np.testing.assert_array_equal(y, [0, 0, 4])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "error", "message"),
-    [
-        ((0.1,), {}, ValueError, r"p = 0\.1 needs rng, .* or keep, .* global state"),
-        ((0.1,), {"rng": 3}, TypeError, "rng must be a generator, not 3: .*default_rng"),
-        ((np.random.default_rng(),), {}, TypeError, "p must be a number from 0 to 1, not a Generator"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "settings", "error", "message"), [
+    ((0.1,), {}, ValueError, r"p = 0\.1 needs rng, .* or keep, .* global state"),
+    ((0.1,), {"rng": 3}, TypeError, "rng must be a generator, not 3: .*default_rng"),
+    ((np.random.default_rng(),), {}, TypeError, "p must be a number from 0 to 1, not a Generator"),
+])  # fmt: skip
 def test_invalid_arguments_raise_an_error_with_the_reason(x, arguments, settings, error, message):
     with pytest.raises(error, match=message):
         drop(x, *arguments, **settings)

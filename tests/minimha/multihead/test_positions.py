@@ -159,30 +159,27 @@ def test_alibi_is_created_on_the_device_of_the_queries(place, rng):
         np.testing.assert_array_equal(backend.to_numpy(bias), mh.positions.alibi(H, T, T))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: mh.positions.sinusoidal(T, 7), ValueError, "width = 7 must be even"),
-        (lambda: mh.positions.sinusoidal(T, 0), ValueError, "width = 0 must be at least 2"),
-        (lambda: mh.positions.sinusoidal(-1, M), ValueError, "count = -1 must be at least 0"),
-        (lambda: mh.positions.sinusoidal(2.5, M), TypeError, "count must be an integer, not 2.5"),
-        (lambda: mh.positions.sinusoidal(T, M, base=-1.0), ValueError, "base must be a positive"),
-        (lambda: mh.positions.sinusoidal(T, M, dtype="int7"), TypeError, "no dtype 'int7'"),
-        (lambda: mh.positions.sinusoidal(T, M, dtype="int32"), TypeError, "must be of floating-point"),
-        (lambda: mh.positions.Learned(0, M), ValueError, "context = 0 must be at least 1"),
-        (lambda: mh.positions.Learned(T, M)(4, 2), ValueError, "4 positions from 2 on .* context of 5"),
-        (lambda: mh.positions.Learned(T, M)(1, -1), ValueError, "offset = -1 must be at least 0"),
-        (lambda: mh.positions.Learned(T, M)(np.arange(3)), TypeError, "count must be an integer"),
-        (lambda: mh.positions.alibi_slopes(0), ValueError, "num_heads = 0 must be at least 1"),
-        (lambda: mh.positions.alibi(H, T, S), ValueError, "alibi: with T = 5 .* S = 7 .*offset=….*align="),
-        (lambda: mh.positions.alibi(H, T, S, offset=1, align="top-left"), ValueError, "not both"),
-        (lambda: mh.positions.alibi(H, T, S, align="left"), ValueError, "not 'left'"),
-        (lambda: mh.positions.alibi(H, T, S, offset=0.5), TypeError, "offset must be an integer"),
-        (lambda: mh.positions.alibi(H, -1, S, offset=0), ValueError, "t = -1 must be at least 0"),
-        (lambda: mh.positions.alibi(H, T, T, like=np.arange(3)), TypeError, "like must .* not int64"),
-        (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not list"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: mh.positions.sinusoidal(T, 7), ValueError, "width = 7 must be even"),
+    (lambda: mh.positions.sinusoidal(T, 0), ValueError, "width = 0 must be at least 2"),
+    (lambda: mh.positions.sinusoidal(-1, M), ValueError, "count = -1 must be at least 0"),
+    (lambda: mh.positions.sinusoidal(2.5, M), TypeError, "count must be an integer, not 2.5"),
+    (lambda: mh.positions.sinusoidal(T, M, base=-1.0), ValueError, "base must be a positive"),
+    (lambda: mh.positions.sinusoidal(T, M, dtype="int7"), TypeError, "no dtype 'int7'"),
+    (lambda: mh.positions.sinusoidal(T, M, dtype="int32"), TypeError, "must be of floating-point"),
+    (lambda: mh.positions.Learned(0, M), ValueError, "context = 0 must be at least 1"),
+    (lambda: mh.positions.Learned(T, M)(4, 2), ValueError, "4 positions from 2 on .* context of 5"),
+    (lambda: mh.positions.Learned(T, M)(1, -1), ValueError, "offset = -1 must be at least 0"),
+    (lambda: mh.positions.Learned(T, M)(np.arange(3)), TypeError, "count must be an integer"),
+    (lambda: mh.positions.alibi_slopes(0), ValueError, "num_heads = 0 must be at least 1"),
+    (lambda: mh.positions.alibi(H, T, S), ValueError, "alibi: with T = 5 .* S = 7 .*offset=….*align="),
+    (lambda: mh.positions.alibi(H, T, S, offset=1, align="top-left"), ValueError, "not both"),
+    (lambda: mh.positions.alibi(H, T, S, align="left"), ValueError, "not 'left'"),
+    (lambda: mh.positions.alibi(H, T, S, offset=0.5), TypeError, "offset must be an integer"),
+    (lambda: mh.positions.alibi(H, -1, S, offset=0), ValueError, "t = -1 must be at least 0"),
+    (lambda: mh.positions.alibi(H, T, T, like=np.arange(3)), TypeError, "like must .* not int64"),
+    (lambda: mh.positions.alibi(H, T, T, like=[1.0]), TypeError, "like must .* not list"),
+])  # fmt: skip
 def test_invalid_arguments_raise_an_error_with_the_reason(make, error, message):
     with pytest.raises(error, match=message):
         make()

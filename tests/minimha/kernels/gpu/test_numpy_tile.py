@@ -49,25 +49,22 @@ def tile_of(x):
 SINGLES, HALVES = (np.ones((4, 4), dtype) for dtype in ("float32", "float16"))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "error", "says"),
-    [
-        (lambda x, y: ct.load(x, (ct.bid(0) + 1,), (4,)), IndexError, r"tile \(3,\) of shape \(4,\) is outside an array of \(10,\)"),
-        (lambda x, y: ct.load(x, (ct.bid(0),), (3,)), ValueError, "powers of 2"),
-        (lambda x, y: ct.load(x, (0, 0), (4, 4)), ValueError, r"tile \(0, 0\) of shape \(4, 4\) of an array of shape \(10,\)"),
-        (lambda x, y: ct.load(x, (0,), (4,), padding_mode="zero"), ValueError, "'zero' is not a valid PaddingMode"),
-        (lambda x, y: ct.store(y, (0,), tile_of(x)), RuntimeError, "two stores to the same place"),
-        (lambda x, y: (ct.store(y, (ct.bid(0),), tile_of(x)), ct.load(y, (0,), (4,))), RuntimeError, "blocks have no order"),
-        (lambda x, y: ct.store(x, (ct.bid(0),), ct.load(x, (0,), (4,))), RuntimeError, "blocks have no order"),
-        (lambda x, y: ct.store(y, (ct.bid(0),), tile_of(x).astype(ct.float32)), TypeError, "a tile of float32 for an array of float64"),
-        (lambda x, y: ct.mma(SINGLES, HALVES, SINGLES), TypeError, "a product of float32 and float16"),
-        (lambda x, y: operator.setitem(tile_of(x), 0, 1.0), TypeError, "make a new tile"),
-        (lambda x, y: x[0], TypeError, "reads an array by load"),
-        (lambda x, y: np.exp(x), TypeError, "reads an array by load"),
-        (lambda x, y: operator.setitem(y, 0, 1.0), TypeError, "writes it by store"),
-        (lambda x, y: tile_of(np.ones(10)), TypeError, "an array that was launched"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kernel", "error", "says"), [
+    (lambda x, y: ct.load(x, (ct.bid(0) + 1,), (4,)), IndexError, r"tile \(3,\) of shape \(4,\) is outside an array of \(10,\)"),
+    (lambda x, y: ct.load(x, (ct.bid(0),), (3,)), ValueError, "powers of 2"),
+    (lambda x, y: ct.load(x, (0, 0), (4, 4)), ValueError, r"tile \(0, 0\) of shape \(4, 4\) of an array of shape \(10,\)"),
+    (lambda x, y: ct.load(x, (0,), (4,), padding_mode="zero"), ValueError, "'zero' is not a valid PaddingMode"),
+    (lambda x, y: ct.store(y, (0,), tile_of(x)), RuntimeError, "two stores to the same place"),
+    (lambda x, y: (ct.store(y, (ct.bid(0),), tile_of(x)), ct.load(y, (0,), (4,))), RuntimeError, "blocks have no order"),
+    (lambda x, y: ct.store(x, (ct.bid(0),), ct.load(x, (0,), (4,))), RuntimeError, "blocks have no order"),
+    (lambda x, y: ct.store(y, (ct.bid(0),), tile_of(x).astype(ct.float32)), TypeError, "a tile of float32 for an array of float64"),
+    (lambda x, y: ct.mma(SINGLES, HALVES, SINGLES), TypeError, "a product of float32 and float16"),
+    (lambda x, y: operator.setitem(tile_of(x), 0, 1.0), TypeError, "make a new tile"),
+    (lambda x, y: x[0], TypeError, "reads an array by load"),
+    (lambda x, y: np.exp(x), TypeError, "reads an array by load"),
+    (lambda x, y: operator.setitem(y, 0, 1.0), TypeError, "writes it by store"),
+    (lambda x, y: tile_of(np.ones(10)), TypeError, "an array that was launched"),
+])  # fmt: skip
 def test_what_a_gpu_leaves_undefined_is_an_error_that_names_the_block(kernel, error, says):
     with pytest.raises(error, match=says) as info:
         run(kernel, np.ones(10), np.ones(10))
