@@ -311,13 +311,8 @@ def test_a_failure_shows_the_users_calls_and_the_whole_diagnosis_but_no_line_of_
     homework,
 ):
     assert found(r"^> .*# in test_todo$", failure(homework, "test_todo"))
-    facts = (
-        r"worst entry  \[\d, \d\]  \(B, T\)",
-        "yours",
-        "numeric",
-        "ratio .*1.5, the same",
-        "error",
-    )
+    place, ratio = r"worst entry  \[\d, \d\]  \(B, T\)", "ratio .*1.5, the same"
+    facts = place, "yours", "numeric", ratio, "error"
     assert found("".join(f"E +{fact}.*\n" for fact in facts), failure(homework, "test_wrong[1.0]"))
     assert not found(r"^\S*minimha_(autograd|pytest)\S*\.py:\d+", homework)
     assert "FAILED test_homework.py::test_wrong[2.0] - triple: the gradient of row is" in homework

@@ -122,18 +122,15 @@ def test_unneeded_intermediates_are_freed():
     assert node() is None
 
 
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        ([[1.0], [2.0, 3.0]], ValueError, "ragged"),
-        (["a"], TypeError, "expected numbers"),
-        ([None], TypeError, "expected numbers, got an array of dtype object"),
-        (np.array(["2026-01-01"], dtype="datetime64"), TypeError, "expected numbers"),
-        ([1, 2], TypeError, "only real floating-point"),
-        ([True], TypeError, "only real floating-point"),
-        ([1j], TypeError, "only real floating-point"),
-    ],
-)
+@pytest.mark.parametrize(("data", "error", "message"), [
+    ([[1.0], [2.0, 3.0]], ValueError, "ragged"),
+    (["a"], TypeError, "expected numbers"),
+    ([None], TypeError, "expected numbers, got an array of dtype object"),
+    (np.array(["2026-01-01"], dtype="datetime64"), TypeError, "expected numbers"),
+    ([1, 2], TypeError, "only real floating-point"),
+    ([True], TypeError, "only real floating-point"),
+    ([1j], TypeError, "only real floating-point"),
+])  # fmt: skip
 def test_only_real_floating_point_numbers_have_gradients(data, error, message):
     assert mh.Tensor([[1.0, 2.0]], requires_grad=True).shape == (1, 2)
     assert mh.Tensor(3.0, requires_grad=True).shape == ()

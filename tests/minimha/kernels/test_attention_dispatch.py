@@ -117,19 +117,16 @@ def test_a_nan_cotangent_of_a_fully_masked_query_does_not_reach_the_sink(name, r
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda q, k, v: (q + 0j, k, v),
-        lambda q, k, v: (q, k, v, np.zeros((6, 6), complex)),
-        lambda q, k, v: (q, k, v, None, None, 0.3 + 1e-20j),
-        lambda q, k, v: (q, k, v, None, None, np.asarray(0.3)),
-        lambda q, k, v: (q, k, v, None, None, None, np.asarray(2.0)),
-        lambda q, k, v: (*(x.astype("float32") for x in (q, k, v)), *[None] * 3, 1e-60),  # is 0
-        lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]),
-        lambda q, k, v: (q[:, :, :0], k, v),
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda q, k, v: (q + 0j, k, v),
+    lambda q, k, v: (q, k, v, np.zeros((6, 6), complex)),
+    lambda q, k, v: (q, k, v, None, None, 0.3 + 1e-20j),
+    lambda q, k, v: (q, k, v, None, None, np.asarray(0.3)),
+    lambda q, k, v: (q, k, v, None, None, None, np.asarray(2.0)),
+    lambda q, k, v: (*(x.astype("float32") for x in (q, k, v)), *[None] * 3, 1e-60),  # is 0
+    lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]),
+    lambda q, k, v: (q[:, :, :0], k, v),
+])  # fmt: skip
 def test_unsupported_arguments_fall_back_to_the_reference(change, name, asked, rng):
     inputs = change(*(normal(rng, 1, 2, 6, 3, dtype="float64") for _ in "qkv"))
     if any(np.iscomplexobj(x) for x in inputs):  # which has no gradients

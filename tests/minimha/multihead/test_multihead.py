@@ -13,17 +13,9 @@ B, T, S, M = 2, 5, 4, 12
 
 
 ALL = {
-    "num_kv_heads": 2,
-    "head_dim": 6,
-    "v_head_dim": 5,
-    "softcap": 3.0,
-    "sink": True,
-    "qk_norm": True,
-    "rope": mh.positions.Rope(width=4),
-    "alibi": True,
-    "dropout": 0.3,
-    "scale": 0.4,
-}
+    "num_kv_heads": 2, "head_dim": 6, "v_head_dim": 5, "qk_norm": True, "scale": 0.4,
+    "rope": mh.positions.Rope(width=4), "alibi": True, "softcap": 3.0, "sink": True, "dropout": 0.3,
+}  # fmt: skip
 OPTIONS = {name: {name: value} for name, value in ALL.items()} | {
     "num_kv_heads": {"num_kv_heads": 1},
     "everything": ALL,
@@ -66,9 +58,7 @@ def test_the_layer_equals_its_parts_applied_in_order(rng):
     mha, x, f = drawn(rng, ALL), rng.standard_normal((B, T, M)), mh.functional
     q, k, v = (
         np.stack(np.split(x @ w.data + b.data, n, axis=-1), axis=1)
-        for w, b, n in zip(
-            (mha.w_q, mha.w_k, mha.w_v), (mha.b_q, mha.b_k, mha.b_v), (FOUR, 2, 2), strict=True
-        )
+        for w, b, n in ((mha.w_q, mha.b_q, FOUR), (mha.w_k, mha.b_k, 2), (mha.w_v, mha.b_v, 2))
     )
     q, k = f.rms_norm(q, mha.norm_q.data), f.rms_norm(k, mha.norm_k.data)
     q, k = (f.rope(a, positions=np.arange(T), width=4) for a in (q, k))

@@ -68,14 +68,12 @@ def test_large_positions_are_accurate(place, dtype, t):
             np.testing.assert_allclose(y[row, [column, column + 8]], expected, rtol=0, atol=bound)
 
 
-def test_each_sequence_has_its_own_positions(x, place):
+def test_positions_may_be_an_array_a_tensor_or_a_list(x, place):
     positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 7, 8]])  # the second is padded on the left
-    y = backend.to_numpy(rope(place(x), positions=positions))
-    for b in range(B):
-        alone = rope(place(x[b]), positions=place(positions[b]))
-        np.testing.assert_array_equal(y[b], backend.to_numpy(alone))
-    for same in (positions[:, None], mh.Tensor(positions), positions.tolist()):
-        np.testing.assert_array_equal(backend.to_numpy(rope(place(x), positions=same)), y)
+    y = rope(x, positions=positions)
+    for same in (positions[:, None], place(positions), mh.Tensor(positions), positions.tolist()):
+        found = backend.to_numpy(rope(place(x), positions=same))
+        np.testing.assert_allclose(found, y, rtol=0, atol=1e-15)
 
 
 def test_rope_settings_are_immutable(x):
@@ -84,14 +82,6 @@ def test_rope_settings_are_immutable(x):
     np.testing.assert_array_equal(turn(x, 3), expected)
     with pytest.raises(dataclasses.FrozenInstanceError):
         turn.base = 1.0
-
-
-def test_rope_saves_nothing_of_its_input(x, rng):
-    dy, q = rng.standard_normal(x.shape), mh.Tensor(x, requires_grad=True)
-    y = rope(q)
-    q.data[:] = 7.0
-    y.backward(dy)  # otherwise it would report that q changed
-    np.testing.assert_allclose(rope(q.grad), dy, rtol=0, atol=2e-15)
 
 
 def test_sinusoidal_positions_follow_the_paper():
