@@ -343,8 +343,7 @@ def cases(
     factors=("number", "array", "heads"),
     masks=None,
 ):
-    """A case of attention; without and require name options. T, S, D, Dv are all different, but for
-    0 and 1."""
+    """A case; without and require name options. T, S, D, Dv are all different, but for 0 and 1."""
     lead = draw(st.sampled_from(leads))
     g, r = draw(st.sampled_from(groups))
     t, s = draw(st.sampled_from(queries)), draw(st.sampled_from(keys))

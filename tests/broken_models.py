@@ -122,8 +122,6 @@ changed("heads_split_without_a_transpose", "past without influence",
 changed("heads_by_reshape", "sequences of a batch mix",
     attention={"split": lambda self, x: x.reshape(H, *x.shape[:2], M // H).transpose(0, 1),
                "merge": merged_by_reshape})  # fmt: skip
-
-
 changed("no_positions", "no positions", model={
     "embed": lambda self, x: self.tokens(x) + 0.0 * self.places(np.arange(x.shape[1]))})  # fmt: skip
 

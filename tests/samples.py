@@ -178,19 +178,15 @@ def attention_record():
     visible = np.tri(t, s, k=-1, dtype=bool)  # the first query may attend to nothing
     keep = RNG.random((h, t, s)) < 0.7
     cases = [
-        Case(*qkv),
-        Case(*qkv, visible, (h, 1, s), scale=0.3),
+        Case(*qkv), Case(*qkv, visible, (h, 1, s), scale=0.3), Case(*qkv, visible, None, (h,)),
         Case(*qkv, None, np.where(visible, normal(h, t, s), -np.inf)),
-        Case(*qkv, visible, None, (h,)),
         Case(*qkv, None, None, None, None, 1.5),
         Case(*grouped, visible, (t, s), (h,), (h, 1, 1), positive(t, 1), keep=keep, dropout=0.3),
-        Case(*grouped, keep=keep, dropout=1.0),
-        Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
-        Case((1, d), (1, d), (1, 1)),
-        Case((0, t, d), (0, s, d), (0, s, 1)),
+        Case(*grouped, keep=keep, dropout=1.0), Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
+        Case((1, d), (1, d), (1, 1)), Case((0, t, d), (0, s, d), (0, s, 1)),
         Refused(ValueError, "query .* is .* key .* is", qkv[0], qkv[2], qkv[1]),
         Refused(TypeError, "mask .*must be (a )?boolean", *qkv, normal(t, s)),
-    ]
+    ]  # fmt: skip
     of_each = ({"return_weights": True, "implementation": x} for x in attention.IMPLEMENTATIONS)
     every = (case.but(**settings) for case, settings in itertools.product(cases, of_each))
     return Record(mh.scaled_dot_product_attention, attended).at(*every)

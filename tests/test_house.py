@@ -52,8 +52,7 @@ def imported_names(module):
 
 
 def imports(module):
-    """The modules that a module imports: `from room import thing` is the room or, if thing is a
-    file, that file."""
+    """The modules that it imports: `from room import thing` is the room, or thing if it is a file."""
     names = imported_names(module)
     return {f"{base}.{name}" if f"{base}.{name}" in SOURCES else base for base, name in names}
 

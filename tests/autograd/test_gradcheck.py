@@ -51,15 +51,12 @@ FLAT = lambda x: (1 + 0 * np.cbrt(x), lambda dy: (0 * dy,))  # noqa: E731
 REAL_SINE = lambda x: (np.sin(x.real), lambda dy: (dy * np.cos(x),))  # noqa: E731
 
 
-@pytest.mark.parametrize(
-    ("f", "note"),
-    [
-        (scaled_softmax(1.0, absolute=True), "no complex step: not analytic"),
-        (CUBE_ROOT, "no complex step: TypeError"),
-        (REAL_SINE, "no complex step: not analytic"),
-        (FLAT, "structural zero; no complex step: TypeError"),
-    ],
-)
+@pytest.mark.parametrize(("f", "note"), [
+    (scaled_softmax(1.0, absolute=True), "no complex step: not analytic"),
+    (CUBE_ROOT, "no complex step: TypeError"),
+    (REAL_SINE, "no complex step: not analytic"),
+    (FLAT, "structural zero; no complex step: TypeError"),
+])  # fmt: skip
 def test_differences_replace_the_complex_step_where_it_fails(f, note):
     rows = mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows
     assert [(row.method, row.note) for row in rows] == [("richardson", note), ("central", note)]

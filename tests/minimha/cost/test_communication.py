@@ -132,15 +132,12 @@ def test_a_step_of_training_sends_what_is_predicted(way, ranks, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("way", "ranks", "message"),
-    [
-        ("heads", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
-        ("ulysses", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
-        ("ring", 14, "14 ranks need at least 14 positions, but there are 13"),
-        ("rings", 2, "way = 'rings': there are data, heads, ring, ulysses"),
-    ],
-)
+@pytest.mark.parametrize(("way", "ranks", "message"), [
+    ("heads", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
+    ("ulysses", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
+    ("ring", 14, "14 ranks need at least 14 positions, but there are 13"),
+    ("rings", 2, "way = 'rings': there are data, heads, ring, ulysses"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(way, ranks, message):
     with pytest.raises(ValueError, match=message):
         communication(way, ranks, **LETTERS)

@@ -64,8 +64,7 @@ def same(name, case):
 
 
 def kernel_cases(name, dtype, longest=math.inf):
-    """Cases across the borders of tiles, with options that the kernel supports; some arrays have
-    the memory layout of projections."""
+    """Cases across the borders of tiles; some arrays have the memory layout of projections."""
     drawn = cases(
         dtypes=(dtype,), without=("sink", "softcap", "dropout") if name == "fused" else (),
         sharpness=(1.0,), queries=[n for n in T if n <= longest],
@@ -156,8 +155,7 @@ def test_a_sink_may_be_shared_along_any_axis(name, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_queries_that_see_nothing_get_zeros(name, rng):
-    """No query of the first tile sees a key, and no query sees the last keys; with and without a
-    sink."""
+    """No query of the first tile sees a key, and no query sees the last keys."""
     visible = np.ones((200, 300), bool)
     visible[:100], visible[150], visible[:, 200:] = False, False, False
     for mask in (masks.dense(visible), masks.padding([0, 0]), masks.causal(offset=-400)):

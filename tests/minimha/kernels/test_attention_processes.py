@@ -75,8 +75,7 @@ llvm.get_host_cpu_features = features
     [("avx2 fma", "32 6 True\n"), ("neon", "16 12 True\n"), ("", "16 6 False\n")],
 )
 def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
-    """LLVM maps their vectors to this CPU's: the blocks have the other size, not the
-    instructions."""
+    """LLVM maps their vectors to this CPU's: only the blocks have the other size."""
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
     code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"
@@ -110,8 +109,7 @@ for name in ("tiled", "microkernel", "fused"):
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other ways elsewhere")
 def test_no_array_of_all_query_key_pairs_is_allocated():
-    """Compared with inputs, results and gradients of T · D entries, a sixteenth of the scores of a
-    head would be large."""
+    """A sixteenth of the scores of a head would be much more than inputs, results and gradients."""
     tiled, microkernel, fused = map(float, output_of(MEMORY, MINIMHA_NUM_THREADS="2").split())
     assert fused > 2
     assert max(tiled, microkernel) < 0.6

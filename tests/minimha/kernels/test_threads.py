@@ -19,15 +19,12 @@ def unset(monkeypatch):
     threads._default.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("environment", "number"),
-    [
-        ({"MINIMHA_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
-        ({"NUMBA_NUM_THREADS": "4", "OMP_NUM_THREADS": "5"}, 4),
-        ({"OMP_NUM_THREADS": "many", "NUMBA_NUM_THREADS": "-1"}, None),
-        ({"OMP_NUM_THREADS": "0", "MINIMHA_NUM_THREADS": ""}, None),
-    ],
-)
+@pytest.mark.parametrize(("environment", "number"), [
+    ({"MINIMHA_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+    ({"NUMBA_NUM_THREADS": "4", "OMP_NUM_THREADS": "5"}, 4),
+    ({"OMP_NUM_THREADS": "many", "NUMBA_NUM_THREADS": "-1"}, None),
+    ({"OMP_NUM_THREADS": "0", "MINIMHA_NUM_THREADS": ""}, None),
+])  # fmt: skip
 def test_the_environment_sets_the_number(monkeypatch, environment, number):
     default = threads.number()
     threads._default.cache_clear()

@@ -220,8 +220,7 @@ def test_an_ambiguous_mask_of_three_axes_is_refused():
 
 
 def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
-    """For scores (4, 5, H = 4, T = 5, 6), a row for each sequence would broadcast over heads and
-    queries."""
+    """For scores (4, 5, 4, 5, 6), a row for each sequence would broadcast over heads and queries."""
     x, keys = rng.standard_normal((4, 5, 4, 5, 3)), rng.standard_normal((4, 5, 4, 6, 3))
     with pytest.raises(ValueError, match=r"\(4, 5, 6\) could be \(B, S\): write masks.keys"):
         mh.scaled_dot_product_attention(x, keys, keys, rng.random((4, 5, 6)) < 0.5)

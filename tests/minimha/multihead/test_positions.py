@@ -121,15 +121,12 @@ def test_alibi_slopes_follow_the_paper(num_heads, exponents):
     np.testing.assert_array_equal(mh.positions.alibi_slopes(num_heads), [2**-e for e in exponents])
 
 
-@pytest.mark.parametrize(
-    ("settings", "offset"),
-    [
-        ({"offset": 3}, 3),
-        ({"offset": np.int32(-1)}, -1),
-        ({"align": "top-left"}, 0),
-        ({"align": "bottom-right"}, S - T),
-    ],
-)
+@pytest.mark.parametrize(("settings", "offset"), [
+    ({"offset": 3}, 3),
+    ({"offset": np.int32(-1)}, -1),
+    ({"align": "top-left"}, 0),
+    ({"align": "bottom-right"}, S - T),
+])  # fmt: skip
 def test_alibi_decreases_with_the_distance(settings, offset):
     bias = mh.positions.alibi(H, T, S, **settings)
     assert bias.dtype == np.float32
