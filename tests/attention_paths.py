@@ -30,7 +30,6 @@ class Case:
     dout: np.ndarray  # (…, H, T, Dv)
     dweights: np.ndarray  # (…, H, T, S)
     mask: Any = None
-    allowed: Any = True  # the same mask as an array, broadcasts to (…, H, T, S)
     bias: Any = None
     sink: Any = None
     scale: Any = None
@@ -44,7 +43,12 @@ class Case:
 
     def masked(self, visible):
         """With another mask: a boolean array."""
-        return self.but(mask=mh.masks.dense(visible), allowed=visible)
+        return self.but(mask=mh.masks.dense(visible))
+
+    @property
+    def allowed(self):
+        """The mask as an array that broadcasts to (…, H, T, S)."""
+        return self.mask is None or mh.masks.resolve(self.mask, self.query, self.key)
 
     @property
     def shape(self):
@@ -156,6 +160,13 @@ def computed(implementation, *inputs, mask=None, keep=None, p=0.0, **settings):
         return *gradients[:3], *gradients[4:]
 
     return values, pullback
+
+
+def results(implementation, case):
+    """The output and the gradients of the seven inputs."""
+    inputs = (getattr(case, name) for name in INPUTS)
+    out, pull = computed(implementation, *inputs, mask=case.mask, keep=case.keep, p=case.dropout)
+    return [out, *pull(case.dout)]
 
 
 def raw(implementation):
@@ -296,6 +307,25 @@ def excess(actual, expected, dtype, largest_score, size=None):
     return off / bar if off else 0.0
 
 
+def assert_exact(found, case, *, dtype=np.float64, bars=1.0):
+    """The output and the gradients, in the order of INPUTS, agree with the formula in a dtype."""
+    exact = formula(case, cotangent=None, dtype=dtype)
+    expected = {"out": exact.result.out, **exact.result.gradients}
+    for what, x in zip(("out", *INPUTS), found, strict=False):
+        assert (x is None) == (what not in expected), what
+        if x is not None:
+            assert x.dtype == case.dtype, what
+            off = excess(x, expected[what], case.dtype, exact.largest_score, exact.sizes[what])
+            assert off <= bars, f"{what} is {off:.3g} bars off"
+
+
+def case_of(rng, t, s, *, batch=(1,), heads=(4, 2), d=5, dv=3, dtype="float64", **more):
+    """A case with these numbers of heads of queries and of keys."""
+    h, g = heads
+    sizes = (h, t, d), (g, s, d), (g, s, dv), (h, t, dv), (h, t, s)
+    return Case(*(rng.standard_normal((*batch, *size)).astype(dtype) for size in sizes), **more)
+
+
 @st.composite
 def cases(
     draw,
@@ -313,8 +343,7 @@ def cases(
     factors=("number", "array", "heads"),
     masks=None,
 ):
-    """A case of attention; without and require name options. T, S, D, Dv are all different, but for
-    0 and 1."""
+    """A case; without and require name options. T, S, D, Dv are all different, but for 0 and 1."""
     lead = draw(st.sampled_from(leads))
     g, r = draw(st.sampled_from(groups))
     t, s = draw(st.sampled_from(queries)), draw(st.sampled_from(keys))
@@ -335,10 +364,9 @@ def cases(
             return None
         return draw(st.sampled_from((*choices,) if option in require else (None, *choices)))
 
-    mask, allowed, made = None, True, {}
-    masks = masks or MASKS
+    mask, made, masks = None, {}, masks or MASKS
     if kind := choice("mask", *masks):
-        mask, allowed = masks[kind](rng, batch, scores)
+        mask = masks[kind](rng, batch, scores)
     if kind := choice("bias", *biases):
         shape = {
             "full": scores, "heads": (*heads[-1:], 1, s), "pairs": (t, s), "keys": (s,),
@@ -361,63 +389,37 @@ def cases(
     query = normal(*heads, t, d) * np.asarray(draw(st.sampled_from(sharpness)), dtype)
     return Case(
         query, normal(*grouped, s, d), normal(*grouped, s, dv), normal(*heads, t, dv),
-        normal(*scores), mask, allowed, **made, seed=seed,
+        normal(*scores), mask, **made, seed=seed,
     )  # fmt: skip
 
 
-def causal(offset=None, align=None):
-    """The mask, and the array that it must equal."""
-
-    def make(rng, batch, shape):
-        t, s = shape[-2:]
-        j_minus_i = np.arange(s) - np.arange(t)[:, None]
-        shift = {"top-left": 0, "bottom-right": s - t}.get(align, offset)
-        return mh.masks.causal(offset=offset, align=align), j_minus_i <= shift
-
-    return make
+def keys(rng, batch, shape):
+    return mh.masks.keys(rng.random((*batch, shape[-1])) < 0.6)
 
 
-def for_keys(make):
-    """A mask from an array (…, S) for all heads and queries, and that array."""
-
-    def of(rng, batch, shape):
-        mask, valid = make(rng, batch, shape[-1])
-        return mask, valid.reshape(*batch, *[1] * (len(shape) - len(batch) - 1), shape[-1])
-
-    return of
+def dense(rng, _, shape):
+    return mh.masks.dense(rng.random(shape[-2:]) < 0.6)
 
 
-@for_keys
-def padding(rng, batch, s):
-    lengths = rng.integers(0, s + 1, batch)
-    return mh.masks.padding(lengths), np.arange(s) < lengths[..., None]
-
-
-@for_keys
-def keys(rng, batch, s):
-    valid = rng.random((*batch, s)) < 0.6
-    return mh.masks.keys(valid), valid
-
-
-def dense(rng, batch, shape):
-    allowed = rng.random(shape[-2:]) < 0.6
-    return mh.masks.dense(allowed), allowed
-
-
-def combined(combine, one, other):
-    """Two masks combined, and the array that the result must equal."""
-    return lambda *about: tuple(map(combine, one(*about), other(*about)))
+def padding(rng, batch, shape):
+    return mh.masks.padding(rng.integers(0, shape[-1] + 1, batch))
 
 
 MASKS = {
-    "causal": causal(align="top-left"),
-    "causal, ends together": causal(align="bottom-right"),
-    "causal, not itself": causal(offset=-1),
+    "causal": lambda *_: mh.masks.causal(align="top-left"),
+    "causal, ends together": lambda *_: mh.masks.causal(align="bottom-right"),
+    "causal, not itself": lambda *_: mh.masks.causal(offset=-1),
     "padding": padding,
     "keys": keys,
     "dense": dense,
-    "bare": lambda rng, _, shape: (allowed := rng.random(shape) < 0.4, allowed),
-    "nothing": lambda _, __, shape: (np.zeros(shape, bool), np.zeros(shape, bool)),
-    "causal & padding": combined(lambda a, b: a & b, causal(offset=1), padding),
-    "~(keys | dense)": combined(lambda a, b: ~(a | b), keys, dense),
+    "bare": lambda rng, _, shape: rng.random(shape) < 0.4,
+    "nothing": lambda _, __, shape: np.zeros(shape, bool),
+    "causal & padding": lambda *about: mh.masks.causal(offset=1) & padding(*about),
+    "~(keys | dense)": lambda *about: ~(keys(*about) | dense(*about)),
+}
+MORE_MASKS = MASKS | {
+    "window": lambda *_: mh.masks.sliding_window(3, 20, align="bottom-right"),
+    "documents": lambda rng, batch, shape: mh.masks.documents(
+        *(np.sort(rng.integers(0, 4, (*batch, n)), axis=-1) for n in shape[-2:])
+    ),
 }

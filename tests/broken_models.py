@@ -48,10 +48,8 @@ def targets_are_shifted_twice(seed):
     return gpt(seed), tokens[:, :-2], tokens[:, 2:]
 
 
-changed(
-    "returns_probabilities", "softmax before cross entropy",
-    model={"logits": lambda self, x: functional.softmax(self.head(x))},
-)  # fmt: skip
+changed("returns_probabilities", "softmax before cross entropy",
+    model={"logits": lambda self, x: functional.softmax(self.head(x))})  # fmt: skip
 
 
 @broken("loss above log(vocabulary)")
@@ -69,10 +67,8 @@ def softmax_of_an_empty_row(self, x):
     return self.out(self.merge(e / e.sum(axis=-1, keepdims=True) @ v))
 
 
-changed(
-    "an_empty_row_of_minus_infinity", "not finite",
-    attention={"__call__": softmax_of_an_empty_row},
-)  # fmt: skip
+changed("an_empty_row_of_minus_infinity", "not finite",
+    attention={"__call__": softmax_of_an_empty_row})  # fmt: skip
 
 
 @broken("not finite")
@@ -89,10 +85,8 @@ def dropout_is_always_on(seed):
     return student(seed, model={"embed": drop})
 
 
-changed(
-    "goes_on_in_float64", "dtype drift",
-    block={"activation": lambda _, x: functional.gelu(x.astype("float64")).astype("float32")},
-)  # fmt: skip
+changed("goes_on_in_float64", "dtype drift",
+    block={"activation": lambda _, x: functional.gelu(x.astype("float64")).astype("float32")})  # fmt: skip
 
 
 @started("dtype drift", model={"logits": lambda self, x: self.head(x.astype("float64"))})
@@ -106,15 +100,12 @@ def masked_after(self, x):
     return self.out(self.merge(weights @ v))
 
 
-def normed_over_positions(self, x):
-    return Block.__call__(self, x - x.mean(axis=1, keepdims=True))
-
-
 CAUSAL, PAST = mh.masks.causal(), mh.masks.causal(offset=-1)
 LEAK = "leak from the future"
 changed("no_mask", LEAK, attention={"mask": None})
 changed("mask_off_by_one", LEAK, attention={"mask": mh.masks.causal(offset=1)})
-changed("norm_over_positions", LEAK, block={"__call__": normed_over_positions})
+changed("norm_over_positions", LEAK,
+    block={"__call__": lambda self, x: Block.__call__(self, x - x.mean(axis=1, keepdims=True))})  # fmt: skip
 changed("masked_after_softmax", LEAK, attention={"__call__": masked_after})
 changed("mask_inverted", "mask the wrong way round", attention={"mask": ~PAST})
 changed("each_query_sees_only_itself", "past without influence", attention={"mask": CAUSAL & ~PAST})
@@ -125,29 +116,14 @@ def merged_by_reshape(self, heads):
     return heads.reshape(heads.shape[0], heads.shape[2], M)
 
 
-def split_by_reshape(self, x):
-    return x.reshape(H, x.shape[0], x.shape[1], M // H).transpose(0, 1)
-
-
-def split_without_a_transpose(self, x):
-    return x.reshape(x.shape[0], H, x.shape[1], M // H)
-
-
-changed(
-    "heads_split_without_a_transpose", "past without influence",
-    attention={"split": split_without_a_transpose, "merge": merged_by_reshape},
-)  # fmt: skip
-changed(
-    "heads_by_reshape", "sequences of a batch mix",
-    attention={"split": split_by_reshape, "merge": merged_by_reshape},
-)  # fmt: skip
-
-
-def embedded_without_positions(self, tokens):
-    return self.tokens(tokens) + 0.0 * self.places(np.arange(tokens.shape[1]))
-
-
-changed("no_positions", "no positions", model={"embed": embedded_without_positions})
+changed("heads_split_without_a_transpose", "past without influence",
+    attention={"split": lambda self, x: x.reshape(x.shape[0], H, x.shape[1], M // H),
+               "merge": merged_by_reshape})  # fmt: skip
+changed("heads_by_reshape", "sequences of a batch mix",
+    attention={"split": lambda self, x: x.reshape(H, *x.shape[:2], M // H).transpose(0, 1),
+               "merge": merged_by_reshape})  # fmt: skip
+changed("no_positions", "no positions", model={
+    "embed": lambda self, x: self.tokens(x) + 0.0 * self.places(np.arange(x.shape[1]))})  # fmt: skip
 
 
 @broken("no positions")
@@ -173,12 +149,9 @@ def with_detached_attention(self, x):
     return x + self.narrow(self.activation(self.widen(self.norms[1](x))))
 
 
-def attention_alone(self, x):
-    return x + self.attention(self.norms[0](x))
-
-
 changed("attention_is_detached", "no gradient", block={"__call__": with_detached_attention})
-changed("a_layer_is_never_called", "no gradient", block={"__call__": attention_alone})
+changed("a_layer_is_never_called", "no gradient",
+    block={"__call__": lambda self, x: x + self.attention(self.norms[0](x))})  # fmt: skip
 
 
 @started("parameter not registered", model={"logits": lambda self, x: next(iter(self.hidden))(x)})
@@ -225,10 +198,8 @@ def swish_of_a_student(x):
     return x * g, lambda dy: (dy * g,)
 
 
-changed(
-    "pullback_without_the_product_rule", "wrong gradient",
-    block={"activation": lambda self, x: swish_of_a_student(x)},
-)  # fmt: skip
+changed("pullback_without_the_product_rule", "wrong gradient",
+    block={"activation": lambda self, x: swish_of_a_student(x)})  # fmt: skip
 changed("residual_of_bare_data", "wrong gradient", block={"add": lambda self, x, y: x.data + y})
 
 
@@ -251,14 +222,10 @@ def constant_weights(model):
             p.data = 0 * p.data + np.float32(0.02)
 
 
-changed(
-    "huge_queries_and_keys", "attention collapsed",
-    attention={"scores": lambda self, q, k: 300.0 * (q @ k.mT)},
-)  # fmt: skip
-changed(
-    "scores_divided_by_far_too_much", "attention uniform",
-    attention={"scores": lambda self, q, k: q @ k.mT / 1e5},
-)  # fmt: skip
+changed("huge_queries_and_keys", "attention collapsed",
+    attention={"scores": lambda self, q, k: 300.0 * (q @ k.mT)})  # fmt: skip
+changed("scores_divided_by_far_too_much", "attention uniform",
+    attention={"scores": lambda self, q, k: q @ k.mT / 1e5})  # fmt: skip
 
 
 @started("dead units")
@@ -286,10 +253,8 @@ def sigmoids_through_depth(model):
         block.norms = [lambda x: x, lambda x: x]
 
 
-changed(
-    "residual_stream_that_grows", "exploding gradient",
-    block={"add": lambda self, x, y: 4.0 * x + y}, layers=6,
-)  # fmt: skip
+changed("residual_stream_that_grows", "exploding gradient",
+    block={"add": lambda self, x, y: 4.0 * x + y}, layers=6)  # fmt: skip
 
 
 @broken("learning rate too high")
@@ -302,8 +267,5 @@ def learning_rate_of_almost_zero(seed):
     return gpt(seed), *batch(seed), {"lr": 1e-8}
 
 
-def head_of_one_number(self, x):
-    return self.head(x[..., :1] + np.zeros((1, M), "float32"))
-
-
-changed("one_number_wide", "cannot learn one batch", model={"logits": head_of_one_number})
+changed("one_number_wide", "cannot learn one batch",
+    model={"logits": lambda self, x: self.head(x[..., :1] + np.zeros((1, M), "float32"))})  # fmt: skip

@@ -132,8 +132,7 @@ bug("softmax left out", "scores", "slope-missing", PLAIN, scores=lambda n: n.dwe
 bug("weights recomputed without the mask", "scores", "mask-ignored", MASKED,
     scores=lambda n: through_softmax(softmax(n.biased), n.dweights))
 bug("masked scores keep their gradient", "scaled", "mask-ignored", FILLED, biased=lambda n: n.dscores)
-bug("mask inverted", "scaled", "zero", MASKED,
-    biased=lambda n: np.where(n.visible, 0, n.dscores))
+bug("mask inverted", "scaled", "zero", MASKED, biased=lambda n: np.where(n.visible, 0, n.dscores))
 bug("causal off by one", "scaled", "unexplained", MASKED,
     biased=lambda n: np.tri(5, k=-1) * n.dscores)
 
@@ -153,8 +152,7 @@ bug("bias not summed over the batch", "bias", "unsummed", BIASED, bias=lambda n:
 bug("bias averaged", "bias", "averaged", BIASED, bias=lambda n: n.dbiased.mean(axis=0))
 bug("bias summed over the heads", "bias", "unexplained", ALIKE,
     bias=lambda n: n.dbiased.sum(axis=1))
-bug("sink with the wrong sign", "sink", "sign", BIASED,
-    sink=lambda n: -n.dsink)
+bug("sink with the wrong sign", "sink", "sign", BIASED, sink=lambda n: -n.dsink)
 bug("no gradient to the sink", "sink", "zero", BIASED, sink=lambda n: np.zeros_like(n.sink))
 bug("sink averaged", "sink", "averaged", BIASED, sink=lambda n: n.dsink / n.query[:, 0, :, 0].size)
 
@@ -176,8 +174,7 @@ bug("dw_o from the last sequence only", "w_o", "path-missing", HEADS,
 bug("dx without the keys", "x", "path-missing", HEADS,
     x=lambda n: n.dq_merged @ n.w_q.T + n.dv_merged @ n.w_v.T)
 bug("dx from the values only", "x", "path-missing", HEADS, x=lambda n: n.dv_merged @ n.w_v.T)
-bug("dx with the queries twice", "x", "path-twice", HEADS,
-    x=lambda n: n.dx + n.dq_merged @ n.w_q.T)
+bug("dx with the queries twice", "x", "path-twice", HEADS, x=lambda n: n.dx + n.dq_merged @ n.w_q.T)
 bug("b_o not summed over the batch", "b_o", "unsummed", HEADS, b_o=lambda n: n.dout.sum(axis=1))
 bug("b_v not summed at all", "b_v", "unsummed", HEADS, b_v=lambda n: n.dv_merged)
 bug("b_o averaged", "b_o", "averaged", HEADS, b_o=lambda n: n.dout.mean(axis=(0, 1)))

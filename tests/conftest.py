@@ -15,11 +15,8 @@ pytest.register_assert_rewrite("invariants")  # so that its failures show the va
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--thorough",
-        action="store_true",
-        help="run the tests marked thorough too, and every test on every array library",
-    )
+    text = "run the tests marked thorough too, and every test on every array library"
+    parser.addoption("--thorough", action="store_true", help=text)
 
 
 def pytest_configure(config):

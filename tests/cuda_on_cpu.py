@@ -55,8 +55,7 @@ def raw_kernel(source, name, real):
 
 
 def eight_bytes(x):
-    """An argument as CuPy passes it: an array by its address, an integer as int64, a float as
-    float64."""
+    """An argument as CuPy passes it: an array by its address, a number in 64 bits."""
     if isinstance(x, np.ndarray):
         return x.ctypes.data
     return struct.unpack("q", struct.pack("d", x))[0] if isinstance(x, float) else x

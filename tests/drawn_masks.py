@@ -13,11 +13,8 @@ def band(draw, rng, shape, offset):
     t, s = shape[-2:]
     left, right = (draw(st.none() | st.integers(0, 4)) for _ in "lr")
     number = draw(st.integers(-9, 9))
-    ways = [
-        ({"offset": number}, number),
-        ({"align": "top-left"}, 0),
-        ({"align": "bottom-right"}, s - t),
-    ]
+    aligned = ({"align": "top-left"}, 0), ({"align": "bottom-right"}, s - t)
+    ways = [({"offset": number}, number), *aligned]
     if t == s or offset is not None:
         ways.append(({}, offset or 0))
     settings, by = draw(st.sampled_from(ways))

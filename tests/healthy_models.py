@@ -26,31 +26,18 @@ def started(**changes):
     return lambda edit: HEALTHY.setdefault(edit.__name__, edited(edit, **changes))
 
 
-@healthy
-def default_gpt(seed):
-    return gpt(seed), *batch(seed)
+def of_gpt(name, **settings):
+    """Add a GPT with these settings."""
+    HEALTHY[name] = lambda seed: (gpt(seed, **settings), *batch(seed))
 
 
-@healthy
-def tied_gpt_without_biases(seed):
-    return gpt(seed, tie=True, bias=False), *batch(seed)
-
-
-@healthy
-def llama(seed):
-    rope = mh.positions.Rope()
-    settings = {"norm": "rms", "activation": "swiglu", "bias": False, "num_kv_heads": 1}
-    return gpt(seed, rope=rope, **settings), *batch(seed)
-
-
-@healthy
-def gpt_in_float64(seed):
-    return gpt(seed, dtype="float64", activation="relu"), *batch(seed)
-
-
-@healthy
-def deep_gpt(seed):
-    return gpt(seed, num_layers=8), *batch(seed)
+LLAMA = {"norm": "rms", "activation": "swiglu", "bias": False, "num_kv_heads": 1}
+of_gpt("default_gpt")
+of_gpt("tied_gpt_without_biases", tie=True, bias=False)
+of_gpt("llama", rope=mh.positions.Rope(), **LLAMA)
+of_gpt("gpt_in_float64", dtype="float64", activation="relu")
+of_gpt("deep_gpt", num_layers=8)
+of_gpt("half_precision", dtype="float16")
 
 
 @healthy
@@ -61,8 +48,6 @@ def wide_logits_of_variance_one(seed):
 
 
 changed("own_language_model")
-
-
 changed("own_model_with_one_layer", layers=1)
 
 
@@ -176,11 +161,6 @@ def normed_after(self, x):
 
 
 changed("post_norm", block={"__call__": normed_after})
-
-
-@healthy
-def half_precision(seed):
-    return gpt(seed, dtype="float16"), *batch(seed)
 
 
 @healthy

@@ -192,10 +192,8 @@ def nothing_leaks_from_the_future(attend, case):
     t, s = case.shape[-2:]
     offset, cut = int(case.rng.integers(-1, 4)), int(case.rng.integers(1, s))
     past = np.arange(t) + offset < cut
-    mask = mh.masks.causal(offset=offset)
-    allowed = np.arange(s) <= np.arange(t)[:, None] + offset
     dout = np.where(past[:, None], case.dout, 0)
-    case = case.but(mask=mask, allowed=allowed, dout=dout, dweights=0 * case.dweights)
+    case = case.but(mask=mh.masks.causal(offset=offset), dout=dout, dweights=0 * case.dweights)
     key, value = case.key.copy(), case.value.copy()
     key[..., cut:, :], value[..., cut:, :] = 7, -5
     one, other = attend(case), attend(case.but(key=key, value=value))
@@ -215,7 +213,7 @@ def padding_is_invisible_and_hides_no_query(attend, case):
     valid = np.arange(s) < lengths[..., None]  # (…, S)
     if case.query.ndim > 2:
         valid = valid[..., None, :]  # (…, 1, S)
-    case = case.but(mask=mh.masks.padding(lengths), allowed=valid[..., None, :])
+    case = case.but(mask=mh.masks.padding(lengths))
     hidden = ~rows(valid, case.key.shape[:-1])
     key, value = case.key.copy(), case.value.copy()
     key[hidden], value[hidden] = 3, -4
@@ -291,7 +289,7 @@ def a_bias_of_minus_infinity_equals_a_mask(attend, case):
     bias = np.where(visible, case.every_bias, 0).astype(case.dtype)
     by_mask = attend(case.masked(visible).but(bias=bias))
     hidden = np.where(visible, bias, -np.inf).astype(case.dtype)
-    by_bias = attend(case.but(bias=hidden, mask=None, allowed=True))
+    by_bias = attend(case.but(bias=hidden, mask=None))
     if attend.family in ("tiled", "microkernel"):  # a mask shifts where tiles begin
         close(by_mask, by_bias, case)
     else:

@@ -6,12 +6,15 @@ The generic tests loop over these records. An operation without one fails the su
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import attention_paths
 import numpy as np
+from attention_paths import formula
 
 import minimha as mh
 from minimha import attention, functional, ops
@@ -89,60 +92,28 @@ def positive(*shape: int) -> np.ndarray:
     return np.asarray(RNG.uniform(0.5, 2, shape))
 
 
-def looped_attention(
+def attended(
     query, key, value, mask=None, bias=None, sink=None, scale=None, softcap=None, *,
-    keep=None, dropout=0.0, return_weights=True, implementation=None,
+    keep=None, dropout=0.0, **_,
 ):  # fmt: skip
-    """Attention as a sum over the visible keys, one query at a time."""
-    shape = (*query.shape[:-1], key.shape[-2])
-
-    def spread(x, default, shape=shape):
-        return np.broadcast_to(default if x is None else x, shape)
-
-    scale, bias = spread(scale, 1 / math.sqrt(query.shape[-1])), spread(bias, 0.0)
-    softcap, sink = spread(softcap, math.inf), spread(sink, -math.inf, shape[:-2])
-    mask, keep = spread(mask, True) & (bias > -math.inf), spread(keep, True)
-    out = np.zeros((*query.shape[:-1], value.shape[-1]))
-    weights = np.zeros(shape)
-    for at in np.ndindex(query.shape[:-1]):
-        *lead, head, _ = (0, *at) if len(at) == 1 else at
-        group = () if len(at) == 1 else (*lead, head * key.shape[-3] // query.shape[-3])
-        exps = {}
-        for j in range(shape[-1]):
-            if mask[(*at, j)]:
-                score, cap = float(query[at] @ key[(*group, j)]), softcap[(*at, j)]
-                score *= scale[(*at, j)]
-                score = score if cap == math.inf else cap * math.tanh(score / cap)
-                exps[j] = math.exp(score + bias[(*at, j)])
-        for j, e in exps.items():
-            weights[(*at, j)] = e / (sum(exps.values()) + math.exp(sink[at[:-1]]))
-            if keep[(*at, j)] and dropout < 1:
-                out[at] += weights[(*at, j)] / (1 - dropout) * value[(*group, j)]
-    return out, weights
+    """Attention and its weights, by the formula that all paths must agree with."""
+    cotangents = np.zeros((*query.shape[:-1], value.shape[-1])), np.zeros(1)
+    inputs = query, key, value, *cotangents, mask, bias, sink, scale, softcap, keep, dropout
+    return formula(attention_paths.Case(*inputs)).result[:2]
 
 
-def looped_multi_head(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads, mask=None):
-    """Multi-head attention as drawn in the paper: 3·h small matrices and a loop over heads."""
+def attended_in_heads(query, key, value, w_q, w_k, w_v, w_o, *biases, num_heads, mask=None):
+    """Multi-head attention as drawn in the paper: project, attend in each head, concatenate."""
     b_q, b_k, b_v, b_o = biases or (0.0,) * 4
-    widths = [w.shape[1] // num_heads for w in (w_q, w_k, w_v)]
-    outs, all_weights = [], []
-    for head in range(num_heads):
-        q, k, v = (
-            (x @ w + b)[..., head * d : (head + 1) * d]
-            for x, w, b, d in zip(
-                (query, key, value), (w_q, w_k, w_v), (b_q, b_k, b_v), widths, strict=True
-            )
-        )
-        out, weights = looped_attention(q, k, v, mask=None if mask is None else mask[:, 0])
-        outs.append(out)
-        all_weights.append(weights)
-    return np.concatenate(outs, axis=-1) @ w_o + b_o, np.stack(all_weights, axis=-3)
+    inputs = (query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v)
+    q, k, v = (heads(x @ w + b, num_heads) for x, w, b in inputs)
+    out, weights = attended(q, k, v, mask)
+    return np.concatenate(list(np.moveaxis(out, -3, 0)), axis=-1) @ w_o + b_o, weights
 
 
-def normed(x, weight, bias=0.0):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(
-        x.var(-1, keepdims=True) + 1e-5
-    ) * weight + bias
+def normed(x, weight, bias=0.0, eps=1e-5):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(x.var(-1, keepdims=True) + eps) * weight + bias
 
 
 def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=False):
@@ -207,66 +178,48 @@ def attention_record():
     visible = np.tri(t, s, k=-1, dtype=bool)  # the first query may attend to nothing
     keep = RNG.random((h, t, s)) < 0.7
     cases = [
-        Case(*qkv),
-        Case(*qkv, visible, (h, 1, s), scale=0.3),
+        Case(*qkv), Case(*qkv, visible, (h, 1, s), scale=0.3), Case(*qkv, visible, None, (h,)),
         Case(*qkv, None, np.where(visible, normal(h, t, s), -np.inf)),
-        Case(*qkv, visible, None, (h,)),
         Case(*qkv, None, None, None, None, 1.5),
         Case(*grouped, visible, (t, s), (h,), (h, 1, 1), positive(t, 1), keep=keep, dropout=0.3),
-        Case(*grouped, keep=keep, dropout=1.0),
-        Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
-        Case((1, d), (1, d), (1, 1)),
-        Case((0, t, d), (0, s, d), (0, s, 1)),
+        Case(*grouped, keep=keep, dropout=1.0), Case((B, 1, 1, d), (B, 1, 1, d), (B, 1, 1, dv)),
+        Case((1, d), (1, d), (1, 1)), Case((0, t, d), (0, s, d), (0, s, 1)),
         Refused(ValueError, "query .* is .* key .* is", qkv[0], qkv[2], qkv[1]),
         Refused(TypeError, "mask .*must be (a )?boolean", *qkv, normal(t, s)),
-    ]
-    return Record(mh.scaled_dot_product_attention, looped_attention).at(
-        *(
-            case.but(return_weights=True, implementation=name)
-            for case in cases
-            for name in attention.IMPLEMENTATIONS
-        )
-    )
+    ]  # fmt: skip
+    of_each = ({"return_weights": True, "implementation": x} for x in attention.IMPLEMENTATIONS)
+    every = (case.but(**settings) for case, settings in itertools.product(cases, of_each))
+    return Record(mh.scaled_dot_product_attention, attended).at(*every)
 
 
 def entrywise(operation, reference, draw=normal):
     """The record of an elementwise function of one array."""
     return Record(operation, reference).at(
-        Case(draw(B, T)),
-        Case(draw(T, 1, M)),
-        Case(draw(0, T)),
-        Case(draw()),
+        Case(draw(B, T)), Case(draw(T, 1, M)), Case(draw(0, T)), Case(draw()),
         Refused(TypeError, "x must be an array, not a list", [1.0]),
-    )
+    )  # fmt: skip
 
 
 def pairwise(operation, reference, first=normal, second=normal):
     """The record of a function of two arrays that broadcast, or an array and a number."""
     return Record(operation, reference).at(
-        Case(first(B, 1, T), second(M, 1)),
-        Case(first(T), second(B, T)),
-        Case(first(B, T), 1.7),
-        Case(1.7, second(B, T)),
-        Case(first(0, T), second(1)),
-        Case(first(), second()),
+        Case(first(B, 1, T), second(M, 1)), Case(first(T), second(B, T)), Case(first(B, T), 1.7),
+        Case(1.7, second(B, T)), Case(first(0, T), second(1)), Case(first(), second()),
         Refused(ValueError, r"\(5, 2\) and \(5,\) do not broadcast.*a column", (T, B), (T,)),
         Refused(TypeError, "is .* of float64.*, b is .* of float32", (T,), SINGLE),
         Refused(TypeError, "b must be an array, not a list", (T,), [1.0]),
-    )
+    )  # fmt: skip
 
 
 def reducing(operation, reference, *more):
     """The record of a reduction; with more cases if it accepts empty axes."""
     return Record(operation, reference).at(
-        Case((B, T, M)),
-        Case((B, T, M), axis=(0, -1)),
-        Case((B, T), axis=1, keepdims=True),
-        Case((B, 1, T), axis=1),
-        *more,
+        Case((B, T, M)), Case((B, T, M), axis=(0, -1)), Case((B, T), axis=1, keepdims=True),
+        Case((B, 1, T), axis=1), *more,
         Refused(IndexError, "axis 2 .* of x, which are from -2 to 1", (B, T), axis=2),
         Refused(ValueError, "names an axis twice", (B, T), axis=(1, -1)),
         Refused(TypeError, "sum|axis must be an integer or a tuple", (B, T), axis="T"),
-    )
+    )  # fmt: skip
 
 
 def by_axis(function):
@@ -307,39 +260,29 @@ EMPTY = Case((0, T), axis=1), Case(())
 NONE_SEEN = np.full(T, -np.inf)
 ALONE = mh.parallel.Communicator(0, 1)  # a rank with no others
 
+# fmt: off
 RECORDS = [
-    *[
-        pairwise(getattr(ops, name), getattr(np, name))
-        for name in ("add", "subtract", "multiply", "maximum", "minimum")
-    ],
+    *[pairwise(getattr(ops, name), getattr(np, name))
+      for name in ("add", "subtract", "multiply", "maximum", "minimum")],
     pairwise(ops.divide, np.divide, second=positive),
     pairwise(ops.pow, np.power, first=positive),
-    *[
-        entrywise(getattr(ops, name), getattr(np, name))
-        for name in ("negative", "abs", "exp", "expm1", "tanh", "sin", "cos")
-    ],
-    *[
-        entrywise(getattr(ops, name), getattr(np, name), positive)
-        for name in ("log", "log1p", "sqrt")
-    ],
+    *[entrywise(getattr(ops, name), getattr(np, name))
+      for name in ("negative", "abs", "exp", "expm1", "tanh", "sin", "cos")],
+    *[entrywise(getattr(ops, name), getattr(np, name), positive)
+      for name in ("log", "log1p", "sqrt")],
     entrywise(ops.erf, np.vectorize(math.erf, otypes=[float])),
     Record(ops.where, np.where).at(
-        Case(BITS, (T,), (B, 1)),
-        Case(BITS[:, :1], (B, T), 0.5),
-        Case(BITS[0], -1.0, (B, 1)),
+        Case(BITS, (T,), (B, 1)), Case(BITS[:, :1], (B, T), 0.5), Case(BITS[0], -1.0, (B, 1)),
         Case(BITS[:0], (0, T), (1,)),
         Refused(TypeError, "condition must be a boolean array, not of dtype", (T,), (T,), (T,)),
         Refused(ValueError, "do not broadcast", BITS, (B,), (B,)),
     ),
     Record(ops.clip, lambda x, min=None, max=None: np.clip(x, min, max)).at(
-        Case((B, T), min=-0.5, max=0.8),
-        Case((), max=0.1),
-        Case((0, T), min=0.0),
+        Case((B, T), min=-0.5, max=0.8), Case((), max=0.1), Case((0, T), min=0.0),
         Refused(TypeError, "clip: x must be an array", "x", min=0.0),
     ),
     Record(ops.astype, lambda x, dtype: x.astype(dtype), analytic=False).at(
-        Case((B, T), dtype="float64"),
-        Case((0, 1), dtype="float64"),
+        Case((B, T), dtype="float64"), Case((0, 1), dtype="float64"),
         Refused(TypeError, "float99", (T,), dtype="float99"),
     ),
     reducing(ops.sum, np.sum, *EMPTY),
@@ -349,20 +292,12 @@ RECORDS = [
     reducing(ops.min, np.min),
     reducing(ops.logsumexp, log_of_sum, *EMPTY),
     Record(ops.cumsum, np.cumsum).at(
-        Case((B, T, M), axis=1),
-        Case((B, T), axis=-1),
-        Case((T, 1), axis=1),
-        Case((0, T), axis=0),
+        Case((B, T, M), axis=1), Case((B, T), axis=-1), Case((T, 1), axis=1), Case((0, T), axis=0),
         Refused(IndexError, "axis -3 is not among the axes", (B, T), axis=-3),
     ),
     Record(ops.matmul, np.matmul).at(
-        Case((B, 1, T, D), (H, D, M)),
-        Case((B, T, D), (D, M)),
-        Case((T, D), (D, M)),
-        Case((D,), (D,)),
-        Case((B, T, D), (D,)),
-        Case((D,), (B, D, M)),
-        Case((0, T, D), (D, M)),
+        Case((B, 1, T, D), (H, D, M)), Case((B, T, D), (D, M)), Case((T, D), (D, M)),
+        Case((D,), (D,)), Case((B, T, D), (D,)), Case((D,), (B, D, M)), Case((0, T, D), (D, M)),
         Case((B, T, 0), (0, M)),
         Refused(ValueError, "need the same K, not 6 and 8; b.mT would fit", (T, D), (M, D)),
         Refused(ValueError, "need the same K, not 6 and 5; a.mT would fit", (T, D), (T, M)),
@@ -370,12 +305,9 @@ RECORDS = [
         Refused((TypeError, ValueError), r"\* multiplies by a number", (T, D), 2.0),
     ),
     Record(ops.einsum, np.einsum).at(
-        Case("ij,jk->ik", (T, D), (D, M)),
-        Case("bhtd,bhsd->bhts", (B, H, T, D), (B, H, S, D)),
-        Case("...ij,...jk->...ik", (H, B, T), (S, H, T, D)),
-        Case("ijk,k->j", (B, T, M), (M,)),
-        Case("ij,ij->", (B, T), (B, T)),
-        Case("ij,kj->ik", (B, 1), (S, T)),
+        Case("ij,jk->ik", (T, D), (D, M)), Case("bhtd,bhsd->bhts", (B, H, T, D), (B, H, S, D)),
+        Case("...ij,...jk->...ik", (H, B, T), (S, H, T, D)), Case("ijk,k->j", (B, T, M), (M,)),
+        Case("ij,ij->", (B, T), (B, T)), Case("ij,kj->ik", (B, 1), (S, T)),
         Case("ij,jk->ik", (T, 0), (0, M)),
         Refused(ValueError, r"a is .* \(2, 5\)", "ij,jk->ik", (B, T), (D, M)),
         Refused(ValueError, "describes 2 arrays, not 1", "ij,jk->ik", (B, T)),
@@ -387,92 +319,67 @@ RECORDS = [
         Case((T,), (M,)), Case((1,), (0,)), Refused(ValueError, "must be vectors", (T, 1), (M,))
     ),
     Record(ops.reshape, lambda x, shape: np.reshape(x, shape)).at(
-        Case((B, T, S), shape=(S, -1)),
-        Case((B, T), shape=-1),
-        Case((1,), shape=()),
+        Case((B, T, S), shape=(S, -1)), Case((B, T), shape=-1), Case((1,), shape=()),
         Case((0, T), shape=(T, 0)),
         Refused(ValueError, r"^reshape: .*x is .* \(2, 5\)", (B, T), shape=(3, -1)),
     ),
     Record(ops.permute_dims, np.transpose).at(
-        Case((B, T, M), axes=(2, 0, -2)),
-        Case((0, 1), axes=(1, 0)),
+        Case((B, T, M), axes=(2, 0, -2)), Case((0, 1), axes=(1, 0)),
         Refused(ValueError, r"^permute_dims: .*x is .* \(2, 5\)", (B, T), axes=(0, 0)),
     ),
     Record(ops.transpose, lambda x, axis1=-2, axis2=-1: np.swapaxes(x, axis1, axis2)).at(
-        Case((B, T, M)),
-        Case((B, 1, M), axis1=0, axis2=-1),
-        Case((0, 1)),
+        Case((B, T, M)), Case((B, 1, M), axis1=0, axis2=-1), Case((0, 1)),
         Refused(IndexError, "is not among the axes of x, which are from -1 to 0", (T,)),
     ),
     Record(ops.matrix_transpose, lambda x: np.swapaxes(x, -1, -2)).at(
         Case((B, T, M)), Case((0, 1)), Refused(ValueError, "a matrix has at least two axes", (T,))
     ),
     Record(ops.broadcast_to, np.broadcast_to).at(
-        Case((T, 1), shape=(B, T, M)),
-        Case((), shape=(B,)),
-        Case((1, T), shape=(0, T)),
+        Case((T, 1), shape=(B, T, M)), Case((), shape=(B,)), Case((1, T), shape=(0, T)),
         Case((T, 1), shape=(T, 9000)),
         Refused(ValueError, r"^broadcast_to: .*x is .* \(5,\)", (T,), shape=(T, B)),
     ),
     Record(ops.expand_dims, lambda x, axis=0: np.expand_dims(x, axis)).at(
-        Case((B, T)),
-        Case((B, T), axis=-1),
-        Case((0,), axis=1),
-        Case(()),
+        Case((B, T)), Case((B, T), axis=-1), Case((0,), axis=1), Case(()),
         Refused(IndexError, r"^expand_dims: .*x is .* \(2, 5\)", (B, T), axis=3),
     ),
     Record(ops.squeeze, np.squeeze).at(
-        Case((1, T, 1)),
-        Case((1, T, 1), axis=-1),
-        Case((B, 1, T, 1), axis=(1, 3)),
-        Case((1, 0)),
+        Case((1, T, 1)), Case((1, T, 1), axis=-1), Case((B, 1, T, 1), axis=(1, 3)), Case((1, 0)),
         Refused(ValueError, "axis 0 is not of length 1", (B, T), axis=0),
         Refused(IndexError, "axis 2 is not among the axes", (B, 1), axis=2),
         Refused(IndexError, "axes of x, which are none", np.asarray(1.0), axis=0),
     ),
     Record(ops.concat, by_axis(np.concatenate)).at(
-        Case((B, T), (B, 1), (B, M), axis=1),
-        Case((B, T), (0, T)),
-        Case((T,), axis=-1),
+        Case((B, T), (B, 1), (B, M), axis=1), Case((B, T), (0, T)), Case((T,), axis=-1),
         Refused(ValueError, r"array 0 is .* \(2, 5\).*, array 1 is .* \(2, 8\)", (B, T), (B, M)),
         Refused(TypeError, "expected an array, got none"),
         Refused(TypeError, "array 1 is .* of float32", (B,), SINGLE),
     ),
     Record(ops.stack, by_axis(np.stack)).at(
-        Case((B, T), (B, T), axis=-1),
-        Case((0,), (0,)),
-        Case(()),
+        Case((B, T), (B, T), axis=-1), Case((0,), (0,)), Case(()),
         Refused(ValueError, r"array 0 is .* \(2,\).*, array 1 is .* \(5,\)", (B,), (T,)),
     ),
     Record(ops.split, cut).at(
-        Case((B, D), sections=3, axis=1),
-        Case((T, M), sections=(1, 1, 3)),
+        Case((B, D), sections=3, axis=1), Case((T, M), sections=(1, 1, 3)),
         Case((0, M), sections=2),
         Refused(ValueError, "length 5 cannot be split into 3 equal parts", (T,), sections=3),
     ),
     Record(ops.pad, lambda x, pad_width, value=0.0: np.pad(x, pad_width, constant_values=value)).at(
-        Case((B, T), pad_width=((1, 2), (0, 3))),
-        Case((B, 1), pad_width=1, value=2.5),
+        Case((B, T), pad_width=((1, 2), (0, 3))), Case((B, 1), pad_width=1, value=2.5),
         Case((0, T), pad_width=(2, 0)),
         Refused(ValueError, "pad_width must be integers of at least 0", (T,), pad_width=-1),
     ),
     Record(ops.flip, np.flip).at(
-        Case((B, T), axis=-1),
-        Case((B, T, M)),
-        Case((B, T, M), axis=(0, 2)),
-        Case((0, 1), axis=0),
+        Case((B, T), axis=-1), Case((B, T, M)), Case((B, T, M), axis=(0, 2)), Case((0, 1), axis=0),
         Refused(IndexError, "axis 2 is not among", (B, T), axis=2),
     ),
     Record(ops.repeat, np.repeat).at(
-        Case((B, T, M), repeats=3, axis=1),
-        Case((B, T), repeats=2),
-        Case((1, T), repeats=0, axis=-1),
-        Case((0, T), repeats=2, axis=0),
+        Case((B, T, M), repeats=3, axis=1), Case((B, T), repeats=2),
+        Case((1, T), repeats=0, axis=-1), Case((0, T), repeats=2, axis=0),
         Refused(IndexError, "axis 2 is not among", (B, T), repeats=2, axis=2),
     ),
     Record(ops.to_device, lambda x, device: x).at(
-        Case((B, T), device="cpu"),
-        Case((0, 1), device="cpu"),
+        Case((B, T), device="cpu"), Case((0, 1), device="cpu"),
         Refused(ValueError, "no device 'moon': there are", (T,), device="moon"),
     ),
     Record(ops.getitem, lambda x, key: x[key]).at(
@@ -486,65 +393,49 @@ RECORDS = [
         Refused(IndexError, "boolean|mask|shape", (T,), key=BITS[0][:3]),
     ),
     Record(ops.gather, lambda x, indices, axis=0: np.take(x, indices, axis=axis)).at(
-        Case((T, M), INDICES),
-        Case((B, T, M), ROWS, axis=1),
-        Case((T, 1), np.array(2)),
+        Case((T, M), INDICES), Case((B, T, M), ROWS, axis=1), Case((T, 1), np.array(2)),
         Case((T, M), np.zeros((0, 3), dtype=int)),
         Refused(TypeError, "indices must be an array of integers", (T,), (T,)),
         RefusedOnHost(IndexError, "out of bounds|out of range", (T,), np.array([T])),
         Refused(IndexError, "axis 1 is not among", (T,), ROWS, axis=1),
     ),
-    Record(
-        ops.take_along_axis, lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis)
-    ).at(
-        Case((B, T), INDICES % T),
-        Case((T, M), ROWS[:, None] % 3, axis=0),
-        Case((T, 1), ROWS[:, None], axis=0),
-        Case((0, T), np.zeros((0, 2), dtype=int)),
+    Record(ops.take_along_axis,
+           lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis)).at(
+        Case((B, T), INDICES % T), Case((T, M), ROWS[:, None] % 3, axis=0),
+        Case((T, 1), ROWS[:, None], axis=0), Case((0, T), np.zeros((0, 2), dtype=int)),
         Refused(ValueError, "the same number of axes", (B, T), ROWS),
         Refused(TypeError, "indices must be an array of integers", (B, T), (B, T)),
         RefusedOnHost(IndexError, "out of bounds|out of range", (B, T), INDICES + T),
     ),
     Record(functional.softmax, lambda x, axis=-1, mask=True: softmaxed(x, axis=axis, mask=mask)).at(
-        Case((B, T, S)),
-        Case((B, T), axis=0),
-        Case((B, 0)),
-        Case((B, 1)),
+        Case((B, T, S)), Case((B, T), axis=0), Case((B, 0)), Case((B, 1)),
         Case((B, T, S), mask=MASK[:, 0]),
         Refused(IndexError, "axis 2 is not among the axes", (B, T), axis=2),
         Refused(TypeError, "mask must be a boolean array", (B, T), mask=normal(B, T)),
     ),
     Record(functional.sink_softmax, softmaxed).at(
-        Case((B, T, S), (B, 1, 1)),
-        Case((B, T, S), (B, T, 1), mask=MASK[:, 0]),
-        Case((B, 0), (1,)),
+        Case((B, T, S), (B, 1, 1)), Case((B, T, S), (B, T, 1), mask=MASK[:, 0]), Case((B, 0), (1,)),
         Case((B, 1), (B, 1)),
         Refused(TypeError, "mask must be a boolean", (B, T), (1,), mask=normal(T)),
     ),
     attention_record(),
     Record(pair_scores, lambda query, key, mask=True: query @ doubled(key, query).mT).at(
-        Case((B, 4, T, D), (B, 2, S, D)),
-        Case(*QKV[:2], mask=MASK),
-        Case((T, 1), (0, 1)),
+        Case((B, 4, T, D), (B, 2, S, D)), Case(*QKV[:2], mask=MASK), Case((T, 1), (0, 1)),
         Refused(ValueError, "query is .* key is", (B, T, D), (B, S, M)),
     ),
     Record(weighted_sum, lambda weights, value, mask=None: weights @ doubled(value, weights)).at(
-        Case((B, 4, T, S), (B, 2, S, DV)),
-        Case((T, 1), (1, DV)),
-        Case((B, T, 0), (B, 0, 1)),
+        Case((B, 4, T, S), (B, 2, S, DV)), Case((T, 1), (1, DV)), Case((B, T, 0), (B, 0, 1)),
         Refused(ValueError, "weights is .* value is", (B, T, S), (B, T, DV)),
     ),
     # zero: the key bias adds the same to every score of a query
-    Record(mh.multi_head_attention, looped_multi_head, zero=(8,)).at(
+    Record(mh.multi_head_attention, attended_in_heads, zero=(8,)).at(
         Case(*SEQUENCES, *WEIGHTS, *BIASES, num_heads=H),
         Case(*SEQUENCES, *WEIGHTS, num_heads=H, mask=MASK),
         Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5),
     ),
-    Record(
-        mh.projections.project_in, lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads)
-    ).at(
-        Case((B, T, M), (M, H * D), (H * D,), num_heads=H),
-        Case((1, M), (M, D), num_heads=1),
+    Record(mh.projections.project_in,
+           lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads)).at(
+        Case((B, T, M), (M, H * D), (H * D,), num_heads=H), Case((1, M), (M, D), num_heads=1),
         Refused(ValueError, "need the same K|x is", (B, T, M), (T, M), num_heads=1),
     ),
     Record(
@@ -568,20 +459,15 @@ RECORDS = [
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
     ).at(
-        Case((B, H, T, DV), (H * DV, M), (M,)),
-        Case((1, 1, T, D), (D, M)),
+        Case((B, H, T, DV), (H * DV, M), (M,)), Case((1, 1, T, D), (D, M)),
         Refused(ValueError, "H·D = 21 rows.* w is", (B, H, T, DV), (T, M)),
     ),
     Record(functional.layer_norm, normed).at(
-        Case((B, T, M), (M,), (M,)),
-        Case((0, M), (M,), (M,)),
-        Case((T, M), (M,)),
+        Case((B, T, M), (M,), (M,)), Case((0, M), (M,), (M,)), Case((T, M), (M,), eps=0.1),
         Refused(ValueError, "x is .* weight is", (B, T), (M,), (M,)),
     ),
     Record(functional.rms_norm, root_mean_square_normed).at(
-        Case((B, T, M), (M,)),
-        Case((M,), (M,), eps=0.0),
-        Case((T, 1), (1,), eps=0.1),
+        Case((B, T, M), (M,)), Case((M,), (M,), eps=0.0), Case((T, 1), (1,), eps=0.1),
         Case((0, M), (M,)),
         Refused(ValueError, "the same width M.*x is .* weight is", (B, T), (M,)),
         Refused(ValueError, "the same width M, at least 1", (B, 0), (0,)),
@@ -589,16 +475,13 @@ RECORDS = [
         Refused(TypeError, "x is .* float32.*weight is .* float64", SINGLE, (M,)),
     ),
     Record(functional.rope, turned).at(
-        Case((B, H, T, D)),
-        Case((T, D), offset=7, base=100.0),
+        Case((B, H, T, D)), Case((T, D), offset=7, base=100.0),
         Case((B, H, T, M), positions=np.array([9, 0, 3, 3, -2]), width=4),
         Case((B, H, T, M), positions=ORDER, interleaved=True, width=6),
         Case((B, H, T, D), positions=ORDER[:, None]),
         Case((B, H, T, D), positions=np.arange(H * T).reshape(1, H, T)),
         Case((B, T, D), positions=ORDER.astype("int8"), interleaved=True),
-        Case((H, 1, 2), offset=-3),
-        Case((B, 0, D), interleaved=True),
-        Case((0, T, D)),
+        Case((H, 1, 2), offset=-3), Case((B, 0, D), interleaved=True), Case((0, T, D)),
         Refused(ValueError, "width = 7 must be even.*; width=6 leaves", (T, DV)),
         Refused(ValueError, "from 2 to D = 6", (T, D), width=8),
         Refused(TypeError, "width must be an integer, not 2.0", (T, D), width=2.0),
@@ -614,11 +497,8 @@ RECORDS = [
         Refused(ValueError, r"shape \(\)", (T, D), positions=np.array(3)),
     ),
     Record(functional.dropout, lambda x, keep, p: x * keep / (1 - p) if p < 1 else 0 * x).at(
-        Case((B, T), BITS, p=0.3),
-        Case((B, T, M), BITS[..., None], p=0.25),
-        Case((B, T), BITS[0], p=0.0),
-        Case((B, T), BITS, p=1.0),
-        Case((0, T), BITS[:0], p=0.5),
+        Case((B, T), BITS, p=0.3), Case((B, T, M), BITS[..., None], p=0.25),
+        Case((B, T), BITS[0], p=0.0), Case((B, T), BITS, p=1.0), Case((0, T), BITS[:0], p=0.5),
         Case((), BITS[0, 0, ...], p=0.5),
         Refused(ValueError, "p must be .* from 0 to 1, not 1.1", (B, T), BITS, p=1.1),
         Refused(ValueError, "from 0 to 1, not nan", (B, T), BITS, p=math.nan),
@@ -626,32 +506,24 @@ RECORDS = [
         Refused(TypeError, "keep must be a boolean array", (B, T), (B, T), p=0.5),
         Refused(ValueError, r"keep \(2, 5\) must broadcast to x \(5,\)", (T,), BITS, p=0.5),
     ),
-    entrywise(
-        functional.gelu, lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    ),
-    Record(
-        functional.linear,
-        lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b),
-    ).at(
-        Case((B, T, M), (M, D), (D,)),
-        Case((T, M), (M, 1), (1,)),
-        Case((M,), (M, D), (D,)),
-        Case((0, T, M), (M, D), (D,)),
-        Case((B, T, M), (M, D)),
+    entrywise(functional.gelu,
+              lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
+    Record(functional.linear,
+           lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b)).at(
+        Case((B, T, M), (M, D), (D,)), Case((T, M), (M, 1), (1,)), Case((M,), (M, D), (D,)),
+        Case((0, T, M), (M, D), (D,)), Case((B, T, M), (M, D)),
         Refused(ValueError, "same M and N", (T, M), (D, M), (M,)),
         Refused(ValueError, "same M and N", (), (M, D), (D,)),
     ),
     entrywise(functional.relu, lambda x: (x + abs(x)) / 2),
     entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
     Record(functional.embedding, lambda table, k: table[k]).at(
-        Case((5, M), INDICES),
-        Case((5, 1), INDICES[:0]),
+        Case((5, M), INDICES), Case((5, 1), INDICES[:0]),
         RefusedOnHost(IndexError, "from 0 to 4", (5, M), INDICES + 1),
         Refused(TypeError, "array of integers", (5, M), (2,)),
     ),
     Record(functional.cross_entropy, likelihood).at(
-        Case((*INDICES.shape, 6), INDICES),
-        Case((1, 6), INDICES[0, :1]),
+        Case((*INDICES.shape, 6), INDICES), Case((1, 6), INDICES[0, :1]),
         Refused(ValueError, "one target for each row", (3, 6), INDICES),
         Refused(TypeError, "targets must be an array", (2, 6), [0, 1]),
         Refused(TypeError, "targets must be an array", (2, 6), (2,)),
@@ -659,14 +531,12 @@ RECORDS = [
     ),
     Record(merged, merged_parts).at(
         Case((B, T, D), (B, T, D), (B, T), (B, T)),
-        Case((T, D), (T, D), (T, D), (T,), (T,), NONE_SEEN),
-        Case((T, 1), (T,)),
+        Case((T, D), (T, D), (T, D), (T,), (T,), NONE_SEEN), Case((T, 1), (T,)),
         Case((0, D), (0, D), (0,), (0,)),
     ),
     *[  # on one rank; on several in tests/minimha/parallel
         Record(function, lambda x, comm, **axes: x).at(
-            Case((B, T), comm=ALONE, **axes),
-            Case((0, T), comm=ALONE, **axes),
+            Case((B, T), comm=ALONE, **axes), Case((0, T), comm=ALONE, **axes),
             *[Refused(ValueError, r"no axis \d", (), comm=ALONE, **axes)] * bool(axes),
         )
         for function, axes in (
@@ -677,12 +547,13 @@ RECORDS = [
             (collectives.all_to_all, {"split_axis": 1, "concat_axis": 0}),
         )
     ],
-    Record(ring.ring, lambda *qkv, comm, **settings: looped_attention(*qkv, **settings)[0]).at(
+    Record(ring.ring, lambda *qkv, comm, **settings: attended(*qkv, **settings)[0]).at(
         Case((2, 3), (4, 3), (4, 1), comm=ALONE),
         Case(*QKV, comm=ALONE, mask=MASK, scale=0.3, softcap=1.5),
         Refused(ValueError, "same number of positions", (T, D), (S, D), (T, D), comm=ALONE),
     ),
 ]
+# fmt: on
 
 SAMPLES = [(record, case) for record in RECORDS for case in record.cases]
 FIRST = [(record, record.cases[0]) for record in RECORDS]

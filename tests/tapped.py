@@ -232,14 +232,10 @@ def everything(rng):
 
 PARTS = "q_merged k_merged v_merged q k v scores weights heads merged"
 HEADS = base("multi-head", multi_head_attention, projected(), PARTS)
-WIDE = base(
-    "multi-head, M = H·Dv", multi_head_attention,
-    projected(B=3, T=5, H=2, G=2, D=6, Dv=4, M=8), PARTS,
-)  # fmt: skip
-WHOLE = base(
-    "multi-head with groups, mask, dropout, RoPE", multi_head_attention,
-    projected(B=3, T=5, H=4, G=2, D=6, Dv=7, M=8, more=everything), PARTS + " dropped",
-)  # fmt: skip
+WIDE = base("multi-head, M = H·Dv", multi_head_attention,
+    projected(B=3, T=5, H=2, G=2, D=6, Dv=4, M=8), PARTS)  # fmt: skip
+WHOLE = base("multi-head with groups, mask, dropout, RoPE", multi_head_attention,
+    projected(B=3, T=5, H=4, G=2, D=6, Dv=7, M=8, more=everything), PARTS + " dropped")  # fmt: skip
 
 
 def fused_attention(x, w_qkv, b_qkv, *, tap, H):
@@ -255,11 +251,9 @@ def joined(*parts):
     return np.concatenate([merge(part) for part in parts], axis=-1)
 
 
-FUSED = base(
-    "fused projection", fused_attention,
+FUSED = base("fused projection", fused_attention,
     lambda rng: (tuple(map(rng.standard_normal, ((2, 4, 7), (7, 45), 45))), {"H": 3}),
-    "qkv q k v scores weights",
-)  # fmt: skip
+    "qkv q k v scores weights")  # fmt: skip
 
 
 def norm(x, gamma, beta=None, *, tap, rms=False):
@@ -343,10 +337,8 @@ def words(rng, N=8, M=5, ignored=False):
 
 
 LANGUAGE = base("cross entropy", language, words, "embedded logits")
-IGNORED = base(
-    "cross entropy, a target ignored", language,
-    functools.partial(words, ignored=True), "embedded logits",
-)  # fmt: skip
+IGNORED = base("cross entropy, a target ignored", language,
+    functools.partial(words, ignored=True), "embedded logits")  # fmt: skip
 
 
 def tied_language(table, tokens, targets, *, tap):

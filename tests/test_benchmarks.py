@@ -14,17 +14,12 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a quick benchmark, check that it saves its output, and return the output and table
-    rows."""
+    """Run a quick benchmark, which saves its output, and return the output and table rows."""
 
     def run(name, *options):
         saved = tmp_path / "table.md"
-        done = subprocess.run(
-            [sys.executable, BENCHMARKS / name, "--quick", "--save", saved, *options],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command = [sys.executable, BENCHMARKS / name, "--quick", "--save", saved, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert saved.read_text(encoding="utf-8").strip() == done.stdout.strip()
         rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line[:1] == "|"]
         return done.stdout, [[cell.strip() for cell in row] for row in rows]
@@ -60,9 +55,8 @@ def test_the_benchmark_of_gradient_checks_runs(run):
 def test_the_benchmark_of_a_training_step_runs(run):
     text, rows = run("training_step.py")
     assert rows[2][0] == "minimha"
-    assert {"linear", "gelu", "layer_norm", "scaled_dot_product_attention", "AdamW"} <= {
-        row[0] for row in rows
-    }
+    steps = {"linear", "gelu", "layer_norm", "scaled_dot_product_attention", "AdamW"}
+    assert steps <= {row[0] for row in rows}
     assert "Ratio to PyTorch's time:" in text or "PyTorch" not in rows[3][0]
 
 
@@ -73,9 +67,8 @@ def test_two_versions_take_turns(run):
 
 
 def test_a_layer_and_a_training_step_take_few_calls():
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "calls.py"], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, BENCHMARKS / "calls.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     layer, step = (list(map(int, re.findall(r"\d+", line))) for line in done.stdout.splitlines())
     assert layer[0] <= 15  # files
     assert layer[-1] <= 400  # calls

@@ -59,10 +59,8 @@ def _pip(python, *arguments):
 def test_both_packages_work_together_and_uninstalling_ours_keeps_theirs(mode, environment):
     theirs = _pip(environment, "install", "--no-deps", "autograd")
     if theirs.returncode:
-        message = (
-            f"HIPS autograd cannot be installed here: {theirs.stderr.strip().splitlines()[-1]}"
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+        stop, why = pytest.fail if os.environ.get("CI") else pytest.skip, theirs.stderr.strip()
+        stop(f"HIPS autograd cannot be installed here: {why.splitlines()[-1]}")
     options = ["--editable", str(ROOT)] if mode == "editable" else [str(ROOT)]
     ours = _pip(environment, "install", "--no-deps", "--force-reinstall", *options)
     assert ours.returncode == 0, ours.stderr

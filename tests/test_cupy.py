@@ -197,13 +197,10 @@ def test_an_array_moves_to_the_gpu_by_name_and_back(traffic):
         y.to("cuda:7")
 
 
-@pytest.mark.parametrize(
-    ("stage", "error", "message"),
-    [
-        ("zeros", cupy_on_numpy.CUDARuntimeError("no driver"), r"finds no GPU \(no driver\): install a driver"),
-        ("add", ImportError("no libnvrtc.so"), r"compile for it \(no libnvrtc.so\): pip install .*ctk"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stage", "error", "message"), [
+    ("zeros", cupy_on_numpy.CUDARuntimeError("no driver"), r"finds no GPU \(no driver\): install a driver"),
+    ("add", ImportError("no libnvrtc.so"), r"compile for it \(no libnvrtc.so\): pip install .*ctk"),
+])  # fmt: skip
 def test_a_gpu_that_cannot_compute_is_explained_in_one_line(
     traffic, monkeypatch, stage, error, message, capsys, tmp_path
 ):

@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOTS = {
-    "minimha_autograd": ROOT / "autograd",
-    "minimha_pytest": ROOT / "autograd",
-    "minimha": ROOT,
-}
+ENGINE = ROOT / "autograd"
+ROOTS = {"minimha_autograd": ENGINE, "minimha_pytest": ENGINE, "minimha": ROOT}
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 
 
@@ -55,8 +52,7 @@ def imported_names(module):
 
 
 def imports(module):
-    """The modules that a module imports: `from room import thing` is the room or, if thing is a
-    file, that file."""
+    """The modules that it imports: `from room import thing` is the room, or thing if it is a file."""
     names = imported_names(module)
     return {f"{base}.{name}" if f"{base}.{name}" in SOURCES else base for base, name in names}
 
@@ -76,29 +72,18 @@ def bypassing(base, name):
     """Whether `from base import name` takes a public name from a file of its room, or another one
     from the room. An import of a whole file is neither."""
     package = ".".join(base.split(".")[:2])
-    if (
-        not name
-        or f"{base}.{name}" in SOURCES
-        or SOURCES.get(package, Path()).name != "__init__.py"
-    ):
+    is_room = SOURCES.get(package, Path()).name == "__init__.py"
+    if not name or not is_room or f"{base}.{name}" in SOURCES:
         return False
     public = name in getattr(importlib.import_module(package), "__all__", ())
     return public != (base == package) or name.startswith("_")
 
 
 HOST = {  # rooms and files that run on the host and may use NumPy
-    "minimha.diagnosis",
-    "minimha.homework",
-    "minimha.kernels",
-    "minimha.pictures",
-    "minimha_autograd.backend",
-    "minimha_autograd.gradcheck",
-    "minimha_pytest",
-    "minimha.gpu_report",
-    "minimha.interchange",
-    "minimha.training",
-    "minimha.transformers.generation",
-}
+    "minimha_autograd.backend", "minimha_autograd.gradcheck", "minimha_pytest",
+    "minimha.diagnosis", "minimha.gpu_report", "minimha.homework", "minimha.interchange",
+    "minimha.kernels", "minimha.pictures", "minimha.training", "minimha.transformers.generation",
+}  # fmt: skip
 
 
 def test_the_engine_does_not_know_attention():
@@ -182,18 +167,15 @@ def test_no_code_unpickles():
         assert not list(unpickling(path.read_text(encoding="utf-8"))), path
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import pickle",
-        "def f():\n    from _pickle import loads",
-        "import joblib.numpy_pickle",
-        "np.load(path, allow_pickle=True)",
-        "np.load(path, allow_pickle=trusted)",
-        "torch.load(path)",
-        "pandas.read_pickle(path)",
-    ],
-)
+@pytest.mark.parametrize("code", [
+    "import pickle",
+    "def f():\n    from _pickle import loads",
+    "import joblib.numpy_pickle",
+    "np.load(path, allow_pickle=True)",
+    "np.load(path, allow_pickle=trusted)",
+    "torch.load(path)",
+    "pandas.read_pickle(path)",
+])  # fmt: skip
 def test_code_that_unpickles_is_detected(code):
     assert list(unpickling(code))
 

@@ -287,21 +287,18 @@ def test_a_project_that_does_not_use_the_plugin_loads_nothing(folder, monkeypatc
 WRONG = "GradcheckError: triple: the gradient of x is wrong"
 
 
-@pytest.mark.parametrize(
-    ("title", "where", "message"),
-    [
-        ("test_wrong[2.0]", "in test_wrong", "GradcheckError: triple: the gradient of row is wrong"),
-        ("test_nothing", "in test_nothing", "Failed: returned nothing, not a function and its inputs"),
-        ("test_no_inputs", "in test_no_inputs", "Failed: returned a function, not a function and"),
-        ("test_unnamed", "in test_unnamed", "Failed: the mark gradcheck takes settings by name"),
-        ("TestMarked.test_fixture", "in test_fixture", "GradcheckError: flat: the gradient of width is"),
-        ("TestMarked.test_closest", "in test_closest", "GradcheckError: flat: the gradient of own is"),
-        ("test_chained", "in helper", WRONG),
-        ("test_chained", "in test_chained", "RuntimeError: the reason"),
-        ("ERROR at setup of test_setup", "in broken", WRONG),
-        ("test_todo", "in todo", "NotImplementedError: to be written"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("title", "where", "message"), [
+    ("test_wrong[2.0]", "in test_wrong", "GradcheckError: triple: the gradient of row is wrong"),
+    ("test_nothing", "in test_nothing", "Failed: returned nothing, not a function and its inputs"),
+    ("test_no_inputs", "in test_no_inputs", "Failed: returned a function, not a function and"),
+    ("test_unnamed", "in test_unnamed", "Failed: the mark gradcheck takes settings by name"),
+    ("TestMarked.test_fixture", "in test_fixture", "GradcheckError: flat: the gradient of width is"),
+    ("TestMarked.test_closest", "in test_closest", "GradcheckError: flat: the gradient of own is"),
+    ("test_chained", "in helper", WRONG),
+    ("test_chained", "in test_chained", "RuntimeError: the reason"),
+    ("ERROR at setup of test_setup", "in broken", WRONG),
+    ("test_todo", "in todo", "NotImplementedError: to be written"),
+])  # fmt: skip
 def test_a_failure_shows_the_users_line_and_the_message(homework, title, where, message):
     text, source = failure(homework, title), FILES["test_homework"].splitlines()
     (line,) = [k for k, x in enumerate(source, 1) if x.endswith(f"# {where}")]
@@ -314,13 +311,8 @@ def test_a_failure_shows_the_users_calls_and_the_whole_diagnosis_but_no_line_of_
     homework,
 ):
     assert found(r"^> .*# in test_todo$", failure(homework, "test_todo"))
-    facts = (
-        r"worst entry  \[\d, \d\]  \(B, T\)",
-        "yours",
-        "numeric",
-        "ratio .*1.5, the same",
-        "error",
-    )
+    place, ratio = r"worst entry  \[\d, \d\]  \(B, T\)", "ratio .*1.5, the same"
+    facts = place, "yours", "numeric", ratio, "error"
     assert found("".join(f"E +{fact}.*\n" for fact in facts), failure(homework, "test_wrong[1.0]"))
     assert not found(r"^\S*minimha_(autograd|pytest)\S*\.py:\d+", homework)
     assert "FAILED test_homework.py::test_wrong[2.0] - triple: the gradient of row is" in homework

@@ -94,10 +94,8 @@ def gated_linear_attention(query, key, value, gate, *, tap):
     return {**locals(), "out": (query[:, :, None] * states).sum(axis=1)}
 
 
-FORGETTING = base(
-    "gated linear attention", gated_linear_attention,
-    normal((5, 3), (5, 3), (5, 4), 5), "decay writes states",
-)  # fmt: skip
+FORGETTING = base("gated linear attention", gated_linear_attention,
+    normal((5, 3), (5, 3), (5, 4), 5), "decay writes states")  # fmt: skip
 
 
 def parallel_block(x, mixer, w_1, w_2, *, tap):  # x + mix(x) + mlp(x)
@@ -108,10 +106,8 @@ def parallel_block(x, mixer, w_1, w_2, *, tap):  # x + mix(x) + mlp(x)
     return {**locals(), "out": x + mixed + fed}
 
 
-PARALLEL = base(
-    "parallel block", parallel_block, normal((5, 4), (5, 5), (4, 6), (6, 4)),
-    "mixed hidden active fed",
-)  # fmt: skip
+PARALLEL = base("parallel block", parallel_block, normal((5, 4), (5, 5), (4, 6), (6, 4)),
+    "mixed hidden active fed")  # fmt: skip
 
 
 def added_to_the_branch(n):

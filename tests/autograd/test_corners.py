@@ -18,17 +18,14 @@ def gradient(f, x, seed=None):
     return x.grad
 
 
-@pytest.mark.parametrize(
-    ("base", "power", "to_base", "to_power"),
-    [
-        (np.inf, 0.0, 0.0, np.inf),  # ∞⁰ is flat in its base
-        (np.nan, 0.0, 0.0, np.nan),
-        (0.0, 3.0, 0.0, 0.0),
-        (0.0, 0.0, 0.0, 0.0),
-        (0.0, -1.0, -np.inf, -np.inf),
-        (-2.0, 3.0, 12.0, np.nan),  # a negative base has no real power nearby
-    ],
-)
+@pytest.mark.parametrize(("base", "power", "to_base", "to_power"), [
+    (np.inf, 0.0, 0.0, np.inf),  # ∞⁰ is flat in its base
+    (np.nan, 0.0, 0.0, np.nan),
+    (0.0, 3.0, 0.0, 0.0),
+    (0.0, 0.0, 0.0, 0.0),
+    (0.0, -1.0, -np.inf, -np.inf),
+    (-2.0, 3.0, 12.0, np.nan),  # a negative base has no real power nearby
+])  # fmt: skip
 def test_powers_of_zero_and_infinity_have_the_right_gradients(base, power, to_base, to_power):
     a, b = leaf([base]), leaf([power])
     with np.errstate(all="ignore"):
@@ -195,27 +192,24 @@ def test_empty_lists_and_foreign_byte_orders():
     assert ops.pad(leaf([1.0]), np.array([1, 2])).shape == (4,)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
-        (lambda x: x + None, "b must be an array, not None"),
-        (lambda x: x.reshape(-1, -1), "^reshape: .*one unknown"),
-        (lambda x: ops.split(x, (2, 1)), "must increase"),
-        (lambda x: ops.repeat(x, -1), "repeats must be at least 0"),
-        (lambda x: x.astype("sum"), "no dtype 'sum'"),
-        (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
-        (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
-        (lambda x: ops.sum(x, dim=0), "sum: .* unexpected keyword argument 'dim'"),
-        (lambda _: ops.add(), "required positional arguments: 'a' and 'b'$"),
-        (lambda x: ops.matmul(x, x, out=1), "matmul: .* unexpected keyword argument 'out'"),
-        (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 3 arguments by position"),
-        (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
-        (lambda x: x.astype("complex128"), "complex values have no gradient"),
-        (lambda x: x.backward([[1, 2], [3]]), "the nested lists are ragged"),
-        (lambda x: x.backward("a"), "expected numbers"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
+    (lambda x: x + None, "b must be an array, not None"),
+    (lambda x: x.reshape(-1, -1), "^reshape: .*one unknown"),
+    (lambda x: ops.split(x, (2, 1)), "must increase"),
+    (lambda x: ops.repeat(x, -1), "repeats must be at least 0"),
+    (lambda x: x.astype("sum"), "no dtype 'sum'"),
+    (lambda x: x.expand(3, 1, 2) @ np.ones((5, 2, 1)), r"leading axes \(3,\) and \(5,\)"),
+    (lambda x: mh.Tensor([x, x]), "ops.stack for a list"),
+    (lambda x: ops.sum(x, dim=0), "sum: .* unexpected keyword argument 'dim'"),
+    (lambda _: ops.add(), "required positional arguments: 'a' and 'b'$"),
+    (lambda x: ops.matmul(x, x, out=1), "matmul: .* unexpected keyword argument 'out'"),
+    (lambda x: ops.reshape(x, 1, 2), r"reshape\(x, \*, shape\) got 3 arguments by position"),
+    (lambda x: x.cumsum((0,)), r"axis must be an integer, not \(0,\)"),
+    (lambda x: x.astype("complex128"), "complex values have no gradient"),
+    (lambda x: x.backward([[1, 2], [3]]), "the nested lists are ragged"),
+    (lambda x: x.backward("a"), "expected numbers"),
+])  # fmt: skip
 def test_messages_say_what_to_do(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call(leaf([1.0, 2.0]))

@@ -29,14 +29,11 @@ def test_a_single_wrong_entry_is_found_and_named(rng):
 
         return query * query, pullback
 
-    with pytest.raises(mh.GradcheckError) as failure:
+    place, ratio = r"\[1, 2, 0\]  \(head, query, width\)", r"ratio        1\.000000001\n"
+    with pytest.raises(
+        mh.GradcheckError, match=rf"(?s)the gradient of query is wrong.*{place}.*{ratio}"
+    ):
         mh.gradcheck(f, 1 + rng.random((2, 3, 2)), axes=["head query width"])
-    message = str(failure.value)
-    assert "the gradient of query is wrong" in message
-    assert "[1, 2, 0]  (head, query, width)" in message
-    assert "yours" in message
-    assert "numeric" in message
-    assert "ratio        1.000000001\n" in message
 
 
 def test_structural_zeros_raise_no_alarm_at_any_scale():
@@ -54,26 +51,15 @@ FLAT = lambda x: (1 + 0 * np.cbrt(x), lambda dy: (0 * dy,))  # noqa: E731
 REAL_SINE = lambda x: (np.sin(x.real), lambda dy: (dy * np.cos(x),))  # noqa: E731
 
 
-@pytest.mark.parametrize(
-    ("f", "note"),
-    [
-        (scaled_softmax(1.0, absolute=True), "no complex step: not analytic"),
-        (CUBE_ROOT, "no complex step: TypeError"),
-        (REAL_SINE, "no complex step: not analytic"),
-        (FLAT, "structural zero; no complex step: TypeError"),
-    ],
-)
+@pytest.mark.parametrize(("f", "note"), [
+    (scaled_softmax(1.0, absolute=True), "no complex step: not analytic"),
+    (CUBE_ROOT, "no complex step: TypeError"),
+    (REAL_SINE, "no complex step: not analytic"),
+    (FLAT, "structural zero; no complex step: TypeError"),
+])  # fmt: skip
 def test_differences_replace_the_complex_step_where_it_fails(f, note):
     rows = mh.gradcheck(f, np.array([1.0, -2.0, 3.0])).rows
     assert [(row.method, row.note) for row in rows] == [("richardson", note), ("central", note)]
-
-
-def test_the_report_is_a_table(rng):
-    table = repr(
-        mh.gradcheck(mh.ops.matmul, rng.standard_normal((2, 3)), rng.standard_normal((3, 4)))
-    )
-    assert table.splitlines()[1].split() == ["input", "shape", "method", "error", "allowed", "note"]
-    assert len(table.splitlines()) == 6
 
 
 def test_names_come_from_the_function_or_the_caller(rng):
@@ -176,35 +162,32 @@ def tapped(dy):
     return f
 
 
-@pytest.mark.parametrize(
-    ("f", "message"),
-    [
-        (returning(lambda dy: dy), r"a tuple of gradients, not an array; \(dx,\), with a comma"),
-        (returning(lambda dy: None), "not None: is a return missing"),
-        (returning(lambda dy: (dy, dy)), "2 gradients for 1 input that"),
-        (returning(lambda dy: (dy.sum(),)), r"shape +\(\), but the input has \(3,\)"),
-        (returning(lambda dy: (dy.astype("float32"),)), "has dtype float32, the input float64"),
-        (returning(lambda dy: (mh.Tensor(dy),)), "of x is a Tensor: a pullback returns arrays"),
-        (returning(lambda dy: ([1.0, 2.0, 3.0],)), "of x is a list: a pullback returns arrays"),
-        (tapped("one"), "of 1 is a str: a pullback returns arrays"),
-        (returning(lambda dy: (dy * np.nan,)), "the gradient of x is wrong"),
-        (returning(lambda dy: (None,)), "the gradient of x is wrong"),
-        (np.sin, r"\(value, pullback\), not an array; to check a function of Tensors"),
-        (lambda x: None, r"\(value, pullback\), not None: is a return missing"),
-        (lambda x: (x, x), r"\(value, pullback\), not a tuple of array, array$"),
-        (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
-        (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
-        (lambda x: (x * np.nan, lambda dy: (dy,)), "NaN or infinite at these inputs"),
-        (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
-        (lambda x: (np.ones(3), lambda dy: (dy,)), "times the noise, which is all there should be"),
-        (changes_x, "changes_x: x was changed in place"),
-        (changes_x_later, "changes_x_later: x was changed in place"),
-        (changes_dy, "changed its cotangent in place"),
-        (adds_up, "the pullback gave two gradients of x"),
-        (hands_out, "returns the same array each time"),
-        (hands_out_values, "changed the value that the first had returned"),
-    ],
-)
+@pytest.mark.parametrize(("f", "message"), [
+    (returning(lambda dy: dy), r"a tuple of gradients, not an array; \(dx,\), with a comma"),
+    (returning(lambda dy: None), "not None: is a return missing"),
+    (returning(lambda dy: (dy, dy)), "2 gradients for 1 input that"),
+    (returning(lambda dy: (dy.sum(),)), r"shape +\(\), but the input has \(3,\)"),
+    (returning(lambda dy: (dy.astype("float32"),)), "has dtype float32, the input float64"),
+    (returning(lambda dy: (mh.Tensor(dy),)), "of x is a Tensor: a pullback returns arrays"),
+    (returning(lambda dy: ([1.0, 2.0, 3.0],)), "of x is a list: a pullback returns arrays"),
+    (tapped("one"), "of 1 is a str: a pullback returns arrays"),
+    (returning(lambda dy: (dy * np.nan,)), "the gradient of x is wrong"),
+    (returning(lambda dy: (None,)), "the gradient of x is wrong"),
+    (np.sin, r"\(value, pullback\), not an array; to check a function of Tensors"),
+    (lambda x: None, r"\(value, pullback\), not None: is a return missing"),
+    (lambda x: (x, x), r"\(value, pullback\), not a tuple of array, array$"),
+    (lambda x: ([x, x], lambda a, b: (a,)), "as a tuple, not a list"),
+    (lambda x: (x > 0, lambda dy: (dy,)), "the values have dtype bool"),
+    (lambda x: (x * np.nan, lambda dy: (dy,)), "NaN or infinite at these inputs"),
+    (lambda x: (x * draws.random(), lambda dy: (dy,)), "two calls .* gave different values"),
+    (lambda x: (np.ones(3), lambda dy: (dy,)), "times the noise, which is all there should be"),
+    (changes_x, "changes_x: x was changed in place"),
+    (changes_x_later, "changes_x_later: x was changed in place"),
+    (changes_dy, "changed its cotangent in place"),
+    (adds_up, "the pullback gave two gradients of x"),
+    (hands_out, "returns the same array each time"),
+    (hands_out_values, "changed the value that the first had returned"),
+])  # fmt: skip
 def test_an_invalid_pullback_raises_an_error_with_the_reason(f, message, rng):
     x = rng.standard_normal(3)
     before = x.copy()
@@ -368,17 +351,14 @@ def test_cotangents_do_not_repeat_the_numbers_of_the_caller():
 PARAMETERS = "parameters must be Tensors by name, or a module, not"
 
 
-@pytest.mark.parametrize(
-    ("f", "x", "settings", "message"),
-    [
-        (np.sin, np.arange(3), {}, "none of the inputs"),
-        (np.sin, np.ones(3, "float16"), {}, "x is float16; only float64 and float32"),
-        ((np.sin, None), np.ones(3), {}, "f is a tuple: pass a function"),
-        (mh.Linear, mh.Tensor(np.ones(3)), {}, "f is the class Linear: pass a function"),
-        (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": [1]}, PARAMETERS),
-        (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": {"w": np.ones(3)}}, PARAMETERS),
-    ],
-)
+@pytest.mark.parametrize(("f", "x", "settings", "message"), [
+    (np.sin, np.arange(3), {}, "none of the inputs"),
+    (np.sin, np.ones(3, "float16"), {}, "x is float16; only float64 and float32"),
+    ((np.sin, None), np.ones(3), {}, "f is a tuple: pass a function"),
+    (mh.Linear, mh.Tensor(np.ones(3)), {}, "f is the class Linear: pass a function"),
+    (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": [1]}, PARAMETERS),
+    (mh.ops.exp, mh.Tensor(np.ones(3)), {"parameters": {"w": np.ones(3)}}, PARAMETERS),
+])  # fmt: skip
 def test_functions_that_cannot_be_checked_are_refused(f, x, settings, message):
     with pytest.raises(TypeError, match=message):
         mh.gradcheck(f, x, names=["x"], **settings)

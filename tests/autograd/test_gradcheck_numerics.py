@@ -89,18 +89,15 @@ def test_a_correct_gradient_passes_and_a_damaged_one_fails(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "f",
-    [
-        lambda x: functional.softmax(x + 1e3),
-        lambda x: functional.softmax(x).sum() - 3.0,
-        lambda x: ops.log(functional.softmax(x).sum(axis=-1)),
-        lambda x: functional.softmax(20.0 * x),
-        lambda x: functional.softmax(200.0 * x),
-        lambda x: 1.0 + 0.0 * x,
-        lambda x: (0.0 * x) ** 2,
-    ],
-)
+@pytest.mark.parametrize("f", [
+    lambda x: functional.softmax(x + 1e3),
+    lambda x: functional.softmax(x).sum() - 3.0,
+    lambda x: ops.log(functional.softmax(x).sum(axis=-1)),
+    lambda x: functional.softmax(20.0 * x),
+    lambda x: functional.softmax(200.0 * x),
+    lambda x: 1.0 + 0.0 * x,
+    lambda x: (0.0 * x) ** 2,
+])  # fmt: skip
 def test_gradients_lost_in_rounding_raise_no_alarm(f, dtype):
     """The gradient of a saturated softmax is a difference of large terms and has their rounding."""
     for seed in (1, 5, 8, 23, 51):

@@ -62,12 +62,6 @@ def test_help_shows_the_arguments_of_the_caller():
     assert str(scaled_sum.__signature__) == "(a, b=None, *, factor=2.0)"
 
 
-@pytest.mark.parametrize("wrong", [[1.0, 2.0], "x", np.sin])
-def test_arguments_that_are_no_arrays_are_named(wrong):
-    with pytest.raises(TypeError, match="add: b must be an array, not"):
-        mh.Tensor([1.0, 2.0]) + wrong
-
-
 def test_float32_is_never_promoted_to_float64():
     x = mh.Tensor(np.ones(3, dtype="float32"), requires_grad=True)
     with pytest.raises(TypeError, match="float32 went in and float64 came out"):
@@ -76,23 +70,20 @@ def test_float32_is_never_promoted_to_float64():
     assert y.dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (lambda x: 2 * x, r"wrong: an operation must return \(value, pullback\)"),
-        (lambda x: [x, x], r"must return \(value, pullback\)"),
-        (lambda x: (2 * x, None), r"must return \(value, pullback\)"),
-        (lambda x: ([x, x], lambda a, b: (a,)), "several values as a tuple, not as a list"),
-        (lambda x: (mh.Tensor(x), lambda dy: (dy,)), "a Tensor is not a NumPy array"),
-        (lambda x: (2 * x, lambda dy: (2.0,)), r"wrong.*shape \(\) for an argument of \(2, 3\)"),
-        (lambda x: (2 * x, lambda dy: (mh.Tensor(dy),)), "a Tensor is not a NumPy array"),
-        (lambda x: (2 * x, lambda dy: (dy.T,)), r"wrong.*x: .*shape \(3, 2\) for .* of \(2, 3\)"),
-        (lambda x: (2 * x, lambda dy: (dy.astype("f8"),)), "gradient of float64 for .* of float32"),
-        (lambda x: (2 * x, lambda dy: ("dy",)), "wrong.*expected numbers"),
-        (lambda x: (2 * x, lambda dy: [dy]), "wrong: .*a tuple of 1, .* of x, not a list"),
-        (lambda x: (2 * x, lambda dy: (dy, dy)), "a tuple of 1, .* of x, not a tuple of 2"),
-    ],
-)
+@pytest.mark.parametrize(("result", "message"), [
+    (lambda x: 2 * x, r"wrong: an operation must return \(value, pullback\)"),
+    (lambda x: [x, x], r"must return \(value, pullback\)"),
+    (lambda x: (2 * x, None), r"must return \(value, pullback\)"),
+    (lambda x: ([x, x], lambda a, b: (a,)), "several values as a tuple, not as a list"),
+    (lambda x: (mh.Tensor(x), lambda dy: (dy,)), "a Tensor is not a NumPy array"),
+    (lambda x: (2 * x, lambda dy: (2.0,)), r"wrong.*shape \(\) for an argument of \(2, 3\)"),
+    (lambda x: (2 * x, lambda dy: (mh.Tensor(dy),)), "a Tensor is not a NumPy array"),
+    (lambda x: (2 * x, lambda dy: (dy.T,)), r"wrong.*x: .*shape \(3, 2\) for .* of \(2, 3\)"),
+    (lambda x: (2 * x, lambda dy: (dy.astype("f8"),)), "gradient of float64 for .* of float32"),
+    (lambda x: (2 * x, lambda dy: ("dy",)), "wrong.*expected numbers"),
+    (lambda x: (2 * x, lambda dy: [dy]), "wrong: .*a tuple of 1, .* of x, not a list"),
+    (lambda x: (2 * x, lambda dy: (dy, dy)), "a tuple of 1, .* of x, not a tuple of 2"),
+])  # fmt: skip
 def test_results_of_the_wrong_type_are_named(result, message):
     @mh.operation
     def wrong(x):
@@ -133,17 +124,14 @@ def raises(error):
     raise error
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [
-        (lambda x: raises(MineError("no")), MineError, r"odd: no \(x is numpy.ndarray \(3,\)"),
-        (lambda x: raises(RuntimeError("no")), RuntimeError, "odd: no"),
-        (lambda x: raises(ShapeError((2, 3))), ValueError, r"^odd: bad shape \(2, 3\) \(x is"),
-        (lambda x: np.linalg.cholesky(x), np.linalg.LinAlgError, "odd: 1-dimensional array given"),
-        (lambda x: 10**400 * x, OverflowError, "odd: int too large"),
-        (lambda x: [0 for _, _ in x.reshape(1, 3)], ValueError, r"odd: too many values to unpack"),
-    ],
-)
+@pytest.mark.parametrize(("function", "error", "message"), [
+    (lambda x: raises(MineError("no")), MineError, r"odd: no \(x is numpy.ndarray \(3,\)"),
+    (lambda x: raises(RuntimeError("no")), RuntimeError, "odd: no"),
+    (lambda x: raises(ShapeError((2, 3))), ValueError, r"^odd: bad shape \(2, 3\) \(x is"),
+    (lambda x: np.linalg.cholesky(x), np.linalg.LinAlgError, "odd: 1-dimensional array given"),
+    (lambda x: 10**400 * x, OverflowError, "odd: int too large"),
+    (lambda x: [0 for _, _ in x.reshape(1, 3)], ValueError, r"odd: too many values to unpack"),
+])  # fmt: skip
 def test_errors_inside_an_operation_keep_their_class(function, error, message):
     @mh.operation
     def odd(x):

@@ -15,10 +15,12 @@ def every_case(test=None, *, slow=()):
     first case, unless --thorough. Operations named in `slow` are tested only with --thorough."""
     if test is None:
         return partial(every_case, slow=slow)
+    fixtures = list(inspect.signature(test).parameters)[1:]  # none, or place
 
-    def run(record, config, *place):
-        first = config.getoption("--array-backend").partition(",")[0]
-        every = not place or place[0].name == first or config.getoption("--thorough")
+    def of_record(record, request):
+        place = [request.getfixturevalue(name) for name in fixtures]
+        first = request.config.getoption("--array-backend").partition(",")[0]
+        every = not place or place[0].name == first or request.config.getoption("--thorough")
         for case in record.cases if every else record.cases[:1]:
             try:
                 test((record, case), *place)
@@ -26,28 +28,17 @@ def every_case(test=None, *, slow=()):
                 error.add_note(f"in the case {case}")
                 raise
 
-    if "place" in inspect.signature(test).parameters:
-
-        def of_record(record, place, pytestconfig):
-            run(record, pytestconfig, place)
-    else:
-
-        def of_record(record, pytestconfig):
-            run(record, pytestconfig)
-
     of_record.__doc__ = test.__doc__
     names = {record.operation.__name__: record for record in RECORDS}
     records = [
         pytest.param(record, id=name, marks=[pytest.mark.thorough] * (name in slow))
         for name, record in names.items()
     ]
+    of_record = pytest.mark.usefixtures(*fixtures)(of_record) if fixtures else of_record
     return pytest.mark.parametrize("record", records)(of_record)
 
 
-SLOW = {
-    "attention_loop", "fused", "tiled", "microkernel", "simulated", "multi_head_attention",
-    "project_fused", "ring",
-}  # fmt: skip
+SLOW = {"multi_head_attention", "project_fused", "ring"}
 """Operations whose gradients are checked only with --thorough."""
 
 default = [s for s in FIRST if s[0].operation.__name__ not in SLOW]
@@ -63,7 +54,7 @@ class Call:
         self.hosts = [self._cast(x, dtype, strided) for x in self.case.inputs]
         self.arrays = [place(x) for x in self.hosts]
         self.settings = {k: place(v) for k, v in self.case.settings.items()}
-        self.place, self.dtype = place, dtype
+        self.dtype = dtype
         self.floats = [k for k, x in enumerate(self.arrays) if backend.is_floating(x)]
 
     @staticmethod
@@ -139,7 +130,6 @@ def test_every_library_agrees_with_the_reference_value_and_numpy_gradients(sampl
 @every_case(slow=SLOW)
 def test_gradients_equal_the_complex_step(sample):
     call = Call(sample)
-
     report = gradcheck(partial(call.operation.with_pullback, **call.settings), *call.arrays)
     used = {row.method for row in report.rows}
     empty = not any(call.hosts[k].size for k in call.floats)

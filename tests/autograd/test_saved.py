@@ -146,6 +146,7 @@ def test_arrays_that_the_gradient_does_not_depend_on_may_change():
         (lambda x: mh.functional.cross_entropy(x, targets), np.ones((2, 3))),
         (lambda x: mh.functional.layer_norm(x, np.ones(3), np.zeros(3)), np.ones((4, 3))),
         (lambda a: ops.outer(a, np.ones(2)), np.ones(3)),
+        (lambda x: mh.functional.rope(x), np.ones((5, 2))),
         (lambda x: mh.projections.project_out(x, np.ones((4, 3))), np.ones((2, 5, 2))),
     ]:
         x = mh.Tensor(arrays[0], requires_grad=True)

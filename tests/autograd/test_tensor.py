@@ -5,8 +5,8 @@ import gc
 import operator
 import pickle
 import sys
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -44,16 +44,6 @@ def test_numbers_do_not_change_the_dtype(number):
         assert y.dtype == np.float32
         y.sum().backward()
         assert x.grad.dtype == np.float32
-
-
-def test_gradients_accumulate_over_uses_and_backward_calls():
-    a = leaf([2.0])
-    b = a + a
-    c = b * b  # why the order is topological: b needs both gradients before it passes their sum on
-    c.backward(retain_graph=True)
-    assert a.grad == 16
-    c.backward()
-    assert a.grad == 32
 
 
 def test_a_leaf_owns_its_gradient():
@@ -104,12 +94,6 @@ def test_a_freed_graph_is_refused_before_any_gradient_changes():
     np.testing.assert_array_equal(a.grad, 6)
 
 
-def test_detach_cuts_the_tape():
-    x = leaf()
-    (x * x.detach()).sum().backward()
-    np.testing.assert_array_equal(x.grad, x.data)
-
-
 def test_a_long_chain_needs_no_recursion_and_no_garbage_collector():
     gc.collect()
     gc.disable()
@@ -138,18 +122,15 @@ def test_unneeded_intermediates_are_freed():
     assert node() is None
 
 
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        ([[1.0], [2.0, 3.0]], ValueError, "ragged"),
-        (["a"], TypeError, "expected numbers"),
-        ([None], TypeError, "expected numbers, got an array of dtype object"),
-        (np.array(["2026-01-01"], dtype="datetime64"), TypeError, "expected numbers"),
-        ([1, 2], TypeError, "only real floating-point"),
-        ([True], TypeError, "only real floating-point"),
-        ([1j], TypeError, "only real floating-point"),
-    ],
-)
+@pytest.mark.parametrize(("data", "error", "message"), [
+    ([[1.0], [2.0, 3.0]], ValueError, "ragged"),
+    (["a"], TypeError, "expected numbers"),
+    ([None], TypeError, "expected numbers, got an array of dtype object"),
+    (np.array(["2026-01-01"], dtype="datetime64"), TypeError, "expected numbers"),
+    ([1, 2], TypeError, "only real floating-point"),
+    ([True], TypeError, "only real floating-point"),
+    ([1j], TypeError, "only real floating-point"),
+])  # fmt: skip
 def test_only_real_floating_point_numbers_have_gradients(data, error, message):
     assert mh.Tensor([[1.0, 2.0]], requires_grad=True).shape == (1, 2)
     assert mh.Tensor(3.0, requires_grad=True).shape == ()
@@ -157,33 +138,30 @@ def test_only_real_floating_point_numbers_have_gradients(data, error, message):
         mh.Tensor(data, requires_grad=True)
 
 
-@pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (lambda x: x + np.ones(3, "float32"), TypeError, r"add: a is .* \(3,\) of float64, b is .*32"),
-        (lambda x: x * 1j, TypeError, "multiply: complex values have no gradient"),
-        (np.asarray, TypeError, r"\.data"),
-        (np.exp, TypeError, "ufunc"),
-        (bool, ValueError, "ambiguous"),
-        (lambda x: list(x.sum()), TypeError, "without axes"),
-        (lambda x: x.reshape(1, 3, 1).T, ValueError, "T is for matrices"),
-        (lambda x: x.clip(0.0, max=leaf()), TypeError, "no gradient flows to max: detach"),
-        (lambda x: x.register_hook(3), TypeError, "a hook is a function"),
-        (lambda x: x.detach().register_hook(print), RuntimeError, "does not require a gradient"),
-        (lambda x: (x.detach() * 2).sum().backward(), RuntimeError, "does not require a gradient"),
-        (lambda x: x.backward(), RuntimeError, r"shape \(3,\) needs its gradient"),
-        (lambda x: x.backward(np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor .* \(3,\)"),
-        (lambda x: x.backward(np.ones(3, dtype="float32")), TypeError, "float32"),
-        (lambda x: setattr(x, "grad", np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor"),
-        (lambda x: setattr(x, "data", [1, 2]), TypeError, "only real floating-point"),
-        (lambda x: setattr(x * 2.0, "data", np.ones(3)), RuntimeError, "only a leaf"),
-        (lambda x: copy.copy(x * 2.0), TypeError, r"detach\(\) it first"),
-        (lambda x: copy.deepcopy(x * 2.0), TypeError, r"detach\(\) it first"),
-        (lambda x: pickle.dumps(x * 2.0), TypeError, r"detach\(\) it first"),
-        *((lambda x, key=key: x[key], TypeError, "an index must be")
-          for key in ([0.0, 1.0], np.array([0.5]), True, 1.0, "a")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("use", "error", "message"), [
+    (lambda x: x + np.ones(3, "float32"), TypeError, r"add: a is .* \(3,\) of float64, b is .*32"),
+    (lambda x: x * 1j, TypeError, "multiply: complex values have no gradient"),
+    (np.asarray, TypeError, r"\.data"),
+    (np.exp, TypeError, "ufunc"),
+    (bool, ValueError, "ambiguous"),
+    (lambda x: list(x.sum()), TypeError, "without axes"),
+    (lambda x: x.reshape(1, 3, 1).T, ValueError, "T is for matrices"),
+    (lambda x: x.clip(0.0, max=leaf()), TypeError, "no gradient flows to max: detach"),
+    (lambda x: x.register_hook(3), TypeError, "a hook is a function"),
+    (lambda x: x.detach().register_hook(print), RuntimeError, "does not require a gradient"),
+    (lambda x: (x.detach() * 2).sum().backward(), RuntimeError, "does not require a gradient"),
+    (lambda x: x.backward(), RuntimeError, r"shape \(3,\) needs its gradient"),
+    (lambda x: x.backward(np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor .* \(3,\)"),
+    (lambda x: x.backward(np.ones(3, dtype="float32")), TypeError, "float32"),
+    (lambda x: setattr(x, "grad", np.ones(2)), ValueError, r"ndarray \(2,\) .*, the Tensor"),
+    (lambda x: setattr(x, "data", [1, 2]), TypeError, "only real floating-point"),
+    (lambda x: setattr(x * 2.0, "data", np.ones(3)), RuntimeError, "only a leaf"),
+    (lambda x: copy.copy(x * 2.0), TypeError, r"detach\(\) it first"),
+    (lambda x: copy.deepcopy(x * 2.0), TypeError, r"detach\(\) it first"),
+    (lambda x: pickle.dumps(x * 2.0), TypeError, r"detach\(\) it first"),
+    *((lambda x, key=key: x[key], TypeError, "an index must be")
+      for key in ([0.0, 1.0], np.array([0.5]), True, 1.0, "a")),
+])  # fmt: skip
 def test_invalid_uses_are_refused(use, error, message):
     with pytest.raises(error, match=message):
         use(leaf())
@@ -400,18 +378,15 @@ def test_gradients_flow_back_through_a_change_of_device_and_of_dtype(place):
 def test_threads_may_share_a_leaf():
     x = leaf(np.zeros(100_000))
 
-    def work():
+    def work(_):
         for _ in range(50):
             (x * 1.0).sum().backward()
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads interleave often
     try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(interval)
     np.testing.assert_array_equal(x.grad, 200)
@@ -432,7 +407,8 @@ def test_a_gradient_of_a_scalar_is_an_array():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_gradient_is_complete_before_it_is_passed_on(seed):
-    """On random graphs, every step is visited once, the newest first."""
+    """On random graphs, every step is visited once, the newest first; c = b · b with b = a + a shows
+    why: b needs both gradients before it passes their sum on."""
     rng, visited = np.random.default_rng(seed), []
     leaf = mh.Tensor(rng.standard_normal(3), requires_grad=True)
     steps, slopes = [leaf], [1.0]

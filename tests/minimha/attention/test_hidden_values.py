@@ -105,15 +105,12 @@ def check(path, place, case, name, number, rng, unseen):
     return any(reached[k].any() for k in named)
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        pytest.param(name, x, marks=[pytest.mark.thorough][math.isnan(x) :])
-        for name in POISONED
-        for x in (math.nan, math.inf, -math.inf)
-        if (name, x) != ("bias", -math.inf)  # a bias of −∞ acts as a mask
-    ],
-)
+@pytest.mark.parametrize(("name", "number"), [
+    pytest.param(name, x, marks=[pytest.mark.thorough][math.isnan(x) :])
+    for name in POISONED
+    for x in (math.nan, math.inf, -math.inf)
+    if (name, x) != ("bias", -math.inf)  # a bias of −∞ acts as a mask
+])  # fmt: skip
 def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(name, number, place):
     rng, touched = np.random.default_rng(5), set()
     for path in PATHS:

@@ -53,21 +53,18 @@ def attended(comm, dtype, backward, attention, zigzag=False):
         out.sum().backward()
 
 
-def test_the_ring_sends_what_is_predicted():
-    one_of_each = [(*SETTINGS[0], True, "causal"), (*SETTINGS[1], False, "window")]
-    check_the_ring(one_of_each)
+ALL = [(*s, zigzag, name) for s, zigzag, name in product(SETTINGS, (False, True), MASKS)]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("length", [2, 3, 1024])
-def test_the_ring_sends_what_is_predicted_under_every_mask(length, monkeypatch):
+@pytest.mark.parametrize(
+    ("length", "cases"),
+    [
+        (1024, [(*SETTINGS[0], True, "causal"), (*SETTINGS[1], False, "window")]),
+        *(pytest.param(n, ALL, marks=pytest.mark.thorough) for n in (2, 3, 1024)),
+    ],
+)
+def test_the_ring_sends_what_is_predicted(length, cases, monkeypatch):
     monkeypatch.setattr("minimha.parallel.route.LENGTH", length)  # of a piece
-    check_the_ring(
-        (*s, zigzag, name) for s, zigzag, name in product(SETTINGS, (False, True), MASKS)
-    )
-
-
-def check_the_ring(cases):
     for ranks, dtype, backward, zigzag, name in cases:
         mask, seen = MASKS[name]
         ring = partial(ring_attention, mask=mask, zigzag=zigzag)
@@ -135,15 +132,12 @@ def test_a_step_of_training_sends_what_is_predicted(way, ranks, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("way", "ranks", "message"),
-    [
-        ("heads", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
-        ("ulysses", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
-        ("ring", 14, "14 ranks need at least 14 positions, but there are 13"),
-        ("rings", 2, "way = 'rings': there are data, heads, ring, ulysses"),
-    ],
-)
+@pytest.mark.parametrize(("way", "ranks", "message"), [
+    ("heads", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
+    ("ulysses", 6, "6 ranks need at least 6 heads of keys and values, but there are 5"),
+    ("ring", 14, "14 ranks need at least 14 positions, but there are 13"),
+    ("rings", 2, "way = 'rings': there are data, heads, ring, ulysses"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(way, ranks, message):
     with pytest.raises(ValueError, match=message):
         communication(way, ranks, **LETTERS)

@@ -307,21 +307,18 @@ def test_this_machine_is_measured_once():
     assert repr(cost).startswith("12,480 parameters, ")
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: mh.cost.projections("stakced", M=6, H=2, T=5), "stakced"),
-        (lambda: mh.cost.attention("tiled", M=6, H=2, T=5), "'tiled'"),
-        (lambda: mh.cost.multi_head("fused", "steps", M=6, H=2, T=5), "attention_steps"),
-        (lambda: mh.cost.projections("fused", M=6, H=2, T=5, S=4), "self-attention"),
-        (lambda: mh.cost.projections(H=2, T=5), "M or D must be given"),
-        (lambda: mh.cost.compare(M=7, H=2, T=5, machine=EVEN), "M = 7 must be a multiple of H = 2"),
-        (lambda: mh.cost.projections(M=8, H=4, G=3, T=5), "must be a multiple of"),
-        (lambda: mh.cost.projections(M=8, H=0, T=5), "H = 0 must be at least 1"),
-        (lambda: mh.cost.projections(M=8, H=2, T=0), "T = 0 must be at least 1"),
-        (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: mh.cost.projections("stakced", M=6, H=2, T=5), "stakced"),
+    (lambda: mh.cost.attention("tiled", M=6, H=2, T=5), "'tiled'"),
+    (lambda: mh.cost.multi_head("fused", "steps", M=6, H=2, T=5), "attention_steps"),
+    (lambda: mh.cost.projections("fused", M=6, H=2, T=5, S=4), "self-attention"),
+    (lambda: mh.cost.projections(H=2, T=5), "M or D must be given"),
+    (lambda: mh.cost.compare(M=7, H=2, T=5, machine=EVEN), "M = 7 must be a multiple of H = 2"),
+    (lambda: mh.cost.projections(M=8, H=4, G=3, T=5), "must be a multiple of"),
+    (lambda: mh.cost.projections(M=8, H=0, T=5), "H = 0 must be at least 1"),
+    (lambda: mh.cost.projections(M=8, H=2, T=0), "T = 0 must be at least 1"),
+    (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
+])  # fmt: skip
 def test_invalid_combinations_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,11 +1,10 @@
 """Kernels of attention in separate processes: array bounds are checked, and memory is measured."""
 
-import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
+from processes import output_of
 
 pytest.importorskip("numba")
 HERE = pathlib.Path(__file__).parent
@@ -13,7 +12,8 @@ CASES = (
     f"import sys\nsys.path[:0] = {[str(HERE), str(HERE.parents[1])]}"
     + """
 import numpy as np
-from test_attention_kernels import Case, masks, same, small_tiles, threads, ways
+from attention_paths import Case
+from test_attention_kernels import masks, same, small_tiles, threads, ways
 ways.attention = None  # the reference cannot help
 rng = np.random.default_rng(4)
 
@@ -46,16 +46,6 @@ for m, k, n in ((1, 1, 1), (25, 7, 3), (49, 300, 70)):
 """
 
 
-def process(code, *arguments, timeout=500, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True, check=False, text=True, timeout=timeout,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
 @pytest.mark.thorough
 def test_no_kernel_reads_or_writes_past_the_end_of_an_array():
     """Products in registers use plain memory; the compiler checks the bounds of the other code."""
@@ -66,7 +56,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array():
         "        check(name, t, s, d, dv)\n"
         "import numba; print(numba.config.BOUNDSCHECK)"
     )
-    assert process(code, NUMBA_BOUNDSCHECK="1") == ["1"]
+    assert output_of(code, NUMBA_BOUNDSCHECK="1") == "1\n"
 
 
 ANOTHER_CPU = """
@@ -82,15 +72,14 @@ llvm.get_host_cpu_features = features
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cpu", "expected"),
-    [("avx2 fma", ["32", "6", "True"]), ("neon", ["16", "12", "True"]), ("", ["16", "6", "False"])],
+    [("avx2 fma", "32 6 True\n"), ("neon", "16 12 True\n"), ("", "16 6 False\n")],
 )
 def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
-    """LLVM maps their vectors to this CPU's: the blocks have the other size, not the
-    instructions."""
+    """LLVM maps their vectors to this CPU's: only the blocks have the other size."""
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
     code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"
-    assert process(code, *cpu.split(), MINIMHA_CACHE_DIR=str(tmp_path)) == expected
+    assert output_of(code, *cpu.split(), MINIMHA_CACHE_DIR=str(tmp_path)) == expected
 
 
 MEMORY = """
@@ -120,8 +109,7 @@ for name in ("tiled", "microkernel", "fused"):
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other ways elsewhere")
 def test_no_array_of_all_query_key_pairs_is_allocated():
-    """Compared with inputs, results and gradients of T · D entries, a sixteenth of the scores of a
-    head would be large."""
-    tiled, microkernel, fused = map(float, process(MEMORY, MINIMHA_NUM_THREADS="2"))
+    """A sixteenth of the scores of a head would be much more than inputs, results and gradients."""
+    tiled, microkernel, fused = map(float, output_of(MEMORY, MINIMHA_NUM_THREADS="2").split())
     assert fused > 2
     assert max(tiled, microkernel) < 0.6

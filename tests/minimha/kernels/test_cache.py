@@ -1,12 +1,12 @@
 """Compiled kernels are stored for the next process, and work whatever happens to their files."""
 
 import os
-import subprocess
 import sys
 import time
 import types
 
 import pytest
+from processes import output_of
 
 from minimha.kernels import unavailable
 
@@ -137,15 +137,6 @@ def test_the_environment_determines_the_cache_folder(monkeypatch, tmp_path):
     assert cache.folder().parent == tmp_path / "ours"
 
 
-def process(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 CODE = """
 from numpy import float32
 from minimha.kernels.cpu.exp import exp32
@@ -156,16 +147,15 @@ print(exp32(float32(0)), sum(exp32.stats.cache_misses.values()))
 @pytest.mark.thorough
 def test_a_cached_kernel_is_reused_on_the_same_cpu_only(tmp_path):
     folder = {"MINIMHA_CACHE_DIR": str(tmp_path)}
-    assert process(CODE, **folder) == "1.0 1\n"
-    assert process(CODE, **folder) == "1.0 0\n"
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert process(CODE, **folder, **other) == "1.0 1\n"
+    outputs = [output_of(CODE, **folder, **cpu) for cpu in ({}, {}, other)]
+    assert outputs == ["1.0 1\n", "1.0 0\n", "1.0 1\n"]
 
 
 @pytest.mark.thorough
 def test_a_numba_with_another_cache_interface_still_compiles(tmp_path):
     another = "import numba.core.caching as c; del c.IndexDataCacheFile"
-    assert process(another + CODE, MINIMHA_CACHE_DIR=str(tmp_path)) == "1.0 1\n"
+    assert output_of(another + CODE, MINIMHA_CACHE_DIR=str(tmp_path)) == "1.0 1\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -106,8 +106,7 @@ def test_several_maps_of_one_input_agree_with_the_reference(missing, rng):
 
 
 def test_rounding_errors_grow_slowly_with_the_depth(rng):
-    """Blocks of the depth are summed separately; a single running sum would be ten times less
-    accurate."""
+    """Blocks of the depth are summed separately; a running sum would be ten times less accurate."""
     x = np.abs(rng.standard_normal((24, 60_000))).astype("float32")
     ones = np.ones((60_000, 1), "float32")
     exact = x.astype("float64").sum(axis=1)

@@ -1,7 +1,7 @@
 """The number of threads of a call, and BLAS limited to one thread."""
 
 import contextlib
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,15 +19,12 @@ def unset(monkeypatch):
     threads._default.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("environment", "number"),
-    [
-        ({"MINIMHA_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
-        ({"NUMBA_NUM_THREADS": "4", "OMP_NUM_THREADS": "5"}, 4),
-        ({"OMP_NUM_THREADS": "many", "NUMBA_NUM_THREADS": "-1"}, None),
-        ({"OMP_NUM_THREADS": "0", "MINIMHA_NUM_THREADS": ""}, None),
-    ],
-)
+@pytest.mark.parametrize(("environment", "number"), [
+    ({"MINIMHA_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+    ({"NUMBA_NUM_THREADS": "4", "OMP_NUM_THREADS": "5"}, 4),
+    ({"OMP_NUM_THREADS": "many", "NUMBA_NUM_THREADS": "-1"}, None),
+    ({"OMP_NUM_THREADS": "0", "MINIMHA_NUM_THREADS": ""}, None),
+])  # fmt: skip
 def test_the_environment_sets_the_number(monkeypatch, environment, number):
     default = threads.number()
     threads._default.cache_clear()
@@ -55,15 +52,13 @@ def test_only_cpus_available_to_this_process_count(monkeypatch, quota, cpus):
 
 
 def test_a_limit_applies_to_its_block_and_thread_only():
-    default, others = threads.number(), []
-    with threads.limit(default + 2):
+    default = threads.number()
+    with threads.limit(default + 2), ThreadPoolExecutor() as pool:
         with threads.limit(1):
             assert threads.number() == 1
         assert threads.number() == default + 2
-        thread = threading.Thread(target=lambda: others.append(threads.number()))
-        thread.start()
-        thread.join()
-    assert [threads.number(), *others] == [default, default]
+        assert pool.submit(threads.number).result() == default
+    assert threads.number() == default
     with pytest.raises(ValueError, match=r"limit\(0\): a call needs at least 1 thread"):
         threads.limit(0).__enter__()
 
@@ -93,9 +88,8 @@ def test_blas_uses_one_thread_inside_and_its_previous_number_afterwards(numbers)
 
 def test_the_last_thread_to_leave_restores_blas(numbers):
     first, second = blas.single_threaded(), blas.single_threaded()
-    thread = threading.Thread(target=first.__enter__)
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(first.__enter__).result()
     with second:
         first.__exit__(None, None, None)
         assert numbers() == {1}

@@ -126,19 +126,16 @@ def test_bare_arrays_and_no_mask_are_interpreted_as_by_resolve(rng):
         np.testing.assert_array_equal(intervals.stop, [3, 4, 5, 6])
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        np.ones((B, S), dtype=bool),
-        np.ones((T, S)),
-        m.causal,
-        m.causal(),
-        m.documents(np.zeros((B, S), dtype=int)),
-        m.documents([0], np.zeros((B, S), dtype=int)),
-        m.prefix(0) & ~m.padding([1, 2, 3]),
-        m.keys(np.ones((B, T), dtype=bool)).at(1),
-    ],
-)
+@pytest.mark.parametrize("mask", [
+    np.ones((B, S), dtype=bool),
+    np.ones((T, S)),
+    m.causal,
+    m.causal(),
+    m.documents(np.zeros((B, S), dtype=int)),
+    m.documents([0], np.zeros((B, S), dtype=int)),
+    m.prefix(0) & ~m.padding([1, 2, 3]),
+    m.keys(np.ones((B, T), dtype=bool)).at(1),
+])  # fmt: skip
 def test_masks_that_resolve_refuses_raise_the_same_error_here(mask):
     query, key = np.zeros((B, H, T, D)), np.zeros((B, H, S, D))
     with pytest.raises((TypeError, ValueError)) as one:

@@ -158,58 +158,52 @@ def test_with_no_keys_every_row_is_empty():
         mh.masks.empty_rows(np.ones((B, S), dtype=bool), (B, H, T, S))
 
 
-@pytest.mark.parametrize(
-    ("mask", "expected"),
-    [
-        (mh.masks.causal(), "causal()"),
-        (mh.masks.causal(align="top-left"), 'causal(align="top-left")'),
-        (mh.masks.sliding_window(None, 2, offset=1), "sliding_window(None, 2, offset=1)"),
-        (mh.masks.padding(np.arange(13)), "padding(int64 (13,))"),
-        (mh.masks.padding(3) & ~mh.masks.prefix([1]), "padding(3) & ~prefix([1])"),
-        (~(mh.masks.causal() & mh.masks.prefix(1)), "~(causal() & prefix(1))"),
-        ((mh.masks.causal() | mh.masks.prefix(1)) & KINDS["keys"], "(causal() | prefix(1)) & keys(bool (2, 6))"),
-        (mh.masks.documents([1], [1, 2]) & KINDS["dense"], "documents([1], [1, 2]) & dense(bool (4, 6))"),
-        (mh.masks.causal() & mh.masks.prefix(1) & mh.masks.padding(2), "causal() & prefix(1) & padding(2)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mask", "expected"), [
+    (mh.masks.causal(), "causal()"),
+    (mh.masks.causal(align="top-left"), 'causal(align="top-left")'),
+    (mh.masks.sliding_window(None, 2, offset=1), "sliding_window(None, 2, offset=1)"),
+    (mh.masks.padding(np.arange(13)), "padding(int64 (13,))"),
+    (mh.masks.padding(3) & ~mh.masks.prefix([1]), "padding(3) & ~prefix([1])"),
+    (~(mh.masks.causal() & mh.masks.prefix(1)), "~(causal() & prefix(1))"),
+    ((mh.masks.causal() | mh.masks.prefix(1)) & KINDS["keys"], "(causal() | prefix(1)) & keys(bool (2, 6))"),
+    (mh.masks.documents([1], [1, 2]) & KINDS["dense"], "documents([1], [1, 2]) & dense(bool (4, 6))"),
+    (mh.masks.causal() & mh.masks.prefix(1) & mh.masks.padding(2), "causal() & prefix(1) & padding(2)"),
+])  # fmt: skip
 def test_the_repr_of_a_mask_is_its_code(mask, expected):
     assert repr(mask) == expected
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: mh.masks.causal(offset=1.0), TypeError, "causal: offset must be an integer"),
-        (lambda: mh.masks.causal(offset=1, align="top-left"), ValueError, "not both"),
-        (lambda: mh.masks.causal(align="left"), ValueError, "not 'left'"),
-        (lambda: mh.masks.causal() and mh.masks.prefix(2), TypeError, r"combine masks with & \| ~"),
-        (lambda: mh.masks.causal() & np.ones((T, S), dtype=bool), TypeError, "not with ndarray"),
-        (lambda: np.ones((T, S), dtype=bool) & mh.masks.causal(), TypeError, r"masks\.dense\(array\)"),
-        (lambda: None | mh.masks.causal(), TypeError, r"masks\.dense\(array\)"),
-        (lambda: mh.masks.padding([2.0, 3.0]), TypeError, "lengths are integers"),
-        (lambda: mh.masks.padding([True, False]), TypeError, r"masks\.keys\(valid\)"),
-        (lambda: mh.masks.keys([[1, 0]]), TypeError, "keys: valid has dtype int64"),
-        (lambda: mh.masks.dense(np.ones((T, S))), TypeError, "must be boolean"),
-        (lambda: spread(mh.masks.padding([1, 2, 3])), ValueError, r"shape \(3,\), the batch .* \(2,\)"),
-        (lambda: spread(mh.masks.padding([1, 7])), ValueError, "from 0 to S = 6"),
-        (lambda: spread(mh.masks.padding([-1, 2])), ValueError, "from 0 to S = 6"),
-        (lambda: spread(mh.masks.keys(np.ones((B, T), dtype=bool))), ValueError, r"not \(…, S\) \(2, 6\)"),
-        (lambda: mh.masks.sliding_window(-1, 0), ValueError, "left = -1 must be at least 0"),
-        (lambda: mh.masks.sliding_window(0.5, 0), TypeError, "sliding_window: left must be an integer"),
-        (lambda: spread(mh.masks.sliding_window(1, 1)), ValueError, 'sliding_window\\(1, 1\\): .*T = 4 .*S = 6 .*offset=….*"top-left".*"bottom-right"'),
-        (lambda: spread(mh.masks.prefix(-1)), ValueError, "n must be at least 0"),
-        (lambda: mh.masks.prefix(1.5), TypeError, "n is an integer"),
-        (lambda: spread(mh.masks.prefix([1, 2, 3])), ValueError, r"prefix\(\[1, 2, 3\]\): n has shape \(3,\), the batch"),
-        (lambda: mh.masks.documents([0.0, 1.0]), TypeError, "ids are integers"),
-        (lambda: spread(mh.masks.documents([0, 1])), ValueError, r"\(2,\), not \(…, S\) \(2, 6\)"),
-        (lambda: spread(mh.masks.documents([0], KINDS["documents"].key_ids)), ValueError, r"\(1,\), not \(…, T\) \(2, 4\)"),
-        (lambda: spread(KINDS["documents"]), ValueError, r"T = 4 .*S = 6 .*documents\(query_ids, key_ids\)"),
-        (lambda: KINDS["documents"].at(3).array((B, H, T, S)), ValueError, "T = 4 queries at offset 3 are not all among the S = 6"),
-        (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
-        (lambda: KINDS["causal"].at(0.5), TypeError, "offset must be an integer"),
-        (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: mh.masks.causal(offset=1.0), TypeError, "causal: offset must be an integer"),
+    (lambda: mh.masks.causal(offset=1, align="top-left"), ValueError, "not both"),
+    (lambda: mh.masks.causal(align="left"), ValueError, "not 'left'"),
+    (lambda: mh.masks.causal() and mh.masks.prefix(2), TypeError, r"combine masks with & \| ~"),
+    (lambda: mh.masks.causal() & np.ones((T, S), dtype=bool), TypeError, "not with ndarray"),
+    (lambda: np.ones((T, S), dtype=bool) & mh.masks.causal(), TypeError, r"masks\.dense\(array\)"),
+    (lambda: None | mh.masks.causal(), TypeError, r"masks\.dense\(array\)"),
+    (lambda: mh.masks.padding([2.0, 3.0]), TypeError, "lengths are integers"),
+    (lambda: mh.masks.padding([True, False]), TypeError, r"masks\.keys\(valid\)"),
+    (lambda: mh.masks.keys([[1, 0]]), TypeError, "keys: valid has dtype int64"),
+    (lambda: mh.masks.dense(np.ones((T, S))), TypeError, "must be boolean"),
+    (lambda: spread(mh.masks.padding([1, 2, 3])), ValueError, r"shape \(3,\), the batch .* \(2,\)"),
+    (lambda: spread(mh.masks.padding([1, 7])), ValueError, "from 0 to S = 6"),
+    (lambda: spread(mh.masks.padding([-1, 2])), ValueError, "from 0 to S = 6"),
+    (lambda: spread(mh.masks.keys(np.ones((B, T), dtype=bool))), ValueError, r"not \(…, S\) \(2, 6\)"),
+    (lambda: mh.masks.sliding_window(-1, 0), ValueError, "left = -1 must be at least 0"),
+    (lambda: mh.masks.sliding_window(0.5, 0), TypeError, "sliding_window: left must be an integer"),
+    (lambda: spread(mh.masks.sliding_window(1, 1)), ValueError, 'sliding_window\\(1, 1\\): .*T = 4 .*S = 6 .*offset=….*"top-left".*"bottom-right"'),
+    (lambda: spread(mh.masks.prefix(-1)), ValueError, "n must be at least 0"),
+    (lambda: mh.masks.prefix(1.5), TypeError, "n is an integer"),
+    (lambda: spread(mh.masks.prefix([1, 2, 3])), ValueError, r"prefix\(\[1, 2, 3\]\): n has shape \(3,\), the batch"),
+    (lambda: mh.masks.documents([0.0, 1.0]), TypeError, "ids are integers"),
+    (lambda: spread(mh.masks.documents([0, 1])), ValueError, r"\(2,\), not \(…, S\) \(2, 6\)"),
+    (lambda: spread(mh.masks.documents([0], KINDS["documents"].key_ids)), ValueError, r"\(1,\), not \(…, T\) \(2, 4\)"),
+    (lambda: spread(KINDS["documents"]), ValueError, r"T = 4 .*S = 6 .*documents\(query_ids, key_ids\)"),
+    (lambda: KINDS["documents"].at(3).array((B, H, T, S)), ValueError, "T = 4 queries at offset 3 are not all among the S = 6"),
+    (lambda: KINDS["causal"].array((S,)), ValueError, r"shape is that of the scores.* not \(6,\)"),
+    (lambda: KINDS["causal"].at(0.5), TypeError, "offset must be an integer"),
+    (lambda: KINDS["causal"].blocks((T, S), (0, 4)), ValueError, r"both at least 1, not \(0, 4\)"),
+])  # fmt: skip
 def test_invalid_masks_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
@@ -225,16 +219,8 @@ def test_an_ambiguous_mask_of_three_axes_is_refused():
     assert mh.masks.resolve(seen, QUERY, KEY).shape == (H, T, S)  # B is not H: not ambiguous
 
 
-def test_a_mask_can_be_placed_at_the_positions_of_its_queries():
-    causal, ids = mh.masks.causal, mh.masks.documents([0, 0, 1, 1, 1, 2])
-    np.testing.assert_array_equal((causal() & ids).at(2).array((3, 6)), (causal() & ids).array((6, 6))[2:5])  # fmt: skip
-    own = causal(offset=1)
-    np.testing.assert_array_equal(own.at(2).array((3, 6)), own.array((3, 6)))
-
-
 def test_ambiguous_arrays_with_several_batch_axes_are_refused(rng):
-    """For scores (4, 5, H = 4, T = 5, 6), a row for each sequence would broadcast over heads and
-    queries."""
+    """For scores (4, 5, 4, 5, 6), a row for each sequence would broadcast over heads and queries."""
     x, keys = rng.standard_normal((4, 5, 4, 5, 3)), rng.standard_normal((4, 5, 4, 6, 3))
     with pytest.raises(ValueError, match=r"\(4, 5, 6\) could be \(B, S\): write masks.keys"):
         mh.scaled_dot_product_attention(x, keys, keys, rng.random((4, 5, 6)) < 0.5)

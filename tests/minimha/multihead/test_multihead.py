@@ -13,17 +13,9 @@ B, T, S, M = 2, 5, 4, 12
 
 
 ALL = {
-    "num_kv_heads": 2,
-    "head_dim": 6,
-    "v_head_dim": 5,
-    "softcap": 3.0,
-    "sink": True,
-    "qk_norm": True,
-    "rope": mh.positions.Rope(width=4),
-    "alibi": True,
-    "dropout": 0.3,
-    "scale": 0.4,
-}
+    "num_kv_heads": 2, "head_dim": 6, "v_head_dim": 5, "qk_norm": True, "scale": 0.4,
+    "rope": mh.positions.Rope(width=4), "alibi": True, "softcap": 3.0, "sink": True, "dropout": 0.3,
+}  # fmt: skip
 OPTIONS = {name: {name: value} for name, value in ALL.items()} | {
     "num_kv_heads": {"num_kv_heads": 1},
     "everything": ALL,
@@ -66,9 +58,7 @@ def test_the_layer_equals_its_parts_applied_in_order(rng):
     mha, x, f = drawn(rng, ALL), rng.standard_normal((B, T, M)), mh.functional
     q, k, v = (
         np.stack(np.split(x @ w.data + b.data, n, axis=-1), axis=1)
-        for w, b, n in zip(
-            (mha.w_q, mha.w_k, mha.w_v), (mha.b_q, mha.b_k, mha.b_v), (FOUR, 2, 2), strict=True
-        )
+        for w, b, n in ((mha.w_q, mha.b_q, FOUR), (mha.w_k, mha.b_k, 2), (mha.w_v, mha.b_v, 2))
     )
     q, k = f.rms_norm(q, mha.norm_q.data), f.rms_norm(k, mha.norm_k.data)
     q, k = (f.rope(a, positions=np.arange(T), width=4) for a in (q, k))
@@ -167,24 +157,20 @@ def test_every_implementation_gives_the_same_output(name, rng):
 def test_the_operation_on_arrays_equals_the_module(rng):
     """The pullback by hand and by the tape agree, with grouped heads."""
     mha, x = drawn(rng, {"num_kv_heads": 2, "v_head_dim": 5}), rng.standard_normal((B, T, M))
-    memory = rng.standard_normal((B, S, M))
+    memory, dy = rng.standard_normal((B, S, M)), rng.standard_normal((B, T, M))
     weights = [getattr(mha, f"{kind}_{role}") for kind in "wb" for role in "qkvo"]
     for inputs in ((x, x, x), (x, memory, memory)):
-        outcomes = []
-        for call in (
-            lambda q, k, v: mha(q, k, v, return_weights=True),
-            lambda q, k, v: mh.multi_head_attention(
-                q, k, v, *weights, num_heads=FOUR, num_kv_heads=2
-            ),
-        ):
-            mha.zero_grad()
-            leaves = [mh.Tensor(a, requires_grad=True) for a in inputs]
-            y, w = call(*leaves)
-            (y * np.cos(np.arange(M))).sum().backward()
-            grads = [p.grad for p in (*leaves, *mha.parameters())]
-            outcomes.append([y.data, w.data, *grads])
-        largest = max(abs(g).max() for g in outcomes[0][2:])
-        for one, other in zip(*outcomes, strict=True):
+        mha.zero_grad()
+        leaves = [mh.Tensor(a, requires_grad=True) for a in inputs]
+        y, w = mha(*leaves, return_weights=True)
+        y.backward(dy)
+        expected = [y.data, w.data, *(p.grad for p in (*leaves, *weights))]
+        arrays = *inputs, *(p.data for p in weights)
+        values, pull = mh.multi_head_attention.with_pullback(
+            *arrays, num_heads=FOUR, num_kv_heads=2
+        )
+        largest = max(abs(x).max() for x in expected[2:])
+        for one, other in zip((*values, *pull(dy, None)), expected, strict=True):
             assert abs(one - other).max() <= 1e-12 * largest
 
 
@@ -212,14 +198,11 @@ def test_only_positions_make_the_output_depend_on_the_order(rng):
         assert abs(placed(x[:, order]).data - placed(x).data[:, order]).max() > 1e-3
 
 
-def test_the_alibi_option_equals_passing_its_bias(rng):
-    x = rng.standard_normal((B, T, M))
-    placed = drawn(np.random.default_rng(1), {"alibi": True})
-    plain = drawn(np.random.default_rng(1), {})
-    bias = mh.positions.alibi(FOUR, T, T, like=x)
-    np.testing.assert_array_equal(placed(x).data, plain(x, bias=bias).data)
-    more = rng.standard_normal((T, T))
-    np.testing.assert_array_equal(placed(x, bias=more).data, plain(x, bias=more + bias).data)
+def test_a_bias_is_added_to_that_of_alibi(rng):
+    x, bias = rng.standard_normal((B, T, M)), rng.standard_normal((T, T))
+    placed, plain = (drawn(np.random.default_rng(1), {"alibi": on}) for on in (True, False))
+    both = bias + mh.positions.alibi(FOUR, T, T, like=x)
+    np.testing.assert_array_equal(placed(x, bias=bias).data, plain(x, bias=both).data)
 
 
 def test_a_float16_input_gives_a_float16_output(rng):
@@ -244,39 +227,36 @@ def operation(query=X, num_heads=FOUR):
     return mh.multi_head_attention(query, X, X, W, W, W, W, num_heads=num_heads)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: layer(d_model=10), ValueError, "d_model = 10 .* num_heads = 4"),
-        (lambda: layer(d_model=0, num_heads=1), ValueError, "d_model = 0 .* num_heads = 1"),
-        (lambda: layer(num_heads=0), ValueError, "d_model = 12 .* num_heads = 0"),
-        (lambda: layer(num_heads=None), TypeError, "num_heads must be an integer, not None"),
-        (lambda: layer(d_model="wide"), TypeError, "d_model must be an integer, not 'wide'"),
-        (lambda: layer(num_kv_heads=3), ValueError, "= 4 must be a multiple of num_kv_heads = 3"),
-        (lambda: layer(num_kv_heads=0), ValueError, "num_kv_heads = 0 must be at least 1"),
-        (lambda: layer(kdim=-1), ValueError, "kdim = -1 must be at least 1"),
-        (lambda: layer(form="looped"), ValueError, "no form .* called 'looped': there are per-head"),
-        (lambda: layer(form="fused", kdim=7), ValueError, "one matrix for one input"),
-        (lambda: layer(dropout=1.5), ValueError, "dropout must be a probability, .* not 1.5"),
-        (lambda: layer(dropout="some"), TypeError, "dropout must be a number from 0 to 1, not a str"),
-        (lambda: layer(rope=True), TypeError, r"rope must be a positions.Rope\(…\), not True"),
-        (lambda: layer()(X, X[..., 1:]), ValueError, r"key has shape \(2, 5, 11\), .* Mk = 12"),
-        (lambda: layer()(X, X[:1]), ValueError, "same batch and heads"),
-        (lambda: layer()(X, mh.masks.causal()), TypeError, "key must .* pass a mask by name, mask=…"),
-        (lambda: layer()([[1.0]]), TypeError, "query must be an array or a Tensor .* not a list"),
-        (lambda: layer()(X.astype(int)), TypeError, "query must .* floating-point .* not of int64"),
-        (lambda: layer()(X, X, X > 0), TypeError, "value must .* floating-point .* not of bool"),
-        (lambda: layer()(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
-        (lambda: layer(alibi=True)(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
-        (lambda: layer(alibi=True)(X, bias=X), ValueError, r"bias has shape \(2, 5, 12\), which"),
-        (lambda: layer(alibi=True)(X, X[:, :2]), ValueError, "alibi is for self-attention"),
-        (lambda: operation(num_heads=0), ValueError, r"num_heads = 0 .* must divide .* \[12, 12, 12\]"),
-        (lambda: operation(num_heads=5), ValueError, r"num_heads = 5 .* must divide .* \[12, 12, 12\]"),
-        (lambda: operation(num_heads=4.0), TypeError, r"num_heads must be an integer, not 4\.0"),
-        (lambda: operation(X[0, 0]), ValueError, r"H = 4 heads need \(…, T, H·D\), at least two axes.* \(12,\)"),
-        (lambda: mh.projections.split_heads(X, 5), ValueError, r"H = 5 heads .* not \(2, 5, 12\)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: layer(d_model=10), ValueError, "d_model = 10 .* num_heads = 4"),
+    (lambda: layer(d_model=0, num_heads=1), ValueError, "d_model = 0 .* num_heads = 1"),
+    (lambda: layer(num_heads=0), ValueError, "d_model = 12 .* num_heads = 0"),
+    (lambda: layer(num_heads=None), TypeError, "num_heads must be an integer, not None"),
+    (lambda: layer(d_model="wide"), TypeError, "d_model must be an integer, not 'wide'"),
+    (lambda: layer(num_kv_heads=3), ValueError, "= 4 must be a multiple of num_kv_heads = 3"),
+    (lambda: layer(num_kv_heads=0), ValueError, "num_kv_heads = 0 must be at least 1"),
+    (lambda: layer(kdim=-1), ValueError, "kdim = -1 must be at least 1"),
+    (lambda: layer(form="looped"), ValueError, "no form .* called 'looped': there are per-head"),
+    (lambda: layer(form="fused", kdim=7), ValueError, "one matrix for one input"),
+    (lambda: layer(dropout=1.5), ValueError, "dropout must be a probability, .* not 1.5"),
+    (lambda: layer(dropout="some"), TypeError, "dropout must be a number from 0 to 1, not a str"),
+    (lambda: layer(rope=True), TypeError, r"rope must be a positions.Rope\(…\), not True"),
+    (lambda: layer()(X, X[..., 1:]), ValueError, r"key has shape \(2, 5, 11\), .* Mk = 12"),
+    (lambda: layer()(X, X[:1]), ValueError, "same batch and heads"),
+    (lambda: layer()(X, mh.masks.causal()), TypeError, "key must .* pass a mask by name, mask=…"),
+    (lambda: layer()([[1.0]]), TypeError, "query must be an array or a Tensor .* not a list"),
+    (lambda: layer()(X.astype(int)), TypeError, "query must .* floating-point .* not of int64"),
+    (lambda: layer()(X, X, X > 0), TypeError, "value must .* floating-point .* not of bool"),
+    (lambda: layer()(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
+    (lambda: layer(alibi=True)(X, bias=TRUTH), TypeError, "bias has dtype bool: .* goes to mask"),
+    (lambda: layer(alibi=True)(X, bias=X), ValueError, r"bias has shape \(2, 5, 12\), which"),
+    (lambda: layer(alibi=True)(X, X[:, :2]), ValueError, "alibi is for self-attention"),
+    (lambda: operation(num_heads=0), ValueError, r"num_heads = 0 .* must divide .* \[12, 12, 12\]"),
+    (lambda: operation(num_heads=5), ValueError, r"num_heads = 5 .* must divide .* \[12, 12, 12\]"),
+    (lambda: operation(num_heads=4.0), TypeError, r"num_heads must be an integer, not 4\.0"),
+    (lambda: operation(X[0, 0]), ValueError, r"H = 4 heads need \(…, T, H·D\), at least two axes.* \(12,\)"),
+    (lambda: mh.projections.split_heads(X, 5), ValueError, r"H = 5 heads .* not \(2, 5, 12\)"),
+])  # fmt: skip
 def test_mismatched_arguments_raise_an_error_that_names_them(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -157,16 +157,13 @@ def test_a_group_keeps_its_own_settings_and_takes_the_others_from_the_optimiser(
 P = mh.Tensor([1.0], requires_grad=True)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        (P, TypeError, r"list of Tensors: write \[tensor\]"),
-        (mh.Linear(1, 1), TypeError, r"write model\.parameters\(\)"),
-        ([("weight", P)], TypeError, "must be Tensors, not a tuple"),
-        ([{"params": [P]}, {"params": [P], "lr": 1.0}], ValueError, "in two groups"),
-        ([{"params": [P], "decay": 0.1}], TypeError, "no setting decay: there are lr, momentum"),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "error", "message"), [
+    (P, TypeError, r"list of Tensors: write \[tensor\]"),
+    (mh.Linear(1, 1), TypeError, r"write model\.parameters\(\)"),
+    ([("weight", P)], TypeError, "must be Tensors, not a tuple"),
+    ([{"params": [P]}, {"params": [P], "lr": 1.0}], ValueError, "in two groups"),
+    ([{"params": [P], "decay": 0.1}], TypeError, "no setting decay: there are lr, momentum"),
+])  # fmt: skip
 def test_parameters_that_cannot_be_optimised_are_refused(parameters, error, message):
     with pytest.raises(error, match=message):
         mh.SGD(parameters, lr=0.1)

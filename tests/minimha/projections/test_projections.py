@@ -193,15 +193,12 @@ def test_the_rank_includes_all_matrices_that_are_factored_together(rng):
     assert mha.convert("stacked", head_dim=2 * D).truncation_error < 1e-14
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"rope": mh.positions.Rope(width=2)}, "rope is applied between"),
-        ({"qk_norm": True}, "qk_norm is applied between"),
-        ({"softcap": 3.0}, "b_k.*does not change softmax, but it changes a softcap"),
-        ({"sink": True}, "b_k.*does not change softmax, but it changes a sink"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "reason"), [
+    ({"rope": mh.positions.Rope(width=2)}, "rope is applied between"),
+    ({"qk_norm": True}, "qk_norm is applied between"),
+    ({"softcap": 3.0}, "b_k.*does not change softmax, but it changes a softcap"),
+    ({"sink": True}, "b_k.*does not change softmax, but it changes a sink"),
+])  # fmt: skip
 def test_the_bilinear_form_refuses_settings_that_it_cannot_represent(settings, reason, rng):
     mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
     with pytest.raises(ValueError, match=reason):

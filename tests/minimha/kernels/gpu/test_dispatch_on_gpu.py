@@ -84,30 +84,23 @@ def test_tiles_are_the_fastest_on_a_gpu(cupy, rng):
         assert explained.reasons[name] == "the arrays are not NumPy arrays"
 
 
-def old_gpu(patch):
-    patch.setattr(cupy_on_numpy.Device, "compute_capability", "75")
-
-
-def old_driver(patch):
-    patch.setattr(sys.modules["cupy"].cuda.runtime, "driverGetVersion", lambda: 12080)
-
-
-def no_library(patch):
-    patch.setitem(sys.modules, "cuda.tile", None)
-
-
 @pytest.mark.parametrize(
     ("lack", "says"),
     [
-        (old_gpu, "tiles need compute capability 8.0, and this GPU has 7.5"),
-        (old_driver, "and this one is for 12.8: install driver 580 or later"),
-        (no_library, "cuda-tile is not installed: pip install"),
+        ("compute_capability", "tiles need compute capability 8.0, and this GPU has 7.5"),
+        ("driver", "and this one is for 12.8: install driver 580 or later"),
+        ("library", "cuda-tile is not installed: pip install"),
     ],
 )
 def test_a_gpu_that_cannot_run_tiles_uses_fused_and_says_so_once(
     cupy, rng, monkeypatch, caplog, lack, says
 ):
-    lack(monkeypatch)
+    if lack == "compute_capability":
+        monkeypatch.setattr(cupy_on_numpy.Device, lack, "75")
+    elif lack == "driver":
+        monkeypatch.setattr("cupy.cuda.runtime.driverGetVersion", lambda: 12080)
+    else:
+        monkeypatch.setitem(sys.modules, "cuda.tile", None)
     for _ in range(2):
         explained = mh.explain_dispatch(*arrays(cupy, rng))
         assert explained.implementation == "fused"
