@@ -13,7 +13,7 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, namespace
 
-from .collectives import parts
+from .collectives import in_turn, parts
 from .communicator import nbytes
 from .ways import Way
 
@@ -131,12 +131,10 @@ class Bucket:
 
     def cut(self, flat: Array) -> list[Array]:
         """The inverse: an array for each parameter."""
-        found, start = [], 0
-        for p in self.parameters:
-            count = math.prod(p.shape)
-            found.append(namespace(flat).reshape(flat[start : start + count], p.shape))
-            start += count
-        return found
+        xp, runs = namespace(flat), in_turn(math.prod(p.shape) for p in self.parameters)
+        return [
+            xp.reshape(flat[run], p.shape) for run, p in zip(runs, self.parameters, strict=True)
+        ]
 
     def part(self, flat: Array) -> Array:
         """A copy of this rank's part."""

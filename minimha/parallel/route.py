@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple
 
 from minimha_autograd import backend
@@ -12,7 +11,7 @@ from minimha_autograd.backend import Array, namespace
 from .. import masks
 from ..masks.mask import AnyMask
 from ..masks.queries import typed
-from .collectives import parts
+from .collectives import in_turn, parts
 from .places import lengths, require_one_each, runs
 
 LENGTH = 1024
@@ -154,5 +153,4 @@ def _moved(run: slice, by: int) -> slice:
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
     """The places of a rank's runs in its own arrays, and the runs."""
-    ends = accumulate((run.stop - run.start for run in held), initial=0)
-    return list(zip(starmap(slice, pairwise(ends)), held, strict=True))
+    return list(zip(in_turn(run.stop - run.start for run in held), held, strict=True))
