@@ -45,7 +45,7 @@ def check(
     rows: list[Row] = []
     start = time.perf_counter()
     try:
-        report = _compare_all(function, Gradients(function, rng), method, labels, rows)
+        report = _compare_all(Gradients(function, rng), method, labels, rows)
     except GradcheckError as error:
         _log(function.name, str(error).partition("\n")[0], False, start, rows)
         raise
@@ -54,14 +54,10 @@ def check(
 
 
 def _compare_all(
-    function: CheckedFunction,
-    gradients: Gradients,
-    method: str,
-    labels: Mapping[str, Sequence[str]],
-    rows: list[Row],
+    gradients: Gradients, method: str, labels: Mapping[str, Sequence[str]], rows: list[Row]
 ) -> Report:
     """The report; its rows are appended to the list one by one. Raises GradcheckError."""
-    targets = {}
+    function, targets = gradients.function, {}
     for k in function.checked:
         numbers = gradients.rounding, gradients.noise[k]
         values = function.hosts[k], gradients.gradients[k]
@@ -69,22 +65,24 @@ def _compare_all(
     few = _few_enough(targets)
     wrong: dict[str, Comparison | None] = {}
     for k, target in targets.items():
+        name, shape = target.name, target.x.shape
         if k in gradients.wrong_shape:
-            wrong[target.name] = None
-            shape = f"has shape {target.gradient.shape}"
-            rows.append(Row(target.name, target.x.shape, "shape", math.inf, 0.0, shape, False))
+            wrong[name] = None
+            note = f"has shape {target.gradient.shape}"
+            rows.append(Row(name, shape, "shape", math.inf, 0.0, note, passed=False))
             continue
         reached = False
         with np.errstate(all="ignore"):  # numbers at the ends of the range
-            for comparison in target.compare(method, entrywise=k in few):
-                rows.append(Row.of(target, comparison))
-                reached = reached or UNREACHED not in comparison.note
-                if not comparison.passed:
-                    wrong[target.name] = comparison
+            for found in target.compare(method, entrywise=k in few):
+                numbers = found.error, found.allowed
+                rows.append(Row(name, shape, found.method, *numbers, found.note, found.passed))
+                reached = reached or UNREACHED not in found.note
+                if not found.passed:
+                    wrong[name] = found
                     break
-        if not (reached or target.name in wrong):
+        if not (reached or name in wrong):
             raise function.error(
-                f"close to {target.name} the value is NaN or infinite for every step "
+                f"close to {name} the value is NaN or infinite for every step "
                 f"({rows[-1].note}): move it away from the edge of the domain"
             )
     drawn = tuple(target for k, target in targets.items() if k not in gradients.wrong_shape)
@@ -144,10 +142,9 @@ def _labels(axes: Any, function: CheckedFunction) -> dict[str, Sequence[str]]:
         each = [axes] if isinstance(axes, str) else axes or [None] * function.arity
         if len(each) != function.arity:
             raise ValueError(f"axes: {len(each)} entries for {function.arity} inputs")
-        inputs = zip(function.names[: function.arity], each, strict=True)
-        axes = {name: x for name, x in inputs if x is not None}
+        axes = dict(zip(function.names, each, strict=False))  # names of parameters come after
     labels: dict[str, Sequence[str]] = {
-        name: x.split() if isinstance(x, str) else list(x) for name, x in axes.items()
+        n: x.split() if isinstance(x, str) else list(x) for n, x in axes.items() if x is not None
     }
     for k in function.checked:
         name, shape = function.names[k], tuple(function.arrays[k].shape)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import backend
-from ..modes import no_grad
+from ..modes import no_grad, watch
 from ..tensor import Tensor, array_of
 from . import on_tape
 from .error import GradcheckError
@@ -168,14 +169,10 @@ class CheckedFunction:
     def _call_on_tensors(
         self, inputs: list[Any], tap: Tap | None, settings: dict[str, Any]
     ) -> tuple[list[Any], Pullback]:
-        outputs = _tuple(
-            on_tape.call(
-                lambda: self.f(*inputs[: self.arity], **settings),
-                None if self.takes_tap else tap,
-                self.inputs[self.arity :],
-                inputs[self.arity :],
-            )
-        )
+        own, parameters = inputs[: self.arity], inputs[self.arity :]
+        seen_by = nullcontext() if tap is None or self.takes_tap else watch(tap)
+        with on_tape.replaced(self.inputs[self.arity :], parameters), seen_by:
+            outputs = _tuple(self.f(*own, **settings))
         if not all(isinstance(y, Tensor) for y in outputs):
             kinds = ", ".join(type(y).__name__ for y in outputs)
             raise self.error(f"a function of Tensors must return Tensors, not {kinds}")

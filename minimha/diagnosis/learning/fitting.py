@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +22,12 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     goal = _goal(*batch, probe.logits(batch[0]).shape[-1])
     losses: list[float] = []
     for rate in _RATES:
-        losses = _train(probe, *batch, rate, goal)
+        losses.clear()
+        with probe.copies():
+            for loss in islice(training(probe, batch, rate), _STEPS + 1):
+                losses.append(loss)
+                if loss <= goal or not math.isfinite(loss):
+                    break
         if min(losses) <= goal:
             probe.figures["one batch"] = (
                 f"{batch[1].size} targets: loss {losses[0]:.2f} -> {losses[-1]:.2f} in "
@@ -40,21 +46,15 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     yield Finding("cannot learn one batch", "the model", figure, text, "10 debugging")
 
 
-def _train(
-    probe: Probe, inputs: np.ndarray, targets: np.ndarray, rate: float, goal: float
-) -> list[float]:
-    losses = []
-    with probe.copies():
-        optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
-        for _ in range(_STEPS + 1):
-            optimiser.zero_grad()
-            loss = probe.loss(inputs, targets)
-            losses.append(loss.item())
-            if losses[-1] <= goal or not math.isfinite(losses[-1]):
-                break
-            loss.backward()
-            optimiser.step()
-    return losses
+def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator[float]:
+    """Train on one batch with AdamW. Yields the loss before each step."""
+    optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
+    while True:
+        optimiser.zero_grad()
+        loss = probe.loss(*batch)
+        yield loss.item()
+        loss.backward()
+        optimiser.step()
 
 
 def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minimha_autograd import Tensor, backend, no_grad
+from minimha_autograd.gradcheck.on_tape import replaced
 from minimha_autograd.modes import watch
 from minimha_autograd.tape import Node
 
@@ -117,6 +118,11 @@ class Probe:
         }
 
     @property
+    def leaves(self) -> dict[Node | None, str]:
+        """The names of the parameters by their nodes on the tape."""
+        return {_node(p): name for name, p in self.parameters.items()}
+
+    @property
     def few(self) -> tuple[np.ndarray, np.ndarray]:
         """Two sequences and their targets, for what takes many calls."""
         return self.inputs[:2], self.targets[:2]
@@ -128,16 +134,11 @@ class Probe:
     @contextmanager
     def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
         """Inside, the parameters have these arrays, and gradients of their own."""
-        tensors = {self.parameters[name]: x for name, x in arrays.items()}
-        before = [(p, p._data, p._edge) for p in tensors]
-        try:
-            for p, x in tensors.items():
-                leaf = Tensor(backend.like(x, p._data), requires_grad=True)
-                p._data, p._edge = leaf._data, leaf._edge
+        own = [self.parameters[name] for name in arrays]
+        leaves = zip(own, arrays.values(), strict=True)
+        copies = [Tensor(backend.like(x, p.data), requires_grad=True) for p, x in leaves]
+        with replaced(own, copies):
             yield
-        finally:
-            for p, data, edge in before:
-                p._data, p._edge = data, edge
 
     def copies(self) -> Any:
         """Inside, the parameters have copies of their arrays; half precision becomes float32,
@@ -169,8 +170,8 @@ class Probe:
         shifts = self.rng.integers(1, len(known), inputs.shape)
         return known[(places + shifts) % len(known)].astype(inputs.dtype)
 
-    def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Intermediate]]:
-        """The node of the logits, and all values on the way, attention weights among them."""
+    def trace(self, inputs: np.ndarray) -> list[Intermediate]:
+        """All values on the way to the logits, attention weights among them, and the logits."""
         steps: list[Intermediate] = []
         weights: list[Any] = []
 
@@ -187,19 +188,24 @@ class Probe:
 
         with watch(see), implementation(attend):
             logits = self.call(inputs)
-        return _node(logits), steps
+        return [*steps, Intermediate("logits", backend.to_numpy(logits.data), _node(logits))]
 
     def place(self, node: Node | None) -> str:
         """The module whose parameters are the nearest on the way to a value: "blocks.0.mlp"."""
-        names = {_node(p): name for name, p in self.parameters.items()}
+        names = self.leaves
         layer, found = [node], set[Any]()
         while layer := [n for n in layer if n is not None and n not in found]:
             for n in layer:
                 if n in names:
                     return names[n].rpartition(".")[0] or names[n]
             found.update(layer)
-            layer = [edge[0] for n in layer for edge in n.edges if edge is not None]
+            layer = [p for n in layer for p in parents(n)]
         return "the model"
+
+
+def parents(node: Node) -> list[Node]:
+    """The nodes that made the arguments of this one."""
+    return [edge[0] for edge in node.edges if edge is not None]
 
 
 def _node(x: Tensor) -> Node | None:

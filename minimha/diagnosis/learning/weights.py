@@ -10,19 +10,20 @@ from .probe import Intermediate, Probe
 from .report import Finding
 
 
-def attention_weights(steps: list[Intermediate], t: int) -> list[Intermediate]:
-    """The values that are attention weights: (…, T, T), not negative, with rows that sum to 1.
+def attention_weights(probe: Probe, inputs: np.ndarray) -> list[Intermediate]:
+    """The attention weights on the way to the logits."""
+    return [step for step in probe.trace(inputs) if are_weights(step, inputs.shape[1])]
+
+
+def are_weights(step: Intermediate, t: int) -> bool:
+    """Whether a value is attention weights: (…, T, T), not negative, with rows that sum to 1.
 
     They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found if it
     is minimha's.
     """
-    return [
-        step
-        for step in steps
-        if (_is_square(step.value, t) or (step.operation == "attention" and step.value.ndim > 2))
-        and step.value.shape[-1] > 1
-        and _sums_to_one(step.value, -1)
-    ]
+    y = step.value
+    known = step.operation == "attention" and y.ndim > 2
+    return (known or _is_square(y, t)) and y.shape[-1] > 1 and _sums_to_one(y, -1)
 
 
 def softmax_axis(probe: Probe) -> Iterator[Finding]:
@@ -30,7 +31,7 @@ def softmax_axis(probe: Probe) -> Iterator[Finding]:
     t = probe.inputs.shape[1]
     if t < 2 or t == len(probe.inputs):
         return
-    for step in probe.trace(probe.inputs)[1]:
+    for step in probe.trace(probe.inputs):
         y = step.value
         if not _is_square(y, t) or _sums_to_one(y, -1):
             continue
