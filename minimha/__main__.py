@@ -59,16 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=_tour)
     others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
     for name, add_arguments, text in (
-        (
-            "notebooks",
-            course.add_arguments,
-            "copy the chapters of the course, open them in Jupyter",
-        ),
+        ("notebooks", course.add_arguments,
+         "copy the chapters of the course, open them in Jupyter"),
         ("homework", homework.add_arguments, "exercises: begin one, check it, get a hint"),
         ("train", training.add_train_arguments, "train a GPT on a text"),
         ("generate", training.add_generate_arguments, "let a trained model write text"),
         ("gpu-report", add_gpu_report_arguments, "measure and test minimha on this machine's GPU"),
-    ):
+    ):  # fmt: skip
         add_arguments(others.add_parser(name, help=text, description=text))
     settings: dict[str, Any]
     for option, settings, text in (

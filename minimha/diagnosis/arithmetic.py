@@ -17,6 +17,7 @@ from minimha_autograd.gradcheck import listed
 
 from .arrays import summed_over_groups, summed_to
 from .causes import UNEXPLAINED, Cause
+from .closeness import is_close
 from .step import Mistake, Product, Step, elementwise, products
 from .trace import RESULT, Trace
 
@@ -48,9 +49,7 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
     right = trace.right[name]
 
     def is_(other: np.ndarray, candidate: np.ndarray | None) -> bool:
-        if candidate is None or candidate.shape != other.shape:
-            return False
-        return bool(abs(candidate - other).max(initial=0.0) <= 1e-5 * abs(other).max(initial=0.0))
+        return candidate is not None and is_close(candidate, other, 1e-5)
 
     for other in trace.wrong:  # the right gradient of an input that is wrong as well?
         if other != name and other in trace.right and is_(trace.right[other], yours):
@@ -68,6 +67,34 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
 
 
 _SWAPPED = "it is the gradient of {}: check the order in which the gradients are returned"
+
+
+def counted(step: Step) -> Iterator[Mistake]:
+    """Contributions of ranks that are counted once for each rank, or left out."""
+    trace = step.trace
+    ranks = getattr(trace.function.f, "ranks", 1)  # `parallel.across` sets it
+    if ranks == 1 or step.consumer is not None or step.name not in trace.inputs:
+        return
+    text = (
+        f"the gradient is counted once per rank: it is {ranks} times the right one, and there are "
+        f"{ranks} ranks. Is the same loss differentiated on every rank, or a sum over ranks summed "
+        "a second time?"
+    )
+    yield "counted-per-rank", ranks * step.right, text
+    rank = trace.inputs.index(step.name) * ranks // len(trace.inputs)
+    per_rank = len(trace.results) // ranks
+    own = trace.results[rank * per_rank : (rank + 1) * per_rank]
+    others = [result for result in step.consumers if result not in own]
+    alone = sum(
+        (trace.part(step.name, result) for result in own if result in step.consumers),
+        np.zeros_like(step.right),
+    )
+    text = (
+        "the all-reduce was forgotten: the gradient holds only what comes from the result of rank "
+        f"{rank} itself. The results of other ranks depend on {step.name} as well: add their "
+        "contributions"
+    )
+    yield "all-reduce-missing", alone if others else None, text
 
 
 def uses(step: Step) -> Iterator[Mistake]:

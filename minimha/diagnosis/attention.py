@@ -56,10 +56,8 @@ def groups(step: Step) -> Iterator[Mistake]:
             continue
         each, rep = factor * each, each.shape[-3]
         in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
-        rule = (
-            f"; each head of {step.name} serves {rep} query heads, and its gradient is the sum of "
-            "their gradients"
-        )
+        rule = f"; each head of {step.name} serves {rep} query heads, and its gradient is the sum "
+        rule += "of their gradients"
         one, turns = "it is the gradient of query head {} of each group alone", "h, h + G, h + 2G …"
         yield "groups-mean", each.mean(axis=-3), f"it is the mean over the group{rule}"
         for n in range(rep):
@@ -88,10 +86,8 @@ def softmax(step: Step) -> Iterator[Mistake]:
         if z.shape == y.shape and np.isfinite(z).all() and np.allclose(z[y > 0], x[y > 0]):
             unmasked = np.exp(c * (z - z.max(axis=axis, keepdims=True)))
             unmasked /= unmasked.sum(axis=axis, keepdims=True)
-            text = (
-                f"it is the gradient of softmax({name}) without the mask: the backward has to use "
-            )
-            text += "the weights that the forward computed"
+            text = f"it is the gradient of softmax({name}) without the mask: the backward has to "
+            text += "use the weights that the forward computed"
             yield "mask-ignored", c * through_softmax(unmasked, dy, axis), text
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minimha_autograd.gradcheck import labelled, listed
 
 from .. import course
-from . import arithmetic, attention, layers, ranks
+from . import arithmetic, attention, layers
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, WrongGradient
 from .step import Mistake, Step
 from .trace import Trace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SIGNATURES: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
-    ranks.counted, arithmetic.uses, arithmetic.nothing,
+    arithmetic.counted, arithmetic.uses, arithmetic.nothing,
     attention.scale, attention.groups, attention.softmax, attention.untapped_softmax,
     attention.dropout, attention.mask, layers.rope, layers.norm, layers.gain,
     attention.parts_exchanged, layers.target, layers.embedding,

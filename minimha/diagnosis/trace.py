@@ -28,6 +28,7 @@ RESULT = "the result"
 class Trace:
     """The nodes of a function at its inputs: inputs, intermediates, and results.
 
+    located   whether intermediates can be seen: through the keyword `tap`, or on the tape
     values    by name, in the order in which they are made
     targets   inputs and intermediates with the gradient under check, 0 where there is none
     known     the names whose gradient the pullback returns, and the results
@@ -42,7 +43,7 @@ class Trace:
 
     def __init__(self, failed: FailedCheck) -> None:
         self.failed, self.function = failed, failed.function
-        self.located = self.function.shows_intermediates
+        self.located = self.function.takes_tap or self.function.on_tensors
         self.targets, self.inputs = dict(failed.targets), list(failed.targets)
         self._numbers = dict(zip(self.inputs, self.function.hosts, strict=True))
         self._parts: dict[tuple[str, str], np.ndarray] = {}

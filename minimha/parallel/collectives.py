@@ -48,7 +48,7 @@ def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
         xp = namespace(x)
         flat = xp.reshape(x, (-1,))
         own = _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
-        return xp.reshape(xp.concat(_exchanged(comm, what, [own] * comm.size)), x.shape)
+        return xp.reshape(xp.concat(exchanged(comm, what, [own] * comm.size)), x.shape)
 
     return summed(x, what), lambda dy: (summed(dy, f"the gradient of {what}"),)
 
@@ -61,7 +61,7 @@ def all_gather(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
     """
     axis = _axis(x, axis)
     what = f"all_gather along axis {axis} of {_kind(x, axis)}"
-    received = _exchanged(comm, what, [x] * comm.size)
+    received = exchanged(comm, what, [x] * comm.size)
     own_parts = in_turn(y.shape[axis] for y in received)
 
     def pullback(dy: Array) -> tuple[Array]:
@@ -80,7 +80,7 @@ def reduce_scatter(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullba
     what = f"reduce_scatter along axis {axis} of {_kind(x)}"
 
     def pullback(dy: Array) -> tuple[Array]:
-        received = _exchanged(comm, f"the gradient of {what}", [dy] * comm.size)
+        received = exchanged(comm, f"the gradient of {what}", [dy] * comm.size)
         return (namespace(dy).concat(received, axis=axis),)
 
     return _sum(comm, what, _cut(x, axis, parts(x.shape[axis], comm.size))), pullback
@@ -95,11 +95,11 @@ def all_to_all(x: Array, *, comm: Any, split_axis: int, concat_axis: int) -> tup
     """
     split, joined = _axis(x, split_axis), _axis(x, concat_axis)
     what = f"all_to_all of {_kind(x, joined)} split along axis {split}"
-    received = _exchanged(comm, what, _cut(x, split, parts(x.shape[split], comm.size)))
+    received = exchanged(comm, what, _cut(x, split, parts(x.shape[split], comm.size)))
     own_parts = in_turn(y.shape[joined] for y in received)
 
     def pullback(dy: Array) -> tuple[Array]:
-        received = _exchanged(comm, f"the gradient of {what}", _cut(dy, joined, own_parts))
+        received = exchanged(comm, f"the gradient of {what}", _cut(dy, joined, own_parts))
         return (namespace(dy).concat(received, axis=split),)
 
     return namespace(x).concat(received, axis=joined), pullback
@@ -123,7 +123,7 @@ def broadcast(x: Array, *, comm: Any, root: int = 0) -> tuple[Array, Pullback]:
     return y, pullback
 
 
-def _exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
+def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
     """What the ranks send to this one, in their order; it sends pieces[r] to rank r."""
     return list(comm.exchange(what, dict(enumerate(pieces)), range(comm.size)))
 

@@ -11,7 +11,7 @@ from minimha_autograd.backend import Array, namespace
 from .. import masks
 from ..masks.mask import AnyMask
 from ..masks.queries import typed
-from .collectives import in_turn, parts
+from .collectives import exchanged, in_turn, parts
 from .places import lengths, require_one_each, runs
 
 LENGTH = 1024
@@ -134,8 +134,8 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     shapes = ", ".join(f"(…, {x.shape[-3]}, ·, {x.shape[-1]})" for x in (query, key))
     shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
-    own, everyone = backend.asarray([query.shape[-2], key.shape[-2]]), range(comm.size)
-    held = [x.tolist() for x in comm.exchange(what, dict.fromkeys(everyone, own), everyone)]
+    own = backend.asarray([query.shape[-2], key.shape[-2]])
+    held = [x.tolist() for x in exchanged(comm, what, [own] * comm.size)]
     for name, have in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
         require_one_each(comm.size, sum(have), name)
         due = lengths(sum(have), comm.size, zigzag)

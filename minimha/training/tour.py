@@ -119,16 +119,13 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
         ("attention, masked", attend, {}, qkv | {"mask": mask, "bias": (h, 1, s)}),
         ("project in", project_in, {"num_heads": h}, {"x": x, "w": w, "b": bias}),
         ("project out", project_out, {}, {"x": (b, h, t, d), "w": (h * d, m), "b": (m,)}),
-        (
-            "multi-head attention",
-            multi_head_attention,
-            {"num_heads": h},
-            {"query": x, "key": (b, s, m), "value": (b, s, m)}
-            | {"w_q": w, "w_k": w, "w_v": (m, h * dv), "w_o": (h * dv, m)}
-            | {"b_q": bias, "b_k": bias, "b_v": (h * dv,), "b_o": (m,)},
-        ),
+        ("multi-head attention", multi_head_attention, {"num_heads": h}, {
+            "query": x, "key": (b, s, m), "value": (b, s, m),
+            "w_q": w, "w_k": w, "w_v": (m, h * dv), "w_o": (h * dv, m),
+            "b_q": bias, "b_k": bias, "b_v": (h * dv,), "b_o": (m,),
+        }),
         ("layer norm", functional.layer_norm, {}, {"x": x, "weight": (m,), "bias": (m,)}),
         ("gelu", functional.gelu, {}, {"x": (t, m)}),
         ("embedding", functional.embedding, {}, {"table": (5, m), "indices": indices}),
         ("cross entropy", functional.cross_entropy, {}, {"logits": (2, 3, 4), "targets": indices}),
-    ]
+    ]  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import backend
 from ..modes import no_grad, watch
+from ..tape import Pullback
 from ..tensor import Tensor, array_of
 from . import on_tape
 from .error import GradcheckError
@@ -20,7 +21,6 @@ from .error import GradcheckError
 __tracebackhide__ = True  # pytest shows the user's lines
 
 Arrays = dict[int, np.ndarray]  # by the number of the input
-Pullback = Callable[..., Any]
 
 
 class CheckedFunction:
@@ -82,11 +82,6 @@ class CheckedFunction:
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
                 f"floating-point numbers, such as np.array([1.0, 2.0]), but {kinds}"
             )
-
-    @property
-    def shows_intermediates(self) -> bool:
-        """Whether its intermediates can be seen: on the tape, or through its keyword `tap`."""
-        return self.takes_tap or self.on_tensors
 
     def error(self, message: str) -> GradcheckError:
         """An error with the name of the function."""

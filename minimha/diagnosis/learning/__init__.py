@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import activity, correct, fitting, outputs, reach, sizes, visibility, weights
+from . import activity, correct, fitting, outputs, reach, sizes, visibility
 from .probe import Probe
 from .report import Finding, ModelReport
 
 __all__ = ["Finding", "ModelReport", "diagnose"]
 
-Check = Callable[[Probe], Iterator[Finding]]
-
-STAGES: tuple[tuple[Check, ...], ...] = (
+STAGES: tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...] = (
     (outputs.targets,),
     (outputs.finite,),
     (outputs.deterministic,),
     (outputs.dtypes, outputs.probabilities),
-    (visibility.batch, weights.softmax_axis),
+    (visibility.batch, activity.softmax_axis),
     (visibility.future_and_past, visibility.positions, visibility.padding),
     (activity.collapsed, activity.dead_units),
     (reach.reach,),

@@ -10,11 +10,31 @@ from minimha_autograd.tape import Node, ancestors
 
 from .probe import Intermediate, Probe, parents
 from .report import Finding
-from .weights import are_weights, attention_weights
 
 _SHARP, _ALL, _FLAT = 0.999, 0.95, 1e-3
 _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
 """For inputs below this value, the slope of the activation is 0 or nearly 0."""
+
+
+def softmax_axis(probe: Probe) -> Iterator[Finding]:
+    """The softmax of the scores runs over the keys, the last axis."""
+    t = probe.inputs.shape[1]
+    if t < 2 or t == len(probe.inputs):
+        return
+    for step in probe.trace(probe.inputs):
+        y = step.value
+        if not step.is_square(t) or step.sums_to_one():
+            continue
+        others = (k for k in range(-2, -y.ndim - 1, -1) if y.shape[k] > 1)
+        if axis := next((k for k in others if step.sums_to_one(k)), None):
+            figure = f"{step.operation} {y.shape} sums to 1 over axis {axis}, not over the last"
+            text = (
+                "the softmax runs over the wrong axis: the weights of each query must sum to 1 "
+                "over the keys, softmax(scores, axis=-1)"
+            )
+            place = probe.place(step.node)
+            yield Finding("softmax over the wrong axis", place, figure, text, "05 attention")
+            return
 
 
 def collapsed(probe: Probe) -> Iterator[Finding]:
@@ -61,7 +81,7 @@ def uniform(probe: Probe) -> Iterator[Finding]:
 
 def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
     """The attention weights of each layer, with one row for each query."""
-    for step in attention_weights(probe, probe.inputs):
+    for step in probe.attention(probe.inputs):
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
@@ -69,7 +89,7 @@ def _sees_more(probe: Probe, step: Intermediate) -> bool:
     """Whether most queries would see several keys if the scores were small."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
-        again = attention_weights(probe, probe.inputs[:1])
+        again = probe.attention(probe.inputs[:1])
         places = [s for s in again if probe.place(s.node) == probe.place(step.node)]
     return any(np.mean((s.value > 0).sum(axis=-1) > 1) > 0.5 for s in places or again)
 
@@ -104,7 +124,7 @@ def residual(probe: Probe) -> Iterator[Finding]:
     perceptron between them."""
     steps = probe.trace(probe.inputs[:1])
     root = steps[-1].node
-    weights = {s.node for s in steps if s.node and are_weights(s, probe.inputs.shape[1])}
+    weights = {s.node for s in steps if s.node and s.is_attention(probe.inputs.shape[1])}
     if root is None or len(weights) < 2:
         return
     before = {node for one in weights for node in ancestors(one)}

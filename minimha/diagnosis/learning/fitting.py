@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -60,15 +61,11 @@ def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator
 def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
     """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
     where equal inputs have different targets."""
-    seen: dict[bytes, list[int]] = {}
-    for x, y in zip(inputs, targets, strict=True):
-        if targets.ndim == 1:
-            seen.setdefault(x.tobytes(), []).append(int(y))
-        else:
-            for t, target in enumerate(y):
-                seen.setdefault(x[: t + 1].tobytes(), []).append(int(target))
-    total = 0.0
-    for values in seen.values():
-        counts = np.unique(values, return_counts=True)[1]
-        total -= float(np.sum(counts * np.log(counts / counts.sum())))
-    return total / targets.size + 0.25 * math.log(classes)
+    pairs = [
+        ((x if targets.ndim == 1 else x[: t + 1]).tobytes(), int(target))
+        for x, y in zip(inputs, targets, strict=True)
+        for t, target in enumerate(np.atleast_1d(y))
+    ]
+    seen = Counter(context for context, _ in pairs)
+    losses = (n * math.log(seen[context] / n) for (context, _), n in Counter(pairs).items())
+    return sum(losses) / targets.size + 0.25 * math.log(classes)

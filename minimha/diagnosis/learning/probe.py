@@ -31,6 +31,27 @@ class Intermediate(NamedTuple):
     value: np.ndarray
     node: Node | None
 
+    def is_attention(self, t: int) -> bool:
+        """Whether it is attention weights: (…, T, T), not negative, with rows that sum to 1.
+
+        They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found
+        if it is minimha's.
+        """
+        known = self.operation == "attention" and self.value.ndim > 2
+        return (known or self.is_square(t)) and self.value.shape[-1] > 1 and self.sums_to_one()
+
+    def is_square(self, t: int) -> bool:
+        """Whether it has the shape (…, T, T)."""
+        y = self.value
+        return y.ndim > 2 and y.shape[-2:] == (t, t) and y.dtype.kind == "f"
+
+    def sums_to_one(self, axis: int = -1) -> bool:
+        """Whether the entries are weights over this axis. Rows without a visible key sum to 0."""
+        if self.value.min(initial=0.0) < 0:
+            return False
+        sums = self.value.sum(axis=axis, dtype=np.float64)
+        return bool(((abs(sums - 1) < 1e-3) | (sums == 0)).all() and sums.any())
+
 
 class Probe:
     """A model, a batch, and what the checks have learned so far.
@@ -189,6 +210,10 @@ class Probe:
         with watch(see), implementation(attend):
             logits = self.call(inputs)
         return [*steps, Intermediate("logits", backend.to_numpy(logits.data), _node(logits))]
+
+    def attention(self, inputs: np.ndarray) -> list[Intermediate]:
+        """The attention weights on the way to the logits."""
+        return [step for step in self.trace(inputs) if step.is_attention(inputs.shape[1])]
 
     def place(self, node: Node | None) -> str:
         """The module whose parameters are the nearest on the way to a value: "blocks.0.mlp"."""

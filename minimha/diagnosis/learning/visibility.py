@@ -11,7 +11,6 @@ import numpy as np
 
 from .probe import Arrays, Probe
 from .report import Finding, some
-from .weights import attention_weights
 
 
 def batch(probe: Probe) -> Iterator[Finding]:
@@ -52,7 +51,7 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
     clear = np.median(np.max(sizes * later, axis=1)) > _CLEAR  # else it may be too weak to be seen
     if probe.predicts_next and leaks.any():
         yield _leak(probe, places[leaks], earlier[leaks], bool(later.any()))
-    elif not later.any() and not leaks.any() and not attention_weights(probe, probe.inputs[:1]):
+    elif not later.any() and not leaks.any() and not probe.attention(probe.inputs[:1]):
         probe.figures["past and future"] = "invisible: the model sees the current token only"
     elif probe.predicts_next and unseen.any() and (clear or not later.any()):
         where = "any position" if not later.any() else f"position {places[unseen][0]}"
@@ -127,7 +126,7 @@ def positions(probe: Probe) -> Iterator[Finding]:
         return
     equal = np.repeat(probe.inputs[:1, :1], probe.inputs.shape[1], axis=1)
     with probe.holding(probe.moved()):
-        weights = attention_weights(probe, equal)
+        weights = probe.attention(equal)
         if probe.per_position:
             logits = probe.logits(equal)[0]
             same = not _differ(logits, logits[:1]).any()
@@ -177,7 +176,7 @@ def padding(probe: Probe) -> Iterator[Finding]:
 
 def _layers(probe: Probe) -> str:
     """Where attention is, for a message."""
-    steps = attention_weights(probe, probe.inputs[:1])
+    steps = probe.attention(probe.inputs[:1])
     places = dict.fromkeys(probe.place(step.node) for step in steps)
     return some([*places]) or "the model"
 
