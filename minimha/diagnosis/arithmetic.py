@@ -231,9 +231,9 @@ def product(step: Step) -> Iterator[Mistake]:
         return p.is_matrix != mine.is_matrix, p.operands != mine.operands
 
     right = min(same, key=unlike, default=None)
-    text = f"d{step.name} = {mine.text}" + (
-        f".\nCorrect: d{step.name} = {right.text}" if right else ""
-    )
+    text = f"d{step.name} = {mine.text}"
+    if right is not None:
+        text += f".\nCorrect: d{step.name} = {right.text}"
     if mine.is_matrix and right is not None and right.operands == mine.operands:
         text += ".\nFor y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
         yield "operand-transposed", step.yours, text

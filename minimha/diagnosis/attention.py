@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import by_group, matmul, summed_over_groups, summed_to, through_softmax, transposed
+from .arrays import by_group, matmul, summed_over_groups, summed_to, through_softmax
 from .step import Mistake, Step, products
 
 
@@ -99,7 +99,7 @@ def untapped_softmax(step: Step) -> Iterator[Mistake]:
 
     def onto(dx: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
         """dQ = dS K or dK = dSᵀ Q, in the shape of the node; None if it has no such shape."""
-        made = matmul(transposed(dx) if is_key else dx, x)
+        made = matmul(dx.mT if is_key else dx, x)
         like = step.value
         return None if made is None else summed_to(summed_over_groups(made, like), like.shape)
 
@@ -153,7 +153,7 @@ def _softmax_mistakes(
         if k != axis % y.ndim
     ]
     if axis % y.ndim == y.ndim - 1 and y.ndim > 1 and y.shape[-1] == y.shape[-2]:
-        across = y * (dy - transposed(row(y * dy)))
+        across = y * (dy - row(y * dy).mT)
         what = f"{right} with the sum of row j in column j"
         known.append(("axis", across, what, "keepdims=True keeps each sum in its row"))
     return [

@@ -5,19 +5,15 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from minimha_autograd.gradcheck import labelled, listed
+from minimha_autograd.gradcheck.failure import FailedCheck
 
 from .. import course
 from . import arithmetic, attention, layers
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, WrongGradient
 from .step import Mistake, Step
 from .trace import Trace
-
-if TYPE_CHECKING:
-    from minimha_autograd.gradcheck.failure import FailedCheck
-
 
 SIGNATURES: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
     arithmetic.counted, arithmetic.uses, arithmetic.nothing,
@@ -109,10 +105,9 @@ def _location(trace: Trace, wrong: WrongGradient) -> str:
     name, after = wrong.node, listed(wrong.after)
     right = f"gradient of {after} is" if len(wrong.after) == 1 else f"gradients of {after} are"
     text = f"between {name} and {after}: the {right} right, that of {name} is not"
-    unknown = trace.between(name)
-    return text + (
-        f"; no gradient is returned for {listed(unknown)}, in between" if unknown else ""
-    )
+    if unknown := trace.between(name):
+        text += f"; no gradient is returned for {listed(unknown)}, in between"
+    return text
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import matmul, summed_over_groups, transposed
+from .arrays import matmul, summed_over_groups
 from .causes import Cause
 from .closeness import MEASURED, factor
 from .trace import Trace
@@ -151,9 +151,7 @@ def products(step: Step, each_head: bool = False) -> Iterator[Product]:
     ]
     values = [(step.letter(n), x) for n, x in step.values.items() if x.ndim >= 2]
     for (g, dy), (a, x) in itertools.product(_with_merged(gradients), _with_merged(values)):
-        ways = itertools.product(
-            ((g, dy), (f"{g}ᵀ", transposed(dy))), ((a, x), (f"{a}ᵀ", transposed(x)))
-        )
+        ways = itertools.product(((g, dy), (f"{g}ᵀ", dy.mT)), ((a, x), (f"{a}ᵀ", x.mT)))
         for way in ways:
             for (left, p), (right, q) in (way, way[::-1]):
                 ends = p.shape[-2], q.shape[-1]
@@ -168,10 +166,8 @@ def elementwise(step: Step) -> Iterator[Product]:
     """The products of the consumer's gradient and a value that has its shape."""
     for a, x in step.values.items():
         if step.consumer and x.shape == step.dy.shape:
-            g = f"d{step.letter(step.consumer)}"
-            yield Product(
-                f"{g} · {step.letter(a)}", frozenset({g, a}), step.dy * x, is_matrix=False
-            )
+            g, b = f"d{step.letter(step.consumer)}", step.letter(a)
+            yield Product(f"{g} · {b}", frozenset({g, a}), step.dy * x, is_matrix=False)
 
 
 def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:

@@ -11,16 +11,14 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..attention import attention_steps
-from .arrays import matmul, through_softmax, transposed
+from minimha_autograd.gradcheck.compare import Comparison
+from minimha_autograd.gradcheck.failure import FailedCheck
 
-if TYPE_CHECKING:
-    from minimha_autograd.gradcheck.compare import Comparison
-    from minimha_autograd.gradcheck.failure import FailedCheck
+from ..attention import attention_steps
+from .arrays import matmul, through_softmax
 
 RESULT = "the result"
 
@@ -135,7 +133,7 @@ class Trace:
             except (TypeError, ValueError):
                 continue
             if steps["out"].shape == out.shape and np.allclose(steps["out"], out, 1e-9, 0):
-                p, dp = steps["weights"], matmul(dout, transposed(v))
+                p, dp = steps["weights"], matmul(dout, v.mT)
                 assert dp is not None  # out, made of v, has the shape of dout
                 return {"weights": p}, {"weights": dp, "scores": through_softmax(p, dp)}
         return {}, {}

@@ -51,7 +51,8 @@ class Buckets:
     def __init__(
         self, comm: Any, groups: Iterable[Mapping[str, Any]], split: Sequence[Tensor] = ()
     ) -> None:
-        self._entries: list[tuple[list[int], Bucket | None]] = []
+        self._entries: list[tuple[Sequence[int], Bucket | None]] = []
+        self._buckets: list[Bucket] = []
         self.groups, first, parted = [], 0, set(split)
         for group in groups:
             made = []
@@ -62,14 +63,12 @@ class Buckets:
                     made.append(p)
                     self._entries.append(([k], None))
             for chunk in _chunks([(k, p) for k, p in numbered if p not in parted]):
-                bucket = Bucket(comm, [p for _, p in chunk])
+                numbers, parameters = zip(*chunk, strict=True)
+                bucket = Bucket(comm, parameters)
                 made.append(bucket.shard)
-                self._entries.append(([k for k, _ in chunk], bucket))
+                self._buckets.append(bucket)
+                self._entries.append((numbers, bucket))
             self.groups.append({**group, "params": made})
-
-    @property
-    def _buckets(self) -> list[Bucket]:
-        return [bucket for _, bucket in self._entries if bucket is not None]
 
     def reduce(self) -> None:
         """Set the gradient of this rank's part of every bucket to its sum over all ranks."""

@@ -174,9 +174,8 @@ class Run:
         model.to(settings["backend"])
         make: Any = Training
         if comm is not None:
-            make = partial(
-                ParallelTraining, comm=comm, way=options.parallel, every=settings["every"]
-            )
+            shared = {"comm": comm, "way": options.parallel, "every": settings["every"]}
+            make = partial(ParallelTraining, **shared)
         training = make(
             model, parts.train, steps=settings["steps"], batch=settings["batch"],
             lr=settings["lr"], seed=settings["seed"],

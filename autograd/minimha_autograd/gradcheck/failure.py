@@ -88,6 +88,5 @@ def _where(comparison: Comparison, axes: Axes) -> str:
         for k, at in enumerate(map(np.unique, off.nonzero()))
         if len(at) <= 3 and len(at) < off.shape[k]
     ]
-    return f"{int(off.sum())} of {off.size} entries" + (
-        f", all at {'; '.join(places)}" if places else ""
-    )
+    where = f", all at {'; '.join(places)}" if places else ""
+    return f"{int(off.sum())} of {off.size} entries{where}"

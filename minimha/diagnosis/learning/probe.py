@@ -164,12 +164,8 @@ class Probe:
     def copies(self) -> Any:
         """Inside, the parameters have copies of their arrays; half precision becomes float32,
         since its rounding hides small influences."""
-        return self.holding(
-            {
-                name: x.astype(np.float32 if x.dtype == np.float16 else x.dtype)
-                for name, x in self.weights().items()
-            }
-        )
+        weights = self.weights().items()
+        return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
         """The parameters, each entry moved at random: a property that depends on the structure of
