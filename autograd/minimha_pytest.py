@@ -152,10 +152,7 @@ def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None
     """Call check from a frame that looks like the test at its last return: a failure should show
     that line, but the test has returned before its result is checked."""
     test = inspect.unwrap(test)
-    code = getattr(test, "__code__", None)
-    if code is None:  # a partial, or an object that can be called
-        check()
-        return
+    code = test.__code__
     lines, first = inspect.getsourcelines(test)
     returns = [n for n, line in enumerate(lines) if line.lstrip().startswith("return")]
     at = returns[-1] if returns else len(lines) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tour(options: argparse.Namespace) -> int:
     settings = {name: getattr(options, name) for name in ("seed", "steps", "picture")}
-    try:
-        taken = tour.Tour.of(options.text, library=options.backend, **settings)
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"minimha: {error}", file=sys.stderr)
-        return 2
-    return taken.run()
+    return tour.take(options.text, library=options.backend, **settings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,24 +59,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=_tour)
     others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
     for name, add_arguments, text in (
-        (
-            "notebooks",
-            course.add_arguments,
-            "copy the chapters of the course, open them in Jupyter",
-        ),
+        ("notebooks", course.add_arguments,
+         "copy the chapters of the course, open them in Jupyter"),
         ("homework", homework.add_arguments, "exercises: begin one, check it, get a hint"),
         ("train", training.add_train_arguments, "train a GPT on a text"),
         ("generate", training.add_generate_arguments, "let a trained model write text"),
         ("gpu-report", add_gpu_report_arguments, "measure and test minimha on this machine's GPU"),
-    ):
+    ):  # fmt: skip
         add_arguments(others.add_parser(name, help=text, description=text))
     settings: dict[str, Any]
     for option, settings, text in (
         ("--text", {"type": Path, "metavar": "FILE"},
          "UTF-8 text to learn (default: Python's own language reference)"),
-        ("--steps", {"type": positive_integer, "default": tour.STEPS, "metavar": "N"},
+        ("--steps", {"type": _at_least(1), "default": tour.STEPS, "metavar": "N"},
          f"training steps (default: {tour.STEPS})"),
-        ("--seed", {"type": natural_number, "default": 0, "metavar": "N"},
+        ("--seed", {"type": _at_least(0), "default": 0, "metavar": "N"},
          "seed of all random numbers (default: 0)"),
         ("--backend", {"choices": LIBRARIES, "default": "numpy"},
          "array library to compute with (default: numpy)"),
@@ -92,18 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def natural_number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
+def _at_least(least: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
 
-
-def positive_integer(text: str) -> int:
-    number = natural_number(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("at least one step is needed")
-    return number
+    return integer
 
 
 if __name__ == "__main__":

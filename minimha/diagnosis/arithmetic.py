@@ -1,7 +1,7 @@
 """What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
 
-A signature is a function of a Step that recognises one mistake, or a family of mistakes, by its
-effect on the gradient.
+A signature is a function of a Step that yields the gradients that known mistakes give. Where it
+recognises a mistake by other facts, it yields the gradient found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from minimha_autograd.gradcheck import listed
 
 from .arrays import summed_over_groups, summed_to
 from .causes import UNEXPLAINED, Cause
-from .step import Product, Step, elementwise, products
+from .closeness import is_close
+from .step import Mistake, Product, Step, elementwise, products
 from .trace import RESULT, Trace
 
 
@@ -48,13 +49,11 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
     right = trace.right[name]
 
     def is_(other: np.ndarray, candidate: np.ndarray | None) -> bool:
-        if candidate is None or candidate.shape != other.shape:
-            return False
-        return bool(abs(candidate - other).max(initial=0.0) <= 1e-5 * abs(other).max(initial=0.0))
+        return candidate is not None and is_close(candidate, other, 1e-5)
 
     for other in trace.wrong:  # the right gradient of an input that is wrong as well?
         if other != name and other in trace.right and is_(trace.right[other], yours):
-            return _swapped(other)
+            return Cause("another-input", _SWAPPED.format(other))
     if is_(right, yours.T):
         return Cause("transposed", "it is the right gradient, transposed")
     if is_(right, summed_over_groups(yours, right)):
@@ -67,30 +66,52 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
     return Cause(UNEXPLAINED, f"a gradient must have the shape of its input, {right.shape}")
 
 
-def _swapped(name: str) -> Cause:
-    text = f"it is the gradient of {name}: check the order in which the gradients are returned"
-    return Cause("another-input", text)
+_SWAPPED = "it is the gradient of {}: check the order in which the gradients are returned"
 
 
-def uses(step: Step) -> Cause | None:
+def counted(step: Step) -> Iterator[Mistake]:
+    """Contributions of ranks that are counted once for each rank, or left out."""
+    trace = step.trace
+    ranks = getattr(trace.function.f, "ranks", 1)  # `parallel.across` sets it
+    if ranks == 1 or step.consumer is not None or step.name not in trace.inputs:
+        return
+    text = (
+        f"the gradient is counted once per rank: it is {ranks} times the right one, and there are "
+        f"{ranks} ranks. Is the same loss differentiated on every rank, or a sum over ranks summed "
+        "a second time?"
+    )
+    yield "counted-per-rank", ranks * step.right, text
+    rank = trace.inputs.index(step.name) * ranks // len(trace.inputs)
+    per_rank = len(trace.results) // ranks
+    own = trace.results[rank * per_rank : (rank + 1) * per_rank]
+    others = [result for result in step.consumers if result not in own]
+    alone = sum(
+        (trace.part(step.name, result) for result in own if result in step.consumers),
+        np.zeros_like(step.right),
+    )
+    text = (
+        "the all-reduce was forgotten: the gradient holds only what comes from the result of rank "
+        f"{rank} itself. The results of other ranks depend on {step.name} as well: add their "
+        "contributions"
+    )
+    yield "all-reduce-missing", alone if others else None, text
+
+
+def uses(step: Step) -> Iterator[Mistake]:
     """A node that is used several times: a use is missing in its gradient, or counted twice."""
-    if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
-        return None
-    parts = [step.trace.part(step.name, c) for c in step.consumers]
+    parts = [*step.parts.values()]
     if any(_parallel(a, b) for a, b in itertools.combinations(parts, 2)):
-        return None  # a factor in one looks like more or less of the other
+        return  # a factor in one looks like more or less of the other
     for times in itertools.product((0, 1, 2), repeat=len(parts)):
-        total = sum(n * x for n, x in zip(times, parts, strict=True))
-        if len(set(times)) != 2 or {0, 2} <= set(times) or not step.is_yours(np.asarray(total)):
-            continue
-        wrong = listed([c for c, n in zip(step.consumers, times, strict=True) if n != 1])
-        cause, how = ("path-missing", "missing") if 0 in times else ("path-twice", "counted twice")
-        return Cause(
-            cause,
-            f"the share that comes through {wrong} is {how}: {step.name} is used {len(parts)} "
-            "times, and its gradient is the sum over these uses (+=, not =)",
-        )
-    return None
+        if set(times) in ({0, 1}, {1, 2}):
+            total = sum(n * x for n, x in zip(times, parts, strict=True))
+            wrong = listed([c for c, n in zip(step.consumers, times, strict=True) if n != 1])
+            cause, how = ("missing", "missing") if 0 in times else ("twice", "counted twice")
+            text = (
+                f"the share that comes through {wrong} is {how}: {step.name} is used {len(parts)} "
+                "times, and its gradient is the sum over these uses (+=, not =)"
+            )
+            yield f"path-{cause}", np.asarray(total), text
 
 
 def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
@@ -98,39 +119,33 @@ def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(abs(abs(np.sum(a * b)) - lengths) <= 1e-9 * lengths)
 
 
-def nothing(step: Step) -> Cause | None:
+def nothing(step: Step) -> Iterator[Mistake]:
     """No gradient at all."""
-    if step.yours.any() and not step.is_yours(np.zeros_like(step.right)):
-        return None
+    zero = np.zeros_like(step.right)
     if step.is_part:
         text = f"the share of the gradient that comes through {step.consumer} is missing"
-        return Cause("path-missing", text)
+        yield "path-missing", zero, text
     text = f"the gradient of {step.name} is 0: it is never set, or cut off by detach() or .data"
-    return Cause("zero", text)
+    yield "zero", zero, text
 
 
-def constant_ratio(step: Step) -> Cause | None:
+def constant_ratio(step: Step) -> Iterator[Mistake]:
     """The right gradient times a number."""
     ratio = step.multiple(step.right, step.yours)
     if ratio is None:
-        return None
-    if abs(ratio + 1) < 1e-6:
-        return Cause("sign", f"the sign is flipped in {step.place}")
+        return
+    yield "sign", -step.right, f"the sign is flipped in {step.place}"
     for n, product in _lengths(step):
-        if abs(ratio * n - 1) < 1e-6:
-            return Cause(
-                "averaged",
-                f"every entry is 1/{n} of the right one, and {n}{product} entries are summed: this "
-                "looks like the mean instead of the sum",
-            )
+        text = (
+            f"every entry is 1/{n} of the right one, and {n}{product} entries are summed: this "
+            "looks like the mean instead of the sum"
+        )
+        yield "averaged", step.right / n, text
     known = next((product for n, product in _lengths(step) if abs(ratio / n - 1) < 1e-6), "")
     what = f"the share that comes through {step.consumer}" if step.is_part else "every entry"
     digits = 6 if abs(ratio - 1) > 1e-4 else 12
-    return Cause(
-        "factor",
-        f"{what} is {ratio:.{digits}g}{known} times the right one: a factor is missing in "
-        f"{step.place}, or is applied twice",
-    )
+    text = f"{what} is {ratio:.{digits}g}{known} times the right one: a factor is missing in "
+    yield "factor", step.yours, f"{text}{step.place}, or is applied twice"
 
 
 def _lengths(step: Step) -> Iterator[tuple[int, str]]:
@@ -144,18 +159,11 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
                 yield n, f" = {' · '.join(map(str, axes))}" if count > 1 else ""
 
 
-def transposed(step: Step) -> Cause | None:
-    """The right gradient with axes swapped."""
+def reordered(step: Step) -> Iterator[Mistake]:
+    """The right gradient with axes swapped, or reshaped where axes have to be swapped as well."""
     for axes in itertools.permutations(range(step.right.ndim)):
-        if list(axes) != sorted(axes) and step.is_yours(np.transpose(step.right, axes)):
-            return Cause("transposed", "it is the right gradient, transposed")
-    return None
-
-
-def reordered(step: Step) -> Cause | None:
-    """The right gradient, reshaped where axes have to be swapped as well."""
-    if not step.distance or step.yours.size < 3:
-        return None
+        swapped = np.transpose(step.right, axes)
+        yield "transposed", swapped, "it is the right gradient, transposed"
     shape = step.value.shape
     shapes = {x.shape for x in step.values.values() if x.size == step.value.size and x.ndim > 1}
     if len(step.consumers) > 1:  # cut into parts, each split into heads
@@ -166,24 +174,22 @@ def reordered(step: Step) -> Cause | None:
         for axes in itertools.permutations(range(len(other))):
             for a, is_it in ((step.yours, step.is_right), (step.right, step.is_yours)):
                 if is_it(np.transpose(a.reshape(other), axes).reshape(shape)):
-                    return Cause(
-                        "reshape-for-swap",
+                    text = (
                         "it has the right numbers in the wrong order: reshape does not swap axes. "
-                        "From (…, H, T, D) to (…, T, H·D), swap H and T first, then reshape",
+                        "From (…, H, T, D) to (…, T, H·D), swap H and T first, then reshape"
                     )
-    return None
+                    yield "reshape-for-swap", step.yours, text
 
 
-def another_input(step: Step) -> Cause | None:
+def another_input(step: Step) -> Iterator[Mistake]:
     """The right gradient of another input."""
     candidates = set(step.trace.wrong) - {step.name, *step.downstream}
     for name, gradient in step.gradients.items():
-        if name in candidates and step.is_yours(gradient):
-            return _swapped(name)
-    return None
+        if name in candidates:
+            yield "another-input", gradient, _SWAPPED.format(name)
 
 
-def passed_through(step: Step) -> Cause | None:
+def passed_through(step: Step) -> Iterator[Mistake]:
     """The unchanged gradient of a later node, or one term too many."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
@@ -192,50 +198,44 @@ def passed_through(step: Step) -> Cause | None:
             for factor in (n for n in step.values if n not in step.downstream):
                 x, dx = step.values[factor], step.gradients[name]
                 if x.shape == dx.shape and step.is_right(summed_to(x * dx, step.value.shape)):
-                    text = (
-                        f"d{step.name} = {d}.\nCorrect: d{step.name} = {d} · {step.letter(factor)}"
-                    )
-                    return Cause("operand-wrong", text)
+                    correct = f"Correct: d{step.name} = {d} · {step.letter(factor)}"
+                    yield "operand-wrong", step.yours, f"d{step.name} = {d}.\n{correct}"
             times = "" if abs(ratio - 1) < step.tolerance else f", times {ratio:.6g}"
             text = f"it equals the gradient of {name}{times}: the derivative of the step from "
-            return Cause("slope-missing", f"{text}{step.name} to {name} is missing")
-        if name not in step.consumers and dy is not None and step.is_yours(step.right + dy):
+            yield "slope-missing", step.yours, f"{text}{step.name} to {name} is missing"
+        if name not in step.consumers and dy is not None:
             text = f"the gradient of {name} is added once too often, as if the forward added "
-            return Cause("path-twice", f"{text}{step.name} to it")
-    return None
+            yield "path-twice", step.right + dy, f"{text}{step.name} to it"
 
 
-def product(step: Step) -> Cause | None:
+def product(step: Step) -> Iterator[Mistake]:
     """A product of a gradient and a value, but not the right product."""
     shape = step.value.shape
     known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
     same = [p for p, made in known if step.multiple(made, step.right) is not None]
     for p in same:
-        if (n := _one_of_many(step, p.array)) is not None:
-            return Cause(
-                "path-missing",
-                f"it is {p.text} for item {n} of the batch alone: all items use {step.name}, so "
-                "its gradient is the sum over the batch",
-            )
+        items = p.array if p.array.ndim > step.value.ndim else ()
+        for n, item in enumerate(items):  # the right one sums over them
+            if step.multiple(summed_to(item, shape), step.yours) is not None:
+                text = f"it is {p.text} for item {n} of the batch alone: all items use {step.name}"
+                yield (
+                    "path-missing",
+                    step.yours,
+                    f"{text}, so its gradient is the sum over the batch",
+                )
     mine = next((p for p, made in known if step.multiple(made, step.yours) is not None), None)
     if mine is None or any(p is mine for p in same):
-        return None
+        return
 
     def unlike(p: Product) -> tuple[bool, bool]:
         return p.is_matrix != mine.is_matrix, p.operands != mine.operands
 
     right = min(same, key=unlike, default=None)
-    text = f"d{step.name} = {mine.text}" + (
-        f".\nCorrect: d{step.name} = {right.text}" if right else ""
-    )
+    text = f"d{step.name} = {mine.text}"
+    if right is not None:
+        text += f".\nCorrect: d{step.name} = {right.text}"
     if mine.is_matrix and right is not None and right.operands == mine.operands:
         text += ".\nFor y = a b the gradients are da = dy bᵀ and db = aᵀ dy"
-        return Cause("operand-transposed", text)
+        yield "operand-transposed", step.yours, text
     name = "operand-wrong" if mine.is_matrix or right is not None else UNEXPLAINED
-    return Cause(name, text)
-
-
-def _one_of_many(step: Step, x: np.ndarray) -> int | None:
-    """The item whose share alone is the gradient, where the right one sums over all."""
-    items = (summed_to(item, step.value.shape) for item in x) if x.ndim > step.value.ndim else ()
-    return next((n for n, x in enumerate(items) if step.multiple(x, step.yours) is not None), None)
+    yield name, step.yours, text

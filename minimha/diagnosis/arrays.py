@@ -45,11 +45,6 @@ def summed_over_groups(x: np.ndarray, like: np.ndarray) -> np.ndarray:
     return x if groups is None else groups.sum(axis=-3)
 
 
-def transposed(x: np.ndarray) -> np.ndarray:
-    """x with its last two axes swapped."""
-    return np.swapaxes(x, -1, -2)
-
-
 def through_softmax(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> np.ndarray:
     """The pullback of softmax: P · (dP − Σ P · dP)."""
     return np.asarray(p * (dp - (p * dp).sum(axis=axis, keepdims=True)))

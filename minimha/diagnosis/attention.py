@@ -8,33 +8,29 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from .arrays import by_group, matmul, summed_over_groups, summed_to, through_softmax, transposed
-from .causes import Cause
-from .step import Step, products
+from .arrays import by_group, matmul, summed_over_groups, summed_to, through_softmax
+from .step import Mistake, Step, products
 
 
-def scale(step: Step) -> Cause | None:
+def scale(step: Step) -> Iterator[Mistake]:
     """The scale 1/√D of the scores, missing or applied twice."""
-    ratio = step.multiple(step.right, step.yours)
-    if ratio is None or not _before_weights(step):
-        return None
+    if step.multiple(step.right, step.yours) is None or not _before_weights(step):
+        return
     nodes = step.trace.values if step.trace.located else ()
     made_from = [n for n in nodes if step.name in step.trace.descendants(n)]
     widths = {step.values[n].shape[-1] for n in (step.name, *made_from) if step.values[n].ndim >= 2}
     for d in sorted(widths - {1}):
         root, whole = f"√D = √{d} = {math.sqrt(d):.4g}", math.isqrt(d)
         also = f". Any other factor of {whole} would look the same" * (whole**2 == d)
-        if abs(ratio / math.sqrt(d) - 1) < step.tolerance:
-            text = f"every entry is too large by the factor {root}: the gradient of {step.name} "
-            return Cause("scale", f"{text}lacks the 1/√D of the scores{also}")
-        if abs(ratio * math.sqrt(d) - 1) < step.tolerance:
-            text = f"every entry is too small by the factor {root}: the scale is applied twice, or "
-            return Cause("scale-twice", f"{text}is 1/D instead of 1/√D{also}")
-    return None
+        text = f"every entry is too large by the factor {root}: the gradient of {step.name} "
+        yield "scale", math.sqrt(d) * step.right, f"{text}lacks the 1/√D of the scores{also}"
+        text = f"every entry is too small by the factor {root}: the scale is applied twice, or "
+        yield "scale-twice", step.right / math.sqrt(d), f"{text}is 1/D instead of 1/√D{also}"
 
 
 def _before_weights(step: Step) -> bool:
@@ -50,7 +46,7 @@ def _before_weights(step: Step) -> bool:
     )
 
 
-def groups(step: Step) -> Cause | None:
+def groups(step: Step) -> Iterator[Mistake]:
     """The gradient of a key head that several query heads share."""
     per_head = [p.array for p in products(step, each_head=True)]
     for x in (*per_head, *step.gradients.values()):
@@ -60,61 +56,50 @@ def groups(step: Step) -> Cause | None:
             continue
         each, rep = factor * each, each.shape[-3]
         in_turn = (factor * x).reshape(*x.shape[:-3], rep, -1, *x.shape[-2:]).sum(axis=-4)
-        rule = (
-            f"; each head of {step.name} serves {rep} query heads, and its gradient is the sum of "
-            "their gradients"
-        )
+        rule = f"; each head of {step.name} serves {rep} query heads, and its gradient is the sum "
+        rule += "of their gradients"
         one, turns = "it is the gradient of query head {} of each group alone", "h, h + G, h + 2G …"
-        mistakes = [
-            ("groups-mean", each.mean(axis=-3), f"it is the mean over the group{rule}"),
-            *(("groups-one-member", each[..., n, :, :], one.format(n) + rule) for n in range(rep)),
-            (
-                "groups-interleaved",
-                in_turn,
-                f"it sums heads {turns}, but the heads of a group are adjacent{rule}",
-            ),
-        ]
-        if cause := step.made_by(mistakes):
-            return cause
-    return None
+        yield "groups-mean", each.mean(axis=-3), f"it is the mean over the group{rule}"
+        for n in range(rep):
+            yield "groups-one-member", each[..., n, :, :], one.format(n) + rule
+        text = f"it sums heads {turns}, but the heads of a group are adjacent{rule}"
+        yield "groups-interleaved", in_turn, text
 
 
-def softmax(step: Step) -> Cause | None:
+def softmax(step: Step) -> Iterator[Mistake]:
     """dx = y · (dy − Σ dy · y), and the forms that known mistakes give it."""
     if not step.keeps_shape:
-        return None
+        return
     y, dy, x = step.output, step.dy, step.value
     for axis in reversed(range(y.ndim)):
         c = sharpness(x, y, axis)
         if c and step.is_right(c * through_softmax(y, dy, axis)):
             break
     else:
-        return None
+        return
     letters = step.letter(step.name), step.letter(step.consumer or "")
     if step.trace.function.on_tensors and not step.trace.function.takes_tap:
         letters = "x", "y"  # the nodes of the tape have no names given by the student
-    mistakes = _softmax_mistakes(y, dy, letters, axis)
-    if cause := step.made_by((name, c * dx, text) for name, dx, text in mistakes):
-        return cause
+    for name, dx, text in _softmax_mistakes(y, dy, letters, axis):
+        yield name, c * dx, text
     for name, z in step.values.items():
         if z.shape == y.shape and np.isfinite(z).all() and np.allclose(z[y > 0], x[y > 0]):
             unmasked = np.exp(c * (z - z.max(axis=axis, keepdims=True)))
             unmasked /= unmasked.sum(axis=axis, keepdims=True)
-            if step.is_yours(c * through_softmax(unmasked, dy, axis)):
-                text = f"it is the gradient of softmax({name}) without the mask: the backward has "
-                return Cause("mask-ignored", f"{text}to use the weights that the forward computed")
-    return None
+            text = f"it is the gradient of softmax({name}) without the mask: the backward has to "
+            text += "use the weights that the forward computed"
+            yield "mask-ignored", c * through_softmax(unmasked, dy, axis), text
 
 
-def untapped_softmax(step: Step) -> Cause | None:
+def untapped_softmax(step: Step) -> Iterator[Mistake]:
     """A mistake in the softmax of attention without taps, as it shows in dQ and dK."""
     if "weights" in step.trace.values or not {"weights", "scores"} <= step.gradients.keys():
-        return None
+        return
     y, dy, dx = step.values["weights"], step.gradients["weights"], step.gradients["scores"]
 
     def onto(dx: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
         """dQ = dS K or dK = dSᵀ Q, in the shape of the node; None if it has no such shape."""
-        made = matmul(transposed(dx) if is_key else dx, x)
+        made = matmul(dx.mT if is_key else dx, x)
         like = step.value
         return None if made is None else summed_to(summed_over_groups(made, like), like.shape)
 
@@ -125,9 +110,7 @@ def untapped_softmax(step: Step) -> Cause | None:
             continue
         for name, dscores, text in _softmax_mistakes(y, dy, ("scores", "weights")):
             wrong = onto(dscores, x, is_key)
-            if wrong is not None and step.is_yours(c * wrong):
-                return Cause(name, f"it follows from {text}")
-    return None
+            yield name, None if wrong is None else c * wrong, f"it follows from {text}"
 
 
 def _softmax_mistakes(
@@ -170,7 +153,7 @@ def _softmax_mistakes(
         if k != axis % y.ndim
     ]
     if axis % y.ndim == y.ndim - 1 and y.ndim > 1 and y.shape[-1] == y.shape[-2]:
-        across = y * (dy - transposed(row(y * dy)))
+        across = y * (dy - row(y * dy).mT)
         what = f"{right} with the sum of row j in column j"
         known.append(("axis", across, what, "keepdims=True keeps each sum in its row"))
     return [
@@ -198,62 +181,51 @@ def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
     return c if c > 1e-6 and is_plain and np.allclose(logs, c * x, atol=1e-6) else None
 
 
-def dropout(step: Step) -> Cause | None:
+def dropout(step: Step) -> Iterator[Mistake]:
     """dx = keep · dy / (1 − p), for the keep of the forward."""
     if not step.keeps_shape:
-        return None
+        return
     some = step.value != 0
     ratios = step.output[some] / step.value[some]
     grown = float(ratios.max(initial=0.0))  # 1 / (1 − p)
     is_kept = abs(ratios - grown) < 1e-9 * grown
     if grown <= 1 + 1e-9 or not (is_kept | (ratios == 0)).all() or is_kept.all():
-        return None
+        return
     if not step.value[some][~is_kept].max() > step.value[some][is_kept].min():
-        return None  # relu's threshold is not a random draw
-    other = np.divide(step.yours, step.dy, out=np.zeros_like(step.dy), where=step.dy != 0)
-    is_grown = np.isclose(other, grown)
+        return  # relu's threshold is not a random draw
     unscaled = f"the factor 1/(1 − p) = {grown:.4g} of the forward is missing in the backward"
     dropped_too = "a gradient reaches entries that dropout set to 0: they must get gradient 0"
-    mistakes = [
-        ("dropout-unscaled", step.dy * ((step.output != 0) | ~some), unscaled),
-        ("dropout-ignored", step.dy, dropped_too),
-        ("dropout-ignored", grown * step.dy, dropped_too),
-    ]
-    if cause := step.made_by(mistakes):
-        return cause
-    if is_grown.any() and (is_grown | (step.yours == 0)).all():
-        text = "it drops different entries from the forward: draw the dropout mask once, and "
-        text += "use it in both"
-        return Cause("dropout-redrawn", text)
-    return None
+    yield "dropout-unscaled", step.dy * ((step.output != 0) | ~some), unscaled
+    yield "dropout-ignored", step.dy, dropped_too
+    yield "dropout-ignored", grown * step.dy, dropped_too
+    redrawn = grown * step.dy * (step.yours != 0)
+    text = "it drops different entries from the forward: draw the dropout mask once, and use it in "
+    yield "dropout-redrawn", redrawn if redrawn.any() else None, f"{text}both"
 
 
-def mask(step: Step) -> Cause | None:
+def mask(step: Step) -> Iterator[Mistake]:
     """A gradient for entries that the forward masks."""
     if step.is_part:
-        return None  # the others may depend on what is masked here
+        return  # the other consumers may depend on what is masked here
     size, off = abs(step.right).max(initial=0.0), step.off
-    if not off.any() or not step.right[~off].any() or (abs(step.right[off]) > 1e-12 * size).any():
-        return None
-    return Cause(
-        "mask-ignored",
-        f"{int(off.sum())} entries that do not affect the result get a gradient, and all others "
-        "are right: the mask is missing in the backward",
-    )
+    if not off.any() or not step.right[~off].any():
+        return
+    if (abs(step.right[off]) <= 1e-12 * size).all():
+        text = f"{int(off.sum())} entries that do not affect the result get a gradient, and all "
+        yield (
+            "mask-ignored",
+            step.yours,
+            f"{text}others are right: the mask is missing in the backward",
+        )
 
 
-def parts_exchanged(step: Step) -> Cause | None:
+def parts_exchanged(step: Step) -> Iterator[Mistake]:
     """A node that is split into parts whose gradients are swapped."""
-    if step.consumer is not None or not 2 <= len(step.consumers) <= 4:
-        return None
-    parts = {c: step.trace.part(step.name, c) for c in step.consumers}
-    for (a, x), (b, y) in itertools.combinations(parts.items(), 2):
+    for (a, x), (b, y) in itertools.combinations(step.parts.items(), 2):
         here, there = x != 0, y != 0
         if (here & there).any() or here.sum() != there.sum():
             continue
         exchanged = step.right.copy()
         exchanged[here], exchanged[there] = step.right[there], step.right[here]
-        if step.is_yours(exchanged):
-            text = f"the gradients of {a} and {b} are swapped in that of {step.name}"
-            return Cause("another-input", text)
-    return None
+        text = f"the gradients of {a} and {b} are swapped in that of {step.name}"
+        yield "another-input", exchanged, text

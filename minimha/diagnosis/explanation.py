@@ -5,43 +5,24 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from minimha_autograd.gradcheck import labelled, listed
+from minimha_autograd.gradcheck.failure import FailedCheck
 
 from .. import course
-from . import arithmetic, attention, layers, ranks
+from . import arithmetic, attention, layers
 from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, WrongGradient
-from .step import Step
+from .step import Mistake, Step
 from .trace import Trace
 
-if TYPE_CHECKING:
-    from minimha_autograd.gradcheck.failure import FailedCheck
-
-
-SIGNATURES: tuple[Callable[[Step], Cause | None], ...] = (
-    ranks.counted,
-    arithmetic.uses,
-    arithmetic.nothing,
-    attention.scale,
-    attention.groups,
-    attention.softmax,
-    attention.untapped_softmax,
-    attention.dropout,
-    attention.mask,
-    layers.rope,
-    layers.norm,
-    layers.gain,
-    attention.parts_exchanged,
-    layers.target,
-    layers.embedding,
-    arithmetic.constant_ratio,
-    arithmetic.transposed,
-    arithmetic.reordered,
-    arithmetic.another_input,
-    arithmetic.passed_through,
-    arithmetic.product,
-)
+SIGNATURES: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
+    arithmetic.counted, arithmetic.uses, arithmetic.nothing,
+    attention.scale, attention.groups, attention.softmax, attention.untapped_softmax,
+    attention.dropout, attention.mask, layers.rope, layers.norm, layers.gain,
+    attention.parts_exchanged, layers.target, layers.embedding,
+    arithmetic.constant_ratio, arithmetic.reordered, arithmetic.another_input,
+    arithmetic.passed_through, arithmetic.product,
+)  # fmt: skip
 """The known mistakes, in the order of the search: those of attention before general ones."""
 
 _AXES = {
@@ -63,12 +44,9 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
     shown = guesses or list(diagnosis.findings[:1])
     for finding in shown:
-        name, added = finding.node, list[str]()
-        if name not in failed.wrong or len(failed.wrong) > 1:
-            added.append(f"The gradient of {name} is wrong:")
-        target = trace.targets[name]
+        name, target = finding.node, trace.targets[finding.node]
         axes = failed.axes.get(name) or AXES.get((name, target.x.ndim))
-        added += failed.facts(target, trace.comparison(name), axes)
+        added = failed.facts(target, trace.comparison(name), axes)
         if finding.after and trace.located:
             added.append(labelled("located", _location(trace, finding)))
         guess = [labelled("looks like", finding.text)]
@@ -114,7 +92,7 @@ def _guess(trace: Trace, name: str) -> Cause:
         step = Step(trace, name, consumer)
         for signature in SIGNATURES:
             try:
-                if cause := signature(step):
+                if cause := step.made_by(signature(step)):
                     return cause
             except Exception as error:  # the facts must reach the reader in any case
                 text = f"{signature.__name__} failed in {step.place}: {error!r}"
@@ -127,10 +105,9 @@ def _location(trace: Trace, wrong: WrongGradient) -> str:
     name, after = wrong.node, listed(wrong.after)
     right = f"gradient of {after} is" if len(wrong.after) == 1 else f"gradients of {after} are"
     text = f"between {name} and {after}: the {right} right, that of {name} is not"
-    unknown = trace.between(name)
-    return text + (
-        f"; no gradient is returned for {listed(unknown)}, in between" if unknown else ""
-    )
+    if unknown := trace.between(name):
+        text += f"; no gradient is returned for {listed(unknown)}, in between"
+    return text
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:

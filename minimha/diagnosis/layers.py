@@ -9,17 +9,16 @@ import numpy as np
 
 from .arrays import summed_to
 from .attention import sharpness
-from .causes import Cause
-from .step import Step
+from .step import Mistake, Step
 
 
-def rope(step: Step) -> Cause | None:
+def rope(step: Step) -> Iterator[Mistake]:
     """Pairs of columns rotated by an angle: the gradient is rotated back."""
     if step.consumer is None or step.yours.shape != step.value.shape:
-        return None
+        return
     x, dx = (_split_like(a, step.output) for a in (step.value, step.yours))
     if x is None or dx is None or x.shape[-1] % 2:
-        return None
+        return
     for as_pairs in (_halves, _neighbours):
         rotation = as_pairs(step.output) / as_pairs(x)
         first = rotation.reshape(-1, *rotation.shape[-2:])[0]  # the position alone sets the angle
@@ -31,13 +30,10 @@ def rope(step: Step) -> Cause | None:
         close = step.tolerance * abs(pairs).max(initial=0.0)
         if abs(pairs - dy * rotation).max() < close:
             text = "it is rotated by θ, as in the forward; a gradient has to be rotated back, by −θ"
-            return Cause("rope-direction", text)
+            yield "rope-direction", step.yours, text
         if abs(pairs - dy).max() < close:
-            text = (
-                "it is not rotated back by −θ: pairs have the right length but the wrong direction"
-            )
-            return Cause("rope-ignored", text)
-    return None
+            text = "it is not rotated back by −θ: pairs have the right length but the wrong "
+            yield "rope-ignored", step.yours, f"{text}direction"
 
 
 def _halves(x: np.ndarray) -> np.ndarray:
@@ -60,10 +56,10 @@ def _split_like(x: np.ndarray, output: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def norm(step: Step) -> Cause | None:
+def norm(step: Step) -> Iterator[Mistake]:
     """Layer norm and RMS norm: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ."""
     if not step.keeps_shape or step.value.ndim < 2:
-        return None
+        return
     x, centred = step.value, step.value - _mean(step.value)
     for (gain, shift), is_layer in itertools.product(_affine(step), (True, False)):
         unit = (step.output - shift) / gain
@@ -82,15 +78,15 @@ def norm(step: Step) -> Cause | None:
         if not step.is_right(dx(g) * inverse):
             continue
         mean = f"mean(g) {'is missing' if is_layer else 'does not belong here'}"
-        mistakes = [
+        for name, y, text in (
             ("norm-variance-term", dx(g, variance=False), "x̂ · mean(g · x̂) is missing"),
             ("norm-mean-term", dx(g, mean=not is_layer), mean),
             ("norm-both-terms", g, "both mean(g) and x̂ · mean(g · x̂) are missing"),
             ("norm-gain", dx(step.dy), "the gain γ is missing in g"),
             ("norm-sigma", dx(g) / inverse, "1/σ is missing"),
-        ]
-        return step.made_by((name, y * inverse, f"{t}.\n{formula}") for name, y, t in mistakes)
-    return None
+        ):
+            yield name, y * inverse, f"{text}.\n{formula}"
+        return
 
 
 _LAYER_NORM = "With g = dy · γ, dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ"
@@ -109,44 +105,39 @@ def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     yield from itertools.product(gains, shifts)
 
 
-def gain(step: Step) -> Cause | None:
+def gain(step: Step) -> Iterator[Mistake]:
     """y = γ x̂ + β with the gradient passed on unchanged."""
-    if not step.keeps_shape or not step.is_yours(step.dy):
-        return None
-    if not np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2):
-        return None  # not normalized
-    for factor, shift in _affine(step):
+    if not step.keeps_shape or not step.value.ndim:
+        return
+    is_normalized = np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2)
+    for factor, shift in _affine(step) if is_normalized else ():
         if np.allclose(step.output, factor * step.value + shift):
             text = "the gain γ is missing. For y = γ · x̂ + β the gradient is dx̂ = γ · dy"
-            return Cause("norm-gain", text)
-    return None
+            yield "norm-gain", step.dy, text
 
 
-def target(step: Step) -> Cause | None:
+def target(step: Step) -> Iterator[Mistake]:
     """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
     if step.value.ndim < 1 or step.yours.shape != step.value.shape or not step.off.any():
-        return None
+        return
     rows, sums = step.off.any(axis=-1), abs(step.right.sum(axis=-1))
     close = step.tolerance * abs(step.right).max(initial=0.0)
     if (step.off.sum(axis=-1) > 1).any() or sums.max() > close:
-        return None
+        return
     off = np.where(step.off, step.yours - step.right, 0).sum(axis=-1)[rows]
     p = step.yours[rows] / off[:, None]
-    if abs(p.sum(axis=-1) - 1).max() > step.tolerance or not sharpness(step.value[rows], p, -1):
-        return None
-    return Cause(
-        "target-missing",
-        "the 1 at the target is not subtracted. Correct: dlogits = softmax(logits) − one-hot",
-    )
+    if abs(p.sum(axis=-1) - 1).max() <= step.tolerance and sharpness(step.value[rows], p, -1):
+        text = "the 1 at the target is not subtracted. Correct: dlogits = softmax(logits) − one-hot"
+        yield "target-missing", step.yours, text
 
 
-def embedding(step: Step) -> Cause | None:
+def embedding(step: Step) -> Iterator[Mistake]:
     """A row of a table that is read more than once."""
     if step.consumer is None or step.value.ndim != 2 or step.dy.shape[-1:] != step.value.shape[-1:]:
-        return None
+        return
     off, width = step.off.any(axis=-1), step.value.shape[1]
     if not off.any() or width < 2 or summed_to(step.dy, step.value.shape) is not None:
-        return None
+        return
     made, dy = step.output.reshape(-1, width), step.dy.reshape(-1, width)
     for x, dx in zip(step.value[off], step.yours[off], strict=True):
         factor = (made @ x / (x @ x))[:, None]  # rows may be scaled as they are read
@@ -154,9 +145,7 @@ def embedding(step: Step) -> Cause | None:
         parts = (factor * dy)[is_read & (factor[:, 0] != 0)]
         size = abs(dx).max()
         if len(parts) < 2 or not (abs(parts - dx) <= step.tolerance * size).all(axis=-1).any():
-            return None
-    return Cause(
-        "repeats-overwritten",
-        f"each of the rows {', '.join(map(str, np.flatnonzero(off)[:5]))} is read several times, "
-        "but gets the gradient of one use only: gradients add up (np.add.at, not =)",
-    )
+            return
+    rows = ", ".join(map(str, np.flatnonzero(off)[:5]))
+    text = f"each of the rows {rows} is read several times, but gets the gradient of one use only: "
+    yield "repeats-overwritten", step.yours, f"{text}gradients add up (np.add.at, not =)"

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import matmul, summed_over_groups, transposed
+from .arrays import matmul, summed_over_groups
 from .causes import Cause
 from .closeness import MEASURED, factor
-from .intermediates import attention_weights
 from .trace import Trace
+
+Mistake = tuple[str, np.ndarray | None, str]
+"""The short name of a cause, the gradient that the mistake gives, and a sentence for the reader."""
 
 
 class Step:
@@ -31,7 +33,7 @@ class Step:
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:
         self.trace, self.name, self.consumer = trace, name, consumer
-        values, gradients = attention_weights(trace)
+        values, gradients = trace.attention
         self.values = trace.values | trace.constants | values
         self.gradients = trace.right | gradients
         self.value, self.consumers = trace.values[name], trace.consumers(name)
@@ -58,6 +60,12 @@ class Step:
     def is_part(self) -> bool:
         """Whether the node has other consumers as well."""
         return self.consumer is not None and len(self.consumers) > 1
+
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        """The shares of the right gradient that come through each of a few consumers."""
+        several = self.consumer is None and 2 <= len(self.consumers) <= 4
+        return {c: self.trace.part(self.name, c) for c in self.consumers if several}
 
     @property
     def keeps_shape(self) -> bool:
@@ -97,9 +105,8 @@ class Step:
         """The relative error below which two numbers count as equal."""
         return MEASURED.get(self.trace.targets[self.name].gradient.dtype.name, 1e-3)
 
-    def made_by(self, mistakes: Iterable[tuple[str, np.ndarray | None, str]]) -> Cause | None:
-        """The first of the mistakes that makes the gradient found: each is a cause's name, the
-        gradient that it makes, and a text."""
+    def made_by(self, mistakes: Iterable[Mistake]) -> Cause | None:
+        """The first of the mistakes that gives the gradient found."""
         return next((Cause(name, text) for name, dx, text in mistakes if self.is_yours(dx)), None)
 
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
@@ -144,9 +151,7 @@ def products(step: Step, each_head: bool = False) -> Iterator[Product]:
     ]
     values = [(step.letter(n), x) for n, x in step.values.items() if x.ndim >= 2]
     for (g, dy), (a, x) in itertools.product(_with_merged(gradients), _with_merged(values)):
-        ways = itertools.product(
-            ((g, dy), (f"{g}ᵀ", transposed(dy))), ((a, x), (f"{a}ᵀ", transposed(x)))
-        )
+        ways = itertools.product(((g, dy), (f"{g}ᵀ", dy.mT)), ((a, x), (f"{a}ᵀ", x.mT)))
         for way in ways:
             for (left, p), (right, q) in (way, way[::-1]):
                 ends = p.shape[-2], q.shape[-1]
@@ -161,10 +166,8 @@ def elementwise(step: Step) -> Iterator[Product]:
     """The products of the consumer's gradient and a value that has its shape."""
     for a, x in step.values.items():
         if step.consumer and x.shape == step.dy.shape:
-            g = f"d{step.letter(step.consumer)}"
-            yield Product(
-                f"{g} · {step.letter(a)}", frozenset({g, a}), step.dy * x, is_matrix=False
-            )
+            g, b = f"d{step.letter(step.consumer)}", step.letter(a)
+            yield Product(f"{g} · {b}", frozenset({g, a}), step.dy * x, is_matrix=False)
 
 
 def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:

@@ -7,16 +7,18 @@ it, directly or through others.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from minimha_autograd.gradcheck.compare import Comparison
-    from minimha_autograd.gradcheck.failure import FailedCheck
+from minimha_autograd.gradcheck.compare import Comparison
+from minimha_autograd.gradcheck.failure import FailedCheck
+
+from ..attention import attention_steps
+from .arrays import matmul, through_softmax
 
 RESULT = "the result"
 
@@ -24,6 +26,7 @@ RESULT = "the result"
 class Trace:
     """The nodes of a function at its inputs: inputs, intermediates, and results.
 
+    located   whether intermediates can be seen: through the keyword `tap`, or on the tape
     values    by name, in the order in which they are made
     targets   inputs and intermediates with the gradient under check, 0 where there is none
     known     the names whose gradient the pullback returns, and the results
@@ -38,7 +41,7 @@ class Trace:
 
     def __init__(self, failed: FailedCheck) -> None:
         self.failed, self.function = failed, failed.function
-        self.located = self.function.shows_intermediates
+        self.located = self.function.takes_tap or self.function.on_tensors
         self.targets, self.inputs = dict(failed.targets), list(failed.targets)
         self._numbers = dict(zip(self.inputs, self.function.hosts, strict=True))
         self._parts: dict[tuple[str, str], np.ndarray] = {}
@@ -107,6 +110,33 @@ class Trace:
         numeric = {n: self.targets[n].numeric() for n in self.culprits if self.has_time_for(n)}
         results = zip(self.results, self.failed.gradients.cotangents, strict=True)
         return found | numeric | {name: c.astype(np.float64) for name, c in results}
+
+    @cached_property
+    def attention(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Of a function without taps that computes attention: the weights, and the right gradients
+        of weights and scores, by name. Nothing of other functions."""
+        named = {name.lower(): name for name in self.inputs}
+        roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
+        if None in roles or set(self.values) != {*self.inputs, *self.results}:
+            return {}, {}
+        q, k, v = (self.values[name] for name in roles if name)
+        out, dout = (x[self.results[0]] for x in (self.values, self.right))
+        if not min(q.ndim, k.ndim, v.ndim) >= 2 or not q.size * k.size:
+            return {}, {}
+        reach = k.shape[-2] - q.shape[-2]
+        masks = [None, *(np.tri(q.shape[-2], k.shape[-2], n, dtype=bool) for n in {0, reach})]
+        masks += [x for x in self.function.constants.values() if x.dtype == bool]
+        width = q.shape[-1]
+        for visible, scale in itertools.product(masks, (width**-0.5, 1.0, 1 / width)):
+            try:
+                steps = attention_steps(q, k, v, visible, scale=scale)
+            except (TypeError, ValueError):
+                continue
+            if steps["out"].shape == out.shape and np.allclose(steps["out"], out, 1e-9, 0):
+                p, dp = steps["weights"], matmul(dout, v.mT)
+                assert dp is not None  # out, made of v, has the shape of dout
+                return {"weights": p}, {"weights": dp, "scores": through_softmax(p, dp)}
+        return {}, {}
 
     def has_time_for(self, name: str) -> bool:
         """Whether the entries of a node are few enough for a numeric gradient of each."""

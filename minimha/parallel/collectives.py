@@ -15,7 +15,7 @@ order of ranks, so results do not depend on which message arrives first.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Any
@@ -27,10 +27,11 @@ from minimha_autograd.backend import Array, namespace
 def parts(length: int, size: int) -> list[slice]:
     """Each rank's part of an axis: lengths differ by at most one, and longer parts come first."""
     least, longer = divmod(length, size)
-    return _slices([least + (rank < longer) for rank in range(size)])
+    return in_turn([least + (rank < longer) for rank in range(size)])
 
 
-def _slices(lengths: Sequence[int]) -> list[slice]:
+def in_turn(lengths: Iterable[int]) -> list[slice]:
+    """Slices of these lengths, one after another."""
     return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]
 
 
@@ -41,7 +42,15 @@ def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
     x has the same shape on every rank. Each rank sums one part and gathers the other sums: it sends
     2 (1 − 1/size) of the array.
     """
-    return _sum(comm, x, "all_reduce"), lambda dy: (_sum(comm, dy, "the gradient of all_reduce"),)
+    what = f"all_reduce of {_kind(x)}"
+
+    def summed(x: Array, what: str) -> Array:
+        xp = namespace(x)
+        flat = xp.reshape(x, (-1,))
+        own = _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
+        return xp.reshape(xp.concat(exchanged(comm, what, [own] * comm.size)), x.shape)
+
+    return summed(x, what), lambda dy: (summed(dy, f"the gradient of {what}"),)
 
 
 @operation
@@ -50,12 +59,13 @@ def all_gather(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
 
     Along the axis, the arrays may have different lengths.
     """
-    axis, name = _axis(x, axis), "all_gather"
-    received = _gathered(comm, x, axis, name)
-    lengths = [y.shape[axis] for y in received]
+    axis = _axis(x, axis)
+    what = f"all_gather along axis {axis} of {_kind(x, axis)}"
+    received = exchanged(comm, what, [x] * comm.size)
+    own_parts = in_turn(y.shape[axis] for y in received)
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (_scattered(comm, dy, axis, lengths, f"the gradient of {name}"),)
+        return (_sum(comm, f"the gradient of {what}", _cut(dy, axis, own_parts)),)
 
     return namespace(x).concat(received, axis=axis), pullback
 
@@ -66,14 +76,14 @@ def reduce_scatter(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullba
 
     x has the same shape on every rank; `parts` says which part of the axis a rank gets.
     """
-    axis, name = _axis(x, axis), "reduce_scatter"
-    lengths = [part.stop - part.start for part in parts(x.shape[axis], comm.size)]
+    axis = _axis(x, axis)
+    what = f"reduce_scatter along axis {axis} of {_kind(x)}"
 
     def pullback(dy: Array) -> tuple[Array]:
-        received = _gathered(comm, dy, axis, f"the gradient of {name}")
+        received = exchanged(comm, f"the gradient of {what}", [dy] * comm.size)
         return (namespace(dy).concat(received, axis=axis),)
 
-    return _scattered(comm, x, axis, lengths, name), pullback
+    return _sum(comm, what, _cut(x, axis, parts(x.shape[axis], comm.size))), pullback
 
 
 @operation
@@ -83,13 +93,13 @@ def all_to_all(x: Array, *, comm: Any, split_axis: int, concat_axis: int) -> tup
     x is split along split_axis by `parts`; along concat_axis, the arrays may have different
     lengths. dx = all_to_all of dy with the axes swapped: each part goes back where it came from.
     """
-    split, joined, name = _axis(x, split_axis), _axis(x, concat_axis), "all_to_all"
-    received = _swapped(comm, x, split, parts(x.shape[split], comm.size), joined, name)
-    lengths = [y.shape[joined] for y in received]
+    split, joined = _axis(x, split_axis), _axis(x, concat_axis)
+    what = f"all_to_all of {_kind(x, joined)} split along axis {split}"
+    received = exchanged(comm, what, _cut(x, split, parts(x.shape[split], comm.size)))
+    own_parts = in_turn(y.shape[joined] for y in received)
 
     def pullback(dy: Array) -> tuple[Array]:
-        sent_back = f"the gradient of {name}"
-        received = _swapped(comm, dy, joined, _slices(lengths), split, sent_back)
+        received = exchanged(comm, f"the gradient of {what}", _cut(dy, joined, own_parts))
         return (namespace(dy).concat(received, axis=split),)
 
     return namespace(x).concat(received, axis=joined), pullback
@@ -113,38 +123,17 @@ def broadcast(x: Array, *, comm: Any, root: int = 0) -> tuple[Array, Pullback]:
     return y, pullback
 
 
-def _sum(comm: Any, x: Array, name: str) -> Array:
-    xp, what = namespace(x), f"{name} of {_kind(x)}"
-    flat = xp.reshape(x, (-1,))
-    pieces = dict(enumerate(_split(flat, 0, parts(flat.shape[0], comm.size))))
-    own = reduce(operator.add, comm.exchange(what, pieces, range(comm.size)))
-    sums = comm.exchange(what, dict.fromkeys(range(comm.size), own), range(comm.size))
-    return xp.reshape(xp.concat(list(sums)), x.shape)
+def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
+    """What the ranks send to this one, in their order; it sends pieces[r] to rank r."""
+    return list(comm.exchange(what, dict(enumerate(pieces)), range(comm.size)))
 
 
-def _gathered(comm: Any, x: Array, axis: int, name: str) -> list[Array]:
-    """The arrays of all ranks."""
-    what, everyone = f"{name} along axis {axis} of {_kind(x, axis)}", range(comm.size)
-    return list(comm.exchange(what, dict.fromkeys(everyone, x), everyone))
+def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
+    """The sum of what the ranks send to this one, which needs no memory for all of it."""
+    return reduce(operator.add, comm.exchange(what, dict(enumerate(pieces)), range(comm.size)))
 
 
-def _scattered(comm: Any, x: Array, axis: int, lengths: Sequence[int], name: str) -> Array:
-    """This rank's part of the sum."""
-    what = f"{name} along axis {axis} of {_kind(x)} in parts of {', '.join(map(str, lengths))}"
-    pieces = dict(enumerate(_split(x, axis, _slices(lengths))))
-    return reduce(operator.add, comm.exchange(what, pieces, range(comm.size)))
-
-
-def _swapped(
-    comm: Any, x: Array, split_axis: int, slices: Sequence[slice], concat_axis: int, name: str
-) -> list[Array]:
-    """The parts of the arrays of all ranks that are for this one."""
-    what = f"{name} of {_kind(x, concat_axis)} split along axis {split_axis}"
-    pieces = dict(enumerate(_split(x, split_axis, slices)))
-    return list(comm.exchange(what, pieces, range(comm.size)))
-
-
-def _split(x: Array, axis: int, slices: Sequence[slice]) -> list[Array]:
+def _cut(x: Array, axis: int, slices: Sequence[slice]) -> list[Array]:
     return [x[(*(slice(None),) * axis, part, ...)] for part in slices]
 
 

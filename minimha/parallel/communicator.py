@@ -109,9 +109,7 @@ class Communicator:
 
     def agree(self, what: str) -> None:
         """Wait until all ranks call this. Raises CommunicationError if their texts differ."""
-        everyone, nothing = range(self.size), backend.full((0,), 0, dtype="bool")
-        for _ in self.exchange(what, dict.fromkeys(everyone, nothing), everyone):
-            pass
+        collectives.exchanged(self, what, [backend.full((0,), 0, dtype="bool")] * self.size)
 
     def fail(self, reason: str, code: int = 1) -> int:
         """Print why the program fails, and end all ranks. Returns the exit code."""

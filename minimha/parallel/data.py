@@ -13,7 +13,7 @@ from typing import Any
 from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, namespace
 
-from .collectives import parts
+from .collectives import in_turn, parts
 from .communicator import nbytes
 from .ways import Way
 
@@ -51,7 +51,8 @@ class Buckets:
     def __init__(
         self, comm: Any, groups: Iterable[Mapping[str, Any]], split: Sequence[Tensor] = ()
     ) -> None:
-        self._entries: list[tuple[list[int], Bucket | None]] = []
+        self._entries: list[tuple[Sequence[int], Bucket | None]] = []
+        self._buckets: list[Bucket] = []
         self.groups, first, parted = [], 0, set(split)
         for group in groups:
             made = []
@@ -62,14 +63,12 @@ class Buckets:
                     made.append(p)
                     self._entries.append(([k], None))
             for chunk in _chunks([(k, p) for k, p in numbered if p not in parted]):
-                bucket = Bucket(comm, [p for _, p in chunk])
+                numbers, parameters = zip(*chunk, strict=True)
+                bucket = Bucket(comm, parameters)
                 made.append(bucket.shard)
-                self._entries.append(([k for k, _ in chunk], bucket))
+                self._buckets.append(bucket)
+                self._entries.append((numbers, bucket))
             self.groups.append({**group, "params": made})
-
-    @property
-    def _buckets(self) -> list[Bucket]:
-        return [bucket for _, bucket in self._entries if bucket is not None]
 
     def reduce(self) -> None:
         """Set the gradient of this rank's part of every bucket to its sum over all ranks."""
@@ -131,12 +130,10 @@ class Bucket:
 
     def cut(self, flat: Array) -> list[Array]:
         """The inverse: an array for each parameter."""
-        found, start = [], 0
-        for p in self.parameters:
-            count = math.prod(p.shape)
-            found.append(namespace(flat).reshape(flat[start : start + count], p.shape))
-            start += count
-        return found
+        xp, runs = namespace(flat), in_turn(math.prod(p.shape) for p in self.parameters)
+        return [
+            xp.reshape(flat[run], p.shape) for run, p in zip(runs, self.parameters, strict=True)
+        ]
 
     def part(self, flat: Array) -> Array:
         """A copy of this rank's part."""

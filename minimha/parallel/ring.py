@@ -7,6 +7,7 @@ zigzag: Zhu, "ring-flash-attention" (2024).
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from minimha_autograd import Pullback, backend, in_float32, operation
@@ -20,15 +21,6 @@ from ..masks.mask import AnyMask
 from .collectives import parts
 from .route import Route
 from .ways import PositionParallel
-
-
-class Ring(PositionParallel):
-    """Each rank reads its own positions, and keys and values visit the ranks."""
-
-    zigzag = True
-
-    def attention(self, *arrays: Any, **settings: Any) -> Any:
-        return ring_attention(self.comm, *arrays, zigzag=True, **settings)
 
 
 def ring_attention(
@@ -157,3 +149,10 @@ def ring(
         return dquery, dkey, dvalue
 
     return out, pullback
+
+
+class Ring(PositionParallel):
+    """Each rank reads its own positions, and keys and values visit the ranks."""
+
+    zigzag = True
+    attention = staticmethod(partial(ring_attention, zigzag=True))

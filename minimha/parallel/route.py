@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple
 
 from minimha_autograd import backend
@@ -12,7 +11,7 @@ from minimha_autograd.backend import Array, namespace
 from .. import masks
 from ..masks.mask import AnyMask
 from ..masks.queries import typed
-from .collectives import parts
+from .collectives import exchanged, in_turn, parts
 from .places import lengths, require_one_each, runs
 
 LENGTH = 1024
@@ -135,8 +134,8 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     shapes = ", ".join(f"(…, {x.shape[-3]}, ·, {x.shape[-1]})" for x in (query, key))
     shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
-    own, everyone = backend.asarray([query.shape[-2], key.shape[-2]]), range(comm.size)
-    held = [x.tolist() for x in comm.exchange(what, dict.fromkeys(everyone, own), everyone)]
+    own = backend.asarray([query.shape[-2], key.shape[-2]])
+    held = [x.tolist() for x in exchanged(comm, what, [own] * comm.size)]
     for name, have in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
         require_one_each(comm.size, sum(have), name)
         due = lengths(sum(have), comm.size, zigzag)
@@ -154,5 +153,4 @@ def _moved(run: slice, by: int) -> slice:
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
     """The places of a rank's runs in its own arrays, and the runs."""
-    ends = accumulate((run.stop - run.start for run in held), initial=0)
-    return list(zip(starmap(slice, pairwise(ends)), held, strict=True))
+    return list(zip(in_turn(run.stop - run.start for run in held), held, strict=True))

@@ -18,18 +18,6 @@ from .places import lengths, require_one_each
 from .ways import PositionParallel, attention_layers
 
 
-class Ulysses(PositionParallel):
-    """Each rank reads its own positions, and computes attention for its own heads."""
-
-    def __init__(self, comm: Any, model: Any) -> None:
-        super().__init__(comm, model)
-        heads = attention_layers(model)[0].sizes.num_kv_heads
-        require_one_each(comm.size, heads, "heads of keys and values")
-
-    def attention(self, *arrays: Any, **settings: Any) -> Any:
-        return ulysses_attention(self.comm, *arrays, **settings)
-
-
 def ulysses_attention(
     comm: Any,
     query: Any,
@@ -73,3 +61,14 @@ def ulysses_attention(
         mask = typed(mask, whole).part(whole, everything, everything, heads)
     out = scaled_dot_product_attention(query, key, value, mask, scale=scale, softcap=softcap)
     return comm.all_to_all(out, split_axis=-2, concat_axis=-3)
+
+
+class Ulysses(PositionParallel):
+    """Each rank reads its own positions, and computes attention for its own heads."""
+
+    attention = staticmethod(ulysses_attention)
+
+    def __init__(self, comm: Any, model: Any) -> None:
+        super().__init__(comm, model)
+        heads = attention_layers(model)[0].sizes.num_kv_heads
+        require_one_each(comm.size, heads, "heads of keys and values")

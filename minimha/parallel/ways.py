@@ -83,12 +83,11 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank reads its own positions; a subclass defines attention over all of them.
-
-    attention  a function of this rank's query, key and value, the mask, scale and softcap
-    """
+    """Each rank reads its own positions; a subclass says what computes attention over all of them:
+    a function of comm, this rank's query, key and value, the mask, scale and softcap."""
 
     axis = 1
+    attention: Any
 
     def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
         """The attention of a layer. Raises ValueError for a setting that needs all positions."""
@@ -97,10 +96,7 @@ class PositionParallel(Way):
         if given:
             raise ValueError(f"ranks that divide the positions do not support {', '.join(given)}")
         used = {name: settings[name] for name in ("scale", "softcap")}
-        return self.attention(query, key, value, mask, **used)
-
-    def attention(self, *arrays: Any, **settings: Any) -> Any:
-        raise NotImplementedError
+        return self.attention(self.comm, query, key, value, mask, **used)
 
 
 def attention_layers(model: Any) -> list[MultiHeadAttention]:

@@ -56,9 +56,8 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 def _first_undamaged(path: Path) -> dict[str, np.ndarray]:
-    found = [file for file in (path, _previous(path)) if file.exists()]
     errors: list[str] = []
-    for file in found:
+    for file in filter(Path.exists, (path, _previous(path))):
         try:
             arrays = _read(file)
         except ValueError as error:
@@ -67,7 +66,7 @@ def _first_undamaged(path: Path) -> dict[str, np.ndarray]:
             if errors:
                 warnings.warn(f"{errors[0]}; continuing from {file.name}", stacklevel=4)
             return arrays
-    if not found:
+    if not errors:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     raise ValueError("; ".join(errors))
 

@@ -101,7 +101,10 @@ def _train(options: argparse.Namespace) -> int:
     comm = parallel.Communicator(0, 1)
     try:
         if options.transport == "threads":
-            return parallel.run(partial(_train_on, options), _threads(options))[0]
+            if not options.parallel or options.ranks is None or options.ranks < 1:
+                needed = "--parallel WAY and --ranks N, at least 1"
+                raise _UnusableError(f"--transport threads needs {needed}")
+            return parallel.run(partial(_train_on, options), options.ranks)[0]
         if options.ranks is not None:
             raise _UnusableError("--ranks needs --transport threads; mpiexec -n sets it for MPI")
         comm = _world()
@@ -124,12 +127,6 @@ def _world() -> parallel.Communicator:
         return parallel.world()
     except RuntimeError as error:
         raise _UnusableError(error) from error
-
-
-def _threads(options: argparse.Namespace) -> int:
-    if options.parallel is None or options.ranks is None or options.ranks < 1:
-        raise _UnusableError("--transport threads needs --parallel WAY and --ranks N, at least 1")
-    return int(options.ranks)
 
 
 def _train_on(options: argparse.Namespace, comm: parallel.Communicator | None) -> int:
@@ -177,9 +174,8 @@ class Run:
         model.to(settings["backend"])
         make: Any = Training
         if comm is not None:
-            make = partial(
-                ParallelTraining, comm=comm, way=options.parallel, every=settings["every"]
-            )
+            shared = {"comm": comm, "way": options.parallel, "every": settings["every"]}
+            make = partial(ParallelTraining, **shared)
         training = make(
             model, parts.train, steps=settings["steps"], batch=settings["batch"],
             lr=settings["lr"], seed=settings["seed"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,19 +162,12 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
     Raises ValueError for fewer tokens than a window has.
     """
     _require_a_window(model, tokens)
-    inputs, targets = windows(tokens, model.context)
-    starts = range(0, len(inputs), batch)
-    return _mean_loss(model, ((inputs[k : k + batch], targets[k : k + batch]) for k in starts))
-
-
-def _mean_loss(model: Any, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
-    losses, sizes = [], []
+    every, total = windows(tokens, model.context), 0.0
     with no_grad():
-        for inputs, targets in batches:
-            logits = model(tokens_for(model, inputs))
-            losses.append(cross_entropy(logits, tokens_for(model, targets)).item())
-            sizes.append(len(inputs))
-    return float(np.average(losses, weights=sizes))
+        for k in range(0, len(every[0]), batch):
+            inputs, targets = (tokens_for(model, x[k : k + batch]) for x in every)
+            total += inputs.shape[0] * cross_entropy(model(inputs), targets).item()
+    return total / len(every[0])
 
 
 def _require_a_window(model: Any, tokens: np.ndarray) -> None:

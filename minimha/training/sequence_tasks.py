@@ -139,7 +139,5 @@ def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> l
 
 def mistakes(model: EncoderDecoder, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
     """(source, target, answer) of the pairs whose answer is not exactly the target."""
-    answered = answers(model, [source for source, _ in pairs])
-    return [
-        (*pair, answer) for pair, answer in zip(pairs, answered, strict=True) if answer != pair[1]
-    ]
+    answered = zip(pairs, answers(model, [source for source, _ in pairs]), strict=True)
+    return [(*pair, answer) for pair, answer in answered if answer != pair[1]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..pictures.saving import check_path
 from ..projections import project_in, project_out
 from ..transformers import GPT, generate
 from . import data, watching
-from .loop import Training, evaluate
+from .loop import Training
 
 CONTEXT = 64
 STEPS = 1000
@@ -28,67 +28,58 @@ MARGIN = 0.1
 """How much lower than that of the bigram table a loss must be, in nats per character."""
 
 
-@dataclass(frozen=True)
-class Tour:
-    """A tour whose input is known to be usable."""
+def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> int:
+    """Take the tour of a text, by default Python's language reference, and print it.
 
-    text: str
-    vocabulary: data.CharacterTokenizer
-    parts: data.Split
-    library: str
-    seed: int
-    steps: int
-    picture: Path
-    by_default: bool
-
-    @classmethod
-    def of(cls, text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> Tour:
-        """Raises ValueError, RuntimeError or OSError, with a one-line message."""
+    Returns the exit code: 2 for input that cannot be used, and 1 if the model, on the default text
+    and with the default steps, did not clearly beat the bigram table. Raises GradcheckError for a
+    gradient that is wrong.
+    """
+    try:
         backend.library(library)
         check_path(picture)
-        by_default = text is None and steps == STEPS
         characters = data.python_reference() if text is None else data.read_text(text)
         vocabulary = data.CharacterTokenizer(characters)
         parts = data.split(vocabulary.encode(characters), CONTEXT)
-        return cls(characters, vocabulary, parts, library, seed, steps, picture, by_default)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 2
+    print("1. Gradients of every part of multi-head attention, against finite differences\n")
+    print(check_gradients(library))
+    print("\n   structural zero: the true gradient is 0, and all that is left is rounding")
 
-    def run(self) -> int:
-        """Run the tour and print it. Returns the exit code: 1 if the model, on the default text and
-        with the default steps, did not clearly beat the bigram table.
+    size = f"{len(characters):,} characters"
+    print(f"\n2. A causal transformer learns to continue a text of {size}\n")
+    model = GPT(len(vocabulary), context=CONTEXT, d_model=64, num_heads=4, num_layers=2, rng=seed)
+    model.to(library)
+    run = Training(model, parts.train, steps=steps, batch=12, lr=LR, seed=seed)
+    losses = watching.Losses()
+    for _ in watching.watch(run, parts.validation, losses=losses):
+        pass
+    loss, table = losses.validation[steps], data.bigram_loss(parts, len(vocabulary))
+    verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
+    print(
+        f"\n   On held-out text, in nats per character: transformer {loss:.3f}, bigram table "
+        f"{table:.3f}. The transformer is {verdict} the table."
+    )
+    prompt = parts.validation[: CONTEXT // 2]
+    print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
+    continued = generate(model, prompt[None], 200, rng=seed)[0, len(prompt) :]
+    for line in vocabulary.decode(continued).splitlines():
+        print(f"   | {watching.printable(line)}")
 
-        Raises GradcheckError for a gradient that is wrong.
-        """
-        vocabulary, parts = self.vocabulary, self.parts
-        print("1. Gradients of every part of multi-head attention, against finite differences\n")
-        print(check_gradients(self.library))
-        print("\n   structural zero: the true gradient is 0, and all that is left is rounding")
-
-        size = f"{len(self.text):,} characters"
-        print(f"\n2. A causal transformer learns to continue a text of {size}\n")
-        model = GPT(
-            len(vocabulary), context=CONTEXT, d_model=64, num_heads=4, num_layers=2, rng=self.seed
-        )
-        model.to(self.library)
-        _train(model, parts.train, self.steps, self.seed)
-        below = _judge(model, parts, len(vocabulary))
-        prompt = parts.validation[: CONTEXT // 2]
-        print(f"\n   It continues the held-out text {vocabulary.decode(prompt)!r} with\n")
-        continued = generate(model, prompt[None], 200, rng=self.seed)[0, len(prompt) :]
-        for line in vocabulary.decode(continued).splitlines():
-            print(f"   | {watching.printable(line)}")
-
-        sentence = watching.real_sentence(vocabulary.decode(parts.validation))
-        print(f"\n3. What each head attends to, in {sentence!r}")
-        figure = pictures.attention_heads(
-            watching.attention_weights(model, vocabulary.encode(sentence)),
-            sentence,
-            title="Attention weights of each head, over held-out text",
-        )
-        print(f"   The picture is in {pictures.save(figure, self.picture)}")
-        if self.by_default and below < MARGIN:
-            print(f"\nFailed: the transformer should beat the bigram table by {MARGIN} nats")
-            return 1
-        return 0
+    sentence = watching.real_sentence(vocabulary.decode(parts.validation))
+    print(f"\n3. What each head attends to, in {sentence!r}")
+    figure = pictures.attention_heads(
+        watching.attention_weights(model, vocabulary.encode(sentence)),
+        sentence,
+        title="Attention weights of each head, over held-out text",
+    )
+    print(f"   The picture is in {pictures.save(figure, picture)}")
+    if text is None and steps == STEPS and table - loss < MARGIN:
+        print(f"\nFailed: the transformer should beat the bigram table by {MARGIN} nats")
+        return 1
+    return 0
 
 
 def check_gradients(library: str = "numpy") -> str:
@@ -128,47 +119,13 @@ def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]
         ("attention, masked", attend, {}, qkv | {"mask": mask, "bias": (h, 1, s)}),
         ("project in", project_in, {"num_heads": h}, {"x": x, "w": w, "b": bias}),
         ("project out", project_out, {}, {"x": (b, h, t, d), "w": (h * d, m), "b": (m,)}),
-        (
-            "multi-head attention",
-            multi_head_attention,
-            {"num_heads": h},
-            {"query": x, "key": (b, s, m), "value": (b, s, m)}
-            | {"w_q": w, "w_k": w, "w_v": (m, h * dv), "w_o": (h * dv, m)}
-            | {"b_q": bias, "b_k": bias, "b_v": (h * dv,), "b_o": (m,)},
-        ),
+        ("multi-head attention", multi_head_attention, {"num_heads": h}, {
+            "query": x, "key": (b, s, m), "value": (b, s, m),
+            "w_q": w, "w_k": w, "w_v": (m, h * dv), "w_o": (h * dv, m),
+            "b_q": bias, "b_k": bias, "b_v": (h * dv,), "b_o": (m,),
+        }),
         ("layer norm", functional.layer_norm, {}, {"x": x, "weight": (m,), "bias": (m,)}),
         ("gelu", functional.gelu, {}, {"x": (t, m)}),
         ("embedding", functional.embedding, {}, {"table": (5, m), "indices": indices}),
         ("cross entropy", functional.cross_entropy, {}, {"logits": (2, 3, 4), "targets": indices}),
-    ]
-
-
-def _train(model: GPT, tokens: np.ndarray, steps: int, seed: int) -> None:
-    """Train with a progress bar, and print the mean loss of each tenth."""
-    from rich.progress import Progress
-
-    tenth = max(1, steps // 10)
-    recent: list[float] = []
-    with Progress(transient=True) as progress:
-        task = progress.add_task("   training", total=steps)
-        run = Training(model, tokens, steps=steps, batch=12, lr=LR, seed=seed)
-        for loss in run:
-            recent.append(loss)
-            progress.update(task, advance=1)
-            if run.step % tenth == 0 or run.step == steps:
-                mean = float(np.mean(recent))
-                line = f"   step {run.step:5d}   loss {mean:.3f}   {'#' * round(10 * mean)}"
-                progress.console.print(line, highlight=False)
-                recent.clear()
-
-
-def _judge(model: GPT, parts: data.Split, vocabulary: int) -> float:
-    """Print the validation loss next to that of the bigram table; returns the difference."""
-    loss = evaluate(model, parts.validation)
-    table = data.bigram_loss(parts, vocabulary)
-    verdict = "clearly below" if table - loss >= MARGIN else "not clearly below"
-    print(
-        f"   On held-out text, in nats per character: transformer {loss:.3f}, bigram table "
-        f"{table:.3f}. The transformer is {verdict} the table."
-    )
-    return table - loss
+    ]  # fmt: skip

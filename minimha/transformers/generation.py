@@ -63,23 +63,18 @@ def generate(
                 raise ValueError(
                     "the model's logits are NaN, probably because its training diverged"
                 )
-            drawn = sample(last, temperature, top_k, top_p, rng)
+            if temperature == 0:
+                drawn = last.argmax(axis=-1)
+            else:
+                drawn = sample(probabilities(last, temperature, top_k, top_p), rng)
             known = np.concatenate([known, drawn[:, None]], axis=1)
     return backend.like(known, array_of(tokens))
 
 
-def sample(
-    logits: np.ndarray,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """One token for each row of logits (B, V): (B,)."""
-    if temperature == 0:
-        return logits.argmax(axis=-1)
-    cumulative = probabilities(logits, temperature, top_k, top_p).cumsum(axis=-1)
-    drawn = rng.random((len(logits), 1)) * cumulative[:, -1:]
+def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One token for each row of probabilities (B, V): (B,)."""
+    cumulative = p.cumsum(axis=-1)
+    drawn = rng.random((len(p), 1)) * cumulative[:, -1:]
     return (cumulative <= drawn).sum(axis=-1)
 
 

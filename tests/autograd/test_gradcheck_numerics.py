@@ -209,11 +209,11 @@ def test_at_a_kink_only_slopes_between_those_on_either_side_are_right(side):
         assert not side or all(note.startswith("kink at 1 of 3 entries") for note in notes)
 
 
-@pytest.mark.parametrize("distance", [1e-3, 1e-6])
-def test_next_to_a_kink_the_slope_of_its_other_side_is_wrong(distance):
+@pytest.mark.parametrize("x", [np.array([-1e-3, 1.0]), np.array([-1e-6, 1.0]), np.array(-1e-3)])
+def test_next_to_a_kink_the_slope_of_its_other_side_is_wrong(x):
     relu = elementwise(lambda x: np.maximum(x, 0), lambda x: x > -0.01)
     with pytest.raises(mh.GradcheckError):
-        mh.gradcheck(relu, np.array([-distance, 1.0]))
+        mh.gradcheck(relu, x)
 
 
 SHARPNESS = {"central": 1e-5, "fourth-order": 1e-8, "richardson": 1e-9, "complex step": 1e-11}

@@ -12,15 +12,9 @@ if TYPE_CHECKING:
     from .report import Report
 
 __all__ = [
-    "EXPLAINERS",
-    "GradcheckError",
-    "gradcheck",
-    "labelled",
-    "listed",
-    "place",
-    "ratio",
+    "EXPLAINERS", "GradcheckError", "gradcheck", "labelled", "listed", "place", "ratio",
     "text_table",
-]
+]  # fmt: skip
 
 __tracebackhide__ = True  # pytest shows the user's lines
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,9 @@ __tracebackhide__ = True  # pytest shows the user's lines
 
 
 def check(
-    f: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    names: Sequence[str] | None,
-    axes: Any,
-    rng: np.random.Generator | int,
-    method: str,
-    parameters: Any,
+    f: Any, inputs: tuple[Any, ...], names: Any, axes: Any, rng: Any, method: str, parameters: Any
 ) -> Report:
-    """What `gradcheck` does."""
+    """What `gradcheck` does, with its arguments."""
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
     function = CheckedFunction(f, inputs, names, parameters)
@@ -45,7 +39,7 @@ def check(
     rows: list[Row] = []
     start = time.perf_counter()
     try:
-        report = _compare_all(function, Gradients(function, rng), method, labels, rows)
+        report = _compare_all(Gradients(function, rng), method, labels, rows)
     except GradcheckError as error:
         _log(function.name, str(error).partition("\n")[0], False, start, rows)
         raise
@@ -54,44 +48,41 @@ def check(
 
 
 def _compare_all(
-    function: CheckedFunction,
-    gradients: Gradients,
-    method: str,
-    labels: Mapping[str, Sequence[str]],
-    rows: list[Row],
+    gradients: Gradients, method: str, labels: Mapping[str, Sequence[str]], rows: list[Row]
 ) -> Report:
     """The report; its rows are appended to the list one by one. Raises GradcheckError."""
-    targets = {}
+    function, targets = gradients.function, {}
     for k in function.checked:
-        numbers = gradients.rounding, gradients.noise[k]
+        name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
         values = function.hosts[k], gradients.gradients[k]
-        targets[k] = Target(function.names[k], *values, gradients.loss(k), *numbers)
+        targets[name] = Target(name, *values, gradients.loss(k), *numbers)
     few = _few_enough(targets)
     wrong: dict[str, Comparison | None] = {}
-    for k, target in targets.items():
-        if k in gradients.wrong_shape:
-            wrong[target.name] = None
-            shape = f"has shape {target.gradient.shape}"
-            rows.append(Row(target.name, target.x.shape, "shape", math.inf, 0.0, shape, False))
+    for name, target in targets.items():
+        shape = target.x.shape
+        if target.gradient.shape != shape:
+            wrong[name] = None
+            note = f"has shape {target.gradient.shape}"
+            rows.append(Row(name, shape, "shape", math.inf, 0.0, note, passed=False))
             continue
         reached = False
         with np.errstate(all="ignore"):  # numbers at the ends of the range
-            for comparison in target.compare(method, entrywise=k in few):
-                rows.append(Row.of(target, comparison))
-                reached = reached or UNREACHED not in comparison.note
-                if not comparison.passed:
-                    wrong[target.name] = comparison
+            for found in target.compare(method, entrywise=name in few):
+                numbers = found.error, found.allowed
+                rows.append(Row(name, shape, found.method, *numbers, found.note, found.passed))
+                reached = reached or UNREACHED not in found.note
+                if not found.passed:
+                    wrong[name] = found
                     break
-        if not (reached or target.name in wrong):
+        if not (reached or name in wrong):
             raise function.error(
-                f"close to {target.name} the value is NaN or infinite for every step "
+                f"close to {name} the value is NaN or infinite for every step "
                 f"({rows[-1].note}): move it away from the edge of the domain"
             )
-    drawn = tuple(target for k, target in targets.items() if k not in gradients.wrong_shape)
+    drawn = tuple(target for target in targets.values() if target.gradient.shape == target.x.shape)
     report = Report(function.name, tuple(rows), drawn)
     if wrong:
-        by_name = {target.name: target for target in targets.values()}
-        raise _error(FailedCheck(report, function, gradients, by_name, wrong, labels))
+        raise _error(FailedCheck(report, function, gradients, targets, wrong, labels))
     for name, how in gradients.not_linear.items():
         raise GradcheckError(f"{function.name}: the gradient of {name} {how}", report)
     return report
@@ -124,17 +115,17 @@ def _badness(row: Row) -> float:
     return math.inf if math.isnan(row.error) else row.error / (row.allowed or 1.0)
 
 
-def _few_enough(targets: Mapping[int, Target]) -> set[int]:
+def _few_enough(targets: Mapping[str, Target]) -> set[str]:
     """The smallest arrays, with up to Target.MANY entries in total; fewer if all are large.
 
     Each entry takes several evaluations of f, which take longer for larger arrays.
     """
     total, few = 0, set()
     everything = sum(target.x.size for target in targets.values())
-    for k in sorted(targets, key=lambda k: targets[k].x.size):
-        total += targets[k].x.size
+    for target in sorted(targets.values(), key=lambda target: target.x.size):
+        total += target.x.size
         if total <= Target.MANY and total * everything <= 2 * Target.MANY**2:
-            few.add(k)
+            few.add(target.name)
     return few
 
 
@@ -144,10 +135,9 @@ def _labels(axes: Any, function: CheckedFunction) -> dict[str, Sequence[str]]:
         each = [axes] if isinstance(axes, str) else axes or [None] * function.arity
         if len(each) != function.arity:
             raise ValueError(f"axes: {len(each)} entries for {function.arity} inputs")
-        inputs = zip(function.names[: function.arity], each, strict=True)
-        axes = {name: x for name, x in inputs if x is not None}
+        axes = dict(zip(function.names, each, strict=False))  # names of parameters come after
     labels: dict[str, Sequence[str]] = {
-        name: x.split() if isinstance(x, str) else list(x) for name, x in axes.items()
+        n: x.split() if isinstance(x, str) else list(x) for n, x in axes.items() if x is not None
     }
     for k in function.checked:
         name, shape = function.names[k], tuple(function.arrays[k].shape)

@@ -234,7 +234,7 @@ class Target:
         """The gradient, with the numeric one wherever L has a kink and the gradient lies between
         its slopes from the left and from the right; and the number of these entries."""
         smoothed, count = self.gradient.copy(), 0
-        for k in zip(*np.nonzero(abs(self.gradient - numeric) > limit), strict=True):
+        for k in map(tuple, np.argwhere(abs(self.gradient - numeric) > limit)):
             left, right = slopes(self.loss, self.x, k, self.rounding)
             if min(left, right) - limit[k] <= self.gradient[k] <= max(left, right) + limit[k]:
                 smoothed[k], count = numeric[k], count + 1

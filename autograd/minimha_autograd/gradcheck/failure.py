@@ -37,7 +37,6 @@ class FailedCheck:
         """The facts about each wrong gradient."""
         lines = [self.headline()]
         for name, comparison in self.wrong.items():
-            lines += [f"The gradient of {name} is wrong:"] * (len(self.wrong) > 1)
             lines += self.facts(self.targets[name], comparison, self.axes.get(name))
         return "\n".join(lines)
 
@@ -51,12 +50,14 @@ class FailedCheck:
             line += f"; {others.format(listed(fine))}"
         return textwrap.fill(line, 80)
 
-    @staticmethod
-    def facts(target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
-        """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each."""
+    def facts(self, target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
+        """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each.
+        Before them its name, unless the headline has it."""
+        is_named = list(self.wrong) == [target.name]
+        heading = [] if is_named else [f"The gradient of {target.name} is wrong:"]
         if comparison is None:
             shapes = f"{target.gradient.shape}, but the input has {target.x.shape}"
-            return [labelled("shape", shapes)]
+            return [*heading, labelled("shape", shapes)]
         analytic, numeric, at = comparison.analytic, comparison.numeric, comparison.at
         if comparison.method == "adjoint":
             axes = ("direction",)
@@ -73,7 +74,7 @@ class FailedCheck:
         ]
         if comparison.method != "adjoint" and (where := _where(comparison, axes)):
             lines.insert(1, ("wrong", where))
-        return [labelled(*line) for line in lines]
+        return [*heading, *(labelled(*line) for line in lines)]
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:
@@ -87,6 +88,5 @@ def _where(comparison: Comparison, axes: Axes) -> str:
         for k, at in enumerate(map(np.unique, off.nonzero()))
         if len(at) <= 3 and len(at) < off.shape[k]
     ]
-    return f"{int(off.sum())} of {off.size} entries" + (
-        f", all at {'; '.join(places)}" if places else ""
-    )
+    where = f", all at {'; '.join(places)}" if places else ""
+    return f"{int(off.sum())} of {off.size} entries{where}"

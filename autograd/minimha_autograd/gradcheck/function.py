@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import backend
-from ..modes import no_grad
+from ..modes import no_grad, watch
+from ..tape import Pullback
 from ..tensor import Tensor, array_of
 from . import on_tape
 from .error import GradcheckError
@@ -19,7 +21,6 @@ from .error import GradcheckError
 __tracebackhide__ = True  # pytest shows the user's lines
 
 Arrays = dict[int, np.ndarray]  # by the number of the input
-Pullback = Callable[..., Any]
 
 
 class CheckedFunction:
@@ -81,11 +82,6 @@ class CheckedFunction:
                 f"gradcheck of {self.name}: none of the inputs is a Tensor or array of real "
                 f"floating-point numbers, such as np.array([1.0, 2.0]), but {kinds}"
             )
-
-    @property
-    def shows_intermediates(self) -> bool:
-        """Whether its intermediates can be seen: on the tape, or through its keyword `tap`."""
-        return self.takes_tap or self.on_tensors
 
     def error(self, message: str) -> GradcheckError:
         """An error with the name of the function."""
@@ -168,14 +164,10 @@ class CheckedFunction:
     def _call_on_tensors(
         self, inputs: list[Any], tap: Tap | None, settings: dict[str, Any]
     ) -> tuple[list[Any], Pullback]:
-        outputs = _tuple(
-            on_tape.call(
-                lambda: self.f(*inputs[: self.arity], **settings),
-                None if self.takes_tap else tap,
-                self.inputs[self.arity :],
-                inputs[self.arity :],
-            )
-        )
+        own, parameters = inputs[: self.arity], inputs[self.arity :]
+        seen_by = nullcontext() if tap is None or self.takes_tap else watch(tap)
+        with on_tape.replaced(self.inputs[self.arity :], parameters), seen_by:
+            outputs = _tuple(self.f(*own, **settings))
         if not all(isinstance(y, Tensor) for y in outputs):
             kinds = ", ".join(type(y).__name__ for y in outputs)
             raise self.error(f"a function of Tensors must return Tensors, not {kinds}")

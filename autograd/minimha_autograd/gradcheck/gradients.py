@@ -120,9 +120,8 @@ class Gradients:
                 for name, x in tap.arrived.items()
                 if isinstance(x, Tensor) and x.requires_grad
             }
-        return {
-            k: np.array(dx) for k, dx in gradients.items()
-        }, inner  # a later call may change them
+        kept = {k: np.array(dx) for k, dx in gradients.items()}  # a later call may change them
+        return kept, inner
 
     def _require_the_same_again(self, expected: list[np.ndarray]) -> None:
         """Look for results that are right only on the first call: repeated calls must give the same

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .compare import Comparison, Target
+from .compare import Target
 from .text import text_table
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ class Row:
     error: float
     allowed: float
     note: str
-    passed: bool = True
-
-    @classmethod
-    def of(cls, target: Target, found: Comparison) -> Row:
-        """The row of a comparison."""
-        numbers = found.error, found.allowed
-        return cls(target.name, target.x.shape, found.method, *numbers, found.note, found.passed)
+    passed: bool
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,67 @@
-"""Finding out why a model does not learn. `mh.diagnose` runs the checks in these files."""
+"""Why a model does not learn: the checks that an experienced person runs, in their order."""
 
-from .diagnose import diagnose
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import activity, correct, fitting, outputs, reach, sizes, visibility
+from .probe import Probe
 from .report import Finding, ModelReport
 
 __all__ = ["Finding", "ModelReport", "diagnose"]
+
+STAGES: tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...] = (
+    (outputs.targets,),
+    (outputs.finite,),
+    (outputs.deterministic,),
+    (outputs.dtypes, outputs.probabilities),
+    (visibility.batch, activity.softmax_axis),
+    (visibility.future_and_past, visibility.positions, visibility.padding),
+    (activity.collapsed, activity.dead_units),
+    (reach.reach,),
+    (correct.copies, correct.right, sizes.symmetric),
+    (activity.residual,),
+    (sizes.depth,),
+    (activity.uniform, outputs.loss, sizes.steps),
+    (fitting.one_batch,),
+)
+"""What an earlier stage finds explains what a later one would find, so the search ends with the
+first stage that finds anything."""
+
+
+def diagnose(
+    model: Any,
+    inputs: Any,
+    targets: Any,
+    *,
+    padding: int | None = None,
+    lr: float = 1e-3,
+    seed: int = 0,
+) -> ModelReport:
+    """Check a model, its data and its gradients on one batch.
+
+    model    a module, or any callable with `named_parameters()`, that maps inputs to logits
+             (B, T, V), or (B, C) for a classifier; if it returns a tuple, the logits come first
+    inputs   (B, T), integers
+    targets  (B, T), or (B,) for a classifier; integers from 0 to V − 1
+    padding  the token that fills up short sequences, if there is one
+    lr       the learning rate of your optimiser
+    seed     of the generator that all random choices come from
+
+    Returns a ModelReport. `report.findings` is empty for a healthy model; otherwise it has the most
+    likely cause first, each with a name, where it is, the figure, the likely cause and the chapter
+    to read. Print the report to read it. The model is left as it was, with its gradients.
+
+    Raises ValueError for shapes that do not match. Errors that the model itself raises pass
+    through.
+    """
+    probe = Probe(model, inputs, targets, padding, lr, seed)
+    findings: list[Finding] = []
+    with probe.copies():
+        for stage in STAGES:
+            for check in stage:
+                findings += check(probe)
+            if findings:
+                break
+    return ModelReport(type(model).__name__, findings, probe.figures)

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 
 import numpy as np
 
 from minimha_autograd.tape import Node, ancestors
 
-from .probe import Intermediate, Probe
+from .probe import Intermediate, Probe, parents
 from .report import Finding
-from .weights import attention_weights
 
 _SHARP, _ALL, _FLAT = 0.999, 0.95, 1e-3
 _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
 """For inputs below this value, the slope of the activation is 0 or nearly 0."""
+
+
+def softmax_axis(probe: Probe) -> Iterator[Finding]:
+    """The softmax of the scores runs over the keys, the last axis."""
+    t = probe.inputs.shape[1]
+    if t < 2 or t == len(probe.inputs):
+        return
+    for step in probe.trace(probe.inputs):
+        y = step.value
+        if not step.is_square(t) or step.sums_to_one():
+            continue
+        others = (k for k in range(-2, -y.ndim - 1, -1) if y.shape[k] > 1)
+        if axis := next((k for k in others if step.sums_to_one(k)), None):
+            figure = f"{step.operation} {y.shape} sums to 1 over axis {axis}, not over the last"
+            text = (
+                "the softmax runs over the wrong axis: the weights of each query must sum to 1 "
+                "over the keys, softmax(scores, axis=-1)"
+            )
+            place = probe.place(step.node)
+            yield Finding("softmax over the wrong axis", place, figure, text, "05 attention")
+            return
 
 
 def collapsed(probe: Probe) -> Iterator[Finding]:
@@ -61,8 +81,7 @@ def uniform(probe: Probe) -> Iterator[Finding]:
 
 def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
     """The attention weights of each layer, with one row for each query."""
-    steps = probe.trace(probe.inputs)[1]
-    for step in attention_weights(steps, probe.inputs.shape[1]):
+    for step in probe.attention(probe.inputs):
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
@@ -70,20 +89,20 @@ def _sees_more(probe: Probe, step: Intermediate) -> bool:
     """Whether most queries would see several keys if the scores were small."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
-        again = attention_weights(probe.trace(probe.inputs[:1])[1], probe.inputs.shape[1])
+        again = probe.attention(probe.inputs[:1])
         places = [s for s in again if probe.place(s.node) == probe.place(step.node)]
     return any(np.mean((s.value > 0).sum(axis=-1) > 1) > 0.5 for s in places or again)
 
 
 def dead_units(probe: Probe) -> Iterator[Finding]:
     """Most units of each activation are active somewhere in the batch."""
-    steps = probe.trace(probe.inputs)[1]
-    values = {step.node: step.value for step in steps if step.node is not None}
+    steps = probe.trace(probe.inputs)
+    values = {step.node: step.value for step in steps}
     shares = []
     for step in steps:
         if step.operation not in _DEAD_BELOW or step.node is None or step.value.ndim < 2:
             continue
-        before = [values[e[0]] for e in step.node.edges if e is not None and e[0] in values]
+        before = [values[node] for node in parents(step.node) if node in values]
         if len(before) != 1 or before[0].shape != step.value.shape:
             continue
         x = before[0].reshape(-1, step.value.shape[-1])
@@ -103,25 +122,21 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 def residual(probe: Probe) -> Iterator[Finding]:
     """In a model with several attention layers, a path leads around each, and around each
     perceptron between them."""
-    root, steps = probe.trace(probe.inputs[:1])
-    weights = attention_weights(steps, probe.inputs.shape[1])
-    of_weights = {step.node for step in weights}
-    if root is None or len(of_weights) < 2:
+    steps = probe.trace(probe.inputs[:1])
+    root = steps[-1].node
+    weights = {s.node for s in steps if s.node and s.is_attention(probe.inputs.shape[1])}
+    if root is None or len(weights) < 2:
         return
-    leaves = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
-    before = {node for one in of_weights if one for node in ancestors(one)}
+    before = {node for one in weights for node in ancestors(one)}
     # An activation after the last attention layer may be part of a head, which needs no residual.
     gates = {
         s.node
         for s in steps
-        if s.operation in _DEAD_BELOW and s.node in before and of_weights & {*ancestors(s.node)}
+        if s.operation in _DEAD_BELOW and s.node in before and weights & {*ancestors(s.node)}
     }
-    around = {
-        "attention": lambda n: n in of_weights or any(p in of_weights for p in _parents(n)),
-        "the perceptrons": lambda n: n in gates,
-    }
-    for what, blocked in around.items():
-        if not _reaches_table(root, blocked, leaves):
+    users = {node for node in ancestors(root) if weights.intersection(parents(node))}
+    for what, blocked in (("attention", weights | users), ("the perceptrons", gates)):
+        if not _reaches_table(root, blocked, probe.leaves.keys()):
             figure = f"every path from the tokens to the logits passes through {what}"
             text = (
                 f"x = x + f(norm(x)) adds what a layer computes to its input; here the input is "
@@ -132,23 +147,16 @@ def residual(probe: Probe) -> Iterator[Finding]:
             return
 
 
-def _parents(node: Node) -> list[Node]:
-    return [edge[0] for edge in node.edges if edge is not None]
-
-
-def _reaches_table(root: Node, blocked: object, leaves: set[Node]) -> bool:
-    """Whether a path leads from the logits to a lookup in a table of embeddings."""
-    seen, waiting = {root}, [root]
-    while waiting:
-        node = waiting.pop()
-        if blocked(node):  # type: ignore[operator]
-            continue
-        parents = _parents(node)
-        if node.signature and node.signature.name in _LOOKUPS and any(p in leaves for p in parents):
-            return True
-        new = [p for p in parents if p not in seen]
-        seen.update(new)
-        waiting += new
+def _reaches_table(root: Node, blocked: set[Node], leaves: KeysView[Node | None]) -> bool:
+    """Whether a path around the blocked nodes leads from the logits to a lookup in a table of
+    embeddings."""
+    reached = {root} - blocked
+    for node in ancestors(root):  # the newest first: a node comes before its parents
+        if node in reached:
+            is_lookup = node.signature is not None and node.signature.name in _LOOKUPS
+            if is_lookup and not leaves.isdisjoint(parents(node)):
+                return True
+            reached.update(set(parents(node)) - blocked)
     return False
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
 from minimha_autograd import no_grad
+from minimha_autograd.gradcheck.compare import Comparison, Target
 
 from .probe import Arrays, Probe
 from .report import Finding, some
@@ -39,25 +39,23 @@ def right(probe: Probe) -> Iterator[Finding]:
     arrays, precise = _in_float64(probe)
     with probe.holding(arrays):
         for _ in range(3):  # one direction may miss the error, or meet a kink
-            slopes = _Slopes(probe, arrays, precise)
-            together = slopes([*arrays])
-            if not slopes.agree(together, len(arrays)):
+            slope = _slope(probe, arrays)
+            together = slope([*arrays])
+            if not together.passed:
                 break
-        error = abs(together.yours - together.measured) / slopes.scale / len(arrays) ** 0.5
-        probe.figures["gradient check"] = f"differs by {error:.1e} from differences of the loss" + (
-            "" if precise else ", in float32"
-        )
-        if slopes.agree(together, len(arrays)):
+        text = f"differs by {together.error:.1e} from differences of the loss"
+        probe.figures["gradient check"] = text if precise else f"{text}, in float32"
+        if together.passed:
             return
-        each = {name: slopes([name]) for name in arrays}
-        wrong = [name for name, slope in each.items() if not slopes.agree(slope)]
+        each = {name: slope([name]) for name in arrays}
+        wrong = [name for name, along in each.items() if not along.passed]
         tied = len(wrong) == 1 and _is_tied(probe, wrong[0])
     if not wrong:
         return
     last = each[wrong[-1]]
     figure = (
-        f"along a random direction of {wrong[-1]} the gradient predicts {last.yours:.4g}, but the "
-        f"loss changes by {last.measured:.4g}. Wrong: {some(wrong)}; the other "
+        f"along a random direction of {wrong[-1]} the gradient predicts {last.analytic:.4g}, but "
+        f"the loss changes by {last.numeric:.4g}. Wrong: {some(wrong)}; the other "
         f"{len(each) - len(wrong)} are right"
     )
     if tied:
@@ -76,56 +74,38 @@ def right(probe: Probe) -> Iterator[Finding]:
     yield Finding("wrong gradient", wrong[-1], figure, text, "03 gradient-checks")
 
 
-class _Slope(NamedTuple):
-    """The change of the loss along a direction by the gradient, and as measured, with the error of
-    the measurement."""
+def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
+    """A function of names of parameters: the slope of the loss, by the gradient and as measured,
+    along a random direction of each, to which all parameters contribute about equally."""
+    found = probe.gradients(*probe.few)
+    gradients = {
+        name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)
+        for name, x in arrays.items()
+    }
+    sizes = {name: float(np.linalg.norm(g)) for name, g in gradients.items()}
+    least = 1e-3 * max(sizes.values())
+    directions = {
+        name: probe.rng.standard_normal(g.shape) / (sizes[name] + least)
+        for name, g in gradients.items()
+    }
+    longest = max(float(np.sqrt(np.mean(d**2))) for d in directions.values())
 
-    yours: float
-    measured: float
-    error: float
+    def slope(names: list[str]) -> Comparison:
+        def loss(h: np.ndarray) -> float:
+            moved = {n: arrays[n] + h / longest * directions[n] for n in names}
+            moved = {n: x.astype(arrays[n].dtype) for n, x in moved.items()}
+            with probe.holding(moved), no_grad():
+                return float(probe.loss(*probe.few).item())
 
+        origin = np.zeros((), next(iter(arrays.values())).dtype)
+        eps = float(np.finfo(origin.dtype).eps)
+        terms = [np.sum(gradients[n] * directions[n]) / longest for n in names]
+        yours = np.asarray(sum(terms), origin.dtype)
+        noise = eps * max(map(abs, terms))
+        target = Target("", origin, yours, loss, eps * abs(loss(origin)), noise)
+        return next(target.compare("central"))
 
-class _Slopes:
-    """A random direction for each parameter, scaled to change the loss by about `scale`.
-
-    precise  whether the parameters are in float64
-    """
-
-    def __init__(self, probe: Probe, arrays: Arrays, precise: bool) -> None:
-        self.probe, self.arrays = probe, arrays
-        self.step, self.allowed = (1e-5, 1e-4) if precise else (3e-3, 0.1)
-        found = probe.gradients(*probe.few)
-        self.gradients = {
-            name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)
-            for name, x in arrays.items()
-        }
-        sizes = {name: float(np.linalg.norm(g)) for name, g in self.gradients.items()}
-        least = 1e-3 * max(sizes.values())
-        directions = {
-            name: probe.rng.standard_normal(g.shape) / (sizes[name] + least)
-            for name, g in self.gradients.items()
-        }
-        longest = max(float(np.sqrt(np.mean(d**2))) for d in directions.values())
-        self.directions, self.scale = {n: d / longest for n, d in directions.items()}, 1 / longest
-
-    def __call__(self, names: list[str]) -> _Slope:
-        """The slope with these parameters moved; a second step size gives the error."""
-        yours = sum(float(np.sum(self.gradients[n] * self.directions[n])) for n in names)
-        h = self.step
-        near, far = ((self.loss(names, x) - self.loss(names, -x)) / (2 * x) for x in (h, 3 * h))
-        return _Slope(yours, near, 3 * abs(near - far))
-
-    def loss(self, names: list[str], h: float) -> float:
-        """The loss with these parameters moved by h along their directions."""
-        moved = {n: self.arrays[n] + h * self.directions[n] for n in names}
-        moved = {n: x.astype(self.arrays[n].dtype) for n, x in moved.items()}
-        with self.probe.holding(moved), no_grad():
-            return float(self.probe.loss(*self.probe.few).item())
-
-    def agree(self, slope: _Slope, count: int = 1) -> bool:
-        """Whether the two slopes agree, for a number of parameters moved together."""
-        allowed = self.allowed * self.scale * count**0.5
-        return abs(slope.yours - slope.measured) <= allowed + slope.error
+    return slope
 
 
 def _in_float64(probe: Probe) -> tuple[Arrays, bool]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +23,12 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     goal = _goal(*batch, probe.logits(batch[0]).shape[-1])
     losses: list[float] = []
     for rate in _RATES:
-        losses = _train(probe, *batch, rate, goal)
+        losses.clear()
+        with probe.copies():
+            for loss in islice(training(probe, batch, rate), _STEPS + 1):
+                losses.append(loss)
+                if loss <= goal or not math.isfinite(loss):
+                    break
         if min(losses) <= goal:
             probe.figures["one batch"] = (
                 f"{batch[1].size} targets: loss {losses[0]:.2f} -> {losses[-1]:.2f} in "
@@ -40,35 +47,25 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     yield Finding("cannot learn one batch", "the model", figure, text, "10 debugging")
 
 
-def _train(
-    probe: Probe, inputs: np.ndarray, targets: np.ndarray, rate: float, goal: float
-) -> list[float]:
-    losses = []
-    with probe.copies():
-        optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
-        for _ in range(_STEPS + 1):
-            optimiser.zero_grad()
-            loss = probe.loss(inputs, targets)
-            losses.append(loss.item())
-            if losses[-1] <= goal or not math.isfinite(losses[-1]):
-                break
-            loss.backward()
-            optimiser.step()
-    return losses
+def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator[float]:
+    """Train on one batch with AdamW. Yields the loss before each step."""
+    optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
+    while True:
+        optimiser.zero_grad()
+        loss = probe.loss(*batch)
+        yield loss.item()
+        loss.backward()
+        optimiser.step()
 
 
 def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
     """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
     where equal inputs have different targets."""
-    seen: dict[bytes, list[int]] = {}
-    for x, y in zip(inputs, targets, strict=True):
-        if targets.ndim == 1:
-            seen.setdefault(x.tobytes(), []).append(int(y))
-        else:
-            for t, target in enumerate(y):
-                seen.setdefault(x[: t + 1].tobytes(), []).append(int(target))
-    total = 0.0
-    for values in seen.values():
-        counts = np.unique(values, return_counts=True)[1]
-        total -= float(np.sum(counts * np.log(counts / counts.sum())))
-    return total / targets.size + 0.25 * math.log(classes)
+    pairs = [
+        ((x if targets.ndim == 1 else x[: t + 1]).tobytes(), int(target))
+        for x, y in zip(inputs, targets, strict=True)
+        for t, target in enumerate(np.atleast_1d(y))
+    ]
+    seen = Counter(context for context, _ in pairs)
+    losses = (n * math.log(seen[context] / n) for (context, _), n in Counter(pairs).items())
+    return sum(losses) / targets.size + 0.25 * math.log(classes)

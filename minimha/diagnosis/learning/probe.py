@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minimha_autograd import Tensor, backend, no_grad
+from minimha_autograd.gradcheck.on_tape import replaced
 from minimha_autograd.modes import watch
 from minimha_autograd.tape import Node
 
@@ -29,6 +30,27 @@ class Intermediate(NamedTuple):
     operation: str
     value: np.ndarray
     node: Node | None
+
+    def is_attention(self, t: int) -> bool:
+        """Whether it is attention weights: (…, T, T), not negative, with rows that sum to 1.
+
+        They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found
+        if it is minimha's.
+        """
+        known = self.operation == "attention" and self.value.ndim > 2
+        return (known or self.is_square(t)) and self.value.shape[-1] > 1 and self.sums_to_one()
+
+    def is_square(self, t: int) -> bool:
+        """Whether it has the shape (…, T, T)."""
+        y = self.value
+        return y.ndim > 2 and y.shape[-2:] == (t, t) and y.dtype.kind == "f"
+
+    def sums_to_one(self, axis: int = -1) -> bool:
+        """Whether the entries are weights over this axis. Rows without a visible key sum to 0."""
+        if self.value.min(initial=0.0) < 0:
+            return False
+        sums = self.value.sum(axis=axis, dtype=np.float64)
+        return bool(((abs(sums - 1) < 1e-3) | (sums == 0)).all() and sums.any())
 
 
 class Probe:
@@ -117,6 +139,11 @@ class Probe:
         }
 
     @property
+    def leaves(self) -> dict[Node | None, str]:
+        """The names of the parameters by their nodes on the tape."""
+        return {_node(p): name for name, p in self.parameters.items()}
+
+    @property
     def few(self) -> tuple[np.ndarray, np.ndarray]:
         """Two sequences and their targets, for what takes many calls."""
         return self.inputs[:2], self.targets[:2]
@@ -128,26 +155,17 @@ class Probe:
     @contextmanager
     def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
         """Inside, the parameters have these arrays, and gradients of their own."""
-        tensors = {self.parameters[name]: x for name, x in arrays.items()}
-        before = [(p, p._data, p._edge) for p in tensors]
-        try:
-            for p, x in tensors.items():
-                leaf = Tensor(backend.like(x, p._data), requires_grad=True)
-                p._data, p._edge = leaf._data, leaf._edge
+        own = [self.parameters[name] for name in arrays]
+        leaves = zip(own, arrays.values(), strict=True)
+        copies = [Tensor(backend.like(x, p.data), requires_grad=True) for p, x in leaves]
+        with replaced(own, copies):
             yield
-        finally:
-            for p, data, edge in before:
-                p._data, p._edge = data, edge
 
     def copies(self) -> Any:
         """Inside, the parameters have copies of their arrays; half precision becomes float32,
         since its rounding hides small influences."""
-        return self.holding(
-            {
-                name: x.astype(np.float32 if x.dtype == np.float16 else x.dtype)
-                for name, x in self.weights().items()
-            }
-        )
+        weights = self.weights().items()
+        return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
         """The parameters, each entry moved at random: a property that depends on the structure of
@@ -169,8 +187,8 @@ class Probe:
         shifts = self.rng.integers(1, len(known), inputs.shape)
         return known[(places + shifts) % len(known)].astype(inputs.dtype)
 
-    def trace(self, inputs: np.ndarray) -> tuple[Node | None, list[Intermediate]]:
-        """The node of the logits, and all values on the way, attention weights among them."""
+    def trace(self, inputs: np.ndarray) -> list[Intermediate]:
+        """All values on the way to the logits, attention weights among them, and the logits."""
         steps: list[Intermediate] = []
         weights: list[Any] = []
 
@@ -187,19 +205,28 @@ class Probe:
 
         with watch(see), implementation(attend):
             logits = self.call(inputs)
-        return _node(logits), steps
+        return [*steps, Intermediate("logits", backend.to_numpy(logits.data), _node(logits))]
+
+    def attention(self, inputs: np.ndarray) -> list[Intermediate]:
+        """The attention weights on the way to the logits."""
+        return [step for step in self.trace(inputs) if step.is_attention(inputs.shape[1])]
 
     def place(self, node: Node | None) -> str:
         """The module whose parameters are the nearest on the way to a value: "blocks.0.mlp"."""
-        names = {_node(p): name for name, p in self.parameters.items()}
+        names = self.leaves
         layer, found = [node], set[Any]()
         while layer := [n for n in layer if n is not None and n not in found]:
             for n in layer:
                 if n in names:
                     return names[n].rpartition(".")[0] or names[n]
             found.update(layer)
-            layer = [edge[0] for n in layer for edge in n.edges if edge is not None]
+            layer = [p for n in layer for p in parents(n)]
         return "the model"
+
+
+def parents(node: Node) -> list[Node]:
+    """The nodes that made the arguments of this one."""
+    return [edge[0] for edge in node.edges if edge is not None]
 
 
 def _node(x: Tensor) -> Node | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from minimha_autograd import Tensor, no_grad
 from minimha_autograd.gradcheck import listed
 from minimha_autograd.tape import Node, ancestors
 
-from ...nn import AdamW
-from .probe import Probe
+from .fitting import training
+from .probe import Probe, parents
 from .report import Finding, common, some
 
 
@@ -54,16 +55,10 @@ def reach(probe: Probe) -> Iterator[Finding]:
 
 def _unregistered(probe: Probe) -> Iterator[Finding]:
     """Leaves that get a gradient, last from call to call, and are no parameters."""
-    own = {p._edge[0] for p in probe.parameters.values() if p._edge is not None}
     nodes, again = ([*_graph(probe.loss(*probe.few))] for _ in range(2))
     leaves = {node for node in nodes if node.signature is None and node in again}
-    if unknown := leaves - own:
-        users = {
-            node.signature.name
-            for node in nodes
-            for edge in node.edges
-            if edge is not None and edge[0] in unknown
-        }
+    if unknown := leaves - probe.leaves.keys():
+        users = {node.signature.name for node in nodes if unknown.intersection(parents(node))}
         figure = (
             f"{len(unknown)} of {len(leaves)} Tensors that get a gradient are not among the "
             f"parameters; they are arguments of {listed(sorted(users))}"
@@ -94,10 +89,8 @@ def _changes_loss(probe: Probe, name: str) -> bool:
 def _zero_after_steps(probe: Probe) -> set[str]:
     """The parameters whose gradient is still zero after two steps of AdamW."""
     with probe.copies():
-        optimiser = AdamW(list(probe.parameters.values()), lr=1e-3, weight_decay=0.0)
-        for _ in range(2):
-            probe.gradients()
-            optimiser.step()
+        steps = training(probe, (probe.inputs, probe.targets), 1e-3)
+        list(islice(steps, 3))  # the third loss comes after two steps
         return {name for name, g in probe.gradients().items() if _is_zero(g)}
 
 

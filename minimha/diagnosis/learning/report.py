@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,15 +48,8 @@ def some(names: Sequence[str]) -> str:
 
 def common(names: Sequence[str]) -> str:
     """The path that these parameters share, or the first of them."""
-    if len(names) == 1:
-        return names[0]
-    parts = [name.split(".") for name in names]
-    shared = []
-    for level in zip(*parts, strict=False):
-        if len(set(level)) > 1:
-            break
-        shared.append(level[0])
-    return ".".join(shared) or some(names)
+    shared = posixpath.commonpath([name.replace(".", "/") for name in names])
+    return shared.replace("/", ".") or some(names)
 
 
 @dataclass(frozen=True)

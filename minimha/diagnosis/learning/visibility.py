@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .probe import Arrays, Intermediate, Probe
+from .probe import Arrays, Probe
 from .report import Finding, some
-from .weights import attention_weights
 
 
 def batch(probe: Probe) -> Iterator[Finding]:
@@ -20,12 +19,11 @@ def batch(probe: Probe) -> Iterator[Finding]:
         return
     changed = probe.inputs.copy()
     changed[0] = probe.other_tokens(changed[0])
-    moved = _change(probe, changed)[1:]
+    with probe.holding(probe.moved()):
+        moved = _differ(probe.logits(), probe.logits(changed))[1:]  # (B - 1, T), or (B - 1,)
     if moved.any():
-        figure = (
-            f"other tokens in sequence 0 change the logits of {int(_any(moved).sum())} of "
-            f"{len(moved)} others"
-        )
+        count = np.count_nonzero(moved.reshape(len(moved), -1).any(axis=1))
+        figure = f"other tokens in sequence 0 change the logits of {count} of {len(moved)} others"
         text = (
             "information passes from one sequence of the batch to another: a reshape that mixes "
             "the axes B, H and T where a transpose is needed, or a mean or softmax over "
@@ -42,18 +40,18 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
     places, sizes = _influence(probe, probe.moved())
     t, moved = np.arange(sizes.shape[1]), sizes > _ROUNDING
     earlier, later = moved & (t < places[:, None]), moved & (t > places[:, None])
-    leaks, unseen = _any(earlier), ~_any(later) & (places < places.max())
+    leaks, unseen = earlier.any(axis=1), ~later.any(axis=1) & (places < places.max())
     if later.any() and unseen.any():  # small weights: a sharp softmax hides keys that a mask shows
         small = {
             name: (0.02 * probe.rng.standard_normal(x.shape)).astype(x.dtype) if x.ndim > 1 else x
             for name, x in probe.weights().items()
         }
         again = _influence(probe, small)[1] * (t > places[:, None])
-        unseen &= ~_any(again > _ROUNDING)
+        unseen &= ~(again > _ROUNDING).any(axis=1)
     clear = np.median(np.max(sizes * later, axis=1)) > _CLEAR  # else it may be too weak to be seen
     if probe.predicts_next and leaks.any():
         yield _leak(probe, places[leaks], earlier[leaks], bool(later.any()))
-    elif not later.any() and not leaks.any() and not _attentions(probe):
+    elif not later.any() and not leaks.any() and not probe.attention(probe.inputs[:1]):
         probe.figures["past and future"] = "invisible: the model sees the current token only"
     elif probe.predicts_next and unseen.any() and (clear or not later.any()):
         where = "any position" if not later.any() else f"position {places[unseen][0]}"
@@ -128,7 +126,7 @@ def positions(probe: Probe) -> Iterator[Finding]:
         return
     equal = np.repeat(probe.inputs[:1, :1], probe.inputs.shape[1], axis=1)
     with probe.holding(probe.moved()):
-        weights = attention_weights(probe.trace(equal)[1], probe.inputs.shape[1])
+        weights = probe.attention(equal)
         if probe.per_position:
             logits = probe.logits(equal)[0]
             same = not _differ(logits, logits[:1]).any()
@@ -176,14 +174,10 @@ def padding(probe: Probe) -> Iterator[Finding]:
                 return
 
 
-def _attentions(probe: Probe) -> list[Intermediate]:
-    t = probe.inputs.shape[1]
-    return attention_weights(probe.trace(probe.inputs[:1])[1], t)
-
-
 def _layers(probe: Probe) -> str:
     """Where attention is, for a message."""
-    places = dict.fromkeys(probe.place(step.node) for step in _attentions(probe))
+    steps = probe.attention(probe.inputs[:1])
+    places = dict.fromkeys(probe.place(step.node) for step in steps)
     return some([*places]) or "the model"
 
 
@@ -191,12 +185,6 @@ def _is_uniform(weights: np.ndarray) -> bool:
     visible = weights > 0
     mean = 1 / np.maximum(visible.sum(axis=-1, keepdims=True), 1)
     return bool(abs(weights / mean - 1)[visible].max(initial=0.0) < 1e-4)
-
-
-def _change(probe: Probe, changed: np.ndarray) -> np.ndarray:
-    """Which logits (B, T), or (B,), differ between the batch and a changed one."""
-    with probe.holding(probe.moved()):
-        return _differ(probe.logits(), probe.logits(changed))
 
 
 def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
@@ -208,7 +196,3 @@ def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The largest difference of each row, in units in the last place of the largest entry."""
     unit = float(np.finfo(a.dtype).eps) * max(abs(a).max(), abs(b).max())
     return np.asarray(abs(a - b).max(axis=-1) / (unit or 1.0))
-
-
-def _any(moved: np.ndarray) -> np.ndarray:
-    return np.array([bool(row.any()) for row in moved])

@@ -40,7 +40,7 @@ def test_a_short_tour_shows_every_part(library, text, tmp_path, capsys):
     shown = capsys.readouterr().out
     for part in (
         "softmax", "attention, masked", "multi-head attention", "layer norm", "step  structural zero",
-        "step     4   loss", "bigram table", f"The picture is in {picture}",
+        "step      4   training", "bigram table", f"The picture is in {picture}",
     ):  # fmt: skip
         assert part in shown
     assert picture.stat().st_size > 5000
