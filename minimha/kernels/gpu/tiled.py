@@ -7,7 +7,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from ... import masks
 from ...attention import Arguments
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
-from ..axes import batch_and_heads, four_axes, like_scores
+from ..shared import as_given, batch_and_heads, four_axes, like_scores, numbers
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
@@ -146,7 +145,6 @@ class TileArguments(NamedTuple):
         """From checked arguments that have no obstacle."""
         xp, shape = namespace(x.query), x.shape
         start, stop, inside = _intervals(x)
-        scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else float(x.scale)
         none = functools.partial(xp.empty, device=x.query.device)
         return cls(
             four_axes(x.query), four_axes(x.key), four_axes(x.value), start, stop,
@@ -155,8 +153,7 @@ class TileArguments(NamedTuple):
             none((1,) * 4, dtype=xp.bool) if x.keep is None else _kept(x),
             none((1, 1), dtype=x.query.dtype) if x.sink is None
             else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), batch_and_heads(shape)),
-            (scale, float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)),
-            inside is not None, x.bias is not None, x.keep is not None,
+            numbers(x), inside is not None, x.bias is not None, x.keep is not None,
             isinstance(x.keep, Draw), x.sink is not None, shape,
         )  # fmt: skip
 
@@ -219,17 +216,7 @@ def backward(
     if wanted[4]:
         share = xp.exp(xp.astype(x.sink, lse.dtype)[..., None] - lse)
         dsink = xp.astype(-xp.sum(share * delta, axis=-1), out.dtype)
-        dsink = xp.reshape(dsink, x.shape[:-2])
-    keys = (*x.shape[:-3], g) if len(x.shape) > 2 else ()
-    return (
-        xp.reshape(dquery, (*x.shape[:-1], -1)),
-        xp.reshape(dkey, (*keys, s, -1)),
-        xp.reshape(dvalue, (*keys, s, -1)),
-        xp.reshape(dbias, x.shape) if wanted[3] else None,
-        dsink,
-        None,
-        None,
-    )
+    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
