@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
@@ -73,9 +74,13 @@ def torch_without_tf32() -> Any:
     return torch
 
 
-def first_line(error: BaseException) -> str:
-    """An error in one line, for a table."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+@contextlib.contextmanager
+def failure_noted(row: Row) -> Iterator[None]:
+    """Note an error in the row, in one line, instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        row["failed"] = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
 
 
 def markdown(rows: Sequence[Row]) -> str:
