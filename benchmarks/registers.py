@@ -8,6 +8,7 @@ pip install ".[gpu-checks]" "cuda-tile[tileiras]" nvidia-cuda-cuobjdump
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import common
 
-from minimha.kernels.gpu import compiled, tiled
+from minimha.kernels.gpu import compiled
 
 ARCHITECTURES = compiled.ARCHITECTURES[1:]  # cuTile has no sm_75
 LONGEST = 30  # seconds after which tileiras is stopped: a tile that spills much can take minutes
@@ -33,13 +34,21 @@ are three products of TF32. The speed of the kernels has not been measured on a 
 """
 
 
+def nvidia(program: str) -> Path:
+    """A program in NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
+    package = importlib.util.find_spec("nvidia")
+    for folder in (package and package.submodule_search_locations) or ():
+        for path in Path(folder).glob(f"cu13/bin/{program}*"):
+            return path
+    raise FileNotFoundError(f"no installed wheel of NVIDIA has {program}")
+
+
 def cubin(code: bytes, architecture: str) -> bytes:
     """The machine code of cuTile's bytecode. Raises subprocess.SubprocessError."""
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "bytecode"), Path(folder, "cubin")
         source.write_bytes(code)
-        compiler = compiled.nvidia("cu13/bin/tileiras*")
-        command = compiler, source, "-o", made, "--gpu-name", architecture, "-O3"
+        command = nvidia("tileiras"), source, "-o", made, "--gpu-name", architecture, "-O3"
         subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)
         return made.read_bytes()
 
@@ -50,7 +59,7 @@ def registers_and_spills(code: bytes) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cubin")
         path.write_bytes(code)
-        command = compiled.nvidia("cu13/bin/cuobjdump*"), "--dump-resource-usage", path
+        command = nvidia("cuobjdump"), "--dump-resource-usage", path
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (usage,) = re.findall(r"REG:(\d+) STACK:(\d+)", text)
     return int(usage[0]), int(usage[1])
@@ -69,7 +78,7 @@ def cell(code: bytes, architecture: str) -> str:
 def rows(sizes: tuple[tuple[int, int], ...]) -> list[list[str]]:
     """Registers and bytes spilled for each size of a tile."""
     found = []
-    for signature in tiled.signatures():
+    for signature in compiled.signatures():
         (dtype, _), *_ = signature.arrays
         *options, m, n, d, _ = signature.constants
         if dtype not in ("float16", "float32") or any(x is True for x in options) or options[1]:

@@ -7,47 +7,79 @@ on to machine code. This needs Linux and `pip install "minimha[gpu-checks]"`.
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import io
-from pathlib import Path
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from .tiled import KernelTypes
+import numpy as np
+
+from minimha_autograd import backend
+
+from ... import masks
+from ...attention import Arguments
+from ...functional.dropout import Draw
+from . import tiled
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
 
 
-def nvidia(pattern: str) -> Path:
-    """A file of NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
-    package = importlib.util.find_spec("nvidia")
-    for folder in (package and package.submodule_search_locations) or ():
-        for path in Path(folder).glob(pattern):
-            return path
-    raise FileNotFoundError(f"no installed wheel of NVIDIA has the file {pattern}")
+def nvrtc(source: str, architecture: str, real: str) -> bytes:
+    """The machine code of a source in CUDA C++, where `real` stands for a type. Raises cuda.core's
+    error with the compiler's messages, and SyntaxError with its warnings."""
+    from cuda.core import Program, ProgramOptions
+
+    messages = io.StringIO()
+    options = ProgramOptions(arch=architecture, define_macro=("real", real))
+    code = Program(source, "c++", options).compile("cubin", logs=messages).code
+    if messages.getvalue():
+        raise SyntaxError(messages.getvalue())
+    return bytes(code)
 
 
-def nvrtc(source: str, architecture: str, *options: str) -> bytes:
-    """The machine code of a source in CUDA C++. Raises SyntaxError with the compiler's messages,
-    warnings included."""
-    lib = ctypes.CDLL(str(nvidia("cu13/lib/libnvrtc.so.*")))
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    options = (f"--gpu-architecture={architecture}", *options)
-    encoded = (ctypes.c_char_p * len(options))(*map(str.encode, options))
-    failed = lib.nvrtcCompileProgram(program, len(options), encoded)
+class KernelTypes(NamedTuple):
+    """The types with which a kernel of `tiles` is compiled."""
 
-    def result(name: str) -> bytes:
-        getattr(lib, f"nvrtcGet{name}Size")(program, ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        getattr(lib, f"nvrtcGet{name}")(program, text)
-        return text.raw
+    kernel: str
+    arrays: tuple[tuple[str, int], ...]  # the dtype and the number of axes of each
+    constants: tuple[Any, ...]
 
-    messages = result("ProgramLog").rstrip(b"\0").decode()
-    if failed or messages:
-        raise SyntaxError(messages)
-    return result("CUBIN")
+
+def signatures() -> Iterator[KernelTypes]:
+    """The signatures in use: those of calls with every dtype and combination of options.
+
+    Found by calling `forward` and `backward` with a `launch` that only takes notes.
+    """
+    from ml_dtypes import bfloat16
+
+    found: dict[KernelTypes, None] = {}
+
+    def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
+        found[KernelTypes(kernel, arrays, arguments[len(arrays) :])] = None
+
+    names = SimpleNamespace(**{k: k for k in ("forward", "backward_query", "backward_key")})
+    runner, dtypes = tiled.Runner(names, note, None), ("float16", "float32", "float64", bfloat16)
+    yes_no = False, True
+    options = list(itertools.product(yes_no, yes_no, yes_no, yes_no, (None, "array", "draw")))
+    sizes = [(64, choice) for choice in options] + [(128, options[0]), (128, options[-1])]
+    for dtype, (width, (inside, bias, sink, softcap, keep)) in itertools.product(dtypes, sizes):
+        q, pairs = np.zeros((1, 1, 128, width), dtype), np.ones((128, 128), bool)
+        x = tiled.laid_out(Arguments(
+            q, q, q,
+            bias=pairs.astype(dtype) if bias else None,
+            sink=q[0, 0, 0, :1] if sink else None,
+            softcap=2.0 if softcap else None,
+            mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
+            keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
+            p=0.5 if keep else 0.0,
+        ))  # fmt: skip
+        with np.errstate(all="ignore"):  # the results are never filled
+            out, lse = tiled.forward(x, runner)
+            tiled.backward(x, out, lse, out, None, (True, True, True, bias, sink), runner)
+    yield from found
 
 
 def bytecode(signature: KernelTypes) -> bytes:
