@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import timeit
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -98,10 +98,15 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The minimum time over the calls within 0.02 s: longer calls were interrupted."""
-    timer = timeit.Timer(call)
-    timer.timeit(1)
-    return min(timer.repeat(1 + int(0.02 / timer.timeit(1)), number=1))
+    """The minimum time over the calls within 0.03 s: longer calls were interrupted."""
+    least = math.inf
+    call()
+    start = now = time.perf_counter()
+    while now - start < 0.03:
+        before, _ = now, call()
+        now = time.perf_counter()
+        least = min(least, now - before)
+    return least
 
 
 def _on(curve: Curve, size: float) -> float:
