@@ -8,11 +8,8 @@ floating-point operations (flops) and of bytes moved; a cost is their sum. Nearl
 matrix products, and the backward pass of a product y = a b takes two more, da = dy bᵀ and
 db = aᵀ dy: so the backward pass costs twice as much as the forward pass.
 
-Exact: parameters, the number of products and the flops of each, what is saved, and the bytes of
-`projections`. The bytes of `attention` are accurate to half a percent, because checks with one
-number per row are counted roughly. Those of `multi_head` are accurate to eight percent if T is
-close to S, because copies that make heads contiguous are not counted. Time is an estimate from two
-curves and one number that `calibrate` measures.
+Bytes are accurate to a few percent, and time is an estimate, as docs/cost.md describes. All other
+numbers are exact.
 
 All of this holds for attention on NumPy arrays, without mask, bias of the scores, sink, softcap and
 dropout, and with the gradient of the input.

@@ -63,7 +63,7 @@ class Comparison:
         if axis == "D":
             high = (2 * self.setting.sizes.d_model).bit_length() - 1
         found = {}
-        for n in sorted({self.setting.size(axis), *(2**k for k in range(low, high + 1))}):
+        for n in sorted({self.setting.letters[axis], *(2**k for k in range(low, high + 1))}):
             try:
                 found[n] = self.costs(**{axis: n})
             except ValueError:

@@ -73,17 +73,17 @@ class Setting:
         """Bytes of an entry."""
         return {"float32": 4, "float64": 8}[self.dtype]
 
-    def size(self, axis: str) -> int:
-        """The size of the axis "M", "H", "D" or "T"."""
+    @property
+    def letters(self) -> dict[str, int]:
+        """All sizes by their letters."""
         z = self.sizes
-        return {"M": z.d_model, "H": z.num_heads, "D": z.head_dim, "T": self.T}[axis]
-
-    def __str__(self) -> str:
-        z = self.sizes
-        sizes = {
+        return {
             "B": self.B, "T": self.T, "S": self.S, "M": z.d_model, "Mk": z.kdim, "Mv": z.vdim,
             "H": z.num_heads, "G": z.num_kv_heads, "D": z.head_dim, "Dv": z.v_head_dim,
         }  # fmt: skip
+
+    def __str__(self) -> str:
+        sizes = self.letters
         default = {"S": "T", "Mk": "M", "Mv": "Mk", "G": "H", "Dv": "D"}
         shown = [k for k, n in sizes.items() if k not in default or n != sizes[default[k]]]
         return " ".join(f"{k}={sizes[k]}" for k in shown)

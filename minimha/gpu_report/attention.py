@@ -16,7 +16,7 @@ from minimha_autograd import Tensor, backend
 from .. import masks
 from ..attention import explain_dispatch, implementation, scaled_dot_product_attention
 from . import measuring
-from .measuring import Prepared, Row, Sizes, first_line
+from .measuring import Prepared, Row, Sizes, failure_noted
 
 DTYPES = "float32", "float16", "bfloat16"
 RUNGS = "reference", "fused", "tiled"
@@ -29,38 +29,21 @@ D = 64
 
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
-    """Which implementation runs when each is requested, and the seconds of its first call."""
-    for name, dtype in itertools.product((*RUNGS, "auto"), DTYPES):
-        row: Row = {"dtype": dtype, "requested": name}
-        try:
+    """What runs when an implementation is requested, the seconds of the call, and the largest error
+    of the output and of each gradient, relative to the largest entry."""
+    for name, dtype, mask in itertools.product((*RUNGS, "auto"), DTYPES, MASKS):
+        row: Row = {"implementation": name, "dtype": dtype, "mask": mask}
+        with failure_noted(row):
             q, k, v, dout = on_device(4, 2, sizes.length, dtype)
             start = time.perf_counter()
-            backend.to_numpy(attend(name, (q, k, v), "none", dout)[-1])  # waits for the GPU
-            row["first call, s"] = time.perf_counter() - start
-            chosen = explain_dispatch(q, k, v, implementation=name)
-            row["runs"] = chosen.implementation
-            row["because"] = chosen.reasons.get(name, chosen.reasons[chosen.implementation])
-        except Exception as error:
-            row["failed"] = first_line(error)
-        yield row
-
-
-def errors(sizes: Sizes) -> Iterator[Row]:
-    """The largest error of the output and of each gradient, relative to the largest entry."""
-    for name, dtype, mask in itertools.product(RUNGS, DTYPES, MASKS):
-        row: Row = {"implementation": name, "dtype": dtype, "mask": mask}
-        try:
-            q, k, v, dout = on_device(4, 2, sizes.length, dtype)
-            found = attend(name, (q, k, v), mask, dout)
-            require(name, q, k, v)
+            found = list(map(backend.to_numpy, attend(name, (q, k, v), mask, dout)))
+            row["call, s"] = time.perf_counter() - start
+            row["runs"] = running(name, q, k, v)
             exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
             out, pull = scaled_dot_product_attention.with_pullback(*exact[:3], MASKS[mask])
             right = out, *pull(exact[3])[:3]
             for what, x, y in zip(("out", "dq", "dk", "dv"), found, right, strict=True):
-                off = np.abs(backend.to_numpy(x).astype(np.float64) - y).max()
-                row[what] = float(off / np.abs(y).max())
-        except Exception as error:
-            row["failed"] = first_line(error)
+                row[what] = float(np.abs(x.astype(np.float64) - y).max() / np.abs(y).max())
         yield row
 
 
@@ -70,13 +53,11 @@ def times(sizes: Sizes) -> Iterator[Row]:
     for name, dtype, n, mask, way in itertools.product(names, DTYPES, sizes.lengths, MASKS, WAYS):
         row: Row = {"pass": way, "dtype": dtype, "T": n, "mask": mask, "implementation": name}
         work = WAYS[way] * 4 * sizes.batch_heads * n * n * D / (1 if mask == "none" else 2)
-        try:
+        with failure_noted(row):
             prepare = by_torch if name in TORCH else by_minimha
             run, memory = prepare(name, sizes.batch_heads, n, dtype, mask, way != "forward")
             ms = measuring.milliseconds(run)
             row |= {"ms": ms, "TFLOP/s": work / ms / 1e9, "MiB": memory() / 2**20}
-        except Exception as error:
-            row["failed"] = first_line(error)
         yield row
 
 
@@ -102,11 +83,13 @@ def on_device(h: int, g: int, n: int, dtype: str) -> list[Any]:
     return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, dtype)]
 
 
-def require(name: str, q: Any, k: Any, v: Any) -> None:
-    """Raise RuntimeError, with the reason, if another implementation computes in its place."""
+def running(name: str, q: Any, k: Any, v: Any) -> str:
+    """The implementation that runs if this one is requested. Raises RuntimeError, with the reason,
+    if another one takes over."""
     chosen = explain_dispatch(q, k, v, implementation=name)
-    if chosen.implementation != name:
+    if name not in ("auto", chosen.implementation):
         raise RuntimeError(chosen.reasons[name])
+    return chosen.implementation
 
 
 def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
@@ -122,10 +105,10 @@ def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
 def by_minimha(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:
     pool = measuring.empty_pool()
     q, k, v, dout = on_device(h, h, n, dtype)
-    require(name, q, k, v)
+    running(name, q, k, v)
 
     def memory() -> float:
-        require(name, q, k, v)  # that is, it has not failed meanwhile
+        running(name, q, k, v)  # that is, it has not failed meanwhile
         return float(pool.total_bytes())
 
     return lambda: attend(name, (q, k, v), mask, dout if backward else None), memory

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 Row = dict[str, Any]
 """A measurement: its values by the names of their columns."""
@@ -32,22 +34,12 @@ QUICK = Sizes(200, (256,), 4, 2, 64, 32, 4, 3)
 
 
 def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> float:
-    """The median time of run on the GPU, by default of as many repeats as fit into 0.12 s, from 3
-    to 30. Two runs before do not count: they compile, and they fill the pool of memory."""
-    import cupy
+    """The median time of run on the GPU, by default of as many repeats as fit into 0.12 s, at most
+    30. Two runs before do not count: they compile, and they fill the pool of memory."""
+    from cupyx.profiler import benchmark
 
-    first, last = cupy.cuda.Event(), cupy.cuda.Event()
-
-    def once() -> float:
-        first.record()
-        run()
-        last.record()
-        last.synchronize()
-        return float(cupy.cuda.get_elapsed_time(first, last))
-
-    once()
-    fit = int(120 / max(once(), 1e-3))
-    return statistics.median(once() for _ in range(repeats or min(max(fit, 3), 30)))
+    limits = {"n_repeat": 30, "max_duration": 0.12} if repeats is None else {"n_repeat": repeats}
+    return 1e3 * float(np.median(benchmark(run, n_warmup=2, **limits).gpu_times))
 
 
 def empty_pool() -> Any:
@@ -73,9 +65,13 @@ def torch_without_tf32() -> Any:
     return torch
 
 
-def first_line(error: BaseException) -> str:
-    """An error in one line, for a table."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+@contextlib.contextmanager
+def failure_noted(row: Row) -> Iterator[None]:
+    """Note an error in the row, in one line, instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        row["failed"] = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from minimha_autograd import backend
 
-from .attention import errors, implementations, times
+from .attention import implementations, times
 from .measuring import QUICK, Row, Sizes, markdown, side_by_side
 from .training_step import training_step
 
@@ -70,14 +70,10 @@ class Part(NamedTuple):
 PARTS = {
     "machine": Part("The machine", machine, 60),
     "implementations": Part(
-        "Which implementations run", implementations, 120,
-        "H = 4, G = 2, T = S = 200, D = 64. The first call compiles the kernels, forward and "
-        "backward.",
-    ),
-    "errors": Part(
-        "Errors against float64", errors, 90,
-        "The largest error of the output and of each gradient, relative to its largest entry. "
-        "H = 4, G = 2, T = S = 200, D = 64; the inputs are rounded to the dtype before.",
+        "Which implementations run, and their errors", implementations, 210,
+        "The first call without a mask compiles the kernels, forward and backward. Errors are the "
+        "largest of the output and of each gradient, against float64 and relative to its largest "
+        "entry. H = 4, G = 2, T = S = 200, D = 64; the inputs are rounded to the dtype before.",
     ),
     "times": Part(
         "Times of attention", times, 180,
@@ -106,10 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the Markdown and the JSON go (default: the current folder)",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="small sizes and no tests")
+    measured = [name for name, part in PARTS.items() if part.rows]
     parser.add_argument(
-        "--part", choices=[name for name, part in PARTS.items() if part.rows], metavar="NAME",
-        help="print the rows of one part as JSON, and write no files: "
-        + ", ".join(name for name, part in PARTS.items() if part.rows),
+        "--part", choices=measured, metavar="NAME",
+        help="print the rows of one part as JSON, and write no files: " + ", ".join(measured),
     )  # fmt: skip
     parser.set_defaults(run=_run, command=parser)
 
@@ -193,7 +189,7 @@ def _tests(seconds: float) -> tuple[list[Row], list[str]]:
     return rows, [*failures[:40], *(x for x in problems if not x.startswith("exit code 1:"))]
 
 
-_LABELS = "library", "requested", "implementation", "dtype"
+_LABELS = "library", "implementation", "dtype"
 
 
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:

@@ -30,14 +30,12 @@ def training_step(sizes: Sizes) -> Iterator[Row]:
     inputs, targets = rng.integers(0, VOCABULARY, (2, sizes.batch, sizes.context))
     for name, prepare in {"torch": by_torch, "minimha": by_minimha}.items():
         row: Row = {"library": name}
-        try:
+        with measuring.failure_noted(row):
             step, memory = prepare(model, inputs, targets)
             row["first loss"] = step().item()
             row["ms"] = measuring.milliseconds(step, sizes.steps)
             row["last loss"] = step().item()
             row["MiB"] = memory() / 2**20
-        except Exception as error:
-            row["failed"] = measuring.first_line(error)
         yield row
 
 
@@ -66,7 +64,8 @@ def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
         return torch.as_tensor(x, device=measuring.TORCH_DEVICE).clone().requires_grad_(learned)
 
     tokens, following = there(inputs, False), there(targets, False)
-    weights = {name: there(x) for name, x in interchange.state(model).items()}
+    arrays = interchange.state(model).items()
+    weights = {name: there(x) for name, x in arrays if not name.startswith("blocks.")}
     layers = []
     for block in model.blocks:
         layer = torch.nn.TransformerEncoderLayer(
@@ -74,10 +73,9 @@ def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
             dropout=0.0, activation=lambda x: functional.gelu(x, approximate="tanh"),
             batch_first=True, norm_first=True,
         )  # fmt: skip
-        arrays = interchange.block_to_torch(block)
-        layer.load_state_dict({name: torch.as_tensor(x) for name, x in arrays.items()})
+        theirs = interchange.block_to_torch(block)
+        layer.load_state_dict({name: torch.as_tensor(x) for name, x in theirs.items()})
         layers.append(layer.to(measuring.TORCH_DEVICE))
-    weights = {name: x for name, x in weights.items() if not name.startswith("blocks.")}
     learned = [*weights.values(), *(p for layer in layers for p in layer.parameters())]
     optimiser = torch.optim.AdamW(learned, fused=True, **ADAM)
     n = inputs.shape[1]

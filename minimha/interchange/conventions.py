@@ -18,8 +18,6 @@ Where a query may attend to nothing, the output is 0 here. Elsewhere it depends.
 gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its MultiheadAttention
 gives NaN where weights are requested and in eval(), else 0. keras 3.15 gives 0 where scores are
 requested, else the mean. (0 and the mean are those before the output projection.)
-
-Axes are B batch, H heads, T query positions, S key positions.
 """
 
 from __future__ import annotations
@@ -39,18 +37,11 @@ from ..masks.mask import AnyMask
 from ..masks.queries import typed
 
 __all__ = [
-    "from_hugging_face",
-    "from_keras",
-    "from_torch_mha",
-    "from_torch_sdpa",
-    "to_hugging_face",
-    "to_keras",
-    "to_torch_mha",
-    "to_torch_sdpa",
-]
+    "from_hugging_face", "from_keras", "from_torch_mha", "from_torch_sdpa", "to_hugging_face",
+    "to_keras", "to_torch_mha", "to_torch_sdpa",
+]  # fmt: skip
 
 MaskAndBias = tuple[Mask | None, Array | None]
-
 
 _OF_KERAS = "TS", "BTS", "BHTS"
 """The axes that an attention_mask of Keras may have."""

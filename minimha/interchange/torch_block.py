@@ -62,14 +62,10 @@ def block_from_torch(
 ) -> Block:
     """The block with the weights of a `torch.nn.TransformerEncoderLayer`, on the host.
 
-    arrays      its state_dict(), of torch's tensors or NumPy's arrays. The dtype stays the same,
-                except that bfloat16, which NumPy lacks, becomes float32
-    prefix      the path to the layer in the state_dict() of a larger module, such as "layers.0".
-                Entries elsewhere are ignored
     activation  "relu", or "gelu" for the tanh form: see `block_to_torch`
 
-    num_heads, norm_first, activation and norm_eps do not show in the weights; their defaults are
-    torch's.
+    arrays, prefix and dropout are those of `from_torch`. num_heads, norm_first, activation and
+    norm_eps do not show in the weights; their defaults are torch's.
     Raises ValueError, with all reasons, for entries that are missing, extra or of another shape or
     dtype; TypeError for arrays that are not a dictionary.
     """

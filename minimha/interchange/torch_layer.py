@@ -92,10 +92,8 @@ def from_torch(
         return m if isinstance(x, str) or x.ndim != 2 else x.shape[1]
 
     _, kdim, vdim = map(input_width, separate)
-    rows = {"w_q": m, "w_k": kdim, "w_v": vdim, "w_o": m}
-    shapes = {name: (n, m) for name, n in rows.items()} | {f"b_{role}": (m,) for role in "qkvo"}
-    blank = {name: np.empty(shape, dtype) for name, shape in shapes.items()}
-    wrong = mismatches(entries, packed(names, blank))
+    one_head = MultiHeadAttention(m, 1, kdim=kdim, vdim=vdim, dtype=dtype.name)
+    wrong = mismatches(entries, packed(names, state(one_head)))  # H does not change the shapes
     if m % num_heads:
         wrong.append(f"M = {m} must be a multiple of num_heads = {num_heads}")
     refuse(f"{where} do not make a torch.nn.MultiheadAttention", wrong)

@@ -6,14 +6,11 @@ from ..functional.checks import integer
 
 
 def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
-    """The offset of T query positions among S key positions.
+    """The offset of T query positions among S key positions, by the rules of `masks.causal`.
 
-    With T = S it is 0 by default. Otherwise it must be given, since libraries disagree: as offset,
-    or as align, "top-left" (0: both start together) or "bottom-right" (S − T: they end together).
+    who  the function or mask to name in messages
 
-    who  the function or mask to name in the message
-
-    Raises ValueError naming all three ways when none is given, and as `checked` does.
+    Raises as `causal` and `checked` do.
     """
     offset = checked(who, offset, align)
     if offset is not None:

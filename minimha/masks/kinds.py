@@ -1,9 +1,6 @@
 """The kinds of masks: causal, sliding_window, padding, keys, documents, prefix, dense.
 
-    masks.causal() & masks.padding([5, 3])
-
-A mask is a rule; True = may attend, everywhere. The boolean array is made when the shape of the
-scores is known. B batch, H heads, T query positions, S key positions.
+A mask is a rule: its array, True = may attend, is made when the shape of the scores is known.
 """
 
 from __future__ import annotations

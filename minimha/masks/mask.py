@@ -1,7 +1,4 @@
-"""The base class of masks, and masks combined with & | ~.
-
-B batch, H heads, T query positions, S key positions.
-"""
+"""The base class of masks, and masks combined with & | ~."""
 
 from __future__ import annotations
 

@@ -169,9 +169,8 @@ class MultiHeadAttention(Module):
         if self.alibi:
             slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
             if bias is not None:
-                check(
-                    Arguments(*map(array_of, (q, k, v, bias)))
-                )  # before the sum turns booleans into numbers
+                # before the sum turns booleans into numbers
+                check(Arguments(*map(array_of, (q, k, v, bias))))
                 slopes = ops.add(bias, slopes)
             bias = slopes
         attended = self.attend(

@@ -46,7 +46,7 @@ def costs(compared: Comparison, over: str = "D") -> Figure:
     _panel(flop, found, lambda cost: cost.flops, "flop")
     _panel(seconds, found, compared.machine.seconds, "expected time", "s")
     for axes in figure.axes:
-        here = compared.setting.size(over)
+        here = compared.setting.letters[over]
         axes.axvline(here, color="0.6", linestyle=":", linewidth=1, zorder=0)
     figure.suptitle(compared.title(), fontsize=10)
     return figure

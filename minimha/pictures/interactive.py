@@ -28,13 +28,10 @@ def attention_html(
 ) -> Attention:
     """Heat maps of attention for a notebook: point at a query to see which keys it attends to.
 
-    weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
-    queries  T labels, one per row; a string gives one label per character
-    keys     S labels, one per column; by default the queries
-
-    The picture shows one head at a time; choose it by its number, with the mouse or the arrow keys.
-    White is 0, dark blue is 1. Point at a row, or reach it with Tab, to see its numbers and to
-    colour each key orange by its weight. A weight of exactly 0 shows as 0, one below 0.005 as .00.
+    The arguments are those of `attention_heads`. The picture shows one head at a time; choose it by
+    its number, with the mouse or the arrow keys. White is 0, dark blue is 1. Point at a row, or
+    reach it with Tab, to see its numbers and to colour each key orange by its weight. A weight of
+    exactly 0 shows as 0, one below 0.005 as .00.
 
     Raises ValueError if the labels do not match the weights, for negative entries, and for more
     than 64 tokens or 16,384 weights.

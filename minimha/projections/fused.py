@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import namespace
 
 from .form import Form
-from .operations import project_fused
+from .operations import of_roles, project_fused
 from .stacked import Stacked
 
 
@@ -31,14 +31,9 @@ class Fused(Form):
         return project_fused(query, self.w_qkv, self.b_qkv, num_heads=h, num_kv_heads=g, head_dim=d)
 
     def to_stacked(self) -> Stacked:
-        h, g, d = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
-
-        def roles(x: Array | None) -> list[Array | None]:
-            if x is None:
-                return [None] * 3
-            return [x[..., : h * d], x[..., h * d : (h + g) * d], x[..., (h + g) * d :]]
-
-        return Stacked(self.sizes, *roles(self.w_qkv), *roles(self.b_qkv))
+        counts = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
+        biases = (None,) * 3 if self.b_qkv is None else of_roles(self.b_qkv, *counts)
+        return Stacked(self.sizes, *of_roles(self.w_qkv, *counts), *biases)
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:

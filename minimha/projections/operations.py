@@ -32,6 +32,11 @@ def merge_heads(x: Array) -> Array:
     return namespace(x).reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
+def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
+    """The columns of Q, of K and of V in x (…, (H + G)·D + G·Dv)."""
+    return x[..., : h * d], x[..., h * d : (h + g) * d], x[..., (h + g) * d :]
+
+
 def _swap(x: Array) -> Array:
     axes = list(range(x.ndim))
     axes[-3], axes[-2] = axes[-2], axes[-3]
@@ -100,8 +105,7 @@ def project_fused(
     V (…, G, T, Dv).
     """
     (y,), pull = linear_maps(x, (w,), (b,), wanted=wanted)
-    ends = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
-    parts = y[..., : ends[0]], y[..., ends[0] : ends[1]], y[..., ends[1] :]
+    parts = of_roles(y, num_heads, num_kv_heads, head_dim)
     counts = num_heads, num_kv_heads, num_kv_heads
     q, k, v = (split_heads(part, n) for part, n in zip(parts, counts, strict=True))
     xp, shapes = namespace(y), [part.shape for part in parts]

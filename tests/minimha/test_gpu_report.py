@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import math
 import re
 import sys
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from minimha.kernels import attention as ways
 from minimha.kernels.gpu import cuda, fused, tiled
 
 TITLES = [part.title for part in report.PARTS.values()]
-
+ERRORS = report.PARTS["implementations"].title
 
 EPS = {"float32": 2**-23, "float16": 2**-10}
 if importlib.util.find_spec("ml_dtypes"):
@@ -34,6 +35,13 @@ def in_this_process(command, seconds):
     with contextlib.redirect_stdout(shown):
         main(command[command.index("gpu-report") :])
     return shown.buffer.getvalue().decode(), []
+
+
+def benchmark(run, n_repeat, *, n_warmup, max_duration=math.inf):
+    """In place of CuPy's, on one GPU."""
+    for _ in range(n_warmup + 1):
+        run()
+    return SimpleNamespace(gpu_times=np.full((1, n_repeat), MS / 1e3))
 
 
 PYTEST = """\
@@ -53,9 +61,8 @@ def card(monkeypatch):
         import cupy
 
         monkeypatch.setattr(cupy, "get_default_memory_pool", lambda: pool)
+        monkeypatch.setitem(sys.modules, "cupyx.profiler", SimpleNamespace(benchmark=benchmark))
         for owner, name, value in (
-            (cupy.cuda, "Event", lambda: SimpleNamespace(record=int, synchronize=int)),
-            (cupy.cuda, "get_elapsed_time", lambda first, last: MS),
             (cupy.cuda.runtime, "getDeviceProperties", lambda _: properties),
             (cupy.cuda.runtime, "driverGetVersion", lambda: 13010),
         ):
@@ -94,19 +101,23 @@ def test_every_part_is_in_both_files(tmp_path):
     text, parts = written(tmp_path, "--quick")
     assert list(parts) == re.findall("^## (.*)", text, re.MULTILINE) == TITLES
     assert "for CUDA 13.1 |" in text
-    assert "| float32 | tiled |" in text
-    assert "| reference | there is no GPU |" in text
+    assert re.search(r"\| auto \| float32 \| none \| .* \| reference \|", text)
+    assert "- fused, float32: RuntimeError: there is no GPU\n" in text
     assert "| forward | float32 | 32 | none | 60 | failed |" in text
     assert parts["The tests on CuPy"]["problems"] == ["left out by --quick"]
 
 
 @pytest.mark.usefixtures("plain")
 def test_errors_are_those_of_rounding():
-    rows = measured("errors")
+    rows = measured("implementations")
     good = [row for row in rows if "failed" not in row]
     assert {(r["implementation"], r["dtype"], r["mask"]) for r in good} == {
-        ("reference", dtype, mask) for dtype in EPS for mask in ("none", "causal")
+        (name, dtype, mask)
+        for name in ("reference", "auto")
+        for dtype in EPS
+        for mask in ("none", "causal")
     }
+    assert {row["runs"] for row in good} == {"reference"}
     for row in good:
         eps = EPS[row["dtype"]]
         assert all(eps / 100 < row[what] < 20 * eps for what in ("out", "dq", "dk", "dv"))
@@ -130,7 +141,7 @@ def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over(mon
 
     monkeypatch.setattr(fused, "_launch", crash)
     del ways._failed["fused", "cupy"]
-    rows = [row for row in measured("errors") if row["implementation"] == "fused"]
+    rows = [row for row in measured("implementations") if row["implementation"] == "fused"]
     assert len(rows) == 6
     assert all("out" not in row for row in rows)
     assert "misaligned address" in rows[0]["failed"]
@@ -139,15 +150,15 @@ def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over(mon
 @pytest.mark.usefixtures("plain")
 def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch):
     def output(command, seconds):
-        if "errors" in command:
+        if "implementations" in command:
             return '{"implementation": "fused", "out": 1e-7}\n{"impl', ["stopped after 90 s"]
         return in_this_process(command, seconds)
 
-    some = {name: report.PARTS[name] for name in ("machine", "errors", "times")}
+    some = {name: report.PARTS[name] for name in ("machine", "implementations", "times")}
     monkeypatch.setattr(report, "PARTS", some)
     monkeypatch.setattr(report, "_output", output)
     text, parts = written(tmp_path, "--quick")
-    assert parts["Errors against float64"]["rows"] == [{"implementation": "fused", "out": 1e-7}]
+    assert parts[ERRORS]["rows"] == [{"implementation": "fused", "out": 1e-7}]
     assert "| fused | 1e-07 |\n\n- stopped after 90 s\n\n## Times of attention" in text
     assert "- fused, float32: RuntimeError: there is no GPU\n" in text
 
@@ -201,8 +212,9 @@ def test_tiles_and_pytorch_are_measured_too(tmp_path, monkeypatch):
     good = [row for row in parts["Times of attention"]["rows"] if "failed" not in row]
     assert {row["implementation"] for row in good} >= {"reference", "tiled", "torch", "torch math"}
     assert "| forward, backward | float32 | 32 | causal |" in text
-    errors = [row for row in parts["Errors against float64"]["rows"] if "failed" not in row]
-    assert {row["implementation"] for row in errors} == {"reference", "tiled"}
+    errors = [row for row in parts[ERRORS]["rows"] if "failed" not in row]
+    assert {row["implementation"] for row in errors} == {"reference", "tiled", "auto"}
+    assert {row["runs"] for row in errors if row["implementation"] == "auto"} == {"tiled"}
     torch_step, our_step = parts["A training step"]["rows"]
     for loss in ("first loss", "last loss"):
         np.testing.assert_allclose(our_step[loss], torch_step[loss], rtol=1e-5)

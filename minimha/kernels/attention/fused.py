@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...attention import Arguments
-from ..axes import four_axes
+from ..shared import as_given, four_axes, obstacle_to_fused
 from .layout import KernelArguments, heads_first
 
-
-def obstacle(x: Arguments) -> str | None:
-    """The reason why this kernel does not support the arguments, or None."""
-    for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
-        if a is not None:
-            return f"it does not support {name}"
-    if x.return_lse:
-        return "it does not compute lse"
-    return None
+obstacle = obstacle_to_fused
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
@@ -61,7 +52,8 @@ def backward(
     dkey = x.scale * (grouped.mT @ _grouped(query, x))
     if not all(np.all(np.isfinite(dx)) for dx in (dquery, dkey, dvalue)):
         return None
-    return x.gradients(dquery, dkey, dvalue, dscores if wanted[3] else None)
+    dbias = dscores if wanted[3] else None
+    return as_given(x.shape, x.heads[1], dquery, dkey, dvalue, dbias, None)
 
 
 def _grouped(y: np.ndarray, x: KernelArguments) -> np.ndarray:

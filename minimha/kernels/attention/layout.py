@@ -13,7 +13,7 @@ import numpy as np
 from ... import masks
 from ...attention import Arguments
 from ...masks.kinds import Band
-from ..axes import four_axes, like_scores
+from ..shared import four_axes, like_scores, numbers
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
 """Entries of a mask's array that are computed at a time, for at least this many queries."""
@@ -56,6 +56,7 @@ class KernelArguments:
             from ..cpu.microkernel import BYTES, VECTORS
 
             panel = (VECTORS * BYTES // dtype.itemsize,)
+        scale, softcap, kept_factor = map(dtype.type, numbers(x))
         return cls(
             positions_first(x.query),
             positions_first(x.key),
@@ -68,9 +69,9 @@ class KernelArguments:
             _like_scores(x.bias, shape, dtype),
             _like_heads(x.sink, shape[:-2], dtype),
             _like_scores(x.keep, shape, bool),
-            dtype.type(1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale),
-            dtype.type(x.softcap or 0),
-            dtype.type(0 if x.p == 1 else 1 / (1 - x.p)),
+            scale,
+            softcap,
+            kept_factor,
             _empty((0, 0, *panel), dtype),
             shape,
         )
@@ -96,26 +97,6 @@ class KernelArguments:
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
         few = multiplications < _THREADS_PAY
         return whole(count, 1 if few else min(count, multiplications // _PIECE))
-
-    def gradients(
-        self,
-        dquery: np.ndarray,
-        dkey: np.ndarray,
-        dvalue: np.ndarray,
-        dbias: np.ndarray | None,
-        dsink: np.ndarray | None = None,
-    ) -> tuple[np.ndarray | None, ...]:
-        """The gradients of the seven inputs in the shapes of the arguments."""
-        keys = (*self.shape[:-3], self.heads[1]) if len(self.shape) > 2 else ()
-        return (
-            dquery.reshape(*self.shape[:-1], -1),
-            dkey.reshape(*keys, *dkey.shape[2:]),
-            dvalue.reshape(*keys, *dvalue.shape[2:]),
-            None if dbias is None else dbias.reshape(self.shape),
-            None if dsink is None else dsink.reshape(self.shape[:-2]),
-            None,
-            None,
-        )
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...attention import Arguments
 from .. import blas, threads, unavailable
+from ..shared import as_given
 from .layout import KernelArguments, heads_first, positions_first
 
 FORWARD, BACKWARD = 1536, 384
@@ -95,13 +96,8 @@ def backward(
         if not np.all(np.isfinite(dsink)):
             return None
     dquery = dquery[0] if len(dquery) == 1 else dquery.sum(axis=0)
-    return x.gradients(
-        heads_first(dquery, h),
-        heads_first(dkey, g),
-        heads_first(dvalue, g),
-        dbias if wanted[3] else None,
-        dsink,
-    )
+    dquery, dkey, dvalue = heads_first(dquery, h), heads_first(dkey, g), heads_first(dvalue, g)
+    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,68 +1,85 @@
 """Compile the kernels for a GPU on a machine that has none.
 
-    python -m minimha.kernels.gpu.compiled nvrtc      CUDA C++ to machine code
-    python -m minimha.kernels.gpu.compiled bytecode   tiles to bytecode, which checks all types
-    python -m minimha.kernels.gpu.compiled cubins     tiles to machine code, to count registers
-
-The first two need `pip install "minimha[gpu-checks]"`. The third needs NVIDIA's compiler for tiles,
-which is a large download: `pip install "cuda-tile[tileiras]" nvidia-cuda-cuobjdump`. All three
-are for Linux.
+CUDA C++ becomes machine code, and tiles become bytecode, which checks all types: for every source
+and every signature in `tests/minimha/kernels/gpu/test_compiled.py`. `benchmarks/registers.py` goes
+on to machine code. This needs Linux and `pip install "minimha[gpu-checks]"`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import io
 import itertools
-import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from . import adamw, cuda, fused, tiled
-from .tiled import KernelTypes
+import numpy as np
+
+from minimha_autograd import backend
+
+from ... import masks
+from ...attention import Arguments
+from ...functional.dropout import Draw
+from . import tiled
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
-SOURCES = fused.SOURCE, adamw.SOURCE
-LONGEST = 30
-"""Seconds after which tileiras is stopped: a tile that spills much can take minutes."""
 
 
-def nvidia(pattern: str) -> Path:
-    """A file of NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
-    package = importlib.util.find_spec("nvidia")
-    for folder in (package and package.submodule_search_locations) or ():
-        for path in Path(folder).glob(pattern):
-            return path
-    raise FileNotFoundError(f"no installed wheel of NVIDIA has the file {pattern}")
+def nvrtc(source: str, architecture: str, real: str) -> bytes:
+    """The machine code of a source in CUDA C++, where `real` stands for a type. Raises cuda.core's
+    error with the compiler's messages, and SyntaxError with its warnings."""
+    from cuda.core import Program, ProgramOptions
+
+    messages = io.StringIO()
+    options = ProgramOptions(arch=architecture, define_macro=("real", real))
+    code = Program(source, "c++", options).compile("cubin", logs=messages).code
+    if messages.getvalue():
+        raise SyntaxError(messages.getvalue())
+    return bytes(code)
 
 
-def nvrtc(source: str, architecture: str, *options: str) -> bytes:
-    """The machine code of a source in CUDA C++. Raises SyntaxError with the compiler's messages,
-    warnings included."""
-    lib = ctypes.CDLL(str(nvidia("cu13/lib/libnvrtc.so.*")))
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    options = (f"--gpu-architecture={architecture}", *options)
-    encoded = (ctypes.c_char_p * len(options))(*map(str.encode, options))
-    failed = lib.nvrtcCompileProgram(program, len(options), encoded)
+class KernelTypes(NamedTuple):
+    """The types with which a kernel of `tiles` is compiled."""
 
-    def result(name: str) -> bytes:
-        getattr(lib, f"nvrtcGet{name}Size")(program, ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        getattr(lib, f"nvrtcGet{name}")(program, text)
-        return text.raw
+    kernel: str
+    arrays: tuple[tuple[str, int], ...]  # the dtype and the number of axes of each
+    constants: tuple[Any, ...]
 
-    messages = result("ProgramLog").rstrip(b"\0").decode()
-    if failed or messages:
-        raise SyntaxError(messages)
-    return result("CUBIN")
+
+def signatures() -> Iterator[KernelTypes]:
+    """The signatures in use: those of calls with every dtype and combination of options.
+
+    Found by calling `forward` and `backward` with a `launch` that only takes notes.
+    """
+    from ml_dtypes import bfloat16
+
+    found: dict[KernelTypes, None] = {}
+
+    def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
+        found[KernelTypes(kernel, arrays, arguments[len(arrays) :])] = None
+
+    names = SimpleNamespace(**{k: k for k in ("forward", "backward_query", "backward_key")})
+    runner, dtypes = tiled.Runner(names, note, None), ("float16", "float32", "float64", bfloat16)
+    yes_no = False, True
+    options = list(itertools.product(yes_no, yes_no, yes_no, yes_no, (None, "array", "draw")))
+    sizes = [(64, choice) for choice in options] + [(128, options[0]), (128, options[-1])]
+    for dtype, (width, (inside, bias, sink, softcap, keep)) in itertools.product(dtypes, sizes):
+        q, pairs = np.zeros((1, 1, 128, width), dtype), np.ones((128, 128), bool)
+        x = tiled.laid_out(Arguments(
+            q, q, q,
+            bias=pairs.astype(dtype) if bias else None,
+            sink=q[0, 0, 0, :1] if sink else None,
+            softcap=2.0 if softcap else None,
+            mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
+            keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
+            p=0.5 if keep else 0.0,
+        ))  # fmt: skip
+        with np.errstate(all="ignore"):  # the results are never filled
+            out, lse = tiled.forward(x, runner)
+            tiled.backward(x, out, lse, out, None, (True, True, True, bias, sink), runner)
+    yield from found
 
 
 def bytecode(signature: KernelTypes) -> bytes:
@@ -96,88 +113,3 @@ def _array(dtype: str, ndim: int) -> Any:
         may_alias_internally=False, stride_constant=[None] * (ndim - 1) + [1],
         stride_divisible_by=[row] * (ndim - 1) + [1], base_addr_divisible_by=16,
     )  # fmt: skip
-
-
-def cubin(code: bytes, architecture: str) -> bytes:
-    """The machine code of cuTile's bytecode. Raises subprocess.SubprocessError."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "bytecode"), Path(folder, "cubin")
-        source.write_bytes(code)
-        command = nvidia("cu13/bin/tileiras*"), source, "-o", made, "--gpu-name", architecture
-        subprocess.run([*command, "-O3"], check=True, capture_output=True, timeout=LONGEST)
-        return made.read_bytes()
-
-
-def registers_and_spills(code: bytes) -> tuple[int, int]:
-    """Of machine code with a single kernel: the registers of a thread, and the bytes of those that
-    do not fit and spill to memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "cubin")
-        path.write_bytes(code)
-        command = nvidia("cu13/bin/cuobjdump*"), "--dump-resource-usage", path
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    (usage,) = re.findall(r"REG:(\d+) STACK:(\d+)", text)
-    return int(usage[0]), int(usage[1])
-
-
-SIZES = (32, 32), (64, 32), (64, 64), (128, 64)
-"""Candidates for the queries and keys in a tile."""
-PAGE = """\
-# Registers of the kernels for GPUs
-
-`python -m minimha.kernels.gpu.compiled cubins`, on a machine without a GPU. It compiles the kernels
-of tiled attention, without options, for heads of width D. Each cell shows the registers of a
-thread, and how many bytes do not fit into them and spill to memory. `tiled.tile_sizes` chooses a
-large tile (queries × keys) that spills little on sm_90; it is marked "in use". Products of float32
-are three products of TF32. The speed of the kernels has not been measured on a GPU yet.
-"""
-
-
-def page(architectures: Sequence[str]) -> Iterator[str]:
-    """Lines of Markdown: registers and bytes spilled for each size of a tile."""
-    yield f"{PAGE}\n| kernel | dtype | D | tile | {' | '.join(architectures)} |"
-    yield "| --- " * (4 + len(architectures)) + "|"
-    for signature in tiled.signatures():
-        (dtype, _), *_ = signature.arrays
-        *options, m, n, d, _ = signature.constants
-        if dtype not in ("float16", "float32") or any(x is True for x in options) or options[1]:
-            continue
-        for size in SIZES:
-            code = bytecode(signature._replace(constants=(*options, *size, d, d)))
-            cells = " | ".join(_cell(code, architecture) for architecture in architectures)
-            used = " (in use)" if size == (m, n) else ""
-            yield f"| {signature.kernel} | {dtype} | {d} | {size[0]} × {size[1]}{used} | {cells} |"
-    versions = (f"{name} {version(name)}" for name in ("cuda-tile", "nvidia-cuda-tileiras"))
-    yield f"\n{', '.join(versions)}."
-
-
-def _cell(code: bytes, architecture: str) -> str:
-    try:
-        registers, spilled = registers_and_spills(cubin(code, architecture))
-    except subprocess.TimeoutExpired:
-        return f"not in {LONGEST} s"
-    except subprocess.CalledProcessError:
-        return "tileiras fails"
-    return f"{registers}" + (f", spills {spilled}" if spilled else "")
-
-
-def main(what: str, *architectures: str) -> None:
-    """Compile, and print what was compiled."""
-    if what == "nvrtc":
-        targets = itertools.product(SOURCES, architectures or ARCHITECTURES, cuda.REALS.values())
-        for source, architecture, real in targets:
-            code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")
-            print(f"{source.name} for {real} on {architecture}: {len(code)} bytes")
-    elif what == "bytecode":
-        for count, signature in enumerate(tiled.signatures(), 1):
-            bytecode(signature)
-            print(f"{count} {signature.kernel} {signature.arrays[0][0]} {signature.constants}")
-    elif what == "cubins":
-        for line in page(architectures or ARCHITECTURES[1:]):  # cuTile has no sm_75
-            print(line, flush=True)
-    else:
-        raise SystemExit(__doc__)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:] or [""])

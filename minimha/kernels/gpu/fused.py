@@ -24,21 +24,14 @@ from minimha_autograd.backend import Array, namespace
 from ... import masks
 from ...attention import Arguments
 from ...functional.masked_products import hide, products, sums_over_keys, sums_over_queries
+from ..shared import like_scores, numbers, obstacle_to_fused
 from . import cuda
 
 SOURCE = Path(__file__).with_name("fused.cu")
 _THREADS, _BLOCKS = 256, 2**16
 """The most threads in a block, and the most blocks in a grid."""
 
-
-def obstacle(x: Arguments) -> str | None:
-    """The reason why these kernels do not support the arguments, or None."""
-    for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
-        if a is not None:
-            return f"it does not support {name}"
-    if x.return_lse:
-        return "it does not compute lse"
-    return None
+obstacle = obstacle_to_fused
 
 
 def laid_out(x: Arguments) -> Arguments:
@@ -58,7 +51,7 @@ def forward(x: Arguments) -> tuple[Array, Array]:
     *_, h, t, s = (1, *x.shape)
     _launch(
         "masked_softmax", weights, start, stop, *_strided(inside, x.shape),
-        *_strided(x.bias, x.shape), _scale(x), math.prod(x.shape[:-1]), h, t, s,
+        *_strided(x.bias, x.shape), numbers(x)[0], math.prod(x.shape[:-1]), h, t, s,
     )  # fmt: skip
     return sums_over_keys(weights, value, None), weights
 
@@ -73,8 +66,9 @@ def backward(
     dvalue = sums_over_queries(weights, dout, None, value)
     dscores = products(dout, value, None)  # dweights, which the kernel overwrites
     _launch("masked_softmax_backward", weights, dscores, math.prod(x.shape[:-1]), x.shape[-1])
-    dquery = _scale(x) * sums_over_keys(dscores, key, None)
-    dkey = _scale(x) * sums_over_queries(dscores, x.query, None, key)
+    scale, *_ = numbers(x)
+    dquery = scale * sums_over_keys(dscores, key, None)
+    dkey = scale * sums_over_queries(dscores, x.query, None, key)
     return dquery, dkey, dvalue, dscores if wanted[3] else None, None, None, None
 
 
@@ -89,10 +83,6 @@ def _launch(name: str, scores: Array, *arguments: Any) -> None:
 def _hides(x: Arguments) -> bool:
     """Whether any pair may be hidden."""
     return x.mask is not None or x.bias is not None
-
-
-def _scale(x: Arguments) -> float:
-    return float(1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale)
 
 
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
@@ -112,9 +102,5 @@ def _strided(a: Array | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
     along an axis that it shares. Zeros, the first of them a null pointer, for None."""
     if a is None:
         return (0,) * 5
-    xp = namespace(a)
-    if math.prod(a.shape[:-3]) > 1:
-        a = xp.broadcast_to(a, (*shape[:-3], *a.shape[-3:]))
-    a = xp.reshape(a, (math.prod(a.shape[:-3]), *(1, 1, 1, *a.shape)[-3:]))
-    a = xp.broadcast_to(a, (math.prod(shape[:-3]), *(1, *shape)[-3:]))
+    a = like_scores(a, shape)
     return a, *(stride // a.itemsize for stride in a.strides)

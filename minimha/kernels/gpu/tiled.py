@@ -3,18 +3,13 @@ stand-in. Not yet run on a GPU."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import logging
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
@@ -23,7 +18,7 @@ from ... import masks
 from ...attention import Arguments
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
-from ..axes import batch_and_heads, four_axes, like_scores
+from ..shared import as_given, batch_and_heads, four_axes, like_scores, numbers
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
@@ -122,7 +117,7 @@ def _machine_obstacle() -> str | None:
 
 
 class TileArguments(NamedTuple):
-    """The arguments of attention as the kernels take them. Missing arrays have one entry."""
+    """The arguments of attention in the kernels' order. Missing arrays have one entry."""
 
     query: Array  # (B, H, T, D)
     key: Array  # (B, G, S, D)
@@ -134,11 +129,7 @@ class TileArguments(NamedTuple):
     keep: Array  # (B, H, T, S), or the seed and the threshold of a draw
     sink: Array  # (B, H)
     numbers: tuple[float, float, float]  # scale, softcap, 1 / (1 − dropout)
-    masked: bool  # whether there is an `inside`, and so on
-    biased: bool
-    dropped: bool
-    counted: bool  # whether keep is a draw
-    sunk: bool
+    flags: tuple[bool, ...]  # whether there are inside, bias, keep; if keep is a draw; sink
     shape: tuple[int, ...]  # (…, H, T, S), as given
 
     @classmethod
@@ -146,7 +137,6 @@ class TileArguments(NamedTuple):
         """From checked arguments that have no obstacle."""
         xp, shape = namespace(x.query), x.shape
         start, stop, inside = _intervals(x)
-        scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else float(x.scale)
         none = functools.partial(xp.empty, device=x.query.device)
         return cls(
             four_axes(x.query), four_axes(x.key), four_axes(x.value), start, stop,
@@ -155,9 +145,10 @@ class TileArguments(NamedTuple):
             none((1,) * 4, dtype=xp.bool) if x.keep is None else _kept(x),
             none((1, 1), dtype=x.query.dtype) if x.sink is None
             else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), batch_and_heads(shape)),
-            (scale, float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)),
-            inside is not None, x.bias is not None, x.keep is not None,
-            isinstance(x.keep, Draw), x.sink is not None, shape,
+            numbers(x),
+            (inside is not None, x.bias is not None, x.keep is not None,
+             isinstance(x.keep, Draw), x.sink is not None),
+            shape,
         )  # fmt: skip
 
     def settings(self, kernel: str) -> tuple[Any, ...]:
@@ -179,8 +170,7 @@ def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Arra
     settings = x.settings("forward")
     launch(
         stream, (-(-t // settings[1]), h, b), kernels.forward,
-        (x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep, x.sink, out, lse,
-         *x.numbers, x.masked, x.biased, x.dropped, x.counted, x.sunk, *settings),
+        (*x[:9], out, lse, *x.numbers, *x.flags, *settings),
     )  # fmt: skip
     return namespace(out).reshape(out, (*x.shape[:-1], dv)), lse
 
@@ -203,8 +193,7 @@ def backward(
     )
     dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
     out, dout = four_axes(out), four_axes(dout)
-    shared = x.query, x.key, x.value, x.start, x.stop, x.inside, x.bias, x.keep
-    flags = x.masked, x.biased, x.dropped, x.counted
+    shared, flags = x[:8], x.flags[:4]  # all but the sink
     settings = x.settings("backward_query")
     launch(
         stream, (-(-t // settings[1]), h, b), kernels.backward_query,
@@ -219,17 +208,7 @@ def backward(
     if wanted[4]:
         share = xp.exp(xp.astype(x.sink, lse.dtype)[..., None] - lse)
         dsink = xp.astype(-xp.sum(share * delta, axis=-1), out.dtype)
-        dsink = xp.reshape(dsink, x.shape[:-2])
-    keys = (*x.shape[:-3], g) if len(x.shape) > 2 else ()
-    return (
-        xp.reshape(dquery, (*x.shape[:-1], -1)),
-        xp.reshape(dkey, (*keys, s, -1)),
-        xp.reshape(dvalue, (*keys, s, -1)),
-        xp.reshape(dbias, x.shape) if wanted[3] else None,
-        dsink,
-        None,
-        None,
-    )
+    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
@@ -273,52 +252,3 @@ def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
-
-
-class KernelTypes(NamedTuple):
-    """The types with which a kernel is compiled."""
-
-    kernel: str
-    arrays: tuple[tuple[str, int], ...]  # the dtype and the number of axes of each
-    constants: tuple[Any, ...]
-
-
-def signatures() -> Iterator[KernelTypes]:
-    """The signatures in use: those of calls with every dtype and combination of options.
-
-    Found by calling `forward` and `backward` with a `launch` that only takes notes.
-    """
-    found: dict[KernelTypes, None] = {}
-
-    def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
-        arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
-        found[KernelTypes(kernel, arrays, arguments[len(arrays) :])] = None
-
-    names = type("Names", (), {k: k for k in ("forward", "backward_query", "backward_key")})
-    yes_no = (False, True)
-    options = list(itertools.product(yes_no, yes_no, yes_no, yes_no, (None, "array", "draw")))
-    sizes = [(64, choice) for choice in options] + [(128, options[0]), (128, options[-1])]
-    for dtype, (width, (inside, bias, sink, softcap, keep)) in itertools.product(_dtypes(), sizes):
-        q, pairs = np.zeros((1, 1, 128, width), dtype), np.ones((128, 128), bool)
-        x = Arguments(
-            q, q, q,
-            bias=pairs.astype(dtype) if bias else None,
-            sink=q[0, 0, 0, :1] if sink else None,
-            softcap=2.0 if softcap else None,
-            mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
-            keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
-            p=0.5 if keep else 0.0,
-        )  # fmt: skip
-        laid, runner = TileArguments.of(x), Runner(names, note, None)
-        with np.errstate(all="ignore"):  # the results are never filled
-            out, lse = forward(laid, runner)
-            backward(laid, out, lse, out, None, (True, True, True, bias, sink), runner)
-    yield from found
-
-
-def _dtypes() -> Iterator[Any]:
-    yield from ("float16", "float32", "float64")
-    with contextlib.suppress(ImportError):
-        from ml_dtypes import bfloat16
-
-        yield bfloat16

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minimha.kernels.gpu import adamw, compiled, cuda, fused, tiled
+from minimha.kernels.gpu import adamw, compiled, cuda, fused
 
 pytestmark = pytest.mark.thorough
 SOURCE = fused.SOURCE.read_text(encoding="ascii")
@@ -10,10 +10,7 @@ SOURCE = fused.SOURCE.read_text(encoding="ascii")
 
 @pytest.fixture
 def nvrtc():
-    try:
-        compiled.nvidia("cu13/lib/libnvrtc.so.*")
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    pytest.importorskip("cuda.core")
     return compiled.nvrtc
 
 
@@ -30,7 +27,7 @@ def bytecode():
 @pytest.mark.parametrize("real", cuda.REALS.values())
 @pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
 def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, kernel, architecture, real):
-    code = nvrtc(source.read_text(encoding="ascii"), architecture, f"-Dreal={real}")
+    code = nvrtc(source.read_text(encoding="ascii"), architecture, real)
     assert code.startswith(b"\x7fELF")
     assert kernel.encode() in code
 
@@ -45,13 +42,13 @@ def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, kernel, 
 )
 def test_an_error_in_cuda_is_reported_by_its_line(nvrtc, old, new, message):
     assert old in SOURCE
-    with pytest.raises(SyntaxError, match=message):
-        nvrtc(SOURCE.replace(old, new), "sm_75", "-Dreal=float")
+    with pytest.raises(Exception, match=message):
+        nvrtc(SOURCE.replace(old, new), "sm_75", "float")
 
 
 @pytest.mark.parametrize("kernel", ["forward", "backward_query", "backward_key"])
 def test_every_signature_in_use_compiles_to_bytecode(bytecode, kernel):
-    signatures = [signature for signature in tiled.signatures() if signature.kernel == kernel]
+    signatures = [signature for signature in compiled.signatures() if signature.kernel == kernel]
     dtypes = {signature.arrays[0][0] for signature in signatures}
     assert dtypes == {"float16", "bfloat16", "float32", "float64"}
     for signature in signatures:
@@ -63,7 +60,7 @@ def test_wrong_types_and_shapes_do_not_compile(bytecode, k, wrong):
     """Keys of another dtype than the queries; intervals with a number for each pair."""
     import cuda.tile as ct
 
-    signature = next(tiled.signatures())
+    signature = next(compiled.signatures())
     arrays = list(signature.arrays)
     arrays[k] = wrong
     with pytest.raises(ct.TileError):

@@ -1,0 +1,53 @@
+"""What the kernels of attention on the CPU and on a GPU share: four axes, numbers, gradients."""
+
+from __future__ import annotations
+
+import math
+
+from minimha_autograd.backend import Array, namespace
+
+from ..attention import Arguments
+
+
+def obstacle_to_fused(x: Arguments) -> str | None:
+    """The reason why the kernels that store all scores do not support the arguments, or None."""
+    for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
+        if a is not None:
+            return f"it does not support {name}"
+    return "it does not compute lse" if x.return_lse else None
+
+
+def numbers(x: Arguments) -> tuple[float, float, float]:
+    """The scale, the softcap (0 for none) and 1 / (1 − dropout)."""
+    scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale
+    return float(scale), float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)
+
+
+def batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
+    """B and H of (…, H, T, S); both are 1 for (T, S)."""
+    return math.prod(shape[:-3]), shape[-3] if len(shape) > 2 else 1
+
+
+def four_axes(x: Array) -> Array:
+    """(…, H, T, N) as (B, H, T, N)."""
+    return namespace(x).reshape(x, (*batch_and_heads(x.shape), *x.shape[-2:]))
+
+
+def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
+    """What broadcasts to (…, H, T, S) as (B, H, T, S). Shared axes have stride 0, and are copied
+    only if several axes become B."""
+    return four_axes(namespace(x).broadcast_to(x, shape))
+
+
+def as_given(
+    shape: tuple[int, ...], groups: int, *gradients: Array | None
+) -> tuple[Array | None, ...]:
+    """The gradients of query, key, value, bias and sink in the shapes of these, and None for scale
+    and softcap. shape is that of the scores, (…, H, T, S), and groups is G."""
+    keys = (*shape[:-3], groups, shape[-1], -1) if len(shape) > 2 else (shape[-1], -1)
+    shapes = (*shape[:-1], -1), keys, keys, shape, shape[:-2]
+    found = (
+        None if dx is None else namespace(dx).reshape(dx, of)
+        for dx, of in zip(gradients, shapes, strict=True)
+    )
+    return (*found, None, None)
