@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd import gradcheck
 from minimha_autograd.gradcheck import labelled, place, ratio
 
 from ..diagnosis.closeness import factor, is_close
@@ -128,6 +129,19 @@ def value_of(returned: Any, name: str = "the function") -> Any:
         return value
     wanted = "should return two things, its value and its pullback"
     raise AssertionError(textwrap.fill(f"{name} {wanted}, not {_described(returned)}", 80))
+
+
+def same_operation(
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
+    axes: Any = None,
+) -> None:  # fmt: skip
+    """Compare the value of an operation with that of the right one, then check its gradients.
+
+    name  the name of the value in the task
+    axes  the axes of the inputs, as for gradcheck
+    """
+    same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
+    gradcheck(yours, *inputs, axes=axes)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:

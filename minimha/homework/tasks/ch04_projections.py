@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import same, value_of
+from ..comparisons import same, same_operation, value_of
 from ..task import task
 
 
@@ -50,16 +48,15 @@ def values(yours, rng):
 @linear.check
 def gradients_of_two_matrices(yours, rng):
     x, weight = rng.standard_normal((2, 4)), rng.standard_normal((4, 3))
-    gradcheck(yours, x, weight, axes=["row in", "in out"])
-    same(value_of(yours(x, weight), "linear"), x @ weight, axes="row column")
+    same_operation(yours, linear, x, weight, axes=["row in", "in out"])
 
 
 @linear.check
 def gradients_with_batch_axes(yours, rng):
     for axes, shape in (("batch row", (2, 3)), ("outer batch row", (3, 4, 1))):
         x, weight = rng.standard_normal((*shape, 2)), rng.standard_normal((2, 5))
-        same(value_of(yours(x, weight), "linear"), x @ weight, f"y for x of shape {x.shape}")
-        gradcheck(yours, x, weight, axes=[f"{axes} in", "in out"])
+        name = f"y for x of shape {x.shape}"
+        same_operation(yours, linear, x, weight, name=name, axes=[f"{axes} in", "in out"])
 
 
 @task(chapter=4, difficulty=2, minutes=8, hints=(
