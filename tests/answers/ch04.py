@@ -365,5 +365,5 @@ wrong("bilinear", "every head with every head", r"each head|own|pairs|every head
 wrong("linear", "no pullback", r"should return two things", rows, "x @ weight, pullback", "x @ weight")
 wrong("stack_weights", "a list", r"not a list", beside, "np.concatenate(list(weights), axis=1)", "list(weights)")
 wrong("stacked", "heads in front of the batch", r"in front|batch", one, "y.swapaxes(-2, -3)", "np.moveaxis(y, -2, 0)")
-wrong("fused", "queries and keys", r"tuple of 2", axes, "range(3))", "range(2))")
+wrong("fused", "queries and keys", r"q, k, v, not 2", axes, "range(3))", "range(2))")
 wrong("double", "the heads in reverse", r"order|revers|are the right", letters, "hmd\", first, weights", "hmd\", first, weights[::-1]")
