@@ -144,13 +144,13 @@ def same_operation(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
     axes: Any = None,
 ) -> None:  # fmt: skip
-    """Compare the value of an operation with that of the right one, then check its gradients.
+    """Check the gradients of an operation, then compare its value with that of the right one.
 
     name  the name of the value in the task
     axes  the axes of the inputs, as for gradcheck
     """
-    same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
     gradcheck(yours, *inputs, axes=axes)
+    same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:

@@ -46,10 +46,8 @@ def _is_formula(cell: Any) -> bool:
 
 
 def as_gradescope(report: dict[str, Any]) -> str:
-    """The report on one student as results.json, which an autograder leaves for Gradescope. It shows
-    the hidden checks when grades are published.
-
-    The format: https://gradescope-autograders.readthedocs.io/en/latest/specs/
+    """The report on one student as an autograder leaves it for Gradescope, which shows the hidden
+    checks when grades are published: https://gradescope-autograders.readthedocs.io/en/latest/specs/
     """
     (student,) = report["students"]
     tests = [
