@@ -40,6 +40,14 @@ the wrong axis is repeated: the heads are axis −3, whatever comes before them
 head h is head h % rep of x; it should be h // rep: each head of x appears rep times in a row,
 np.repeat(x, rep, axis=-3)
 - groups.sum(axis=-3)
++ dy[..., : x.shape[-3], :, :]
+- groups.sum(axis=-3)
++ dy[..., -x.shape[-3] :, :, :]
+dx is the first or the last heads of dy alone; rep adjacent query heads share a head of x, so dx is
+the sum over these: reshape to (…, G, rep, S, D), then sum over rep
++ groups[..., 0, :, :] * rep
+dx is rep times one head of dy; rep adjacent query heads share a head of x, so dx is the sum over
+these: reshape to (…, G, rep, S, D), then sum over rep
 + np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)
 dx is the sum over all query heads; rep adjacent query heads share a head of x, so dx is the sum
 over these: reshape to (…, G, rep, S, D), then sum over rep

@@ -98,6 +98,8 @@ the pairs are read as halves: pair i is the columns 2i and 2i + 1, x[..., 0::2] 
 - return (rotated(dy, -sin),)
 + return (dy,)
 dy is returned unchanged: rotate it by −angles
++ return (rotated(rotated(dy, -sin), -sin),)
+the gradient is rotated back twice: dx is dy rotated once, by −angles
 + a, b = dy[..., 0::2], dy[..., 1::2]
 +         p, q, r, s = a * cos, b * sin, b * cos, a * sin
 +         return (np.stack([p + q, r + s], axis=-1).reshape(x.shape),)

@@ -178,6 +178,8 @@ the decay uses the parameter after the step: subtract lr · weight_decay · p, w
 step
 + p = p - lr * (m_hat / (np.sqrt(v_hat) + eps) + weight_decay)
 the factor p of the decay is missing: subtract lr · weight_decay · p, with the p before the step
++ p = p - lr * (m_hat / (np.sqrt(v_hat) + eps) + weight_decay * p * p)
+the decay contains p²: subtract lr · weight_decay · p, with the p before the step
 - (1 - beta1) * g
 + g
 m is a moving average of g: m = β₁ m + (1 − β₁) g

@@ -102,7 +102,11 @@ the maximum is missing in lse: it is peak + ln total, because total is Σ e^(sco
 + (peak + total)
 total is added, not its logarithm in lse: it is peak + ln total, because total is Σ e^(score −
 peak)
++ (peak + ct.log2(total))
+the logarithm has base 2 in lse: it is peak + ln total, because total is Σ e^(score − peak)
 - scale * ct.mma(q, k
++ scale**2 * ct.mma(q, k
+the scores are multiplied by scale twice; once is enough
 + ct.mma(q, k
 the factor scale is missing: scores are scale · Q Kᵀ
 - ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
