@@ -48,26 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, run, taken, text in (
         ("list", _list, ["--from"], "list all tasks, with their difficulty and your progress"),
         ("start", _start, ["name", "--into", "--agents"], "write a file for you to fill in"),
-        (
-            "check",
-            _check,
-            ["name", "--from"],
-            "check a task or a file, or everything that you have started",
-        ),
+        ("check", _check, ["name", "--from"],
+         "check a task or a file, or everything that you have started"),
         ("hint", _hint, ["name", "--from", "--all"], "show a hint for a task, one more each time"),
-        (
-            "progress",
-            progress,
-            ["--from"],
-            "show what you have done in each chapter; runs no code of yours",
-        ),
+        ("progress", progress, ["--from"],
+         "show what you have done in each chapter; runs no code of yours"),
         ("export", package.run, ["--from"], "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
         ("grade", grading.run, [], "for teachers: grade submissions"),
         ("release", release.run, [], "for teachers: write what students get, without solutions"),
         ("ci", ci.run, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
         ("jplag", jplag.run, [], "for teachers: arrange submissions for JPlag, which finds copies"),
-    ):
+    ):  # fmt: skip
         command = commands.add_parser(name, help=text, description=text)
         for argument in [*taken, "--tasks"]:
             command.add_argument(argument, **arguments[argument])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd import gradcheck
 from minimha_autograd.gradcheck import labelled, place, ratio
 
 from ..diagnosis.closeness import factor, is_close
@@ -121,6 +122,15 @@ def _entries(*entries: Any) -> list[str]:
     return texts
 
 
+def named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The arrays in a tuple by name. Raises AssertionError unless there is one for each name."""
+    several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
+    if not several or len(returned) != len(names):
+        count = f"{len(returned)} values" if several else type(returned).__name__
+        raise AssertionError(f"it should return {', '.join(names)}, not {count}")
+    return dict(zip(names, returned, strict=True))
+
+
 def value_of(returned: Any, name: str = "the function") -> Any:
     """The value of a pair (value, pullback). Raises AssertionError for anything else."""
     value = _value(returned)
@@ -128,6 +138,19 @@ def value_of(returned: Any, name: str = "the function") -> Any:
         return value
     wanted = "should return two things, its value and its pullback"
     raise AssertionError(textwrap.fill(f"{name} {wanted}, not {_described(returned)}", 80))
+
+
+def same_operation(
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
+    axes: Any = None,
+) -> None:  # fmt: skip
+    """Check the gradients of an operation, then compare its value with that of the right one.
+
+    name  the name of the value in the task
+    axes  the axes of the inputs, as for gradcheck
+    """
+    gradcheck(yours, *inputs, axes=axes)
+    same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -204,14 +227,12 @@ def _wrong_weights(yours: Any) -> str:
 
     several = [tuple(range(-count, 0)) for count in range(2, yours.ndim + 1)]
     other = next((axis for axis in range(yours.ndim - 1) if sum_to_1(axis)), None)
+    rows = sum_to_1(-1)
     facts = [
         (np.isnan(yours).any(), "a weight is NaN: look for ∞ / ∞, 0 / 0 or −∞ − (−∞)"),
-        (sum_to_1(-1) and not np.triu(yours, 1).any(), "later keys are hidden: no mask is needed"),
-        (
-            sum_to_1(-1) and yours.max(axis=-1).min() == 1,
-            "one key gets all the weight: is that e^x?",
-        ),
-        (sum_to_1(-1), ""),
+        (rows and not np.triu(yours, 1).any(), "later keys are hidden: no mask is needed"),
+        (rows and yours.max(axis=-1).min() == 1, "one key gets all the weight: is that e^x?"),
+        (rows, ""),
         (
             other is not None,
             f"the weights sum to 1 along axis {other}: softmax runs along the keys, axis=-1, so "

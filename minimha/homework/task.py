@@ -84,11 +84,25 @@ class Task:
         """
         if holds is None:
             return functools.partial(self.check, weight=weight, hidden=hidden)
-        name = holds.__name__.replace("_", " ")
-        if any(known.name == name for known in self.checks):
-            raise ValueError(f"{self.name} has two checks called {name}")
-        self.checks.append(Check(name, holds, weight, hidden))
+        self._add(Check(holds.__name__.replace("_", " "), holds, weight, hidden))
         return holds
+
+    def case(
+        self, name: str, holds: Callable[..., None], *cases: tuple[Any, ...], weight: float = 1,
+        hidden: bool = False,
+    ) -> None:  # fmt: skip
+        """Add a check with a name of its own, `holds(yours, rng, *case)` for each of the cases."""
+
+        def all_hold(yours: Any, rng: np.random.Generator) -> None:
+            for case in cases:
+                holds(yours, rng, *case)
+
+        self._add(Check(name, all_hold, weight, hidden))
+
+    def _add(self, check: Check) -> None:
+        if any(known.name == check.name for known in self.checks):
+            raise ValueError(f"{self.name} has two checks called {check.name}")
+        self.checks.append(check)
 
     def mistake(self, old: str, new: str, text: str) -> None:
         """Add a usual mistake: the solution with `new` in place of `old`, which it contains once.

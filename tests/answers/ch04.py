@@ -304,5 +304,5 @@ scored.wrong("every head with every head", r"each head|own|pairs|every head|othe
 rows.wrong("no pullback", r"should return two things", "x @ weight, pullback", "x @ weight")
 beside.wrong("a list", r"not a list", "np.concatenate(list(weights), axis=1)", "list(weights)")
 one.wrong("heads in front of the batch", r"in front|batch", "y.swapaxes(-2, -3)", "np.moveaxis(y, -2, 0)")
-axes.wrong("queries and keys", r"tuple of 2", "range(3))", "range(2))")
+axes.wrong("queries and keys", r"q, k, v, not 2", "range(3))", "range(2))")
 letters.wrong("the heads in reverse", r"order|revers|are the right", "hmd\", first, weights", "hmd\", first, weights[::-1]")

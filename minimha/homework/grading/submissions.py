@@ -2,7 +2,7 @@
 
 Each folder inside it belongs to a student, with files and notebooks at any depth. A file directly
 inside it belongs to the student named before the task or chapter, anna_softmax.py, or after it.
-`downloads` knows the names that Canvas and Moodle give to folders and files. `answers` says which
+`student_of` knows the names that Canvas and Moodle give to folders and files. `answers` says which
 tasks a file answers; a file without a mark answers the task at the end of its name.
 """
 
@@ -19,7 +19,6 @@ from typing import NamedTuple
 from ...course import CHAPTERS, notebooks
 from ..answers import ADAPTERS, answers, decoded, is_stub, mark, modules, source
 from ..catalogue import course
-from ..scores import student_of
 
 DEEPEST = 20
 """How deep folders are searched."""
@@ -27,6 +26,10 @@ DEEPEST = 20
 _ENDINGS = ".py", ".ipynb"
 _ARCHIVES = ".zip", ".gz", ".tar", ".7z", ".rar"
 _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": suffixes that browsers add
+_SENT = re.compile(
+    r"(?P<name>[^_].*?)(?:_LATE)?_(?P<id>\d+)_"
+    r"(?:(?P<moodle>assignsubmission_[a-z]+(_.*)?)|\d+_.+)"
+)  # the first id counts, because students choose what follows
 
 
 class Answer(NamedTuple):
@@ -138,6 +141,21 @@ def _student(inside: Path, tasks: Iterable[str]) -> str:
 def _owner(name: str) -> str:
     """The student to whom a folder belongs, or a file that Canvas or Moodle named."""
     return student_of(name) or name
+
+
+def student_of(name: str) -> str | None:
+    """Who handed in the file or folder with this name; None if neither Canvas nor Moodle made it.
+
+    smithjane_LATE_1234_5678_softmax.py                 Canvas: user id, file id
+    Jane Smith_1234_assignsubmission_file_              Moodle, with one folder per student
+    Jane Smith_1234_assignsubmission_file_softmax.py    Moodle, without folders
+
+    Such a student is called smithjane_1234 or "Jane Smith (1234)".
+    """
+    found = _SENT.fullmatch(name)
+    if not found:
+        return None
+    return ("{name} ({id})" if found["moodle"] else "{name}_{id}").format(**found.groupdict())
 
 
 @functools.cache

@@ -23,20 +23,21 @@ def public(text: str, *, hidden: bool = False) -> str:
         starts.append(starts[-1] + len(line))
     cuts = []
     for node in ast.parse(data).body:
-        if not isinstance(node, ast.FunctionDef):
-            if any(isinstance(x, ast.Attribute) and x.attr in ATTRIBUTES for x in ast.walk(node)):
-                cuts.append((starts[node.lineno - 1], starts[node.end_lineno or 0]))
-            continue
-        for decorator in node.decorator_list:
-            for keyword in getattr(decorator, "keywords", []):
-                value = keyword.value
-                if keyword.arg == "hints":
-                    if not isinstance(value, ast.Tuple | ast.List):
-                        raise ValueError(f"{node.name}: write the hints into the decorator")
-                    cuts.append((_end(value.elts[:2][-1], starts), _end(value.elts[-1], starts)))
-                if keyword.arg == "hidden" and hidden and ast.literal_eval(value):
-                    above = min(x.lineno for x in node.decorator_list)
-                    cuts.append((starts[above - 1], starts[node.end_lineno or 0]))
+        name, calls, secret = "", list[ast.expr](), False
+        if isinstance(node, ast.FunctionDef):
+            name, calls = node.name, node.decorator_list
+        else:
+            calls = [node.value] if isinstance(node, ast.Expr) else []
+            inside = ast.walk(node)
+            secret = any(isinstance(x, ast.Attribute) and x.attr in ATTRIBUTES for x in inside)
+        settings = {k.arg: k.value for call in calls for k in getattr(call, "keywords", [])}
+        if secret or (hidden and "hidden" in settings and ast.literal_eval(settings["hidden"])):
+            first = min([node.lineno, *(call.lineno for call in calls)])
+            cuts.append((starts[first - 1], starts[node.end_lineno or 0]))
+        elif hints := settings.get("hints"):
+            if not isinstance(hints, ast.Tuple | ast.List):
+                raise ValueError(f"{name}: write the hints into the decorator")
+            cuts.append((_end(hints.elts[:2][-1], starts), _end(hints.elts[-1], starts)))
     for first_byte, last_byte in sorted(cuts, reverse=True):
         data = data[:first_byte] + data[last_byte:]
     return re.sub(r"\n{4,}", "\n\n\n", data.decode()).rstrip() + "\n"

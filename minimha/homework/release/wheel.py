@@ -70,15 +70,13 @@ def _files(own: Path | None, *, hidden: bool) -> Iterator[tuple[str, bytes]]:
     yield plugin.name, plugin.read_bytes()
     for path in notebooks():
         yield f"minimha/notebooks/{path.name}", notebook(path).encode()
-    sources = {p.stem: p for p in sorted((_PACKAGES[0] / "homework" / "tasks").glob("ch*.py"))}
-    sources = {name: path for name, path in sources.items() if not name.endswith("_mistakes")}
+    sources = {path.name: path for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py"))}
     if own:
-        sources["own"] = own
+        sources["own.py"] = own
     for name, path in sources.items():
-        text = public(path.read_text(encoding="utf-8"), hidden=hidden)
-        yield (_TASKS / f"{name}.py").as_posix(), text.encode()
-    text = f'"""The tasks, without solutions."""\n\nfrom . import {", ".join(sources)}\n'
-    yield (_TASKS / "__init__.py").as_posix(), text.encode()
+        if not name.endswith("_mistakes.py"):
+            text = public(path.read_text(encoding="utf-8"), hidden=hidden)
+            yield (_TASKS / name).as_posix(), text.encode()
     yield (_TASKS / replay.FILE.name).as_posix(), replay.packed(_results(hidden=hidden))
 
 

@@ -13,8 +13,7 @@ Everything here is made from the report, the dictionary that grading returns:
     notes     on files, such as those that were not graded
 """
 
-from .downloads import student_of
 from .options import Reports, add_arguments
 from .reports import PLACES, printable
 
-__all__ = ["PLACES", "Reports", "add_arguments", "printable", "student_of"]
+__all__ = ["PLACES", "Reports", "add_arguments", "printable"]

@@ -10,8 +10,7 @@ from typing import Any
 
 from . import feedback, teacher
 from .gradebook import Gradebook
-from .gradescope import as_gradescope
-from .reports import as_csv, as_json, as_table
+from .reports import as_csv, as_gradescope, as_json, as_table
 
 _FORMATS = {"json": as_json, "csv": as_csv, "gradescope": as_gradescope}
 

@@ -1,4 +1,4 @@
-"""The report as JSON, as CSV, and as the table that is printed."""
+"""The report as JSON, as CSV, for Gradescope, and as the table that is printed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ def as_csv(report: dict[str, Any]) -> str:
     writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["student", "chapter", "task", "points", "out_of", "not_passed", "file"])
     for student in report["students"]:
-        rows = [
-            [x["chapter"], x["task"], x["points"], x["out_of"], _not_passed(x), x["file"] or ""]
-            for x in student["tasks"]
-        ]
-        for cells in rows:
-            row = [student["student"], *cells]
+        for task in student["tasks"]:
+            facts = [task[key] for key in ("chapter", "task", "points", "out_of")]
+            row = [student["student"], *facts, _not_passed(task), task["file"] or ""]
             writer.writerow(f"'{cell}" if _is_formula(cell) else cell for cell in row)
     return text.getvalue()
 
@@ -46,6 +43,29 @@ def as_csv(report: dict[str, Any]) -> str:
 def _is_formula(cell: Any) -> bool:
     """Whether a spreadsheet would take a cell for a formula."""
     return isinstance(cell, str) and cell.lstrip().startswith(("=", "+", "-", "@"))
+
+
+def as_gradescope(report: dict[str, Any]) -> str:
+    """The report on one student as an autograder leaves it for Gradescope, which shows the hidden
+    checks when grades are published: https://gradescope-autograders.readthedocs.io/en/latest/specs/
+    """
+    (student,) = report["students"]
+    tests = [
+        {
+            "name": f"{task['task']}: {check['check']}",
+            "status": "passed" if check["outcome"] == PASSED else "failed",
+            "score": points,
+            "max_score": out_of,
+            "output": check["message"] or check["outcome"],
+            "output_format": "text",
+            "visibility": "after_published" if check["hidden"] else "visible",
+        }
+        for task in student["tasks"]
+        for check, (points, out_of) in zip(task["checks"], check_points(task), strict=True)
+    ]
+    output = "\n".join([*remarks(student), *report["notes"], f"seed {report['seed']}"])
+    results = {"score": student["points"], "output": output, "output_format": "text"}
+    return json.dumps(results | {"tests": tests}, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_table(report: dict[str, Any]) -> str:

@@ -46,8 +46,7 @@ x − mean is multiplied by the deviation: divide by it
 the root of the deviation is taken: x.std is the root of the variance already
 - (x - mean) / deviation
 + (x - mean) / np.sqrt(deviation**2 + 1e-5)
-a small number is added to the variance or the deviation, as layer normalisation does; here no row
-is constant: add nothing
+- (x - mean) / deviation
 + (x - mean) / (deviation + 1e-8)
 a small number is added to the variance or the deviation, as layer normalisation does; here no row
 is constant: add nothing

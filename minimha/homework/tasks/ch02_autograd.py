@@ -32,19 +32,17 @@ def multiply(a, b):
     return y, pullback
 
 
-@multiply.check
-def arrays_of_the_same_shape(yours, rng):
-    a, b = rng.standard_normal((2, 2, 3))
-    same(value_of(yours(a, b), "multiply"), a * b, "y")
-    gradcheck(yours, a, b, names=["a", "b"])
+def _same_product(yours, rng, right, *shapes):
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    same(value_of(yours(*arrays), right.name), right(*arrays)[0], "y")
+    gradcheck(yours, *arrays)
 
 
-@multiply.check(weight=2)
-def arrays_that_broadcast(yours, rng):
-    for a_shape, b_shape in [((3, 4), (4,)), ((3, 1), (2, 1, 4))]:
-        a, b = rng.standard_normal(a_shape), rng.standard_normal(b_shape)
-        same(value_of(yours(a, b), "multiply"), a * b, "y")
-        gradcheck(yours, a, b, names=["a", "b"])
+multiply.case("arrays of the same shape", _same_product, (multiply, (2, 3), (2, 3)))
+multiply.case(
+    "arrays that broadcast", _same_product,
+    (multiply, (3, 4), (4,)), (multiply, (3, 1), (2, 1, 4)), weight=2,
+)  # fmt: skip
 
 
 @task(chapter=2, difficulty=2, minutes=10, given=(unbroadcast,), hints=(
@@ -72,26 +70,12 @@ def matmul(a, b):
     return y, pullback
 
 
-def _products(yours, rng, *shapes):
-    for a_shape, b_shape in shapes:
-        a, b = rng.standard_normal(a_shape), rng.standard_normal(b_shape)
-        same(value_of(yours(a, b), "matmul"), a @ b, "y")
-        gradcheck(yours, a, b, names=["a", "b"])
-
-
-@matmul.check
-def two_matrices(yours, rng):
-    _products(yours, rng, ((2, 3), (3, 4)))
-
-
-@matmul.check
-def two_stacks_of_matrices(yours, rng):
-    _products(yours, rng, ((4, 2, 3), (4, 3, 1)))
-
-
-@matmul.check(hidden=True)
-def one_matrix_and_a_stack(yours, rng):
-    _products(yours, rng, ((4, 1, 2), (2, 3)), ((3, 2), (4, 2, 1)), ((1, 3, 1, 2), (4, 1, 2, 1)))
+matmul.case("two matrices", _same_product, (matmul, (2, 3), (3, 4)))
+matmul.case("two stacks of matrices", _same_product, (matmul, (4, 2, 3), (4, 3, 1)))
+matmul.case(
+    "one matrix and a stack", _same_product, (matmul, (4, 1, 2), (2, 3)),
+    (matmul, (3, 2), (4, 2, 1)), (matmul, (1, 3, 1, 2), (4, 1, 2, 1)), hidden=True,
+)  # fmt: skip
 
 
 @task(chapter=2, difficulty=2, minutes=12, hints=(

@@ -17,8 +17,6 @@ matmul.mistakes += patches(r"""
 + dy @ b
 a matrix is not transposed, or is on the wrong side: da (n, k) = dy (n, m) bᵀ (m, k) and db (k, m)
 = aᵀ (k, n) dy (n, m)
-+ dy @ b.T
-.T reverses all axes of a stack, the batch included; .mT swaps only the last two
 + dy * b
 * multiplies entry by entry; da is a matrix product, dy @ b.mT
 - unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape)
@@ -27,39 +25,13 @@ a reshape is not a transpose; it only cuts the same numbers into different rows:
 """)
 
 topological_order.mistakes += patches(r"""
--     ready = [name for name in parents if waits[name] == 0]
--     for name in ready:  # the list grows during the loop
--         for child in children[name]:
--             waits[child] -= 1
--             if waits[child] == 0:
--                 ready.append(child)
--     return ready
-+     order = []
-+     def visit(name):
-+         for parent in parents[name]:
-+             visit(parent)
-+         order.append(name)
-+     for name in parents:
-+         visit(name)
-+     return order
-a name is listed again for every use: before you list it, check that it is not in the list
 - return ready
-+ return list(parents)
-a name can come before its parents here, as in the order of the dict: list a name only after all
-its parents
 + return ready[::-1]
 each name comes before its parents, as in the backward pass: reverse the list
 - children[parent].append(name)
 + children[parent] += [name] * (name not in children[parent])
 for b = a + a the count of b is 2, but b is listed once among the children of a, so the count
 never reaches 0: list b twice, or count distinct parents
--             if waits[child] == 0:
--                 ready.append(child)
-+             pass
-only the leaves are listed: when the last parent of a name is listed, list the name
-- waits[child] == 0:
-+ child not in ready:
-a name is listed as soon as one of its parents is; it must wait for all of them
 - len(made_from)
 + len(set(made_from))
 the count ignores that a name can be a parent twice, as in b = a + a, but the loop lowers it
@@ -96,9 +68,6 @@ the gradients of the parents are in the wrong order: a pullback returns them in 
 parents
 + pullback(gradient)
 every pullback gets the gradient of the last node; it needs that of its own node, gradients[k]
-- gradients = [None]
-+ gradients = [0.0]
-the list starts with zeros; a node that receives no gradient has None, not 0: start with None
 -             continue
 +             break
 the walk stops at the first leaf or unused node; earlier nodes may still have gradients: continue,
@@ -109,6 +78,4 @@ only leaves keep their gradients; return that of every node
 - pullback is None or gradients[k] is None
 + pullback is None
 a pullback is called with None: skip a node that received no gradient
-+ gradients[k] is None
-a leaf has no pullback to call: skip a node whose pullback is None
 """)

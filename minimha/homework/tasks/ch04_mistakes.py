@@ -49,25 +49,15 @@ H
 + heads = x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -2)
 the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
 to (T, H, D), not (T, D, H)
-+ return x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -3)
-this is (…, H, D, T), with interleaved heads: reshape to (T, H, D), then swap T and H
 + heads = x.reshape(*x.shape[:-1], -1, num_heads)
 this is (…, D, T, H): split the last axis into (H, D), not (D, H)
 - return heads.swapaxes(-3, -2)
 + return heads
 this is (…, T, H, D): T and H still have to be swapped
-+ return heads.swapaxes(-3, -2).swapaxes(-1, -2)
-this is (…, H, D, T): the result is (…, H, T, D)
 + return np.moveaxis(heads, -2, 0)
 the axis of heads is in front of the batch axes; it comes right before T and D, at −3
 + return heads.swapaxes(0, 1)
 the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2
-+ return heads.swapaxes(1, 2) if x.ndim > 2 else heads.swapaxes(0, 1)
-the axes are counted from the front, and axes 1 and 2 are T and H only with one batch axis: T and
-H are −3 and −2
-+ return heads.transpose(0, 2, 1, 3) if x.ndim > 2 else heads.swapaxes(0, 1)
-transpose has to list every axis, but the number of axes varies: heads.swapaxes(-3, -2) swaps T
-and H whatever comes before them
 """)
 
 per_head.mistakes += patches(r"""
@@ -82,20 +72,8 @@ x @ w, so that it can use any column (chapter 04)
 a reshape of weights (H, M, D) to (M, H·D) cuts through the matrices: multiply x by each
 + return np.stack([x @ weights[0] for w in weights], axis=-3)
 all heads use the matrix weights[0]; head h has its own, weights[h]
-+ return sum(x @ w for w in weights)
-the heads are added; np.stack makes an axis of heads
-+ return np.stack([x @ w for w in weights], axis=0)
-the axis of heads is in front of the batch axes; it comes right before T and D: axis=-3
-+ return np.stack([x @ w for w in weights], axis=-2)
-this is (…, T, H, D); the axis of heads comes before T: axis=-3
-+ return np.stack([x @ w for w in weights], axis=-1)
-this is (…, T, D, H); the axis of heads comes before T: axis=-3
 + return np.concatenate([x @ w for w in weights], axis=-1)
 the heads are side by side in one array (…, T, H·D); np.stack makes an axis of heads
-+ return np.concatenate([x @ w for w in weights], axis=-2)
-the heads are one below the other in a single array (…, H·T, D); np.stack makes an axis of heads
-+ return np.stack([x @ w.T for w in weights], axis=-3)
-the weights are transposed; each is (M, D), and x (…, T, M) times it is x @ w
 + return x @ weights
 x @ weights broadcasts the batch axes of x against the axis of heads: give x an axis for the
 heads, x[..., None, :, :] @ weights, or stack x @ w for each head
@@ -116,10 +94,6 @@ a reshape of (H, M, D) cuts through the matrices: swap H and M before it, to (M,
 np.stack makes an axis of heads, (M, D, H); np.concatenate joins the columns into one matrix
 + weights
 this is still the stack of matrices, (H, M, D): join their columns to one matrix (M, H·D)
-+ weights.swapaxes(0, 1)
-this is (M, H, D); a reshape to (M, H·D) is still missing
-+ np.concatenate(weights[::-1], axis=-1)
-the heads are in reverse order: columns 0 to D−1 are those of head 0
 + weights.sum(axis=0)
 the matrices are added; put them side by side, [W₀ W₁ …] (M, H·D)
 - return np.concatenate(weights, axis=-1)
@@ -142,26 +116,9 @@ weight is transposed; it is (M, H·D), so y = x @ weight (PyTorch's nn.Linear st
 a reshape of weight to (H, M, D) cuts through its rows; the matrices are blocks of columns: split
 the columns of x @ weight instead
 - y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
-+ return y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)
-a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T and
-H
 + y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)
 the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
 to (T, H, D), not (T, D, H)
-- return y.swapaxes(-3, -2)
-+ return y
-this is (…, T, H, D): T and H still have to be swapped
-+ return np.moveaxis(y, -2, 0)
-the axis of heads is in front of the batch axes; it comes right before T and D, at −3
-+ return y.swapaxes(0, 1)
-the axes are counted from the front, where batch axes can be: T and H are the axes −3 and −2
-+ return y.transpose(1, 0, 2)
-transpose has to list every axis, but the number of axes varies: y.swapaxes(-3, -2) swaps T and H
-whatever comes before them
-- y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
--     return y.swapaxes(-3, -2)
-+ return y
-this is (…, T, H·D), the columns of all heads: split them into heads, as split_heads does
 """)
 
 fused.mistakes += patches(r"""
@@ -178,10 +135,6 @@ the columns are cut at M, the width of x; q, k and v have H·D columns each, a t
 - return tuple(split_heads(part, num_heads) for part in parts)
 + return tuple(parts)
 q, k and v are not split into heads: each is (…, T, H·D) and should be (…, H, T, D)
-+ return tuple(p.reshape(*p.shape[:-1], num_heads, -1) for p in parts)
-q, k and v are (…, T, H, D): T and H still have to be swapped
-+ return tuple(p.reshape(*p.shape[:-2], num_heads, p.shape[-2], -1) for p in parts)
-a reshape straight to (H, T, D) mixes positions with heads: use split_heads
 + q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k
 k and v are swapped: the columns of weight are [W^Q W^K W^V]
 """)
@@ -189,27 +142,14 @@ k and v are swapped: the columns of weight are [W^Q W^K W^V]
 double.mistakes += patches(r"""
 - return first @ weights
 + return first.T @ weights
-a matrix is transposed, or on the wrong side: (x W) Wᵢ = x (W Wᵢ), so the matrix of head i (M, D)
-is W (M, N) Wᵢ (N, D)
+- return first @ weights
 + return first @ weights.mT
 a matrix is transposed, or on the wrong side: (x W) Wᵢ = x (W Wᵢ), so the matrix of head i (M, D)
 is W (M, N) Wᵢ (N, D)
-+ return first @ weights.sum(axis=0)
-the heads are summed; each head has a matrix of its own
-+ return (first @ weights).mT
-each matrix is transposed: W Wᵢ is (M, D)
-+ return np.concatenate([first @ w for w in weights])
-the matrices are one below the other in a single array; return them as a stack (H, M, D)
-+ return np.concatenate([first @ w for w in weights], axis=-1)
-the matrices are joined side by side into one; return them as a stack (H, M, D)
-+ return np.stack([first @ w for w in weights], axis=-2)
-this is (M, H, D); the axis of heads comes first: (H, M, D)
 """)
 
 bilinear.mistakes += patches(r"""
 - w_q @ w_k.swapaxes(-1, -2)
-+ w_k @ w_q.swapaxes(-1, -2)
-this is W^K W^Qᵀ, which gives the transposed scores: queries are on the left, W = W^Q W^Kᵀ
 + w_q.swapaxes(-1, -2) @ w_k
 this is W^Qᵀ W^K (H, D, D), a sum over M instead of D; (x W^K)ᵀ = W^Kᵀ xᵀ, so W = W^Q W^Kᵀ
 + w_q @ w_q.mT

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import same, value_of
+from ..comparisons import named, same, same_operation, value_of
 from ..task import task
 
 
@@ -50,16 +48,15 @@ def values(yours, rng):
 @linear.check
 def gradients_of_two_matrices(yours, rng):
     x, weight = rng.standard_normal((2, 4)), rng.standard_normal((4, 3))
-    gradcheck(yours, x, weight, axes=["row in", "in out"])
-    same(value_of(yours(x, weight), "linear"), x @ weight, axes="row column")
+    same_operation(yours, linear, x, weight, axes=["row in", "in out"])
 
 
 @linear.check
 def gradients_with_batch_axes(yours, rng):
     for axes, shape in (("batch row", (2, 3)), ("outer batch row", (3, 4, 1))):
         x, weight = rng.standard_normal((*shape, 2)), rng.standard_normal((2, 5))
-        same(value_of(yours(x, weight), "linear"), x @ weight, f"y for x of shape {x.shape}")
-        gradcheck(yours, x, weight, axes=[f"{axes} in", "in out"])
+        name = f"y for x of shape {x.shape}"
+        same_operation(yours, linear, x, weight, name=name, axes=[f"{axes} in", "in out"])
 
 
 @task(chapter=4, difficulty=2, minutes=8, hints=(
@@ -114,18 +111,15 @@ def per_head(x, weights):
     # END SOLUTION
 
 
-@per_head.check
-def each_head_has_its_own_matrix(yours, rng):
-    x, weights = rng.standard_normal((4, 6)), rng.standard_normal((3, 6, 2))
-    expected = np.einsum("tm,hmd->htd", x, weights)
-    same(yours(x, weights), expected, "heads", "head query width")
+def _same_heads(yours, rng, axes, *shape):
+    """Compare the projections of x, of this shape, by 3 matrices: a stack, or side by side."""
+    x, weights = rng.standard_normal(shape), rng.standard_normal((3, shape[-1], 2))
+    expected = np.einsum("...tm,hmd->...htd", x, weights)
+    same(yours(x, weights), expected, "heads", axes)
 
 
-@per_head.check
-def batch_axes_stay_in_front(yours, rng):
-    x, weights = rng.standard_normal((2, 4, 5)), rng.standard_normal((3, 5, 2))
-    expected = np.einsum("btm,hmd->bhtd", x, weights)
-    same(yours(x, weights), expected, "heads", "batch head query width")
+per_head.case("each head has its own matrix", _same_heads, ("head query width", 4, 6))
+per_head.case("batch axes stay in front", _same_heads, ("batch head query width", 2, 4, 5))
 
 
 @task(chapter=4, difficulty=1, minutes=5, hints=(
@@ -180,18 +174,17 @@ def stacked(x, weight, num_heads):
     # END SOLUTION
 
 
-@stacked.check
-def equal_to_the_loop_over_heads(yours, rng):
-    x, weight = rng.standard_normal((4, 6)), rng.standard_normal((6, 6))
-    expected = np.stack([x @ w for w in np.split(weight, 3, axis=-1)])
-    same(yours(x, weight, 3), expected, "heads", "head query width")
+def _same_as_loop(yours, rng, axes, *shape):
+    def per_head(x, weights):
+        return yours(x, np.concatenate(weights, axis=-1), 3)
+
+    _same_heads(per_head, rng, axes, *shape)
 
 
-@stacked.check
-def batch_axes_stay_in_front_of_the_heads(yours, rng):
-    x, weight = rng.standard_normal((2, 4, 5)), rng.standard_normal((5, 6))
-    expected = np.stack([x @ w for w in np.split(weight, 3, axis=-1)], axis=-3)
-    same(yours(x, weight, 3), expected, "heads", "batch head query width")
+stacked.case("equal to the loop over heads", _same_as_loop, ("head query width", 4, 6))
+stacked.case(
+    "batch axes stay in front of the heads", _same_as_loop, ("batch head query width", 2, 4, 5)
+)
 
 
 @task(chapter=4, difficulty=2, minutes=8, given=(split_heads,), hints=(
@@ -214,23 +207,12 @@ def fused(x, weight, num_heads):
     # END SOLUTION
 
 
-def _three(returned):
-    """The three arrays that should be q, k and v."""
-    if isinstance(returned, tuple | list | np.ndarray) and len(returned) == 3:
-        return returned
-    many = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
-    what = f"a {type(returned).__name__}{many}"
-    raise AssertionError(f"fused should return three arrays, (q, k, v), not {what}")
-
-
 @fused.check
 def q_k_and_v_have_the_right_shape(yours, rng):
     x, weight = rng.standard_normal((2, 5, 4)), rng.standard_normal((4, 24))
     expected = np.moveaxis((x @ weight).reshape(2, 5, 3, 2, 4), 1, 3)  # (B, 3, H, T, D)
-    for name, array, right in zip(
-        "qkv", _three(yours(x, weight, 2)), expected.swapaxes(0, 1), strict=True
-    ):
-        _shaped(array, right, name, "B H T D")
+    for k, (name, array) in enumerate(named(yours(x, weight, 2), "qkv").items()):
+        _shaped(array, expected[:, k], name, "B H T D")
 
 
 @fused.check
@@ -239,7 +221,7 @@ def columns_are_ordered_by_role_then_by_head(yours, rng):
     blocks = np.split(weight, 9, axis=-1)  # q of heads 0, 1, 2, then k of heads 0, 1, 2, then v
     heads = [np.stack([x @ w for w in blocks[r : r + 3]], axis=-3) for r in (0, 3, 6)]
     right = dict(zip("qkv", heads, strict=True))
-    for name, array in zip("qkv", _three(yours(x, weight, 3)), strict=True):
+    for name, array in named(yours(x, weight, 3), "qkv").items():
         for other in set("qkv") - {name}:
             assert not np.allclose(array, right[other]), (
                 f"{name} is what {other} should be: the columns of weight are [W^Q W^K W^V]"

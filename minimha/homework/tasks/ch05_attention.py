@@ -2,9 +2,16 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import product, recorded, same, same_gradients, same_steps, tap_is_used, value_of
+from ..comparisons import (
+    product,
+    recorded,
+    same,
+    same_gradients,
+    same_operation,
+    same_steps,
+    tap_is_used,
+    value_of,
+)  # fmt: skip
 from ..task import task
 
 
@@ -50,11 +57,8 @@ def the_scaled_product(yours, rng):
 @scores.check(weight=2)
 def both_gradients(yours, rng):
     query, key, _ = _random_inputs(rng, 2, 1)
-    gradcheck(
-        yours, query, key, names=_NAMES[:2],
-        axes=["batch head query width", "batch head key width"],
-    )  # fmt: skip
-    same(value_of(yours(query, key), "scores"), scores(query, key)[0], "scores")
+    axes = ["batch head query width", "batch head key width"]
+    same_operation(yours, scores, query, key, name="scores", axes=axes)
 
 
 @scores.check(hidden=True)
@@ -102,8 +106,7 @@ def each_row_is_exp_x_over_its_sum(yours, rng):
 @softmax.check(weight=2)
 def dx_matches_the_numeric_gradient(yours, rng):
     x = rng.standard_normal((2, 3, 5))
-    gradcheck(yours, x, names=["x"], axes=["batch row column"])
-    same(value_of(yours(x), "softmax"), softmax(x)[0], axes="batch row column")
+    same_operation(yours, softmax, x, name="the result", axes=["batch row column"])
 
 
 @softmax.check(hidden=True)
@@ -216,9 +219,7 @@ def each_gradient_matches_the_numeric_one(yours, rng):
     axes = {"query": "batch head query width"}
     axes |= dict.fromkeys(["key", "value"], "batch head key width")
     axes |= dict.fromkeys(["scores", "weights"], "batch head query key")
-    inputs = _random_inputs(rng, 2, 1)
-    gradcheck(yours, *inputs, names=_NAMES, axes=axes)
-    same(value_of(yours(*inputs), "attention"), attention(*inputs)[0], "out")
+    same_operation(yours, attention, *_random_inputs(rng, 2, 1), name="out", axes=axes)
 
 
 @attention.check
@@ -236,9 +237,6 @@ def float32_stays_float32_in_each_gradient(yours, rng):
     same(out, attention(*inputs)[0], "out", tolerance=1e-5)
     *gradients, _ = pullback(rng.standard_normal(out.shape).astype("float32"))
     _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
-
-
-_NAMES = ["query", "key", "value"]
 
 
 def _random_inputs(rng, *lead):

@@ -14,11 +14,7 @@ Q Kᵀ is divided by the root of T, the number of queries; divide by √D, the r
 query
 + key.shape[-2] ** 0.5
 Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the root of the width of a key
-+ query.shape[0] ** 0.5
-Q Kᵀ is divided by the wrong number; divide by √D, query.shape[-1] ** 0.5
 - query @ key.mT / root
-+ query @ key.mT * root
-Q Kᵀ is multiplied by √D; divide by it
 + query * key / root
 a score is the dot product of a query and a key, for every query with every key: query @ key.mT
 - dy.mT @ query
@@ -26,9 +22,6 @@ a score is the dot product of a query and a key, for every query with every key:
 for y = Q Kᵀ / √D the gradients are dquery = dy K / √D and dkey = dyᵀ Q / √D; write dy.mT for dyᵀ
 + query.mT @ dy
 for y = Q Kᵀ / √D the gradients are dquery = dy K / √D and dkey = dyᵀ Q / √D; write dy.mT for dyᵀ
-- key.mT
-+ key
-swap the last two axes of key and no others: key.mT does this for any number of axes
 """)
 
 softmax.mistakes += patches(r"""
@@ -86,19 +79,6 @@ Q Kᵀ is divided by D; divide by √D, the root of the width of a query
 + query.shape[-2] ** 0.5
 Q Kᵀ is divided by the root of the number of queries or keys; divide by √D, the root of the width
 of a query
-+ value.shape[-1] ** 0.5
-Q Kᵀ is divided by √Dv, the root of the width of a value; divide by √D, the root of the width of a
-query
-- query @ key.mT / query
-+ query @ key.mT * query
-Q Kᵀ is multiplied by √D; divide by it
-- scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
--     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
--     weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
-+ scores = tap("scores", query @ key.mT)
-+     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
-+     weights = tap("weights", e / e.sum(axis=-1, keepdims=True)) / query.shape[-1] ** 0.5
-the weights or the output are divided by √D instead of the scores: divide Q Kᵀ by √D, before exp
 - e.sum(axis=-1, keepdims=True)
 + e.sum(axis=-1)
 the maximum or the sum has lost its last axis, so it applies to columns instead of rows, or does
@@ -115,33 +95,14 @@ weights V is (…, T, Dv)
 softmax takes powers of e, not of 2: np.exp
 + e = scores
 exp is missing: softmax divides the exponentials of the scores by their sum
-- return weights @ value
-+ return weights @ value, weights
-the weights are returned as well: return out alone
-- scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
--     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
-+ scores = query @ key.mT / query.shape[-1] ** 0.5
-+     scores = tap("scores", scores - scores.max(axis=-1, keepdims=True))
-+     e = np.exp(scores)
-tap gets the scores after the maximum was subtracted: pass Q Kᵀ / √D to tap, and subtract
-afterwards
 """)
 
 attention.mistakes += patches(r"""
 - root = query.shape[-1] ** 0.5
 + root = 1.0
 the scores are divided by 1, forward and backward; divide by √D
-+ root = query.shape[-1]
-the scores are divided by D, forward and backward; divide by √D
-+ root = query.shape[-2] ** 0.5
-the scores are divided by √T, forward and backward; divide by √D
--         dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
--         dquery = dscores @ key / root
--         dkey = dscores.mT @ query / root
-+         dscores = (dweights - (dweights * weights).sum(axis=-1, keepdims=True)) / root
-+         dscores *= weights
-+         dquery = dscores @ key
-+         dkey = dscores.mT @ query
+- dvalue, {"weights": dweights, "scores": dscores}
++ dvalue, {"weights": dweights, "scores": dscores / root}
 dscores is divided by √D, but it is the gradient of the scaled scores: divide in the next step, in
 dquery and dkey
 - (dweights * weights).sum(axis=-1, keepdims=True)
@@ -149,9 +110,6 @@ dquery and dkey
 the row sum in dscores has lost its last axis, so it does not fit: keepdims=True keeps it
 - dout @ value.mT
 + dout @ value
-a transpose is missing, or there is one too many. out = weights V gives dweights = dout Vᵀ and
-dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D and dkey = dscoresᵀ Q /
-√D
 - weights.mT @ dout
 + weights @ dout
 a transpose is missing, or there is one too many. out = weights V gives dweights = dout Vᵀ and
@@ -160,10 +118,4 @@ dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D
 - weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
 + scores * (dweights - (dweights * scores).sum(axis=-1, keepdims=True))
 the pullback of softmax uses its output, the weights, not its input, the scores
-- value.mT
-+ value.T
-the wrong axes are swapped: .mT swaps the last two, whatever comes before them
-- weights.mT
-+ weights.T
-.T reverses all axes, the batch as well: .mT swaps only the last two
 """)

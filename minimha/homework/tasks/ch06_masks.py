@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import same, value_of
+from ..comparisons import same, same_operation, value_of
 from ..task import task
 
 
@@ -211,15 +209,9 @@ def rows_without_a_visible_entry_are_zero(yours, rng):
 
 
 @masked_softmax.check(weight=2)
-def the_gradient_of_x(yours, rng, right=masked_softmax):
-    mask = np.arange(4) <= np.array([[1], [-1], [2]])
-
-    def masked_softmax(x):
-        return yours(x, mask)
-
-    x = rng.standard_normal((2, 3, 4))
-    gradcheck(masked_softmax, x, axes=["head query key"])
-    same(value_of(masked_softmax(x), "masked_softmax"), right(x, mask)[0], "y")
+def the_gradient_of_x(yours, rng):
+    x, mask = rng.standard_normal((2, 3, 4)), np.arange(4) <= np.array([[1], [-1], [2]])
+    same_operation(yours, masked_softmax, x, mask, axes=["head query key", None])
 
 
 @masked_softmax.check(hidden=True)

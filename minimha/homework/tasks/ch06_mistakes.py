@@ -5,11 +5,6 @@ from .ch06_masks import causal, documents, masked_softmax, padding
 
 causal.mistakes += patches(r"""
 - j <= i + offset
-+ j >= i + offset
-the mask is transposed: rows are queries i, columns are keys j, and query i sees itself and what
-came before, j ≤ i + offset (np.tril, not np.triu)
-+ j > i + offset
-the mask is inverted: True = may attend, so True means that query i sees key j
 + j < i + offset
 < hides the query's own position: query i sees key j = i + offset as well, so use ≤
 + j <= i + offset + 1
@@ -32,15 +27,8 @@ in m[i, : i + offset + 1], a negative end counts from the back: no key is visibl
 + (j <= i) | (j < offset)
 the offset moves every query: query i sees j ≤ i + offset, so each row has one key more than the
 row before
-+ i + j <= t - 1 + offset
-the triangle is mirrored (i + j in place of j − i): query i sees j ≤ i + offset
 + (j <= i + offset).T
 the mask is transposed: rows are queries i, columns are keys j
-+ np.where(j <= i + offset, 0.0, -np.inf)
-these are 0 and −∞; the mask is boolean, True = may attend
-- np.arange(s)
-+ np.arange(t)
-the mask is (T, T): its columns are the S keys, np.arange(s)
 - i = np.arange(t)[:, None]
 -     j = np.arange(s)[None, :]
 + i = np.arange(t)
@@ -52,18 +40,10 @@ padding.mistakes += patches(r"""
 - valid = np.arange(s) < lengths[:, None]
 + valid = np.arange(s) <= lengths[:, None]
 one key too many: the first lengths[b] keys are j = 0 to lengths[b] − 1, so use <
-+ valid = np.arange(s) >= lengths[:, None]
-the mask is inverted: True = may attend, so True marks the real keys
 + valid = np.arange(s) >= s - lengths[:, None]
 the last lengths[b] keys are visible; sequences start at key 0 and are padded at the end
 + valid = np.arange(s) < np.maximum(lengths, 1)[:, None]
 one key of an empty sequence is visible: where lengths[b] is 0, every key is hidden
-+ valid = np.broadcast_to(np.arange(s) < lengths.max(), (len(lengths), s))
-every sequence gets the same keys: sequence b has lengths[b] of its own
-+ valid = np.arange(s) == lengths[:, None]
-one key of each sequence is marked, the one at lengths[b]: all keys j < lengths[b] are visible
-+ valid = np.ones((len(lengths), s), dtype=bool)
-no key is hidden: hide those with j ≥ lengths[b]
 + valid = np.arange(s) < np.minimum(lengths, s - 1)[:, None]
 the last key of a whole sequence is hidden: where lengths[b] is S, every key is visible
 - lengths[:, None]
@@ -72,89 +52,24 @@ one key too few: the first lengths[b] keys are j = 0 to lengths[b] − 1
 + lengths
 positions (S,) and lengths (B,) are both rows: make the lengths a column, lengths[:, None]
 - valid[:, None, None, :]
-+ valid[:, None, :, None]
-the axis of length S stands for the queries, so queries are hidden: the mask is (B, 1, 1, S), with
-axes of length 1 for heads and queries
-+ valid
-(B, S) broadcasts to scores (B, H, T, S) as (T, S): the mask is (B, 1, 1, S), with axes of length
-1 for heads and queries
-+ valid[:, None, :]
-(B, 1, S) broadcasts to scores (B, H, T, S) as (H, T, S): the mask is (B, 1, 1, S), with axes of
-length 1 for heads and queries
 + valid[:, None, :, None] & valid[:, None, None, :]
 padded queries are hidden as well: the mask is (B, 1, 1, S), with axes of length 1 for heads and
 queries
-+ valid[None, None, :, :]
-the sequences are where the queries should be: the mask is (B, 1, 1, S), with axes of length 1 for
-heads and queries
-+ np.broadcast_to(valid[:, None, None, :], (len(lengths), 1, s, s))
-queries have length S: the mask is (B, 1, 1, S), with axes of length 1 for heads and queries
-+ valid[:, None, None, :] & np.tri(s, dtype=bool)
-the mask is causal as well: the mask is (B, 1, 1, S), with axes of length 1 for heads and queries
-+ valid[None, :, None, :]
-the sequences are where the heads should be: the mask is (B, 1, 1, S), with axes of length 1 for
-heads and queries
-+ valid[:, :, None, None]
-the keys are where the heads should be: the mask is (B, 1, 1, S), with axes of length 1 for heads
-and queries
-+ valid.T[None, None]
-the keys are where the queries should be: the mask is (B, 1, 1, S), with axes of length 1 for
-heads and queries
-+ np.where(valid, 0.0, -np.inf)[:, None, None, :]
-these are 0 and −∞; the mask is boolean, True = may attend
-- valid = np.arange(s) < lengths[:, None]
--     return valid[:, None, None, :]
-+ return np.arange(s)[:, None] < lengths
-the mask is (S, B): compare a row of positions with a column of lengths, lengths[:, None]
 """)
 
 documents.mistakes += patches(r"""
 - query == key
-+ query != key
-the mask is inverted: True = may attend, so True marks equal documents
 + query >= key
 documents are compared by order, so a position sees other documents as well: use ==
 + (query == key) & np.tri(ids.shape[1], dtype=bool)
 the mask is causal as well: within its document, a query sees later keys too
-+ (query == key)[:, 0]
-the axis of the heads is missing or in the wrong place: the mask is (B, 1, S, S)
-+ (query == key) & (key > 0)
-document 0 is hidden; it is a document like any other: query i sees key j if ids are equal
-+ query * key > 0
-a product says nothing about equality: compare with ==: query i sees key j if ids are equal
-+ abs(query - key) <= 1
-neighbouring documents see each other: compare with ==: query i sees key j if ids are equal
-+ (query == key) & ~np.eye(ids.shape[1], dtype=bool)
-a position does not see itself: query i sees key j if ids are equal
-+ (query == key) & np.tri(ids.shape[1], k=-1, dtype=bool)
-only earlier positions are visible; a position sees itself and later ones too: query i sees key j
-if ids are equal
-+ (query == key) & np.tri(ids.shape[1], dtype=bool).T
-only later positions are visible; a position sees earlier ones too: query i sees key j if ids are
-equal
 + key == key
 each position is compared only with itself: make the queries a column, ids[:, None, :, None]
-+ ids[:, 1:] == ids[:, :-1]
-only neighbours are compared: compare every position with every other
-+ (query == key).any(axis=0, keepdims=True)
-the sequences are mixed: each has a mask of its own, so keep the axis B and compare within a
-sequence
-+ (query == key)[:, 0, ..., None]
-the axis of the heads is in the wrong place: the mask is (B, 1, S, S)
-+ np.where(query == key, 0.0, -np.inf)
-these are 0 and −∞; the mask is boolean, True = may attend
 + (query == key)[:1].repeat(len(ids), axis=0)
 the mask of the first sequence is used for all: each sequence has documents of its own
-+ (query == key).any(axis=0)
-all sequences share one mask, but each needs its own: keep the axis B
-+ ids == ids.T
-ids.T swaps sequences and positions, so different sequences are compared: use ids[:, :, None] ==
-ids[:, None, :]
 - query = ids[:, None, :, None]
--     key = ids[:, None, None, :]
-+ run = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)
-+     query = run[:, None, :, None]
-+     key = run[:, None, None, :]
++ ids = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)
++     query = ids[:, None, :, None]
 only neighbours are compared: a document may return later, and its parts see each other
 """)
 
@@ -193,10 +108,8 @@ of −∞: use −∞, and treat such a row separately
 the mask is inverted: True = may attend, so put −∞ where it is False
 - x = np.where(mask, x, -np.inf)
 -     peak = x.real.max(axis=-1, keepdims=True)
--     e = np.exp(x - np.where(peak == -np.inf, 0.0, peak))
 + peak = x.real.max(axis=-1, keepdims=True)
 +     x = np.where(mask, x, -np.inf)
-+     e = np.exp(x - peak)
 the maximum is taken over hidden entries too: if a hidden entry is much larger, every visible exp
 is 0. Hide first, then take the maximum
 - np.where(total == 0, 1.0, total)

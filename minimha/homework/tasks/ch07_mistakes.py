@@ -5,26 +5,18 @@ from .ch07_multihead import head_contributions, merge_heads, multi_head_attentio
 
 merge_heads.mistakes += patches(r"""
 - return swapped.reshape(*swapped.shape[:-2], -1)
-+ return np.concatenate(np.moveaxis(x, -3, 0)[::-1], axis=-1)
-the heads are in reverse order: head 0 comes first
 + return x.mean(axis=-3)
 this is the mean of the heads; keep them, side by side in a row
 + return x.sum(axis=-3)
 this is the sum of the heads; keep them, side by side in a row
-+ return x.max(axis=-3)
-this is the max of the heads; keep them, side by side in a row
 + return np.concatenate([x.mean(axis=-3)] * x.shape[-3], axis=-1)
 each head is replaced by the mean of all heads; keep them, side by side in a row
-+ return np.concatenate([x.sum(axis=-3)] * x.shape[-3], axis=-1)
-each head is replaced by the sum of all heads; keep them, side by side in a row
 - (dy.reshape(swapped.shape).swapaxes(-3, -2),)
 + (dy,)
 the pullback undoes both steps in reverse order: reshape dy to (…, T, H, D), then swap T and H
 - dy.reshape(swapped.shape).swapaxes(-3, -2)
 + np.moveaxis(dy.reshape(*swapped.shape[:-2], x.shape[-1], -1), -1, -3)
 the columns are cut as (D, H), but head h is a block of D columns: reshape to (…, T, H, D)
-+ np.repeat(dy.reshape(swapped.shape).swapaxes(-3, -2)[..., :1, :, :], x.shape[-3], axis=-3)
-every head gets the columns of head 0; head h gets columns h·D to (h + 1)·D − 1
 + dy.reshape(swapped.shape)
 dx is (…, T, H, D): the pullback has to swap T and H back
 - return swapped.reshape(
@@ -35,10 +27,6 @@ and D by a reshape
 + x.swapaxes(1, 2)
 the axes are counted from the front, which fits only one number of axes before H: count from the
 back, x.swapaxes(-3, -2)
-- swapped = x
-+ _, h, t, d = x.shape
-+     swapped = x
-the number of axes before H is fixed: x.shape[-3:] are H, T, D, whatever comes before
 """)
 
 repeat_heads.mistakes += patches(r"""
@@ -48,43 +36,21 @@ the heads are in the order 0 1 0 1 0 1; the copies of a head have to be adjacent
 np.repeat(x, rep, axis=-3)
 + np.repeat(x, rep, axis=-2)
 the wrong axis is repeated: the heads are axis −3, whatever comes before them
-+ np.repeat(x, rep)
-without an axis np.repeat flattens the array: axis=-3 repeats the heads
-+ x
-the heads are not repeated: each head of x appears rep times in a row, np.repeat(x, rep, axis=-3)
-+ np.repeat(x, rep - 1, axis=-3)
-there are rep − 1 copies of each head, not rep: each head of x appears rep times in a row,
-np.repeat(x, rep, axis=-3)
-+ np.repeat(x, rep + 1, axis=-3)
-there are rep + 1 copies of each head, not rep: each head of x appears rep times in a row,
-np.repeat(x, rep, axis=-3)
-+ np.repeat(x, rep, axis=-3) / rep
-each copy is divided by rep: each head of x appears rep times in a row, np.repeat(x, rep, axis=-3)
-+ np.repeat(x[..., None, :, :], rep, axis=-3)
-the copies have an axis of their own: each head of x appears rep times in a row, np.repeat(x, rep,
-axis=-3)
-+ np.repeat(x, rep, axis=-1)
-the wrong axis is repeated, the width: each head of x appears rep times in a row, np.repeat(x,
-rep, axis=-3)
-+ np.repeat(x, rep, axis=-3) * (np.arange(rep * x.shape[-3]) % rep == 0)[:, None, None]
-only one copy of each head is filled: each head of x appears rep times in a row, np.repeat(x, rep,
-axis=-3)
 + x[..., np.arange(rep * x.shape[-3]) % rep, :, :]
 head h is head h % rep of x; it should be h // rep: each head of x appears rep times in a row,
 np.repeat(x, rep, axis=-3)
 - groups.sum(axis=-3)
 + dy[..., : x.shape[-3], :, :]
-dx is the first heads of dy alone; rep adjacent query heads share a head of x, so dx is the sum
-over these: reshape to (…, G, rep, S, D), then sum over rep
+- groups.sum(axis=-3)
 + dy[..., -x.shape[-3] :, :, :]
-dx is the last heads of dy alone; rep adjacent query heads share a head of x, so dx is the sum
-over these: reshape to (…, G, rep, S, D), then sum over rep
-+ np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)
-dx is the sum over all query heads; rep adjacent query heads share a head of x, so dx is the sum
-over these: reshape to (…, G, rep, S, D), then sum over rep
+dx is the first or the last heads of dy alone; rep adjacent query heads share a head of x, so dx is
+the sum over these: reshape to (…, G, rep, S, D), then sum over rep
 + groups[..., 0, :, :] * rep
 dx is rep times one head of dy; rep adjacent query heads share a head of x, so dx is the sum over
 these: reshape to (…, G, rep, S, D), then sum over rep
++ np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)
+dx is the sum over all query heads; rep adjacent query heads share a head of x, so dx is the sum
+over these: reshape to (…, G, rep, S, D), then sum over rep
 + groups.sum(axis=-4)
 dx is the sum over the wrong axis, along the groups; rep adjacent query heads share a head of x,
 so dx is the sum over these: reshape to (…, G, rep, S, D), then sum over rep
@@ -92,12 +58,6 @@ so dx is the sum over these: reshape to (…, G, rep, S, D), then sum over rep
 
 head_contributions.mistakes += patches(r"""
 - return heads @ w_o.reshape(num_heads, width, -1)
-+ return heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], heads.shape[-2], -1) @ w_o
-this is the whole output, summed over the heads: keep one contribution for each head, by
-multiplying head h by its own D rows of w_o
-+ parts = heads @ w_o.reshape(num_heads, width, -1)
-+     return np.stack([parts[..., h, :, :] for h in range(num_heads)], axis=0)
-the axis of the heads is in the wrong place: the result is (…, H, T, M), so stack along axis −3
 + parts = [heads[h] @ w_o[h * width : (h + 1) * width] for h in range(num_heads)]
 +     return np.stack(parts)
 heads[h] is item h of the first axis, which may be the batch: head h is heads[..., h, :, :]
@@ -122,8 +82,6 @@ w_o.reshape(H, D, M)
 - heads @ w_o.reshape(num_heads, width, -1)
 + heads.sum(axis=-3, keepdims=True) @ w_o.reshape(num_heads, width, -1)
 the heads are added up first: head h is multiplied by block h of w_o, rows h·D to (h + 1)·D − 1
-+ heads @ w_o.reshape(num_heads, width, -1) / num_heads
-the result is divided by H: head h is multiplied by block h of w_o, rows h·D to (h + 1)·D − 1
 - return heads @
 + heads = heads.reshape(*heads.shape[:-3], heads.shape[-2], num_heads, width).swapaxes(-3, -2)
 +     return heads @
@@ -133,36 +91,21 @@ block h of w_o, rows h·D to (h + 1)·D − 1
 
 multi_head_attention.mistakes += patches(r"""
 - query, pull_q = linear(x, w_q)
--     key, pull_k = linear(x, w_k)
--     value, pull_v = linear(x, w_v)
-+ def own(w):  # zero outside the block of rows and columns of each head
-+         block = np.ones((w.shape[0] // num_heads, w.shape[1] // num_heads))
-+         return w * np.kron(np.eye(num_heads), block)
-+
-+     query, pull_q = linear(x, own(w_q))
-+     key, pull_k = linear(x, own(w_k))
-+     value, pull_v = linear(x, own(w_v))
++ w_q, w_k, w_v = (  # zero outside the block of rows and columns of each head
++         w * np.kron(np.eye(num_heads), np.ones([n // num_heads for n in w.shape]))
++         for w in (w_q, w_k, w_v)
++     )
++     query, pull_q = linear(x, w_q)
 each head gets only a slice of the columns of x, as if w_q, w_k and w_v were block-diagonal. Every
 head reads all of x: project first, x @ w_q, then split the result. To see it, change one column
 of x: every head must change
-+ query = key = value = x
-+     pull_q = pull_k = pull_v = None
+- query = tap("query", split(
++ query = key = value = x; query = tap("query", split(
 x itself is split into heads, so each head gets only a slice of the columns of x, and w_q, w_k and
 w_v are not used: project first, x @ w_q, then split the result
-- query = tap("query", split(query, num_heads))
--     key = tap("key", split(key, num_heads))
--     value = tap("value", split(value, num_heads))
-+ query = tap("query", split(query, 1))
-+     key = tap("key", split(key, 1))
-+     value = tap("value", split(value, 1))
++ num_heads = 1; query = tap("query", split(
 there is one head over all columns: split into num_heads heads
-+ cut = lambda y: y.reshape(*y.shape[:-2], num_heads, y.shape[-2], -1)
-+     query, key, value = tap("query", cut(query)), tap("key", cut(key)), tap("value", cut(value))
-the heads are split by a reshape alone, which mixes heads and positions: use split, which swaps T
-and H after the reshape
-+ query = tap("query", query)
-+     key = tap("key", key)
-+     value = tap("value", value)
++ split = lambda y, _: y; query = tap("query", split(
 query, key and value are not split into heads: split(query, num_heads) after the projection
 - pull_attention = attention(query, key, value)
 + pull_attention = attention(query, value, key)
@@ -185,9 +128,6 @@ the output is y, without x: a residual connection belongs to the block, not to a
 - return dx_q + dx_k + dx_v
 + return (dx_q + dx_k + dx_v) / 3
 x is used three times, for query, key and value: dx is the sum of the three gradients
-- linear(x, w_q)
-+ linear(x, w_q.T)
-a matrix is transposed: w_q, w_k and w_v are (M, H·D), so a projection is x @ w_q
 - split(query, num_heads))
 + split(query, w_q.shape[1] // num_heads))
 split gets the width of a head instead of the number of heads: split(…, num_heads)
@@ -201,9 +141,6 @@ the pullback of attention returns dquery, dkey, dvalue, in this order
 - dmerged, dw_o = pull_o(dy)
 + dw_o, dmerged = pull_o(dy)
 the pullback of linear returns the gradient of its input first, then that of its matrix
-- linear(merged, w_o)
-+ linear(merged, w_o.T)
-w_o is transposed: it is (H·Dv, M), so y = merged @ w_o
 - merge(dquery)
 + dquery
 dquery, dkey and dvalue are still split into heads: merge each before the pullback of its

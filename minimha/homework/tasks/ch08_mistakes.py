@@ -27,9 +27,6 @@ i counts columns here, but must count pairs. Both columns of pair i have the exp
 + np.sin(t
 both columns of a pair hold the same function: column 2i is the sine of the angle, column 2i + 1
 its cosine
-- return table
-+ return table.T
-the table is transposed: each row is one position, (T, M)
 - t = np.arange(count)[:, None]
 + t = np.arange(1, count + 1)[:, None]
 positions are counted from 1: the first position is t = 0, and its row is 0, 1, 0, 1, …
@@ -101,6 +98,8 @@ the pairs are read as halves: pair i is the columns 2i and 2i + 1, x[..., 0::2] 
 - return (rotated(dy, -sin),)
 + return (dy,)
 dy is returned unchanged: rotate it by −angles
++ return (rotated(rotated(dy, -sin), -sin),)
+the gradient is rotated back twice: dx is dy rotated once, by −angles
 + a, b = dy[..., 0::2], dy[..., 1::2]
 +         p, q, r, s = a * cos, b * sin, b * cos, a * sin
 +         return (np.stack([p + q, r + s], axis=-1).reshape(x.shape),)
@@ -109,10 +108,6 @@ sin and dy₁ cos − dy₀ sin
 + a, b = dy[..., 0::2], dy[..., 1::2]
 +         return (np.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1),)
 the gradient is returned as halves: write the gradients of pair i to columns 2i and 2i + 1
-+ return (rotated(rotated(dy, -sin), -sin),)
-the gradient is rotated back twice: dx is dy rotated once, by −angles
-+ return rotated(dy, -sin)
-the pullback returns an array: it returns a tuple with one gradient, (dx,), with the comma
 """)
 
 to_halves.mistakes += patches(r"""
@@ -127,13 +122,9 @@ the columns of different heads are mixed: split the columns into heads, (M, H, D
 within each head
 + w[np.argsort(np.arange(len(w)) % 2, kind='stable')]
 rows are reordered: a row belongs to an input, and the columns are the D entries of the heads
-+ heads[..., order]
-the result still has an axis of heads: reshape it back to (M, H·D)
 - np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
 + np.concatenate([np.arange(1, width, 2), np.arange(0, width, 2)])
 the second entries of the pairs come first: the even columns 0, 2, 4, … are the first half
-+ np.arange(width)[::-1]
-the columns of a head are reversed: the new order is 0, 2, 4, …, then 1, 3, 5, …
 - w.reshape(-1, num_heads, width)
 + w.reshape(-1, width, num_heads).swapaxes(1, 2)
 the columns are split as (M, D, H): head h is D neighbouring columns, so reshape to (M, H, D)
@@ -141,8 +132,6 @@ the columns are split as (M, D, H): head h is D neighbouring columns, so reshape
 
 alibi_bias.mistakes += patches(r"""
 - -slopes[:, None, None] * abs(i - j)
-+ slopes[:, None, None] * abs(i - j)
-the sign is missing, so distant keys are favoured: the bias is minus slope · distance
 + -slopes[:, None, None] * (i - j)
 the distance of later keys is negative: the distance is |i − j|, so use abs
 + -slopes[:, None, None] * (j - i)
@@ -157,20 +146,10 @@ the distance is squared: the bias is linear in the distance, minus slope · |i �
 the distance is one too large: the distance of a position to itself is 0
 + np.exp(-slopes[:, None, None] * abs(i - j))
 this is the exponential of the bias: softmax applies exp, so return minus slope · |i − j|
-+ -abs(i - j) / slopes[:, None, None]
-the distance is divided by the slope: multiply them
 + -np.ones(len(slopes))[:, None, None] * abs(i - j)
 the slopes are not used: the bias is minus slope · |i − j|
 + -slopes[0] * abs(i - j) * np.ones((len(slopes), 1, 1))
 every head has the slope of the first: head h has slopes[h] of its own
-+ -slopes.mean() * abs(i - j) * np.ones((len(slopes), 1, 1))
-every head has the mean slope: head h has slopes[h] of its own
-+ (-slopes * abs(i - j)[:, :, None])
-the heads are the last axis: the bias is (H, T, S), so use slopes[:, None, None]
-+ -slopes[::-1][:, None, None] * abs(i - j)
-the slopes are in reverse order: head h has slopes[h]
-+ -slopes[:, None, None] * abs(i - j).T
-queries and keys are swapped: the bias is (H, T, S), with a row for each query
 - i = np.arange(s - t, s)[:, None]
 + i = np.arange(t)[:, None]
 the first query is at position 0, but the queries are the last ones: their positions are S − T, …,
@@ -180,6 +159,4 @@ the positions of the queries are off by one: the last query is at the position o
 − 1
 + i = np.arange(t - s, 2 * t - s)[:, None]
 the offset has the wrong sign: the first query is at position S − T, after the cached keys
-+ i = np.full((t, 1), s - 1)
-all queries are at the last position: they are at S − T, …, S − 1
 """)

@@ -5,8 +5,6 @@ from .ch09_training import adamw_step, cross_entropy, layer_norm, top_p
 
 cross_entropy.mistakes += patches(r"""
 - -(log_p * one_hot).sum() / targets.size
-+ (log_p * one_hot).sum() / targets.size
-the sign of the loss is wrong: a logarithm of a probability is negative, and the loss is −log
 + -(np.exp(log_p) * one_hot).sum() / targets.size
 the logarithm is missing: the loss is −log of the target's probability
 + -np.log((np.exp(log_p) * one_hot).sum(axis=-1).mean())
@@ -80,8 +78,6 @@ layer_norm.mistakes += patches(r"""
 + centred = x
 the mean is not subtracted, as in RMSNorm: x̂ = (x − mean) / σ
 - x_hat = centred / sigma
-+ x_hat = x / sigma
-the mean is not subtracted in x̂: x̂ = (x − mean) / σ
 + x_hat = centred / (variance + eps)
 x is divided by the variance: divide by σ, its square root
 + x_hat = centred
@@ -110,8 +106,6 @@ weight and bias are not used: y = x̂ · weight + bias
 the bias is missing: y = x̂ · weight + bias
 + x_hat + bias
 the weight is missing: y = x̂ · weight + bias
-+ (x_hat + bias) * weight
-the bias is multiplied by the weight: y = x̂ · weight + bias
 + x_hat @ weight + bias
 @ adds up the columns: each column has its own weight, x_hat * weight
 - sigma = np.sqrt(variance + eps)
@@ -198,8 +192,6 @@ the square root is missing: divide m̂ by √v̂ + eps
 - return p, m, v
 + return p, m_hat, v_hat
 m̂ and v̂ are returned: the next step continues with the uncorrected m and v
-+ return p
-return the new m and v as well: p, m, v
 - m_hat = m / (1 - beta1**t)
 -     v_hat = v / (1 - beta2**t)
 + m_hat = m / (1 - beta1) ** t
@@ -216,17 +208,9 @@ in the bias correction β₁ is multiplied by t: m̂ = m / (1 − β₁ᵗ) and 
 + m = beta2 * m + (1 - beta2) * g
 +     v = beta1 * v + (1 - beta1) * g * g
 β₁ and β₂ are swapped: β₁ belongs to m, the average of g, and β₂ to v, the average of g²
-- m = beta1 * m + (1 - beta1) * g
--     v = beta2 * v + (1 - beta2) * g * g
--     m_hat = m / (1 - beta1**t)
--     v_hat = v / (1 - beta2**t)
--     p = p - lr * (m_hat / (np.sqrt(v_hat) + eps) + weight_decay * p)
-+ g = g + weight_decay * p
-+     m = beta1 * m + (1 - beta1) * g
-+     v = beta2 * v + (1 - beta2) * g * g
-+     m_hat = m / (1 - beta1**t)
-+     v_hat = v / (1 - beta2**t)
-+     p = p - lr * (m_hat / (np.sqrt(v_hat) + eps))
+- m = beta1 * m
++ g, weight_decay = g + weight_decay * p, 0
++     m = beta1 * m
 the decay is added to the gradient, as in Adam with an L2 penalty, so it enters the averages m and
 v: AdamW subtracts lr · weight_decay · p from p separately
 - np.sqrt(v_hat) + eps
@@ -256,8 +240,6 @@ the kept probabilities are divided by p: divide them by their sum, which may be 
 the kept probabilities no longer sum to 1: divide them by their sum
 + return np.exp(kept) / np.exp(kept).sum()
 these are probabilities already, so no softmax is needed: divide the kept ones by their sum
-+ return (kept / kept.sum())[kept > 0]
-the other tokens are left out: they keep their places, with the probability 0
 + return np.where(kept > 0, 1 / (kept > 0).sum(), 0.0)
 the kept tokens get equal probabilities: divide their own by their sum
 - before < p

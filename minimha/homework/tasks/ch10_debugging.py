@@ -111,52 +111,37 @@ def _models(rng, vocabulary, length):
     whether they leak."""
     table = rng.standard_normal((vocabulary, vocabulary))
 
-    def embedded(tokens):
-        if np.min(tokens) < 0 or np.max(tokens) >= vocabulary:
-            raise ValueError(f"tokens must be from 0 to {vocabulary - 1}")
-        return table[tokens]
+    def looking(others, share=1.0):
+        """Each position adds a share of the tokens that others(T), a matrix (T, T), tells it."""
 
-    def everything(tokens):
-        x = embedded(tokens)
-        return x + x.mean(axis=1, keepdims=True)
-
-    def next_token(tokens):
-        x = embedded(tokens)
-        return x + np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], axis=1)
-
-    def last_token(tokens):
-        x = embedded(tokens)
-        return np.cumsum(x, axis=1) + x[:, -1:]
-
-    def ahead(position):
         def model(tokens):
-            x = embedded(tokens)
-            x[:, position] += x[:, position + 1]
-            return x
+            if np.min(tokens) < 0 or np.max(tokens) >= vocabulary:
+                raise ValueError(f"tokens must be from 0 to {vocabulary - 1}")
+            x = table[tokens]
+            return x + share * (others(tokens.shape[1]) @ x)
 
         return model
 
-    def one_class(tokens):
-        x = embedded(tokens)
-        return x + 1e-6 * (np.arange(vocabulary) == 1) * x.max(axis=1, keepdims=True)
-
-    def everything_before(tokens):
-        return np.cumsum(embedded(tokens), axis=1)
+    def ahead(position):
+        return looking(lambda t: np.eye(t, k=1) * (np.arange(t) == position)[:, None])
 
     return {
-        "only at their own token": (embedded, False),
-        "at all tokens up to their own": (everything_before, False),
-        "at all tokens": (everything, True),
-        "at their own token and the next": (next_token, True),
-        "at the last token of the sequence": (last_token, True),
+        "only at their own token": (looking(np.eye), False),
+        "at all tokens up to their own": (looking(np.tri), False),
+        "at all tokens": (looking(lambda t: np.ones((t, t))), True),
+        "at their own token and the next": (looking(lambda t: np.eye(t, k=1)), True),
+        "at the last token of the sequence": (
+            looking(lambda t: np.maximum(np.tri(t), np.arange(t) == t - 1)), True,
+        ),
         "at their own token, and only the first at the next one": (ahead(0), True),
         "at their own token, and only the third at the next one": (ahead(2), True),
         "at their own token, and only the second to last at the next one": (
-            ahead(length - 2),
-            True,
+            ahead(length - 2), True,
         ),
-        "a little at all tokens, for a single class": (one_class, True),
-    }
+        "a little at all tokens, for a single class": (
+            looking(lambda t: np.ones((t, t)), 1e-6 * (np.arange(vocabulary) == 1)), True,
+        ),
+    }  # fmt: skip
 
 
 @leaks.check

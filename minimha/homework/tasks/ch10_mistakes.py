@@ -5,20 +5,10 @@ from .ch10_debugging import attention_entropy, leaks, update_ratio
 
 attention_entropy.mistakes += patches(r"""
 - return -(weights * logs).sum(axis=-1)
-+ return (weights * logs).sum(axis=-1)
-the minus sign is missing: −Σ P log P is ≥ 0
 + return -(weights * logs).sum(axis=-1) / np.log(2)
 this is the entropy in bits: nats need the natural logarithm, np.log
-+ return -(weights * logs).sum(axis=-1) / np.log(10)
-np.log10 is the logarithm to base 10: nats need the natural logarithm, np.log
-+ return -(weights * logs).mean(axis=-1)
-this is the mean over the keys: entropy is their sum
 + return -(weights * logs).sum(axis=-2)
 the sum is over the queries: keys are axis −1
-+ return -(weights * logs).sum()
-this is one number for the whole array: each row needs its own, axis=-1
-+ return -(weights * logs).sum(axis=-1, keepdims=True)
-keepdims=True keeps an axis of length 1 for the keys: the result is (…, T)
 + return -logs.sum(axis=-1)
 the factor P is missing: each log P counts with its weight P
 + return np.exp(-(weights * logs).sum(axis=-1))
@@ -57,15 +47,10 @@ this is the mean of the ratios of single entries, which is large where an entry 
 the norms of the whole arrays
 + return np.mean(abs(after - before)) / np.mean(abs(before))
 this compares absolute values: the norm is the root of the sum of the squares
-+ return np.max(abs(after - before) / abs(before))
-this is the max of the ratios of single entries, which is large where an entry is near 0: divide
-the norms of the whole arrays
 + return np.max(abs(after - before)) / np.max(abs(before))
 this compares absolute values: the norm is the root of the sum of the squares
 + return abs((after - before).sum()) / abs(before.sum())
 the entries are added with their signs and cancel: square them first
-+ return (after - before) / before
-this is one ratio for each entry: divide the norms of the whole arrays
 + return np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
 this is one ratio for each row: the norm is that of the whole array, without axis
 + order = 2 if before.ndim == 2 else None
@@ -102,11 +87,4 @@ True and False are exchanged: return True if the logits change
 +         return bool(np.any(model(changed)[:, :t] != before[:, :t]))
 only t = 1 is tested, that is, only the first position: go through every t from 1 to T − 1, and
 return False after the loop
-- range(1, tokens.shape[1])
-+ range(tokens.shape[1] // 2, tokens.shape[1] // 2 + 1)
-only the middle of the sequence is tested: a leak may be at any t, so test them all
-+ range(tokens.shape[1] - 1, tokens.shape[1])
-only the last token is changed: a leak may be at any t, so test them all
-+ range(1, tokens.shape[1] - 1)
-the last token is never changed alone: t goes from 1 to T − 1, range(1, T)
 """)

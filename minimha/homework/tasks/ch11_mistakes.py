@@ -17,19 +17,13 @@ acc is divided by l in each block: keep the plain sum, and divide once after the
 +     return new, l + e.sum(axis=-1), acc + e @ value
 no maximum is subtracted before exp, so large scores overflow: subtract the new one
 - return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e @ value
-+ return new, l * factor + e.mean(axis=-1), acc * factor[:, None] + e @ value
-l gets the mean of e; it is the sum
 + return new, l * factor + e.sum(axis=0), acc * factor[:, None] + e @ value
 the maximum or the sum runs along the queries; each row has its own, along the keys: axis=-1
-+ return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e.T @ value
-e is transposed: it is (T, N) and value (N, Dv), so e @ value
 + return new, l * factor + e.sum(axis=-1), acc * factor + e @ value
 factor is (T,) and acc is (T, Dv): make it a column, factor[:, None]
 - np.maximum(m, scores.max(axis=-1))
 + np.maximum(m, scores.max())
 the maximum is taken over all rows; each has its own, axis=-1
-+ np.maximum(m.max(), scores.max(axis=-1))
-the maximum is taken over all rows; each has its own, m
 """)
 
 tiled_forward.mistakes += patches(r"""
@@ -53,22 +47,12 @@ the visible scores are hidden and the others kept: put −∞ where visible is F
 - if not visible.any()
 + if not visible.all()
 tiles are skipped unless all pairs are visible: skip only those without any
-- continue
-+ break
-break leaves the loop at the first tile without a visible pair; later tiles may have one, so
-continue
 - value[keys]
 + value[keys - j]
 these are not the values of this tile's keys: value[keys]
 - range(0, len(key), block)
 + range(0, len(key) // block * block, block)
 the last tile is left out if it is smaller than block: range(0, n, block) includes it
--             m, l, acc = online
-+             m, l, _ = online
-acc is not updated: it is a sum over all tiles of keys
-- return out, lse
-+ return out
-lse is missing: return out, lse
 - (first[rows, None] <= keys) & (keys <= last[rows, None])
 + (first[rows, None] <= keys - j) & (keys - j <= last[rows, None])
 the keys are counted from the start of the tile: first and last are positions among all keys, so
@@ -76,33 +60,10 @@ add j
 """)
 
 tiled_backward.mistakes += patches(r"""
-- weights * (dweights - delta[rows, None])
-+ weights * (delta[rows, None] - dweights)
-the sign is flipped: dscores = weights · (dweights − delta)
-+ scale * weights * (dweights - delta[rows, None])
-dscores contains the scale already; it is the gradient of the scaled scores, so the scale comes
-after it, once, in dquery and dkey: dscores = weights · (dweights − delta)
 - weights * (dweights - delta[rows, None]))
--             dquery[rows] += scale * dscores @ key[keys]
--             dkey[keys] += scale * dscores.T
-+ scale * weights * (dweights - delta[rows, None]))
-+             dquery[rows] += dscores @ key[keys]
-+             dkey[keys] += dscores.T
++ scale * weights * (dweights - delta[rows, None])) / scale
 dscores contains the scale already; it is the gradient of the scaled scores, so the scale comes
 after it, in dquery and dkey
-- scores - lse[rows, None]
-+ scores + lse[rows, None]
-lse is added: weights = e^(scores − lse)
-+ scores - np.exp(lse[rows, None])
-lse is a logarithm already: weights = e^(scores − lse)
-+ np.log(np.exp(scores) / lse[rows, None])
-e^scores is divided by lse, the logarithm: weights = e^(scores − lse)
-+ scores
-the weights are not normalised: they are e^(scores − lse)
--                 continue
-+                 break
-break leaves the loop at the first tile without a visible pair; later tiles may have one, so
-continue
 - range(0, len(key), block)
 + range(0, len(key) // block * block, block)
 the last tile is left out if it is smaller than block: range(0, n, block) includes it
@@ -112,15 +73,6 @@ tiles are skipped unless all pairs are visible: skip only those without any
 - weights.T @ dout[rows]
 + scale * weights.T @ dout[rows]
 dvalue has the factor scale; out = weights V has none
-- dquery[rows] +=
-+ dquery[rows] -=
-dquery has the wrong sign: add up with +=
-- dkey[keys] +=
-+ dkey[keys] -=
-dkey has the wrong sign: add up with +=
-- dvalue[keys] +=
-+ dvalue[keys] -=
-dvalue has the wrong sign: add up with +=
 - scores = scale * query[rows] @ key[keys].T
 + scores = query[rows] @ key[keys].T
 the factor scale is missing in the scores: scale · Q Kᵀ, as in the forward
@@ -133,8 +85,4 @@ scale · dscoresᵀ Q
 - delta[rows, None]
 + delta[rows]
 delta or lse is a row here, so it applies to keys: make it a column, as in lse[rows, None]
-- dout[rows] @ value[keys].T
-+ dout[rows] @ value[keys]
-a product has the wrong arrays or a wrong transpose: dweights = dout Vᵀ, dvalue = weightsᵀ dout,
-dquery = scale · dscores K, dkey = scale · dscoresᵀ Q
 """)

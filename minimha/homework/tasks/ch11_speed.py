@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 
 from ...attention import scaled_dot_product_attention
-from ..comparisons import product, same
+from ..comparisons import named, product, same
 from ..task import task
 
 
@@ -86,17 +86,8 @@ def _feed(yours, scores, value, sizes, advice):
 
 def _same_parts(yours, expected, names, when="", advice=""):
     """Compare the arrays of a tuple, one after the other."""
-    _are(names, yours)
-    for name, part, right in zip(names, yours, expected, strict=True):
+    for (name, part), right in zip(named(yours, names).items(), expected, strict=True):
         same(part, right, f"{name}{when}", _AXES.get(name), tolerance=1e-11, advice=advice)
-
-
-def _are(names, yours):
-    """Raise unless one array is returned for each name."""
-    several = isinstance(yours, tuple | list)
-    if not several or len(yours) != len(names):
-        count = f"{len(yours)} values" if several else type(yours).__name__
-        raise AssertionError(f"it should return {', '.join(names)}, not {count}")
 
 
 _STATE, _GRADIENTS = ("m", "l", "acc"), ("dquery", "dkey", "dvalue")
@@ -263,8 +254,7 @@ def one_tile(yours, rng):
             same(tapped[name][0], steps[name][0], name, "query key", advice=tip)
     arrays = dict(zip(("query", "key", "value", "out"), arguments, strict=False), dout=dout)
     arrays |= {name: x for name, (x,) in steps.items()} | {"dweights": dout @ inputs[2].T}
-    _are(_GRADIENTS, found)
-    for name, part, expected in zip(_GRADIENTS, found, right, strict=True):
+    for (name, part), expected in zip(named(found, _GRADIENTS).items(), right, strict=True):
         guess = product(name, part, expected, arrays)
         same(part, expected, name, _AXES[name], tolerance=1e-11, guess=guess)
 
@@ -278,7 +268,7 @@ def the_gradients_of_attention(yours, rng):
     _, pullback = attend(query, key, value, mask, scale=0.6)
     expected = dict(zip(_GRADIENTS, pullback(dout), strict=False))
     forward = _attended(query, key, value, 0.6, first, last)
-    found = yours(query, key, value, *forward, dout, 0.6, first, last, 2)
+    found = named(yours(query, key, value, *forward, dout, 0.6, first, last, 2), _GRADIENTS)
     advice = {
         "dvalue": "weights are e^(scores − lse), 0 where hidden, without a division; dvalue is a "
         "sum over all tiles of queries",
@@ -286,10 +276,8 @@ def the_gradients_of_attention(yours, rng):
         "scores are scaled",
         "dkey": "dkey is a sum over all tiles of queries, and the scores are scaled",
     }
-    _are(_GRADIENTS, found)
     for name, tip in advice.items():
-        part = found[_GRADIENTS.index(name)]
-        same(part, expected[name], name, _AXES[name], tolerance=1e-11, advice=tip)
+        same(found[name], expected[name], name, _AXES[name], tolerance=1e-11, advice=tip)
 
 
 @tiled_backward.check

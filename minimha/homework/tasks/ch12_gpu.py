@@ -61,26 +61,18 @@ def tiled_product(x, y, m, n, k):
     return out
 
 
-@tiled_product.check
-def one_tile_of_the_result(yours, rng):
-    _same_product(yours, rng, 4, 8, 2, 4, 2, 4)
-
-
-@tiled_product.check
-def sizes_that_are_multiples_of_the_tiles(yours, rng):
-    _same_product(yours, rng, 8, 12, 6, 4, 2, 4)
-
-
-@tiled_product.check(weight=2, hidden=True)
-def tiles_that_extend_beyond_the_arrays(yours, rng):
-    for sizes in ((7, 5, 9), (3, 13, 1), (9, 2, 3)):
-        _same_product(yours, rng, *sizes, 4, 2, 8)
-
-
 def _same_product(yours, rng, t, d, w, m, n, k):
     x, y = rng.standard_normal((t, d)), rng.standard_normal((d, w))
     name = f"x y, for T = {t}, D = {d}, M = {w} and m = {m}, n = {n}, k = {k},"
     _same(yours(x, y, m, n, k), x @ y, name, "T M")
+
+
+tiled_product.case("one tile of the result", _same_product, (4, 8, 2, 4, 2, 4))
+tiled_product.case("sizes that are multiples of the tiles", _same_product, (8, 12, 6, 4, 2, 4))
+tiled_product.case(
+    "tiles that extend beyond the arrays", _same_product,
+    (7, 5, 9, 4, 2, 8), (3, 13, 1, 4, 2, 8), (9, 2, 3, 4, 2, 8), weight=2, hidden=True,
+)  # fmt: skip
 
 
 @task(chapter=12, difficulty=2, minutes=15, hints=(
@@ -220,22 +212,6 @@ def two_tokens_worked_by_hand(yours, rng):
     _same(lse, np.log([4.0, 2.0]), "lse", "query")
 
 
-@attention_in_blocks.check
-def all_tiles_inside_the_arrays(yours, rng):
-    _same_attention(yours, rng, 6, 12)
-
-
-@attention_in_blocks.check
-def fewer_keys_than_a_tile_holds(yours, rng):
-    _same_attention(yours, rng, 2, 2)
-
-
-@attention_in_blocks.check(weight=2, hidden=True)
-def numbers_of_queries_and_keys_that_are_no_multiples(yours, rng):
-    for t, s in ((5, 7), (2, 9), (9, 3)):
-        _same_attention(yours, rng, t, s)
-
-
 def _head(rng, t, s):
     """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
     query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
@@ -259,6 +235,14 @@ def _same_attention(yours, rng, t, s):
         what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
         axes = "query width" if name == "out" else "query"
         _same(part, right, what, axes)
+
+
+attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))
+attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (2, 2))
+attention_in_blocks.case(
+    "numbers of queries and keys that are no multiples", _same_attention,
+    (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
+)  # fmt: skip
 
 
 @task(chapter=12, difficulty=3, minutes=15, hints=(
@@ -317,22 +301,6 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     return dkey, dvalue
 
 
-@key_gradients_in_blocks.check
-def one_block_of_keys(yours, rng):
-    _same_key_gradients(yours, rng, 6, 4)
-
-
-@key_gradients_in_blocks.check
-def all_tiles_of_queries_and_keys_inside(yours, rng):
-    _same_key_gradients(yours, rng, 6, 12)
-
-
-@key_gradients_in_blocks.check(weight=2, hidden=True)
-def tiles_of_queries_and_keys_beyond_the_edge(yours, rng):
-    for t, s in ((5, 7), (2, 9), (9, 3)):
-        _same_key_gradients(yours, rng, t, s)
-
-
 def _same_key_gradients(yours, rng, t, s):
     query, key, value = _head(rng, t, s)
     out, lse, weights = _attended(query, key, value, 0.7)
@@ -345,3 +313,11 @@ def _same_key_gradients(yours, rng, t, s):
         what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
         part = found[("dkey", "dvalue").index(name)]
         _same(part, right, what, "key width")
+
+
+key_gradients_in_blocks.case("one block of keys", _same_key_gradients, (6, 4))
+key_gradients_in_blocks.case("all tiles of queries and keys inside", _same_key_gradients, (6, 12))
+key_gradients_in_blocks.case(
+    "tiles of queries and keys beyond the edge", _same_key_gradients,
+    (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
+)  # fmt: skip

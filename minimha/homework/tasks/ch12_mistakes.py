@@ -4,10 +4,6 @@ from ..mistakes import patches
 from .ch12_gpu import attention_in_blocks, key_gradients_in_blocks, softmax_rows, tiled_product
 
 tiled_product.mistakes += patches(r"""
-- ct.store(out, (i, j), acc)
-+ pass
-nothing is stored in out: a kernel returns nothing, and its tiles are lost at the end unless it
-stores them
 - return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
 + return x.shape[0] // m, y.shape[1] // n
 the grid is too small: // rounds down, so no block computes the last, incomplete tiles. Round up
@@ -23,10 +19,6 @@ acc is added twice: ct.mma(left, right, acc) includes acc already
 """)
 
 softmax_rows.mistakes += patches(r"""
-- ct.store(out, (i, j), ct.exp(tile - peak) / total)
-+ pass
-nothing is stored in out: a kernel returns nothing, and its tiles are lost at the end unless it
-stores them
 - tile = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
 + tile = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.ZERO)
 zeros beyond the edge count in the sum, since e^(0 − peak) is not 0: pad with −∞, NEG_INF
@@ -117,9 +109,6 @@ the logarithm has base 2 in lse: it is peak + ln total, because total is Σ e^(s
 the scores are multiplied by scale twice; once is enough
 + ct.mma(q, k
 the factor scale is missing: scores are scale · Q Kᵀ
-- ct.load(query, (i, 0)
-+ ct.load(query, (0, 0)
-every block loads the first tile of queries: block i needs tile (i, 0)
 - ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
 + ct.load(key, (j, 0), (n, d), padding_mode=zero).reshape((d, n))
 reshape does not transpose: load the tile of keys with its axes exchanged, order=(1, 0)
@@ -135,22 +124,14 @@ the last, incomplete tile of keys is left out: // rounds down. Round up with ct.
 
 key_gradients_in_blocks.mistakes += patches(r"""
 - ct.store(dkey, (j, 0), scale * acc_k)
-+ pass
-nothing is stored in dkey: a kernel returns nothing, and its tiles are lost at the end unless it
-stores them
 + ct.store(dkey, (j, 0), acc_k)
 the factor scale is missing in dkey: the scores are scale · Q Kᵀ, so dkey = scale · dscoresᵀ Q
 - ct.store(dvalue, (j, 0), acc_v)
-+ pass
-nothing is stored in dvalue: a kernel returns nothing, and its tiles are lost at the end unless it
-stores them
 + ct.store(dvalue, (j, 0), scale * acc_v)
 dvalue has the factor scale; out = weights V has none
 - ds = p * (dp - mean)
 + ds = scale * p * (dp - mean)
 dkey has the factor scale twice, in dscores and in the store; once is enough
-+ ds = p * (mean - dp)
-the sign is flipped: dscores = weights · (dweights − delta)
 + ds = p * dp
 delta is missing: dscores = weights · (dweights − delta)
 + ds = dp - mean

@@ -42,33 +42,21 @@ def sum_over_ranks(xs):
     return run(on_rank, len(xs), timeout=1)
 
 
-@sum_over_ranks.check
-def two_ranks(yours, rng):
-    _same_on_every_rank(yours, rng, 2)
-
-
-@sum_over_ranks.check(weight=2)
-def three_and_more_ranks(yours, rng):
-    for ranks in (3, 4, 5):
-        _same_on_every_rank(yours, rng, ranks)
-
-
-@sum_over_ranks.check(hidden=True)
-def a_single_rank(yours, rng):
-    _same_on_every_rank(yours, rng, 1)
-
-
-def _same_on_every_rank(yours, rng, ranks):
-    xs = [rng.standard_normal((2, 3)) for _ in range(ranks)]
-    results = _of_each_rank(yours(xs), ranks)
-    for rank, y in enumerate(results):
-        same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
-
-
 def _of_each_rank(results, ranks):
     if not isinstance(results, list | tuple) or len(results) != ranks:
         raise AssertionError(f"it should return a list with the results of {ranks} ranks")
     return results
+
+
+def _same_sum(yours, rng, ranks):
+    xs = [rng.standard_normal((2, 3)) for _ in range(ranks)]
+    for rank, y in enumerate(_of_each_rank(yours(xs), ranks)):
+        same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
+
+
+sum_over_ranks.case("two ranks", _same_sum, (2,))
+sum_over_ranks.case("three and more ranks", _same_sum, (3,), (4,), (5,), weight=2)
+sum_over_ranks.case("a single rank", _same_sum, (1,), hidden=True)
 
 
 @task(chapter=13, difficulty=2, minutes=10, hints=(
@@ -182,17 +170,6 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
     return run(on_rank, ranks, timeout=1)
 
 
-@head_parallel.check
-def one_head_for_each_of_two_ranks(yours, rng):
-    _same_output(yours, rng, 2, 2)
-
-
-@head_parallel.check(weight=2)
-def heads_that_ranks_cannot_divide_evenly(yours, rng):
-    for num_heads, ranks in ((4, 2), (3, 2), (5, 3)):
-        _same_output(yours, rng, num_heads, ranks)
-
-
 def _same_output(yours, rng, num_heads, ranks):
     d, m = 3, 5
     shapes = (4, m), *[(m, num_heads * d)] * 3, (num_heads * d, m)
@@ -203,6 +180,12 @@ def _same_output(yours, rng, num_heads, ranks):
     for rank, y in enumerate(_of_each_rank(results, ranks)):
         name = f"the output on rank {rank} of {ranks}, for {num_heads} heads,"
         same(y, expected, name, "T M")
+
+
+head_parallel.case("one head for each of two ranks", _same_output, (2, 2))
+head_parallel.case(
+    "heads that ranks cannot divide evenly", _same_output, (4, 2), (3, 2), (5, 3), weight=2
+)
 
 
 def attend(query, key, value, offset):
@@ -265,17 +248,6 @@ def ring_of_ranks(queries, keys, values):
     return run(on_rank, len(queries), timeout=1)
 
 
-@ring_of_ranks.check
-def a_ring_of_two(yours, rng):
-    _same_sequence(yours, rng, 2, 1)
-
-
-@ring_of_ranks.check(weight=2)
-def rings_of_three_and_four(yours, rng):
-    _same_sequence(yours, rng, 3, 2)
-    _same_sequence(yours, rng, 4, 3)
-
-
 def _same_sequence(yours, rng, ranks, n):
     q, k, v = (rng.standard_normal((ranks * n, width)) for width in (3, 3, 2))
     expected, _ = attend(q, k, v, 0)
@@ -283,3 +255,7 @@ def _same_sequence(yours, rng, ranks, n):
     for rank, out in enumerate(_of_each_rank(results, ranks)):
         name = f"the output of rank {rank} of {ranks}, with {n} positions each,"
         same(out, expected[rank * n : (rank + 1) * n], name, "query column")
+
+
+ring_of_ranks.case("a ring of two", _same_sequence, (2, 1))
+ring_of_ranks.case("rings of three and four", _same_sequence, (3, 2), (4, 3), weight=2)

@@ -119,6 +119,7 @@ def kept(yours, rng):
     """Never shown."""
 
 
+f.case("kept too", shown, (3,), (4,), hidden=True)
 for old in "ab":
     f.mistake(old, "c", "no")
 f.mistake("a", "b", "no")
@@ -141,6 +142,9 @@ def shown(yours, rng):
 @f.check(weight=2, hidden=True)
 def kept(yours, rng):
     """Never shown."""
+
+
+f.case("kept too", shown, (3,), (4,), hidden=True)
 '''
     assert public(text) == expected
     assert public(text, hidden=True) == expected[: expected.index("\n\n\n@f.check(weight")] + "\n"

@@ -6,7 +6,7 @@ import pytest
 from scored import options, report, student
 
 from minimha.homework.scores import Reports
-from minimha.homework.scores.gradescope import as_gradescope
+from minimha.homework.scores.reports import as_gradescope
 
 
 def test_each_check_is_a_test_and_hidden_ones_are_shown_when_grades_are_published():

@@ -3,7 +3,6 @@
 import pytest
 
 from minimha.homework.grading import submissions
-from minimha.homework.scores import student_of
 
 
 @pytest.mark.parametrize(
@@ -22,12 +21,12 @@ from minimha.homework.scores import student_of
     ],
 )
 def test_a_downloaded_name_says_who_handed_it_in(name, student):
-    assert student_of(name) == student
+    assert submissions.student_of(name) == student
 
 
 @pytest.mark.parametrize("name", ["anna_softmax.py", "ben_12_softmax-1.py", "anna", "team_3"])
 def test_other_names_are_not_taken_for_downloads(name):
-    assert student_of(name) is None
+    assert submissions.student_of(name) is None
 
 
 def test_all_downloaded_files_of_a_user_are_one_students(tmp_path):
