@@ -112,7 +112,7 @@ def per_head(x, weights):
 
 
 def _same_heads(yours, rng, axes, *shape):
-    """Compare the projections of x, of this shape, by 3 matrices: a stack, or side by side."""
+    """Compare the projections of an x of this shape to 3 heads."""
     x, weights = rng.standard_normal(shape), rng.standard_normal((3, shape[-1], 2))
     expected = np.einsum("...tm,hmd->...htd", x, weights)
     same(yours(x, weights), expected, "heads", axes)

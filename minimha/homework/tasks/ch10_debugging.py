@@ -112,7 +112,7 @@ def _models(rng, vocabulary, length):
     table = rng.standard_normal((vocabulary, vocabulary))
 
     def looking(others, share=1.0):
-        """Each position adds a share of the tokens that others(T), a matrix (T, T), tells it."""
+        """Each position adds the other tokens to its own, with the weights others(T), (T, T)."""
 
         def model(tokens):
             if np.min(tokens) < 0 or np.max(tokens) >= vocabulary:
