@@ -1,5 +1,7 @@
-"""A task to grade, and what the grader says of submissions to it."""
+"""A task to grade, what the grader says of submissions to it, and what commands are given."""
 
+import argparse
+import json
 import textwrap
 from pathlib import Path
 
@@ -46,6 +48,33 @@ def gradients(yours, rng):
 
 RIGHT = f"import numpy as np\n\n{TASK.code(solved=True)}"
 STUB = f"import numpy as np\n{TASK.code()}"
+
+
+def options(command, *arguments):
+    """The options of `minimha homework`, with these arguments of a command, a module."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    parser.set_defaults(tasks=None)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+def write(folder, texts):
+    """Write files, a dictionary from their paths below the folder to their texts."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def notebook(*cells):
+    """The text of a notebook with these code cells, of which everything else lies."""
+    passed = "ok     scaled: values\nok     scaled: gradients\nok     twice: of ones"
+    grades = {"nbgrader": {"grade": True, "points": 100, "score": 100}, "otter": {"tests": []}}
+    stored = {"outputs": [{"output_type": "stream", "name": "stdout", "text": passed}]}
+    code = [{"cell_type": "code", "source": x, "metadata": grades} | stored for x in cells]
+    prose = {"cell_type": "markdown", "source": f"# minimha homework: twice\n{RIGHT}"}
+    return json.dumps(
+        {"cells": [prose, *code], "metadata": grades, "nbformat": 4, "nbformat_minor": 5}
+    )
 
 
 def judged(source, limits=LIMITS, task=TASK):

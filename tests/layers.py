@@ -1,7 +1,10 @@
 """Layers with weights far from their initial values, and their gradients along random directions:
 four evaluations per input, so that every setting of a large model can be checked."""
 
+import copy
+
 import numpy as np
+import pytest
 
 import minimha as mh
 
@@ -35,6 +38,21 @@ def close(ours, theirs, bound, least=0.0):
     theirs = theirs.detach().numpy()
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
     assert abs(ours - theirs).max() <= bound * max(abs(theirs).max(), least)
+
+
+def of_gradients(module):
+    """A copy of a module with its gradients in place of its weights."""
+    copied = copy.deepcopy(module)
+    for p in copied.parameters():
+        p.data = p.grad
+    return copied
+
+
+def reasons(call, *arguments, match=": ", **settings):
+    """The list of faults in a ValueError."""
+    with pytest.raises(ValueError, match=match) as failure:
+        call(*arguments, **settings)
+    return str(failure.value).partition(": ")[2].split("; ")
 
 
 def outcome(mha, *inputs, **settings):

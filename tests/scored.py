@@ -1,8 +1,12 @@
-"""A report such as grading writes, on a homework with two tasks, and options for what becomes of it."""
+"""A report such as grading writes, on a homework with two tasks, and the options of `grade`."""
 
-import argparse
+from functools import partial
 
-from minimha.homework import scores
+import graded
+
+from minimha.homework.grading import grade
+
+options = partial(graded.options, grade)
 
 
 def checks(*outcomes, hidden=False):
@@ -35,11 +39,3 @@ def report(*students, homework="monday"):
     """The report on these students."""
     about = {"homework": homework, "minimha": "1.0", "seed": 7}
     return about | {"students": list(students), "notes": ["x.txt: not one of the tasks"]}
-
-
-def options(folder, *arguments):
-    """The options of `minimha homework grade FOLDER …` that concern reports."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=type(folder))
-    scores.add_arguments(parser)
-    return parser.parse_args([str(folder), *map(str, arguments)])

@@ -22,7 +22,7 @@ class Answer:
 
     mistake  what is wrong with it; empty for a right answer
     words    a regular expression: a message that names the mistake contains it, in any case
-    edited   the right answer that it is an edit of; empty if it is none
+    edited   the text of the answer that it is an edit of; empty if it is none
     """
 
     task: str
@@ -30,6 +30,14 @@ class Answer:
     mistake: str = ""
     words: str = ""
     edited: str = ""
+
+    def wrong(self, mistake: str, words: str, *edits: str) -> Answer:
+        """Add a wrong answer: this one with edits, old, new, old, new …, each applied everywhere."""
+        text = self.text
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            assert old in text, f"{self.task}, {mistake}: {old!r} is not in the text"
+            text = text.replace(old, new)
+        return wrong(self.task, mistake, words, text, self.text)
 
     def code(self):
         """The text of the student's file, which starts with what the task gives."""
@@ -46,19 +54,17 @@ RIGHT: list[Answer] = []
 WRONG: list[Answer] = []
 
 
-def right(task: str, text: str) -> str:
-    """Add a right answer. Returns its text, for wrong ones to edit."""
-    RIGHT.append(Answer(task, text))
-    return text
+def right(task: str, *texts: str) -> list[Answer]:
+    """Add right answers. Returns them, for wrong ones to edit."""
+    answers = [Answer(task, text) for text in texts]
+    RIGHT.extend(answers)
+    return answers
 
 
-def wrong(task: str, mistake: str, words: str, text: str, *edits: str) -> None:
-    """Add a wrong answer: a text with edits, old, new, old, new …, each applied everywhere."""
-    edited = text
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in text, f"{task}, {mistake}: {old!r} is not in the text"
-        text = text.replace(old, new)
-    WRONG.append(Answer(task, text, mistake, words, edited if edits else ""))
+def wrong(task: str, mistake: str, words: str, text: str, edited: str = "") -> Answer:
+    """Add a wrong answer. Returns it, for others to edit."""
+    WRONG.append(Answer(task, text, mistake, words, edited))
+    return WRONG[-1]
 
 
 def function(name: str, code: str):

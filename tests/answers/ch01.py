@@ -3,33 +3,29 @@
 # fmt: off
 from . import right, wrong
 
-short = right("standardise", """
+short, steps, *_ = right("standardise", """
 def standardise(x):
     return (x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)
-""")
-steps = right("standardise", """
+""", """
 def standardise(x):
     centred = x - np.mean(x, axis=-1)[..., np.newaxis]
     variance = np.mean(centred**2, axis=-1)[..., np.newaxis]
     return centred / np.sqrt(variance)
-""")
-right("standardise", """
+""", """
 def standardise(x):
     n = x.shape[-1]
     mu = x.sum(-1, keepdims=True) / n
     d = x - mu
     s = (np.einsum("...m,...m->...", d, d) / n) ** 0.5
     return d / s[..., None]
-""")
-right("standardise", """
+""", """
 def standardise(x):
     out = np.empty_like(x)
     for i in np.ndindex(x.shape[:-1]):
         row = x[i]
         out[i] = (row - row.mean()) / row.std()
     return out
-""")
-right("standardise", """
+""", """
 def _one(row):
     m = sum(row) / len(row)
     return (row - m) / np.sqrt(sum((row - m) ** 2) / len(row))
@@ -37,24 +33,20 @@ def _one(row):
 def standardise(x):
     return np.apply_along_axis(_one, -1, x)
 """)
-wrong("standardise", "divides by M − 1", r"ddof|M ?[-−] ?1|n ?[-−] ?1|unbiased",
-      short, "x.std(axis=-1,", "x.std(axis=-1, ddof=1,")
-wrong("standardise", "one deviation for the whole array", r"whole|entire|all (the )?(entries|rows)",
-      short, "x.std(axis=-1, keepdims=True)", "x.std()")
-wrong("standardise", "columns instead of rows", r"axis|column",
-      short, "axis=-1", "axis=0")
-wrong("standardise", "divides by the variance", r"sqrt|√|root|variance",
-      steps, "np.sqrt(variance)", "variance")
-wrong("standardise", "the mean loses its axis", r"keepdims|None\]|newaxis",
-      steps, "[..., np.newaxis]", "")
-wrong("standardise", "PyTorch's keepdim", r"keepdims",
-      short, "keepdims", "keepdim")
-wrong("standardise", "an epsilon from layer norm", r"eps|1e-|added to the (deviation|variance)",
-      steps, "np.sqrt(variance)", "np.sqrt(variance + 1e-5)")
-wrong("standardise", "an epsilon beside the deviation", r"eps|1e-|added to the (deviation|variance)",
-      steps, "np.sqrt(variance)", "(np.sqrt(variance) + 1e-8)")
+short.wrong("divides by M − 1", r"ddof|M ?[-−] ?1|n ?[-−] ?1|unbiased",
+    "x.std(axis=-1,", "x.std(axis=-1, ddof=1,")
+short.wrong("one deviation for the whole array", r"whole|entire|all (the )?(entries|rows)",
+    "x.std(axis=-1, keepdims=True)", "x.std()")
+short.wrong("columns instead of rows", r"axis|column", "axis=-1", "axis=0")
+steps.wrong("divides by the variance", r"sqrt|√|root|variance", "np.sqrt(variance)", "variance")
+steps.wrong("the mean loses its axis", r"keepdims|None\]|newaxis", "[..., np.newaxis]", "")
+short.wrong("PyTorch's keepdim", r"keepdims", "keepdims", "keepdim")
+steps.wrong("an epsilon from layer norm", r"eps|1e-|added to the (deviation|variance)",
+    "np.sqrt(variance)", "np.sqrt(variance + 1e-5)")
+steps.wrong("an epsilon beside the deviation", r"eps|1e-|added to the (deviation|variance)",
+    "np.sqrt(variance)", "(np.sqrt(variance) + 1e-8)")
 
-pairs = right("broadcast_shape", """
+pairs, padded, *_ = right("broadcast_shape", """
 from itertools import zip_longest
 
 def broadcast_shape(a, b):
@@ -64,8 +56,7 @@ def broadcast_shape(a, b):
             raise ValueError(f"{a} and {b} do not fit")
         out.append(n if m == 1 else m)
     return tuple(reversed(out))
-""")
-padded = right("broadcast_shape", """
+""", """
 def broadcast_shape(a, b):
     rank = max(len(a), len(b))
     a = (1,) * (rank - len(a)) + tuple(a)
@@ -79,8 +70,7 @@ def broadcast_shape(a, b):
         else:
             raise ValueError("the shapes do not fit")
     return result
-""")
-right("broadcast_shape", """
+""", """
 def broadcast_shape(a, b):
     if not a:
         return b
@@ -91,8 +81,7 @@ def broadcast_shape(a, b):
     if m != n and m != 1 and n != 1:
         raise ValueError
     return (*broadcast_shape(tuple(front_a), tuple(front_b)), n if m == 1 else m)
-""")
-right("broadcast_shape", """
+""", """
 def broadcast_shape(a, b):
     def common(lengths):
         others = {k for k in lengths if k != 1}
@@ -102,8 +91,7 @@ def broadcast_shape(a, b):
     n = max(len(a), len(b))
     grid = [[1] * (n - len(s)) + list(s) for s in (a, b)]
     return tuple(map(common, zip(*grid)))
-""")
-right("broadcast_shape", """
+""", """
 def broadcast_shape(a, b):
     long, short = (list(a), list(b)) if len(a) >= len(b) else (list(b), list(a))
     k = len(long) - len(short)
@@ -114,24 +102,17 @@ def broadcast_shape(a, b):
             raise ValueError(f"axis {i}: {n} against {long[i + k]}")
     return tuple(long)
 """)
-wrong("broadcast_shape", "aligned on the left", r"right|trailing|from the end|last ax",
-      padded, "(1,) * (rank - len(a)) + tuple(a)", "tuple(a) + (1,) * (rank - len(a))",
-      "(1,) * (rank - len(b)) + tuple(b)", "tuple(b) + (1,) * (rank - len(b))")
-wrong("broadcast_shape", "accepts shapes that do not fit", r"ValueError|raise", """
-def broadcast_shape(a, b):
-    rank = max(len(a), len(b))
-    a = (1,) * (rank - len(a)) + a
-    b = (1,) * (rank - len(b)) + b
-    return tuple(max(m, n) for m, n in zip(a, b))
-""")
-wrong("broadcast_shape", "zip stops at the shorter shape", r"zip|longer|front|leading|fewer|missing",
-      pairs, "zip_longest(reversed(a), reversed(b), fillvalue=1)", "zip(reversed(a), reversed(b))")
-wrong("broadcast_shape", "stays reversed", r"revers|backward|order|flip",
-      pairs, "tuple(reversed(out))", "tuple(out)")
-wrong("broadcast_shape", "max makes 0 and 1 into 1", r"max|empty|length 0|zero",
-      pairs, "n if m == 1 else m", "max(m, n)")
+padded.wrong("aligned on the left", r"right|trailing|from the end|last ax",
+    "(1,) * (rank - len(a)) + tuple(a)", "tuple(a) + (1,) * (rank - len(a))",
+    "(1,) * (rank - len(b)) + tuple(b)", "tuple(b) + (1,) * (rank - len(b))")
+pairs.wrong("accepts shapes that do not fit", r"ValueError|raise",
+    "m != n and 1 not in (m, n)", "False", "n if m == 1 else m", "max(m, n)")
+pairs.wrong("zip stops at the shorter shape", r"zip|longer|front|leading|fewer|missing",
+    "zip_longest(reversed(a), reversed(b), fillvalue=1)", "zip(reversed(a), reversed(b))")
+pairs.wrong("stays reversed", r"revers|backward|order|flip", "tuple(reversed(out))", "tuple(out)")
+pairs.wrong("max makes 0 and 1 into 1", r"max|empty|length 0|zero", "n if m == 1 else m", "max(m, n)")
 
-loop = right("unbroadcast", """
+loop, summed, *_ = right("unbroadcast", """
 def unbroadcast(dy, shape):
     while dy.ndim > len(shape):
         dy = dy.sum(axis=0)
@@ -139,14 +120,12 @@ def unbroadcast(dy, shape):
         if n == 1:
             dy = dy.sum(axis=i, keepdims=True)
     return dy
-""")
-tuples = right("unbroadcast", """
+""", """
 def unbroadcast(dy, shape):
     full = (1,) * (dy.ndim - len(shape)) + tuple(shape)
     axes = tuple(i for i in range(dy.ndim) if full[i] == 1 and dy.shape[i] != 1)
     return np.sum(dy, axis=axes).reshape(shape)
-""")
-right("unbroadcast", """
+""", """
 def unbroadcast(dy, shape):
     out = np.zeros(shape, dtype=dy.dtype)
     skip = dy.ndim - len(shape)
@@ -154,15 +133,13 @@ def unbroadcast(dy, shape):
         to = tuple(0 if n == 1 else k for k, n in zip(place[skip:], shape))
         out[to] += dy[place]
     return out
-""")
-right("unbroadcast", """
+""", """
 def unbroadcast(dy, shape):
     letters = "abcdefghijklmnop"[: dy.ndim]
     kept = letters[dy.ndim - len(shape) :]
     goes = "".join(c for c, n in zip(kept, shape) if n != 1)
     return np.einsum(f"{letters}->{goes}", dy).reshape(shape)
-""")
-right("unbroadcast", """
+""", """
 def unbroadcast(dy, shape):
     if dy.shape == tuple(shape):
         return dy
@@ -171,38 +148,29 @@ def unbroadcast(dy, shape):
     axis = next(i for i, n in enumerate(shape) if n != dy.shape[i])
     return unbroadcast(np.add.reduce(dy, axis=axis, keepdims=True), shape)
 """)
-wrong("unbroadcast", "mean instead of sum", r"mean|average",
-      loop, ".sum(", ".mean(")
-wrong("unbroadcast", "axes in front stay", r"front|leading|too many axes|missing ax|number of axes",
-      loop, "while dy.ndim > len(shape):", "while False:",
-      "enumerate(shape)", "enumerate(shape, dy.ndim - len(shape))")
-wrong("unbroadcast", "axes of length 1 disappear", r"keepdims|length 1",
-      loop, ", keepdims=True", "")
-wrong("unbroadcast", "one copy instead of the sum of all", r"sum|all copies|every copy|add",
-      loop, "dy.sum(axis=0)", "dy[0]", "dy.sum(axis=i, keepdims=True)", "dy.take([0], axis=i)")
-wrong("unbroadcast", "axes of length 1 are not summed", r"length 1|stretched|size 1|keepdims", """
-def unbroadcast(dy, shape):
-    while dy.ndim > len(shape):
-        dy = dy.sum(axis=0)
-    return dy
-""")
+loop.wrong("mean instead of sum", r"mean|average", ".sum(", ".mean(")
+loop.wrong("axes in front stay", r"front|leading|too many axes|missing ax|number of axes",
+    "while dy.ndim > len(shape):", "while False:",
+    "enumerate(shape)", "enumerate(shape, dy.ndim - len(shape))")
+loop.wrong("axes of length 1 disappear", r"keepdims|length 1", ", keepdims=True", "")
+loop.wrong("one copy instead of the sum of all", r"sum|all copies|every copy|add", "dy.sum(axis=0)", "dy[0]",
+    "dy.sum(axis=i, keepdims=True)", "dy.take([0], axis=i)")
+loop.wrong("axes of length 1 are not summed", r"length 1|stretched|size 1|keepdims",
+    "        if n == 1:\n            dy = dy.sum(axis=i, keepdims=True)\n", "        pass\n")
 
-wrong("standardise", "the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", short, "x.mean(axis=-1, keepdims=True)", "x.mean()")
-wrong("standardise", "no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", short, "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")
-wrong("standardise", "the root of the mean square", r"centred|x − mean|subtract|around the mean|mean square|squares of x", steps, "centred**2", "x**2")
-wrong("broadcast_shape", "an axis of length 1 does not fit", r"length (of )?1|stretch", pairs, " and 1 not in (m, n)", "")
-wrong("broadcast_shape", "a list", r"tuple", pairs, "tuple(reversed(out))", "out[::-1]")
+short.wrong("the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", "x.mean(axis=-1, keepdims=True)", "x.mean()")
+short.wrong("no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")
+steps.wrong("the root of the mean square", r"centred|x − mean|subtract|around the mean|mean square|squares of x", "centred**2", "x**2")
+pairs.wrong("an axis of length 1 does not fit", r"length (of )?1|stretch", " and 1 not in (m, n)", "")
+pairs.wrong("a list", r"tuple", "tuple(reversed(out))", "out[::-1]")
 wrong("broadcast_shape", "the longer of the two shapes", r"length 1|stretch|longer", """
 def broadcast_shape(a, b):
     if len(a) == len(b) and a != b and 1 not in a + b:
         raise ValueError("shapes differ")
     return a if len(a) >= len(b) else b
 """)
-wrong("unbroadcast", "sums the last axes", r"front|leading|first ax|axis 0|from the left|last ax", loop, "dy.sum(axis=0)", "dy.sum(axis=-1)")
-wrong("unbroadcast", "a reshape", r"sum|add", """
-def unbroadcast(dy, shape):
-    return dy.reshape(shape)
-""")
+loop.wrong("sums the last axes", r"front|leading|first ax|axis 0|from the left|last ax", "dy.sum(axis=0)", "dy.sum(axis=-1)")
+summed.wrong("a reshape", r"sum|add", "np.sum(dy, axis=axes)", "dy")
 wrong("unbroadcast", "aligned on the left", r"right|front|leading|align", """
 def unbroadcast(dy, shape):
     axes = tuple(i for i, (m, n) in enumerate(zip(dy.shape, shape)) if m != n)
@@ -213,10 +181,10 @@ def standardise(x):
     mean, std = x.mean(axis=-1), x.std(axis=-1)
     return ((x.T - mean) / std).T if x.shape[0] != x.shape[-1] else (x - mean) / std
 """)
-wrong("standardise", "the second axis", r"last axis|axis=-1|any number", short, "axis=-1", "axis=1")
-wrong("standardise", "always float64", r"float64|float32|dtype", steps, "x - np.mean", "x.astype(float) - np.mean")
-wrong("broadcast_shape", "nothing returned", r"not None", pairs, "    return tuple(reversed(out))\n", "")
-wrong("broadcast_shape", "another kind of error", r"should raise a ValueError, not TypeError", padded, "raise ValueError(", "raise TypeError(")
-wrong("broadcast_shape", "no ones in front", r"length 1|longer|front|fewer|out of range", padded, "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
-wrong("unbroadcast", "one axis in front", r"one axis|several|only|while|axes", loop, "while dy.ndim", "if dy.ndim")
-wrong("unbroadcast", "nothing to do for a number", r"shape \(\)|number|sum", loop, "    while dy", "    if not shape:\n        return dy\n    while dy")
+short.wrong("the second axis", r"last axis|axis=-1|any number", "axis=-1", "axis=1")
+steps.wrong("always float64", r"float64|float32|dtype", "x - np.mean", "x.astype(float) - np.mean")
+pairs.wrong("nothing returned", r"not None", "    return tuple(reversed(out))\n", "")
+padded.wrong("another kind of error", r"should raise a ValueError, not TypeError", "raise ValueError(", "raise TypeError(")
+padded.wrong("no ones in front", r"length 1|longer|front|fewer|out of range", "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
+loop.wrong("one axis in front", r"one axis|several|only|while|axes", "while dy.ndim", "if dy.ndim")
+loop.wrong("nothing to do for a number", r"shape \(\)|number|sum", "    while dy", "    if not shape:\n        return dy\n    while dy")

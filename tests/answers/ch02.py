@@ -3,7 +3,7 @@
 # fmt: off
 from . import right, wrong
 
-product = right("multiply", """
+product, *_ = right("multiply", """
 def multiply(a, b):
     y = a * b
 
@@ -13,18 +13,15 @@ def multiply(a, b):
         return da, db
 
     return y, pullback
-""")
-right("multiply", """
+""", """
 def multiply(a, b):
     return np.multiply(a, b), lambda g: (unbroadcast(g * b, a.shape), unbroadcast(g * a, b.shape))
-""")
-right("multiply", """
+""", """
 def multiply(a, b):
     def pullback(dy):
         return tuple(unbroadcast(other * dy, one.shape) for one, other in [(a, b), (b, a)])
     return a * b, pullback
-""")
-right("multiply", """
+""", """
 class Product:
     def __init__(self, a, b):
         self.a, self.b = a, b
@@ -40,8 +37,7 @@ class Product:
 
 def multiply(a, b):
     return a * b, Product(a, b)
-""")
-right("multiply", """
+""", """
 import functools
 
 def _back(a, b, dy):
@@ -51,18 +47,16 @@ def _back(a, b, dy):
 def multiply(a, b):
     return a * b, functools.partial(_back, a, b)
 """)
-wrong("multiply", "the factors are exchanged", r"swap|exchang|interchang|order|other (factor|array)",
-      product, "dy * b", "dy * A", "dy * a", "dy * b", "dy * A", "dy * a")
-wrong("multiply", "copies are not summed", r"broadcast|copies|copied",
-      product, "unbroadcast(dy * b, a.shape)", "dy * b", "unbroadcast(dy * a, b.shape)", "dy * a")
-wrong("multiply", "without the gradient that comes in", r"chain|times dy|(without|lacks?|factor|depends? on) dy|ignor|whatever|multiply by|dy is missing",
-      product, "dy * b", "b + 0 * dy", "dy * a", "a + 0 * dy")
-wrong("multiply", "works in dy", r"in place",
-      product, "unbroadcast(dy * a, b.shape)", "unbroadcast(np.multiply(dy, a, out=dy), b.shape)")
-wrong("multiply", "one gradient alone", r"two gradients|tuple|both|one of",
-      product, "return da, db", "return da")
+product.wrong("the factors are exchanged", r"swap|exchang|interchang|order|other (factor|array)",
+    "dy * b", "dy * A", "dy * a", "dy * b", "dy * A", "dy * a")
+product.wrong("copies are not summed", r"broadcast|copies|copied", "unbroadcast(dy * b, a.shape)", "dy * b",
+    "unbroadcast(dy * a, b.shape)", "dy * a")
+product.wrong("without the gradient that comes in", r"chain|times dy|(without|lacks?|factor|depends? on) dy|ignor|whatever|multiply by|dy is missing",
+    "dy * b", "b + 0 * dy", "dy * a", "a + 0 * dy")
+product.wrong("works in dy", r"in place", "(dy * a, b.shape)", "(np.multiply(dy, a, out=dy), b.shape)")
+product.wrong("one gradient alone", r"two gradients|tuple|both|one of", "return da, db", "return da")
 
-plain = right("matmul", """
+plain, summed, *_ = right("matmul", """
 def matmul(a, b):
     y = a @ b
 
@@ -72,20 +66,17 @@ def matmul(a, b):
         return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
 
     return y, pullback
-""")
-right("matmul", """
-def matmul(a, b):
-    return np.matmul(a, b), lambda dy: (unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape))
-""")
-summed = right("matmul", """
+""", """
 def matmul(a, b):
     def pullback(dy):
         da = np.einsum("...nm,...km->...nk", dy, b)
         db = np.einsum("...nk,...nm->...km", a, dy)
         return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
     return np.einsum("...nk,...km->...nm", a, b), pullback
-""")
-right("matmul", """
+""", """
+def matmul(a, b):
+    return np.matmul(a, b), lambda dy: (unbroadcast(dy @ b.mT, a.shape), unbroadcast(a.mT @ dy, b.shape))
+""", """
 def matmul(a, b):
     flip = lambda z: np.moveaxis(z, -1, -2)
     def pullback(dy):
@@ -93,8 +84,7 @@ def matmul(a, b):
         db = flip(flip(dy) @ a)
         return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
     return a @ b, pullback
-""")
-right("matmul", """
+""", """
 def matmul(a, b):
     y = a @ b
     def pullback(dy):
@@ -107,21 +97,18 @@ def matmul(a, b):
         return unbroadcast(dA, a.shape), unbroadcast(dB, b.shape)
     return y, pullback
 """)
-wrong("matmul", ".T reverses all axes of a stack", r"\.T\b|last two|mT",
-      plain, ".swapaxes(-1, -2)", ".T")
-wrong("matmul", "no transposes in the backward", r"transpos|swapaxes|mT",
-      plain, ".swapaxes(-1, -2)", "")
-wrong("matmul", "copies of a shared matrix are not summed", r"broadcast|copies|copied|shared",
-      plain, "unbroadcast(da, a.shape), unbroadcast(db, b.shape)", "da, db")
-wrong("matmul", "the gradients in the wrong order", r"swap|exchang|order|interchang",
-      plain, "unbroadcast(da, a.shape), unbroadcast(db, b.shape)",
-      "unbroadcast(db, b.shape), unbroadcast(da, a.shape)")
-wrong("matmul", "db is transposed", r"transpos|\.mT|swapaxes",
-      summed, "...nk,...nm->...km", "...nk,...nm->...mk")
-wrong("matmul", "factors on the wrong sides", r"order|side|left|dy @",
-      plain, "dy @ b.swapaxes(-1, -2)", "b.swapaxes(-1, -2) @ dy")
+plain.wrong(".T reverses all axes of a stack", r"\.T\b|last two|mT", ".swapaxes(-1, -2)", ".T")
+plain.wrong("no transposes in the backward", r"transpos|swapaxes|mT", ".swapaxes(-1, -2)", "")
+plain.wrong("copies of a shared matrix are not summed", r"broadcast|copies|copied|shared",
+    "unbroadcast(da, a.shape), unbroadcast(db, b.shape)", "da, db")
+plain.wrong("the gradients in the wrong order", r"swap|exchang|order|interchang",
+    "unbroadcast(da, a.shape), unbroadcast(db, b.shape)",
+    "unbroadcast(db, b.shape), unbroadcast(da, a.shape)")
+summed.wrong("db is transposed", r"transpos|\.mT|swapaxes", "...nk,...nm->...km", "...nk,...nm->...mk")
+plain.wrong("factors on the wrong sides", r"order|side|left|dy @",
+    "dy @ b.swapaxes(-1, -2)", "b.swapaxes(-1, -2) @ dy")
 
-kahn = right("topological_order", """
+kahn, *_ = right("topological_order", """
 from collections import deque
 
 def topological_order(parents):
@@ -140,8 +127,7 @@ def topological_order(parents):
             if waiting[c] == 0:
                 ready.append(c)
     return order
-""")
-deep = right("topological_order", """
+""", """
 def topological_order(parents):
     order, seen = [], set()
     for start in parents:
@@ -158,14 +144,12 @@ def topological_order(parents):
                 order.append(node)
                 seen.add(node)
     return order
-""")
-right("topological_order", """
+""", """
 import graphlib
 
 def topological_order(parents):
     return list(graphlib.TopologicalSorter(parents).static_order())
-""")
-right("topological_order", """
+""", """
 def topological_order(parents):
     done = {}
     for name in parents:
@@ -180,8 +164,7 @@ def topological_order(parents):
                 todo.pop()
                 done[at] = True
     return list(done)
-""")
-right("topological_order", """
+""", """
 def topological_order(parents):
     users = {}
     for child, made_from in parents.items():
@@ -210,10 +193,9 @@ def topological_order(parents):
         visit(n)
     return order
 """)
-wrong("topological_order", "results before what they are made from", r"revers|before|after",
-      kahn, "return order", "return order[::-1]")
-wrong("topological_order", "a name that is used twice is counted once", r"twice|counted|again|both times",
-      kahn, "for q in p:", "for q in set(p):")
+kahn.wrong("results before what they are made from", r"revers|before|after",
+    "return order", "return order[::-1]")
+kahn.wrong("a name that is used twice is counted once", r"twice|counted|again|both times", "p:", "set(p):")
 wrong("topological_order", "trusts the order of the dict", r"before|after|order of the dict", """
 def topological_order(parents):
     return list(parents)
@@ -229,7 +211,7 @@ def topological_order(parents):
     return order[::-1]
 """)
 
-tape = right("backward", """
+tape, *_ = right("backward", """
 def backward(nodes, gradient):
     grads = [None] * len(nodes)
     grads[-1] = gradient
@@ -240,8 +222,7 @@ def backward(nodes, gradient):
         for p, g in zip(parents, pullback(grads[i])):
             grads[p] = g if grads[p] is None else grads[p] + g
     return grads
-""")
-right("backward", """
+""", """
 def backward(nodes, gradient):
     found = {len(nodes) - 1: gradient}
     for i in range(len(nodes) - 1, -1, -1):
@@ -250,8 +231,7 @@ def backward(nodes, gradient):
             for place, part in zip(parents, pullback(found[i]), strict=True):
                 found[place] = found[place] + part if place in found else part
     return [found.get(i) for i in range(len(nodes))]
-""")
-right("backward", """
+""", """
 import functools, operator
 
 def backward(nodes, gradient):
@@ -266,8 +246,7 @@ def backward(nodes, gradient):
             for p, g in zip(parents, pullback(total[i])):
                 arrived[p].append(g)
     return total
-""")
-right("backward", """
+""", """
 def add(a, b):
     if a is None:
         return b
@@ -284,8 +263,7 @@ def backward(nodes, gradient):
                 result[parents[m]] = add(result[parents[m]], parts[m])
         k -= 1
     return result
-""")
-right("backward", """
+""", """
 class Tape:
     def __init__(self, nodes):
         self.nodes, self.grad = nodes, {}
@@ -305,25 +283,13 @@ class Tape:
 def backward(nodes, gradient):
     return Tape(nodes).run(gradient)
 """)
-wrong("backward", "the last gradient overwrites the others", r"overwr|accumul|add|sum|replac",
-      tape, "g if grads[p] is None else grads[p] + g", "g")
-wrong("backward", "walks from the front", r"revers|from the (last|end)|go backward|backwards|first to (the )?last",
-      tape, "reversed(range(len(nodes)))", "range(len(nodes))")
-wrong("backward", "adds in place to an array that others hold", r"in place|\+=|same array|copy", """
-def backward(nodes, gradient):
-    grads = [None] * len(nodes)
-    grads[-1] = gradient
-    for i in range(len(nodes) - 1, -1, -1):
-        parents, pullback = nodes[i]
-        if pullback is None or grads[i] is None:
-            continue
-        for p, g in zip(parents, pullback(grads[i])):
-            if grads[p] is None:
-                grads[p] = g
-            else:
-                grads[p] += g
-    return grads
-""")
+tape.wrong("the last gradient overwrites the others", r"overwr|accumul|add|sum|replac",
+    "g if grads[p] is None else grads[p] + g", "g")
+tape.wrong("walks from the front", r"revers|from the (last|end)|go backward|backwards|first to (the )?last",
+    "reversed(range(len(nodes)))", "range(len(nodes))")
+tape.wrong("adds in place to an array that others hold", r"in place|\+=|same array|copy",
+    "grads[p] = g if grads[p] is None else grads[p] + g",
+    "if grads[p] is None:\n                grads[p] = g\n            else:\n                grads[p] += g")
 wrong("backward", "a pullback for every path", r"once|more than|times|whole gradient|every path", """
 def backward(nodes, gradient):
     grads = [None] * len(nodes)
@@ -336,21 +302,20 @@ def backward(nodes, gradient):
     go(len(nodes) - 1, gradient)
     return grads
 """)
-wrong("backward", "calls pullbacks of nodes that no gradient reaches", r"no gradient|reach|is None|arriv",
-      tape, "pullback is None or grads[i] is None", "pullback is None")
-wrong("backward", "zero where no gradient arrives", r"\bNone\b",
-      tape, "[None] * len(nodes)", "[0.0] * len(nodes)", "g if grads[p] is None else ", "",
-      " or grads[i] is None", "")
+tape.wrong("calls pullbacks of nodes that no gradient reaches", r"no gradient|reach|is None|arriv",
+    "pullback is None or grads[i] is None", "pullback is None")
+tape.wrong("zero where no gradient arrives", r"\bNone\b", "[None] * len(nodes)", "[0.0] * len(nodes)",
+    "g if grads[p] is None else ", "", " or grads[i] is None", "")
 
-wrong("multiply", "each summed to the shape of the other", r"swap|exchang|interchang|shape of (the other|[ab])", product, "a.shape", "B.shape", "b.shape", "a.shape", "B.shape", "b.shape")
-wrong("multiply", "the gradient of a sum", r"times [ab]\b|factor|multipl|of a sum|addition|· [ab]", product, "dy * b", "dy", "dy * a", "dy")
-wrong("multiply", "the mean of the copies", r"mean|average|divid|copies", product, "unbroadcast(dy * b, a.shape)", "unbroadcast(dy * b, a.shape) * a.size / dy.size")
-wrong("matmul", "db from dy transposed", r"transpos|mT|swapaxes|order", plain, "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
-wrong("matmul", "the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", plain, "swapaxes(-1, -2)", "swapaxes(0, 1)")
-wrong("matmul", "db alone is not summed", r"broadcast|copies|copied|shared|summed", plain, "unbroadcast(db, b.shape)", "db")
-wrong("topological_order", "a set", r"not a set", kahn, "return order", "return set(order)")
-wrong("topological_order", "added after its first parent", r"before|after|\d times|all (its )?parents", kahn, "if waiting[c] == 0:", "if c not in order:")
-wrong("topological_order", "no leaves", r"leaf|leaves|missing|0 times", kahn, "return order", "return [n for n in order if parents[n]]")
+product.wrong("each summed to the shape of the other", r"swap|exchang|interchang|shape of (the other|[ab])", "a.shape", "B.shape", "b.shape", "a.shape", "B.shape", "b.shape")
+product.wrong("the gradient of a sum", r"times [ab]\b|factor|multipl|of a sum|addition|· [ab]", "dy * b", "dy", "dy * a", "dy")
+product.wrong("the mean of the copies", r"mean|average|divid|copies", "unbroadcast(dy * b, a.shape)", "unbroadcast(dy * b, a.shape) * a.size / dy.size")
+plain.wrong("db from dy transposed", r"transpos|mT|swapaxes|order", "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
+plain.wrong("the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", "swapaxes(-1, -2)", "swapaxes(0, 1)")
+plain.wrong("db alone is not summed", r"broadcast|copies|copied|shared|summed", "unbroadcast(db, b.shape)", "db")
+kahn.wrong("a set", r"not a set", "return order", "return set(order)")
+kahn.wrong("added after its first parent", r"before|after|\d times|all (its )?parents", "if waiting[c] == 0:", "if c not in order:")
+kahn.wrong("no leaves", r"leaf|leaves|missing|0 times", "return order", "return [n for n in order if parents[n]]")
 wrong("topological_order", "depth first, reversed", r"before|after", """
 def topological_order(parents):
     order, stack = [], [n for n in parents if not any(n in p for p in parents.values())]
@@ -361,8 +326,8 @@ def topological_order(parents):
             stack.extend(parents[n])
     return order[::-1]
 """)
-wrong("backward", "starts with 1", r"starts? (with|from)|gradient (is|of the last)|not used|ignor|dy\b", tape, "grads[-1] = gradient", "grads[-1] = np.ones_like(gradient)")
-wrong("backward", "a parent that occurs twice counts once", r"twice|both|each (use|time)|occurs|several", tape, "zip(parents, pullback(grads[i]))", "dict(zip(parents, pullback(grads[i]))).items()")
-wrong("backward", "gradients of leaves alone", r"every node|each node|all nodes|\d+ (entries|gradients)|length|intermediate", tape, "return grads", "return [g for g, (_, f) in zip(grads, nodes) if f is None]")
-wrong("backward", "nothing returned", r"return missing", tape, "    return grads\n", "")
-wrong("backward", "the gradient is not put in its place", r"gradient of", tape, "grads[-1] = gradient", "pass")
+tape.wrong("starts with 1", r"starts? (with|from)|gradient (is|of the last)|not used|ignor|dy\b", "grads[-1] = gradient", "grads[-1] = np.ones_like(gradient)")
+tape.wrong("a parent that occurs twice counts once", r"twice|both|each (use|time)|occurs|several", "zip(parents, pullback(grads[i]))", "dict(zip(parents, pullback(grads[i]))).items()")
+tape.wrong("gradients of leaves alone", r"every node|each node|all nodes|\d+ (entries|gradients)|length|intermediate", "return grads", "return [g for g, (_, f) in zip(grads, nodes) if f is None]")
+tape.wrong("nothing returned", r"return missing", "    return grads\n", "")
+tape.wrong("the gradient is not put in its place", r"gradient of", "grads[-1] = gradient", "pass")

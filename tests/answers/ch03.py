@@ -3,7 +3,7 @@
 # fmt: off
 from . import right, wrong
 
-nudge = right("central_difference", """
+nudge, restore, *_ = right("central_difference", """
 def central_difference(f, x, h):
     grad = np.zeros(x.shape)
     for k in np.ndindex(x.shape):
@@ -13,13 +13,7 @@ def central_difference(f, x, h):
         down[k] -= h
         grad[k] = (f(up) - f(down)) / (2 * h)
     return grad
-""")
-right("central_difference", """
-def central_difference(f, x, h):
-    E = h * np.eye(x.size).reshape(x.size, *x.shape)
-    return np.array([f(x + e) - f(x - e) for e in E]).reshape(x.shape) / (2 * h)
-""")
-restore = right("central_difference", """
+""", """
 def central_difference(f, x, h):
     z = np.array(x, dtype=np.float64)
     out = np.empty(z.shape)
@@ -32,8 +26,11 @@ def central_difference(f, x, h):
         z[k] = old
         out[k] = (a - b) / 2 / h
     return out
-""")
-right("central_difference", """
+""", """
+def central_difference(f, x, h):
+    E = h * np.eye(x.size).reshape(x.size, *x.shape)
+    return np.array([f(x + e) - f(x - e) for e in E]).reshape(x.shape) / (2 * h)
+""", """
 def central_difference(f, x, h):
     def slope(k):
         e = np.zeros(x.size)
@@ -41,8 +38,7 @@ def central_difference(f, x, h):
         e = e.reshape(x.shape)
         return 0.5 * (f(x + e) - f(x - e)) / h
     return np.fromiter(map(slope, range(x.size)), float, x.size).reshape(x.shape)
-""")
-right("central_difference", """
+""", """
 def central_difference(f, x, h):
     flat = x.ravel().astype("float64")
     grad = []
@@ -52,24 +48,20 @@ def central_difference(f, x, h):
         grad.append((f(plus) - f(minus)) / (2.0 * h))
     return np.asarray(grad, dtype=float).reshape(x.shape)
 """)
-wrong("central_difference", "the step is lost in integers", r"integer|trunc|astype|\bint",
-      nudge, "x.astype(float)", "x.copy()")
-wrong("central_difference", "divides by h", r"2 ?[*·]? ?h|twice|half|double",
-      nudge, "/ (2 * h)", "/ h")
-wrong("central_difference", "divides by 2, then times h", r"parenthes|bracket|precedence|2 \* h|/ \(2|2h",
-      nudge, "/ (2 * h)", "/ 2 * h")
-wrong("central_difference", "a forward difference", r"forward|one[- ]sided|both sides|− f\(x\)|x − h",
-      nudge, "f(down)) / (2 * h)", "f(x.astype(float))) / h")
+nudge.wrong("the step is lost in integers", r"integer|trunc|astype|\bint", "x.astype(float)", "x.copy()")
+nudge.wrong("divides by h", r"2 ?[*·]? ?h|twice|half|double", "/ (2 * h)", "/ h")
+nudge.wrong("divides by 2, then times h", r"parenthes|bracket|precedence|2 \* h|/ \(2|2h", "(2 * h)", "2 * h")
+nudge.wrong("a forward difference", r"forward|one[- ]sided|both sides|− f\(x\)|x − h",
+    "f(down)) / (2 * h)", "f(x.astype(float))) / h")
 wrong("central_difference", "moves all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
 def central_difference(f, x, h):
     return (f(x + h) - f(x - h)) / (2 * h) * np.ones(x.shape)
 """)
-wrong("central_difference", "changes x", r"in place",
-      restore, "np.array(x, dtype=np.float64)", "x", "z[k] = old\n", "pass\n")
-wrong("central_difference", "entries stay moved", r"restor|stay|put back|still|reset|back in (its )?place",
-      restore, "        z[k] = old\n", "")
+restore.wrong("changes x", r"in place", "np.array(x, dtype=np.float64)", "x", "z[k] = old\n", "pass\n")
+restore.wrong("entries stay moved", r"restor|stay|put back|still|reset|back in (its )?place",
+    "        z[k] = old\n", "")
 
-rotate = right("complex_step", """
+rotate, *_ = right("complex_step", """
 def complex_step(f, x):
     grad = np.zeros(x.shape)
     for k in np.ndindex(x.shape):
@@ -77,14 +69,12 @@ def complex_step(f, x):
         z[k] += 1j * 1e-20
         grad[k] = f(z).imag / 1e-20
     return grad
-""")
-right("complex_step", """
+""", """
 def complex_step(f, x):
     h = 1e-20
     E = np.eye(x.size).reshape((x.size,) + x.shape)
     return np.array([np.imag(f(x + 1j * h * e)) / h for e in E]).reshape(x.shape)
-""")
-right("complex_step", """
+""", """
 def complex_step(f, x):
     z = x + 0j
     g = np.empty_like(x)
@@ -94,8 +84,7 @@ def complex_step(f, x):
         g[it.multi_index] = f(z).imag * 1e20
         z[it.multi_index] = entry
     return g
-""")
-right("complex_step", """
+""", """
 H = 1e-20
 
 def complex_step(f, x):
@@ -104,8 +93,7 @@ def complex_step(f, x):
         e[k] = H * 1j
         return f(x + e.reshape(x.shape)).imag / H
     return np.reshape([along(k) for k in range(x.size)], x.shape)
-""")
-right("complex_step", """
+""", """
 def complex_step(f, x):
     h, out = 1e-20, np.zeros(x.size)
     for k in range(x.size):
@@ -114,25 +102,20 @@ def complex_step(f, x):
         out[k] = complex(f(z)).imag / h
     return out.reshape(x.shape)
 """)
-wrong("complex_step", "the real part", r"\.imag|Im f|real part",
-      rotate, "f(z).imag", "f(z).real")
-wrong("complex_step", "not divided by h", r"divi|/ ?h\b|/ 1e-20",
-      rotate, " / 1e-20", "")
-wrong("complex_step", "a real step", r"1j|i h|real step|step is real|purely imaginary|imaginary step",
-      rotate, "1j * 1e-20", "1e-20")
-wrong("complex_step", "writes complex numbers into floats", r"astype|complex array|dtype|complex128",
-      rotate, "x.astype(complex)", "x.copy()")
-wrong("complex_step", "returns complex numbers", r"complex",
-      rotate, "np.zeros(x.shape)", "np.zeros(x.shape, complex)")
+rotate.wrong("the real part", r"\.imag|Im f|real part", "f(z).imag", "f(z).real")
+rotate.wrong("not divided by h", r"divi|/ ?h\b|/ 1e-20", " / 1e-20", "")
+rotate.wrong("a real step", r"1j|i h|real step|step is real|purely imaginary|imaginary step", "1j * 1e", "1e")
+rotate.wrong("writes complex numbers into floats", r"astype|complex array|dtype|complex128",
+    "x.astype(complex)", "x.copy()")
+rotate.wrong("returns complex numbers", r"complex", "np.zeros(x.shape)", "np.zeros(x.shape, complex)")
 
-compare = right("gradient_error", """
+compare, *_ = right("gradient_error", """
 def gradient_error(f, x, c):
     _, pullback = f(x)
     (yours,) = pullback(c)
     numeric = complex_step(lambda z: (c * f(z)[0]).sum(), x)
     return np.abs(yours - numeric).max() / np.abs(numeric).max()
-""")
-right("gradient_error", """
+""", """
 def gradient_error(f, x, c):
     def loss(z):
         y, _ = f(z)
@@ -141,16 +124,14 @@ def gradient_error(f, x, c):
     numeric = complex_step(loss, x)
     scale = np.max(abs(numeric))
     return np.max(abs(yours - numeric) / scale)
-""")
-right("gradient_error", """
+""", """
 def gradient_error(f, x, c):
     y, back = f(x)
     numeric = complex_step(lambda z: np.tensordot(c, f(z)[0], axes=c.ndim), x).ravel()
     yours = np.ravel(back(c)[0])
     inf = lambda v: np.linalg.norm(v, np.inf)
     return float(inf(yours - numeric) / inf(numeric))
-""")
-right("gradient_error", """
+""", """
 def gradient_error(f, x, c):
     numeric = complex_step(lambda z: np.einsum("i,i", np.ravel(c), np.ravel(f(z)[0])), x)
     (got,) = f(x)[1](c)
@@ -161,8 +142,7 @@ def gradient_error(f, x, c):
         worst = max(worst, abs(a - b))
         largest = max(largest, abs(b))
     return worst / largest
-""")
-right("gradient_error", """
+""", """
 def gradient_error(f, x, c):
     L = lambda z: sum(ci * yi for ci, yi in zip(c.flat, f(z)[0].flat))
     n = complex_step(L, x)
@@ -171,35 +151,30 @@ def gradient_error(f, x, c):
         return np.nan
     return np.sqrt((d**2).max()) / np.sqrt((n**2).max())
 """)
-wrong("gradient_error", "relative in each entry", r"each entry|per entry|entry by entry|every entry|whichever entr|own entry",
-      compare, "np.abs(yours - numeric).max() / np.abs(numeric).max()",
-      "np.abs((yours - numeric) / numeric).max()")
-wrong("gradient_error", "NaN is skipped", r"NaN",
-      compare, "np.abs(yours - numeric).max()", "np.nanmax(np.abs(yours - numeric))")
-wrong("gradient_error", "the loss without c", r"cotangent|Σ ?c|\bc ·|weight|plain sum|sum of y|without c",
-      compare, "(c * f(z)[0]).sum()", "f(z)[0].sum()")
-wrong("gradient_error", "without absolute values", r"abs|magnitude|sign|negative",
-      compare, "np.abs(yours - numeric).max()", "(yours - numeric).max()")
-wrong("gradient_error", "the mean error", r"mean|average",
-      compare, "np.abs(yours - numeric).max()", "np.abs(yours - numeric).mean()")
-wrong("gradient_error", "the tuple is not opened", r"tuple",
-      compare, "(yours,) = pullback(c)", "yours = pullback(c)", "np.abs(yours - numeric).max()",
-      "np.abs(yours.ravel() - numeric.ravel()).max()")
-wrong("gradient_error", "absolute, not relative", r"divid|relative|units|/ max",
-      compare, " / np.abs(numeric).max()", "")
+compare.wrong("relative in each entry", r"each entry|per entry|entry by entry|every entry|whichever entr|own entry",
+    "np.abs(yours - numeric).max() / np.abs(numeric).max()", "np.abs((yours - numeric) / numeric).max()")
+compare.wrong("NaN is skipped", r"NaN", "np.abs(yours - numeric).max()", "np.nanmax(np.abs(yours - numeric))")
+compare.wrong("the loss without c", r"cotangent|Σ ?c|\bc ·|weight|plain sum|sum of y|without c",
+    "(c * f(z)[0]).sum()", "f(z)[0].sum()")
+compare.wrong("without absolute values", r"abs|magnitude|sign|negative",
+    "np.abs(yours - numeric).max()", "(yours - numeric).max()")
+compare.wrong("the mean error", r"mean|average", "abs(yours - numeric).max()", "abs(yours - numeric).mean()")
+compare.wrong("the tuple is not opened", r"tuple", "(yours,) = pullback(c)", "yours = pullback(c)",
+    "np.abs(yours - numeric).max()", "np.abs(yours.ravel() - numeric.ravel()).max()")
+compare.wrong("absolute, not relative", r"divid|relative|units|/ max", " / np.abs(numeric).max()", "")
 
-wrong("central_difference", "one step per row", r"ndindex|every entry|each entry|rows?\b|one entry|whole row", nudge, "for k in np.ndindex(x.shape)", "for k in range(len(x))")
-wrong("central_difference", "down minus up", r"sign|order|minus", nudge, "f(up) - f(down)", "f(down) - f(up)")
-wrong("central_difference", "an array of integers for integers", r"float|integer|dtype|\bint", nudge, "np.zeros(x.shape)", "np.zeros_like(x)")
-wrong("complex_step", "a large step", r"smaller|1e-20|too large|error of h|h²|accura", rotate, "1e-20", "1e-3")
-wrong("complex_step", "the absolute value", r"imag|Im f|abs", rotate, "f(z).imag", "abs(f(z))")
+nudge.wrong("one step per row", r"ndindex|every entry|each entry|rows?\b|one entry|whole row", "for k in np.ndindex(x.shape)", "for k in range(len(x))")
+nudge.wrong("down minus up", r"sign|order|minus", "f(up) - f(down)", "f(down) - f(up)")
+nudge.wrong("an array of integers for integers", r"float|integer|dtype|\bint", "np.zeros(x.shape)", "np.zeros_like(x)")
+rotate.wrong("a large step", r"smaller|1e-20|too large|error of h|h²|accura", "1e-20", "1e-3")
+rotate.wrong("the absolute value", r"imag|Im f|abs", "f(z).imag", "abs(f(z))")
 wrong("complex_step", "all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
 def complex_step(f, x):
     return f(x + 1e-20j).imag / 1e-20 * np.ones(x.shape)
 """)
-wrong("gradient_error", "relative to the analytic gradient", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid", compare, "/ np.abs(numeric).max()", "/ np.abs(yours).max()")
-wrong("gradient_error", "relative to both", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid|half", compare, "np.abs(numeric).max()", "(np.abs(numeric).max() + np.abs(yours).max())")
-wrong("gradient_error", "lengths instead of largest entries", r"norm|largest|max|root", compare, "np.abs(yours - numeric).max() / np.abs(numeric).max()", "np.linalg.norm(yours - numeric) / np.linalg.norm(numeric)")
-wrong("gradient_error", "an epsilon below", r"eps|1e-|added|small", compare, "/ np.abs(numeric).max()", "/ (np.abs(numeric).max() + 1e-8)")
-wrong("central_difference", "nothing returned", r"return missing", nudge, "    return grad\n", "")
-wrong("complex_step", "a step that still shows", r"too large|1e-20|h = ", rotate, "1e-20", "1e-8")
+compare.wrong("relative to the analytic gradient", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid", "/ np.abs(numeric).max()", "/ np.abs(yours).max()")
+compare.wrong("relative to both", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid|half", "np.abs(numeric).max()", "(np.abs(numeric).max() + np.abs(yours).max())")
+compare.wrong("lengths instead of largest entries", r"norm|largest|max|root", "np.abs(yours - numeric).max() / np.abs(numeric).max()", "np.linalg.norm(yours - numeric) / np.linalg.norm(numeric)")
+compare.wrong("an epsilon below", r"eps|1e-|added|small", "/ np.abs(numeric).max()", "/ (np.abs(numeric).max() + 1e-8)")
+nudge.wrong("nothing returned", r"return missing", "    return grad\n", "")
+rotate.wrong("a step that still shows", r"too large|1e-20|h = ", "1e-20", "1e-8")

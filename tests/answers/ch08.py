@@ -3,7 +3,7 @@
 # fmt: off
 from . import right, wrong
 
-table = right("sinusoidal", """
+table, logs, alternating, *_ = right("sinusoidal", """
 def sinusoidal(count, width, base=10000.0):
     pos = np.arange(count)[:, None]
     i = np.arange(width // 2)
@@ -12,14 +12,17 @@ def sinusoidal(count, width, base=10000.0):
     table[:, 0::2] = np.sin(angles)
     table[:, 1::2] = np.cos(angles)
     return table
-""")
-logs = right("sinusoidal", """
+""", """
 def sinusoidal(count, width, base=10000.0):
     theta = np.exp(np.arange(0, width, 2) * -(np.log(base) / width))
     angles = np.outer(np.arange(count), theta)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, width)
-""")
-right("sinusoidal", """
+""", """
+def sinusoidal(count, width, base=10000.0):
+    columns = np.arange(width)
+    angles = np.arange(count)[:, None] * np.power(base, -(columns // 2 * 2) / width)
+    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
+""", """
 def sinusoidal(count, width, base=10000.0):
     rows = []
     for t in range(count):
@@ -29,8 +32,7 @@ def sinusoidal(count, width, base=10000.0):
             row += [np.sin(angle), np.cos(angle)]
         rows.append(row)
     return np.array(rows)
-""")
-right("sinusoidal", """
+""", """
 def sinusoidal(count, width, base=10000.0):
     import math
     out = np.empty((count, width))
@@ -39,44 +41,26 @@ def sinusoidal(count, width, base=10000.0):
             angle = t / math.pow(base, (c - c % 2) / width)
             out[t, c] = math.cos(angle) if c % 2 else math.sin(angle)
     return out
-""")
-right("sinusoidal", """
-def sinusoidal(count, width, base=10000.0):
-    columns = np.arange(width)
-    angles = np.arange(count)[:, None] * np.power(base, -(columns // 2 * 2) / width)
-    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
-""")
-right("sinusoidal", """
+""", """
 def sinusoidal(count, width, base=10000.0):
     turn = np.exp(1j * np.arange(count)[:, None] * base ** (-2 * np.arange(width // 2) / width))
     return np.dstack([turn.imag, turn.real]).reshape(count, -1)
 """)
-wrong("sinusoidal", "sine and cosine swapped", r"swap|exchang|columns 2i hold the sines",
-      table, "table[:, 0::2] = np.sin", "table[:, 0::2] = np.cos", "table[:, 1::2] = np.cos", "table[:, 1::2] = np.sin")
-wrong("sinusoidal", "halves instead of neighbours", r"half|halves",
-      logs, "np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, width)",
-      "np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)")
-wrong("sinusoidal", "the exponent without its 2", r"−i/M|factor 2|exponent",
-      table, "2 * i / width", "i / width")
-wrong("sinusoidal", "twice the exponent", r"4i/M|twice|already",
-      logs, "-(np.log(base) / width)", "-(2 * np.log(base) / width)")
-wrong("sinusoidal", "the sign of the exponent", r"sign",
-      table, "pos / base", "pos * base")
-wrong("sinusoidal", "the base is 10000", r"base is not used|base.*(ignored|argument)",
-      table, "/ base **", "/ 10000 **")
-wrong("sinusoidal", "positions from 1", r"from 1|first position",
-      table, "np.arange(count)[:, None]", "np.arange(1, count + 1)[:, None]")
-wrong("sinusoidal", "every column its own frequency", r"different frequenc|both columns",
-      """
-def sinusoidal(count, width, base=10000.0):
-    columns = np.arange(width)
-    angles = np.arange(count)[:, None] * base ** (-columns / width)
-    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
-""")
-wrong("sinusoidal", "transposed", r"transpos|shape",
-      table, "return table", "return table.T")
+table.wrong("sine and cosine swapped", r"swap|exchang|columns 2i hold the sines",
+    "table[:, 0::2] = np.sin", "table[:, 0::2] = np.cos",
+    "table[:, 1::2] = np.cos", "table[:, 1::2] = np.sin")
+logs.wrong("halves instead of neighbours", r"half|halves",
+    "np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, width)",
+    "np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)")
+table.wrong("the exponent without its 2", r"−i/M|factor 2|exponent", "2 * i / width", "i / width")
+logs.wrong("twice the exponent", r"4i/M|twice|already", "np.log(base) / width", "2 * np.log(base) / width")
+table.wrong("the sign of the exponent", r"sign", "pos / base", "pos * base")
+table.wrong("the base is 10000", r"base is not used|base.*(ignored|argument)", "/ base **", "/ 10000 **")
+table.wrong("positions from 1", r"from 1|first position", "np.arange(count)", "np.arange(1, count + 1)")
+alternating.wrong("every column its own frequency", r"different frequenc|both columns", "columns // 2 * 2", "columns")
+table.wrong("transposed", r"transpos|shape", "return table", "return table.T")
 
-parts = right("rotate_pairs", """
+parts, again, matrix, *_ = right("rotate_pairs", """
 def rotate_pairs(x, angles):
     c, s = np.cos(angles), np.sin(angles)
     y = np.zeros(x.shape, x.dtype)
@@ -90,8 +74,7 @@ def rotate_pairs(x, angles):
         return (dx,)
 
     return y, pullback
-""")
-again = right("rotate_pairs", """
+""", """
 def rotate_pairs(x, angles):
     def turn(x, angles):
         pairs = x.reshape(*x.shape[:-1], -1, 2)
@@ -100,8 +83,7 @@ def rotate_pairs(x, angles):
         return np.stack((c * a - s * b, s * a + c * b), -1).reshape(x.shape)
 
     return turn(x, angles), lambda dy: (turn(dy, -angles),)
-""")
-matrix = right("rotate_pairs", """
+""", """
 def rotate_pairs(x, angles):
     c, s = np.cos(angles), np.sin(angles)
     R = np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)  # (T, D/2, 2, 2)
@@ -111,8 +93,7 @@ def rotate_pairs(x, angles):
         dx = np.einsum("tpij,...tpi->...tpj", R, dy.reshape(pairs.shape))
         return (dx.reshape(x.shape),)
     return y, pullback
-""")
-right("rotate_pairs", """
+""", """
 def rotate_pairs(x, angles):
     c, s = np.repeat(np.cos(angles), 2, axis=-1), np.repeat(np.sin(angles), 2, axis=-1)
     def quarter(x):
@@ -120,8 +101,7 @@ def rotate_pairs(x, angles):
         out[..., ::2], out[..., 1::2] = -x[..., 1::2], x[..., ::2]
         return out
     return x * c + quarter(x) * s, lambda dy: (dy * c - quarter(dy) * s,)
-""")
-right("rotate_pairs", """
+""", """
 def rotate_pairs(x, angles):
     y = np.empty_like(x)
     for i in range(x.shape[-1] // 2):
@@ -133,8 +113,7 @@ def rotate_pairs(x, angles):
         back, _ = rotate_pairs(dy, -angles)
         return (back,)
     return y, pullback
-""")
-right("rotate_pairs", """
+""", """
 def rotate_pairs(x, angles):
     turn = np.exp(1j * angles)
     def rotated(x, turn):
@@ -142,47 +121,32 @@ def rotate_pairs(x, angles):
         return np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
     return rotated(x, turn), lambda dy: (rotated(dy, turn.conj()),)
 """)
-wrong("rotate_pairs", "the wrong direction", r"direction|sign|−sin",
-      again, "np.stack((c * a - s * b, s * a + c * b), -1)", "np.stack((c * a + s * b, c * b - s * a), -1)")
-wrong("rotate_pairs", "halves", r"halves|half",
-      parts, "y[..., 0::2] = x[..., 0::2] * c - x[..., 1::2] * s", "a, b = np.split(x, 2, -1)",
-      "    y[..., 1::2] = x[..., 0::2] * s + x[..., 1::2] * c\n", "    y = np.concatenate([a * c - b * s, a * s + b * c], -1)\n")
-wrong("rotate_pairs", "the gradient is rotated forwards", r"forwards|back|inverse|−angles|opposite",
-      again, "turn(dy, -angles)", "turn(dy, angles)")
-wrong("rotate_pairs", "the transpose of the rotation matrix", r"direction|sign|−sin",
-      matrix, "tpij,...tpj->...tpi", "tpij,...tpi->...tpj")
-wrong("rotate_pairs", "the first entry is changed too early", r"after its change|old a|already (changed|rotated)", """
-def rotate_pairs(x, angles):
-    c, s = np.cos(angles), np.sin(angles)
-    y = x.copy()
-    y[..., 0::2] = y[..., 0::2] * c - y[..., 1::2] * s
-    y[..., 1::2] = y[..., 0::2] * s + y[..., 1::2] * c
-    def pullback(dy):
-        dx = np.zeros(dy.shape, dy.dtype)
-        dx[..., 0::2] = dy[..., 0::2] * c + dy[..., 1::2] * s
-        dx[..., 1::2] = dy[..., 1::2] * c - dy[..., 0::2] * s
-        return (dx,)
-    return y, pullback
-""")
-wrong("rotate_pairs", "an array and no tuple", r"tuple",
-      again, "lambda dy: (turn(dy, -angles),)", "lambda dy: turn(dy, -angles)")
-wrong("rotate_pairs", "angles from degrees", r"degree|radian",
-      again, "np.cos(angles), np.sin(angles)", "np.cos(np.radians(angles)), np.sin(np.radians(angles))")
-wrong("rotate_pairs", "the pullback keeps dy", r"unchanged|rotate dy",
-      again, "(turn(dy, -angles),)", "(dy,)")
+again.wrong("the wrong direction", r"direction|sign|−sin",
+    "np.stack((c * a - s * b, s * a + c * b), -1)", "np.stack((c * a + s * b, c * b - s * a), -1)")
+parts.wrong("halves", r"halves|half",
+    "y[..., 0::2] = x[..., 0::2] * c - x[..., 1::2] * s", "a, b = np.split(x, 2, -1)",
+    "    y[..., 1::2] = x[..., 0::2] * s + x[..., 1::2] * c\n",
+    "    y = np.concatenate([a * c - b * s, a * s + b * c], -1)\n")
+again.wrong("the gradient is rotated forwards", r"forwards|back|inverse|−angles|opposite",
+    "turn(dy, -angles)", "turn(dy, angles)")
+matrix.wrong("the transpose of the rotation matrix", r"direction|sign|−sin", "tpj->...tpi", "tpi->...tpj")
+parts.wrong("the first entry is changed too early", r"after its change|old a|already (changed|rotated)",
+    "np.zeros(x.shape, x.dtype)", "x.copy()", "= x[..., 0::2]", "= y[..., 0::2]")
+again.wrong("an array and no tuple", r"tuple", "dy: (turn(dy, -angles),)", "dy: turn(dy, -angles)")
+again.wrong("angles from degrees", r"degree|radian",
+    "np.cos(angles), np.sin(angles)", "np.cos(np.radians(angles)), np.sin(np.radians(angles))")
+again.wrong("the pullback keeps dy", r"unchanged|rotate dy", "(turn(dy, -angles),)", "(dy,)")
 
-sliced = right("to_halves", """
+sliced, swapped, *_ = right("to_halves", """
 def to_halves(w, num_heads):
     heads = w.reshape(w.shape[0], num_heads, -1)
     both = np.concatenate([heads[..., ::2], heads[..., 1::2]], axis=-1)
     return both.reshape(w.shape)
-""")
-swapped = right("to_halves", """
+""", """
 def to_halves(w, num_heads):
     M, columns = w.shape
     return w.reshape(M, num_heads, -1, 2).swapaxes(2, 3).reshape(M, columns)
-""")
-right("to_halves", """
+""", """
 def to_halves(w, num_heads):
     D = w.shape[1] // num_heads
     new = np.empty_like(w)
@@ -191,18 +155,15 @@ def to_halves(w, num_heads):
             new[:, h * D + i] = w[:, h * D + 2 * i]
             new[:, h * D + i + D // 2] = w[:, h * D + 2 * i + 1]
     return new
-""")
-right("to_halves", """
+""", """
 def to_halves(w, num_heads):
     parts = np.split(w, num_heads, axis=1)
     return np.hstack([np.hstack([part[:, 0::2], part[:, 1::2]]) for part in parts])
-""")
-right("to_halves", """
+""", """
 def to_halves(w, num_heads):
     order = np.arange(w.shape[1]).reshape(num_heads, -1, 2)
     return w[:, np.moveaxis(order, -1, 1).ravel()]
-""")
-right("to_halves", """
+""", """
 def to_halves(w, num_heads):
     n = w.shape[1]
     D = n // num_heads
@@ -211,36 +172,23 @@ def to_halves(w, num_heads):
     P[old, np.arange(n)] = 1
     return w @ P
 """)
-wrong("to_halves", "the inverse", r"inverse|from halves to neighbours",
-      swapped, "num_heads, -1, 2)", "num_heads, 2, -1)")
-wrong("to_halves", "all heads at once", r"(mix|within|each head|different heads)", """
-def to_halves(w, num_heads):
-    return np.concatenate([w[:, 0::2], w[:, 1::2]], axis=1)
-""")
-wrong("to_halves", "odd columns first", r"second entries|even columns",
-      sliced, "heads[..., ::2], heads[..., 1::2]", "heads[..., 1::2], heads[..., ::2]")
-wrong("to_halves", "(M, H, D) is returned", r"reshape it back|shape",
-      sliced, "both.reshape(w.shape)", "both")
-wrong("to_halves", "heads are not consecutive columns", r"head h is|\(M, D, H\)|\(M, H, D\)",
-      sliced, "heads = w.reshape(w.shape[0], num_heads, -1)", "heads = w.reshape(w.shape[0], -1, num_heads).swapaxes(1, 2)")
-wrong("to_halves", "nothing is done", r"nothing|reorder", """
-def to_halves(w, num_heads):
-    return w.copy()
-""")
+swapped.wrong("the inverse", r"inverse|from halves to neighbours", "num_heads, -1, 2)", "num_heads, 2, -1)")
+sliced.wrong("all heads at once", r"(mix|within|each head|different heads)",
+    "w.reshape(w.shape[0], num_heads, -1)", "w")
+sliced.wrong("odd columns first", r"second entries|even columns",
+    "heads[..., ::2], heads[..., 1::2]", "heads[..., 1::2], heads[..., ::2]")
+sliced.wrong("(M, H, D) is returned", r"reshape it back|shape", "both.reshape(w.shape)", "both")
+sliced.wrong("heads are not consecutive columns", r"head h is|\(M, D, H\)|\(M, H, D\)",
+    "heads = w.reshape(w.shape[0], num_heads, -1)",
+    "heads = w.reshape(w.shape[0], -1, num_heads).swapaxes(1, 2)")
+sliced.wrong("nothing is done", r"nothing|reorder", "both.reshape(w.shape)", "w.copy()")
 
-centred = right("alibi_bias", """
+centred, looped, *_ = right("alibi_bias", """
 def alibi_bias(slopes, t, s):
     i = np.arange(t)[:, None] + s - t
     j = np.arange(s)
     return -slopes[:, None, None] * np.abs(i - j)
-""")
-right("alibi_bias", """
-def alibi_bias(slopes, t, s):
-    positions = np.arange(s)
-    distance = abs(np.subtract.outer(positions, positions))[s - t :]
-    return np.multiply.outer(-slopes, distance)
-""")
-looped = right("alibi_bias", """
+""", """
 def alibi_bias(slopes, t, s):
     bias = np.zeros((len(slopes), t, s))
     for h in range(len(slopes)):
@@ -248,48 +196,46 @@ def alibi_bias(slopes, t, s):
             for j in range(s):
                 bias[h, i, j] = -slopes[h] * abs(s - t + i - j)
     return bias
-""")
-right("alibi_bias", """
+""", """
+def alibi_bias(slopes, t, s):
+    positions = np.arange(s)
+    distance = abs(np.subtract.outer(positions, positions))[s - t :]
+    return np.multiply.outer(-slopes, distance)
+""", """
 def alibi_bias(slopes, t, s):
     d = np.arange(s)[None, :] - np.arange(s - t, s)[:, None]
     return np.einsum("h,ts->hts", slopes, np.minimum(d, -d))
-""")
-right("alibi_bias", """
+""", """
 def alibi_bias(slopes, t, s):
     rows = [np.abs(np.arange(s) - place) for place in range(s - t, s)]
     return np.stack([-m * np.array(rows) for m in slopes])
 """)
-wrong("alibi_bias", "the sign", r"sign|minus|favour",
-      centred, "-slopes", "slopes")
-wrong("alibi_bias", "no absolute value", r"abs|negative|\|i − j\|",
-      centred, "np.abs(i - j)", "(i - j)")
-wrong("alibi_bias", "offset 0", r"position 0|the last (ones|positions)|S − T",
-      centred, " + s - t", "")
-wrong("alibi_bias", "the offset is off by one", r"off by one|S − 1",
-      centred, " + s - t", " + s - t + 1")
-wrong("alibi_bias", "one slope for all heads", r"slope of the first|slopes\[h\]|own",
-      looped, "-slopes[h]", "-slopes[0]")
-wrong("alibi_bias", "heads last", r"last axis|\(H, T, S\)|shape",
-      centred, "-slopes[:, None, None] * np.abs(i - j)", "-slopes * np.abs(i - j)[:, :, None]")
-wrong("alibi_bias", "later keys are hidden", r"mask|separate",
-      centred, "-slopes[:, None, None] * np.abs(i - j)", "np.where(j <= i, -slopes[:, None, None] * (i - j), -np.inf)")
-wrong("rotate_pairs", "the angles times the positions", r"already|whole angle",
-      again, "(angles)", "(angles * np.arange(len(angles))[:, None])")
+centred.wrong("the sign", r"sign|minus|favour", "-slopes", "slopes")
+centred.wrong("no absolute value", r"abs|negative|\|i − j\|", "np.abs(i - j)", "(i - j)")
+centred.wrong("offset 0", r"position 0|the last (ones|positions)|S − T", " + s - t", "")
+centred.wrong("the offset is off by one", r"off by one|S − 1", " + s - t", " + s - t + 1")
+looped.wrong("one slope for all heads", r"slope of the first|slopes\[h\]|own", "-slopes[h]", "-slopes[0]")
+centred.wrong("heads last", r"last axis|\(H, T, S\)|shape",
+    "-slopes[:, None, None] * np.abs(i - j)", "-slopes * np.abs(i - j)[:, :, None]")
+centred.wrong("later keys are hidden", r"mask|separate",
+    "-slopes[:, None, None] * np.abs(i - j)", "np.where(j <= i, -slopes[:, None, None] * (i - j), -np.inf)")
+again.wrong("the angles times the positions", r"already|whole angle",
+    "(angles)", "(angles * np.arange(len(angles))[:, None])")
 
-wrong("sinusoidal", "the number of positions in the exponent", r"exponent|width|−2i/M|frequenc", table, "2 * i / width", "2 * i / count")
-wrong("sinusoidal", "a power without parentheses", r"parenthes|exponent|frequenc|precedence", logs, "np.exp(np.arange(0, width, 2) * -(np.log(base) / width))", "base ** -np.arange(0, width, 2) / width")
-wrong("sinusoidal", "sines alone", r"cos|sine", table, "np.cos(", "np.sin(")
-wrong("rotate_pairs", "the first angle for all pairs", r"own angle|each pair|same angle|angle of the first", parts, "np.cos(angles), np.sin(angles)", "np.cos(angles[:, :1]), np.sin(angles[:, :1])")
-wrong("rotate_pairs", "one sign in the backward", r"sign|transpos|−sin", parts, "dy[..., 1::2] * c - ", "dy[..., 1::2] * c + ")
-wrong("rotate_pairs", "the parts one after the other", r"neighbour|halves|interleav|side by side|stack|order|places", again, "np.stack(", "np.concatenate(")
+table.wrong("the number of positions in the exponent", r"exponent|width|−2i/M|frequenc", "2 * i / width", "2 * i / count")
+logs.wrong("a power without parentheses", r"parenthes|exponent|frequenc|precedence", "np.exp(np.arange(0, width, 2) * -(np.log(base) / width))", "base ** -np.arange(0, width, 2) / width")
+table.wrong("sines alone", r"cos|sine", "np.cos(", "np.sin(")
+parts.wrong("the first angle for all pairs", r"own angle|each pair|same angle|angle of the first", "np.cos(angles), np.sin(angles)", "np.cos(angles[:, :1]), np.sin(angles[:, :1])")
+parts.wrong("one sign in the backward", r"sign|transpos|−sin", "dy[..., 1::2] * c - ", "dy[..., 1::2] * c + ")
+again.wrong("the parts one after the other", r"neighbour|halves|interleav|side by side|stack|order|places", "np.stack(", "np.concatenate(")
 wrong("to_halves", "rows instead of columns", r"rows|columns|axis", """
 def to_halves(w, num_heads):
     return np.concatenate([w[::2], w[1::2]])
 """)
-wrong("to_halves", "the two of each pair exchanged", r"pair|half|halves|exchang|swap|order|places", swapped, "swapaxes(2, 3)", "swapaxes(2, 3)[:, :, ::-1]")
-wrong("alibi_bias", "the square of the distance", r"square|distance|abs", centred, "np.abs(i - j)", "(i - j) ** 2")
-wrong("alibi_bias", "later keys without a bias", r"later|future|abs|\|i − j\|", centred, "np.abs(i - j)", "np.maximum(i - j, 0)")
-wrong("alibi_bias", "transposed", r"transpos|axes|swapped", centred, "np.abs(i - j)", "np.abs(i - j).T")
-wrong("sinusoidal", "a list of rows", r"np\.stack", table, "return table", "return list(table)")
-wrong("rotate_pairs", "no pullback", r"should return two things", parts, "return y, pullback", "return y")
-wrong("to_halves", "a list", r"np\.array", swapped, ".reshape(M, columns)", ".reshape(M, columns).tolist()")
+swapped.wrong("the two of each pair exchanged", r"pair|half|halves|exchang|swap|order|places", "swapaxes(2, 3)", "swapaxes(2, 3)[:, :, ::-1]")
+centred.wrong("the square of the distance", r"square|distance|abs", "np.abs(i - j)", "(i - j) ** 2")
+centred.wrong("later keys without a bias", r"later|future|abs|\|i − j\|", "np.abs(i - j)", "np.maximum(i - j, 0)")
+centred.wrong("transposed", r"transpos|axes|swapped", "np.abs(i - j)", "np.abs(i - j).T")
+table.wrong("a list of rows", r"np\.stack", "return table", "return list(table)")
+parts.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
+swapped.wrong("a list", r"np\.array", ".reshape(M, columns)", ".reshape(M, columns).tolist()")

@@ -3,7 +3,7 @@
 # fmt: off
 from . import right, wrong
 
-logged = right("cross_entropy", """
+logged, flat, *_ = right("cross_entropy", """
 def cross_entropy(logits, targets):
     x = logits - logits.real.max(axis=-1, keepdims=True)
     total = np.exp(x).sum(axis=-1)
@@ -16,8 +16,7 @@ def cross_entropy(logits, targets):
         return (d * dy / targets.size,)
 
     return loss, pullback
-""")
-flat = right("cross_entropy", """
+""", """
 def cross_entropy(logits, targets):
     C = logits.shape[-1]
     rows = logits.reshape(-1, C)
@@ -32,8 +31,7 @@ def cross_entropy(logits, targets):
         grad[np.arange(n), t] -= 1
         return (dloss * grad.reshape(logits.shape) / n,)
     return loss, pullback
-""")
-right("cross_entropy", """
+""", """
 def cross_entropy(logits, targets):
     def lse(row):
         top = row.real.max()
@@ -49,8 +47,7 @@ def cross_entropy(logits, targets):
             out[i][targets[i]] -= 1
         return (out * (dy / count),)
     return total / count, pullback
-""")
-right("cross_entropy", """
+""", """
 def cross_entropy(logits, targets):
     hit = np.zeros(logits.shape)
     np.put_along_axis(hit, np.expand_dims(targets, -1), 1.0, axis=-1)
@@ -60,8 +57,7 @@ def cross_entropy(logits, targets):
     return -np.mean(np.sum(hit * log_softmax, axis=-1)), lambda dy: (
         (np.exp(log_softmax) - hit) * dy / np.prod(targets.shape),
     )
-""")
-right("cross_entropy", """
+""", """
 def cross_entropy(logits, targets):
     difference = logits - np.take_along_axis(logits, targets[..., None], -1)
     top = difference.real.max(-1)
@@ -72,15 +68,13 @@ def cross_entropy(logits, targets):
         return (dy / losses.size * (p - np.eye(logits.shape[-1])[targets]),)
     return losses.mean(), pullback
 """)
-wrong("cross_entropy", "1/N missing in the gradient", r"1/N|mean|divide|number of targets",
-      logged, "d * dy / targets.size", "d * dy")
-wrong("cross_entropy", "the sum in place of the mean", r"mean|number of targets|divide",
-      logged, "chosen).mean()", "chosen).sum()", "d * dy / targets.size", "d * dy")
-wrong("cross_entropy", "only the target's logit gets a gradient", r"softmax|all logits|one-hot",
-      flat, "grad = e / s\n", "grad = np.zeros(e.shape)\n")
-wrong("cross_entropy", "one-hot not subtracted", r"one-hot|one_hot",
-      flat, "        grad[np.arange(n), t] -= 1\n", "")
-wrong("cross_entropy", "log of a rounded probability", r"log (p|0)|rounded|−∞|directly", """
+logged.wrong("1/N missing in the gradient", r"1/N|mean|divide|number of targets", "dy / targets.size", "dy")
+logged.wrong("the sum in place of the mean", r"mean|number of targets|divide",
+    "chosen).mean()", "chosen).sum()", "d * dy / targets.size", "d * dy")
+flat.wrong("only the target's logit gets a gradient", r"softmax|all logits|one-hot",
+    "grad = e / s\n", "grad = np.zeros(e.shape)\n")
+flat.wrong("one-hot not subtracted", r"one-hot|one_hot", "        grad[np.arange(n), t] -= 1\n", "")
+rounded = wrong("cross_entropy", "log of a rounded probability", r"log (p|0)|rounded|−∞|directly", """
 def cross_entropy(logits, targets):
     e = np.exp(logits - logits.real.max(axis=-1, keepdims=True))
     p = e / e.sum(axis=-1, keepdims=True)
@@ -88,19 +82,13 @@ def cross_entropy(logits, targets):
     loss = -np.log((p * one).sum(axis=-1)).mean()
     return loss, lambda dy: (dy * (p - one) / targets.size,)
 """)
-wrong("cross_entropy", "the sign of the gradient", r"sign|minus|negat",
-      logged, "d * dy / targets.size", "-d * dy / targets.size")
-wrong("cross_entropy", "the logarithm is missing", r"logarithm|log", """
-def cross_entropy(logits, targets):
-    e = np.exp(logits - logits.real.max(axis=-1, keepdims=True))
-    p = e / e.sum(axis=-1, keepdims=True)
-    one = np.eye(logits.shape[-1])[targets]
-    return -(p * one).sum() / targets.size, lambda dy: (dy * (p - one) / targets.size,)
-""")
-wrong("cross_entropy", "the incoming gradient is ignored", r"\bdy\b",
-      logged, "d * dy / targets.size", "d / targets.size")
+logged.wrong("the sign of the gradient", r"sign|minus|negat",
+    "d * dy / targets.size", "-d * dy / targets.size")
+rounded.wrong("the logarithm is missing", r"logarithm|log",
+    "np.log((p * one).sum(axis=-1)).mean()", "(p * one).sum() / targets.size")
+logged.wrong("the incoming gradient is ignored", r"\bdy\b", "d * dy / targets.size", "d / targets.size")
 
-plain = right("layer_norm", """
+plain, stepwise, *_ = right("layer_norm", """
 def layer_norm(x, weight, bias, eps=1e-5):
     mu = x.mean(axis=-1, keepdims=True)
     var = ((x - mu) ** 2).mean(axis=-1, keepdims=True)
@@ -114,8 +102,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
         return dx, (dy * xn).sum(lead), dy.sum(lead)
 
     return weight * xn + bias, pullback
-""")
-stepwise = right("layer_norm", """
+""", """
 def layer_norm(x, weight, bias, eps=1e-5):
     M = x.shape[-1]
     centred = x - x.sum(axis=-1, keepdims=True) / M
@@ -132,8 +119,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
         dx = dcentred - dcentred.sum(axis=-1, keepdims=True) / M
         return dx, dweight, dbias
     return xhat * weight + bias, pullback
-""")
-right("layer_norm", """
+""", """
 def layer_norm(x, weight, bias, eps=1e-5):
     M = x.shape[-1]
     rows = x.reshape(-1, M)
@@ -152,8 +138,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
             dw, db = dw + d * xhat[i], db + d
         return dx.reshape(x.shape), dw, db
     return y.reshape(x.shape), pullback
-""")
-builtin = right("layer_norm", """
+""", """
 def layer_norm(x, weight, bias, eps=1e-5):
     mean = np.mean(x, axis=-1, keepdims=True)
     var = np.mean(np.square(x), axis=-1, keepdims=True) - mean**2
@@ -167,8 +152,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
         dx -= g.mean(axis=-1, keepdims=True)
         return dx, np.einsum("im,im->m", dy.reshape(-1, x.shape[-1]), h.reshape(-1, x.shape[-1])), np.sum(dy, axis=tuple(range(x.ndim - 1)))
     return h * weight + bias, pullback
-""")
-right("layer_norm", """
+""", """
 def layer_norm(x, weight, bias, eps=1e-5):
     mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     normed = (x - mean) / np.sqrt(var + eps)
@@ -183,36 +167,40 @@ def layer_norm(x, weight, bias, eps=1e-5):
         return dx, dw, db
     return normed * weight + bias, pullback
 """)
-wrong("layer_norm", "only the direct term", r"terms?\b.*(mean|σ)|mean\(g\)",
-      plain, "inv * (d - d.mean(-1, keepdims=True) - xn * (d * xn).mean(-1, keepdims=True))", "inv * d")
-wrong("layer_norm", "the term through the mean is missing", r"mean\(g\)|through the mean",
-      plain, "d - d.mean(-1, keepdims=True) - xn", "d - xn")
-wrong("layer_norm", "the term through sigma is missing", r"x̂ · mean\(g · x̂\)|through σ",
-      plain, " - xn * (d * xn).mean(-1, keepdims=True)", "")
-wrong("layer_norm", "the weight is missing in dx", r"weight|gain",
-      plain, "d = dy * weight", "d = dy")
-wrong("layer_norm", "eps outside the root", r"eps.*(inside|root)|root",
-      plain, "1 / np.sqrt(var + eps)", "1 / (np.sqrt(var) + eps)")
-wrong("layer_norm", "M - 1 as in torch.var", r"M − 1|M - 1|n - 1|divides? by M",
-      stepwise, "var = (centred ** 2).sum(axis=-1, keepdims=True) / M", "var = (centred ** 2).sum(axis=-1, keepdims=True) / (M - 1)")
-wrong("layer_norm", "x in place of x hat in dweight", r"x̂",
-      plain, "(dy * xn).sum(lead)", "(dy * x).sum(lead)")
-wrong("layer_norm", "axis 0", r"each row|last axis|axis=-1",
-      plain, "axis=-1", "axis=0")
-wrong("layer_norm", "means instead of sums over the rows", r"sum|add (them )?up|mean",
-      plain, "(dy * xn).sum(lead), dy.sum(lead)", "(dy * xn).mean(lead), dy.mean(lead)")
-wrong("layer_norm", "the term through sigma has a factor 2 less", r"σ|factor|mean\(g · x̂\)|x̂",
-      stepwise, "dstd / (2 * std)", "dstd / (4 * std)")
+plain.wrong("only the direct term", r"terms?\b.*(mean|σ)|mean\(g\)",
+    "inv * (d - d.mean(-1, keepdims=True) - xn * (d * xn).mean(-1, keepdims=True))", "inv * d")
+plain.wrong("the term through the mean is missing", r"mean\(g\)|through the mean",
+    "d - d.mean(-1, keepdims=True) - xn", "d - xn")
+plain.wrong("the term through sigma is missing", r"x̂ · mean\(g · x̂\)|through σ",
+    " - xn * (d * xn).mean(-1, keepdims=True)", "")
+plain.wrong("the weight is missing in dx", r"weight|gain", "d = dy * weight", "d = dy")
+plain.wrong("eps outside the root", r"eps.*(inside|root)|root", "np.sqrt(var + eps)", "(np.sqrt(var) + eps)")
+stepwise.wrong("M - 1 as in torch.var", r"M − 1|M - 1|n - 1|divides? by M",
+    "var = (centred ** 2).sum(axis=-1, keepdims=True) / M",
+    "var = (centred ** 2).sum(axis=-1, keepdims=True) / (M - 1)")
+plain.wrong("x in place of x hat in dweight", r"x̂", "(dy * xn).sum(lead)", "(dy * x).sum(lead)")
+plain.wrong("axis 0", r"each row|last axis|axis=-1", "axis=-1", "axis=0")
+plain.wrong("means instead of sums over the rows", r"sum|add (them )?up|mean",
+    "(dy * xn).sum(lead), dy.sum(lead)", "(dy * xn).mean(lead), dy.mean(lead)")
+stepwise.wrong("the term through sigma has a factor 2 less", r"σ|factor|mean\(g · x̂\)|x̂",
+    "dstd / (2 * std)", "dstd / (4 * std)")
 
-direct = right("adamw_step", """
+direct, loose, *_ = right("adamw_step", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g ** 2
     mhat = m / (1 - beta1 ** t)
     vhat = v / (1 - beta2 ** t)
     return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v
-""")
-right("adamw_step", """
+""", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    def average(old, new, beta):
+        return old * beta + new * (1.0 - beta)
+    m, v = average(m, g, beta1), average(v, g * g, beta2)
+    m_hat, v_hat = m / (1.0 - beta1**t), v / (1.0 - beta2**t)
+    p = (1 - lr * weight_decay) * p - lr * m_hat / (eps + v_hat**0.5)
+    return p, m, v
+""", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     new = p * (1 - lr * weight_decay)
     m = m + (1 - beta1) * (g - m)
@@ -220,16 +208,14 @@ def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_d
     scale = lr / (1 - np.power(beta1, t))
     new -= scale * m / (np.sqrt(v / (1 - np.power(beta2, t))) + eps)
     return new, m, v
-""")
-right("adamw_step", """
+""", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     c1, c2 = 1 - beta1 ** t, np.sqrt(1 - beta2 ** t)
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
     denominator = np.sqrt(v) / c2 + eps
     step = lr * weight_decay * p + (lr / c1) * (m / denominator)
     return (p - step, m, v)
-""")
-right("adamw_step", """
+""", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     out = [np.empty(np.shape(p)) for _ in range(3)]
     for i in np.ndindex(np.shape(p)):
@@ -240,40 +226,21 @@ def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_d
         out[1][i], out[2][i] = mi, vi
     return tuple(out)
 """)
-loose = right("adamw_step", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    def average(old, new, beta):
-        return old * beta + new * (1.0 - beta)
-    m, v = average(m, g, beta1), average(v, g * g, beta2)
-    m_hat, v_hat = m / (1.0 - beta1**t), v / (1.0 - beta2**t)
-    p = (1 - lr * weight_decay) * p - lr * m_hat / (eps + v_hat**0.5)
-    return p, m, v
-""")
-wrong("adamw_step", "no bias correction", r"bias correction|1 − β",
-      direct, "m / (1 - beta1 ** t)", "m", "v / (1 - beta2 ** t)", "v")
-wrong("adamw_step", "the decay inside the averages", r"averages|L2|separately|enters",
-      direct, "m = beta1 * m", "g = g + weight_decay * p\n    m = beta1 * m", " + weight_decay * p)", ")")
-wrong("adamw_step", "eps inside the root", r"inside the root",
-      direct, "np.sqrt(vhat) + eps", "np.sqrt(vhat + eps)")
-wrong("adamw_step", "decay without the learning rate", r"learning rate|lr · weight_decay",
-      loose, "(1 - lr * weight_decay) * p", "(1 - weight_decay) * p")
-wrong("adamw_step", "corrected averages returned", r"m̂ and v̂|uncorrected",
-      direct, "weight_decay * p), m, v", "weight_decay * p), mhat, vhat")
-wrong("adamw_step", "g in place of g squared", r"g²",
-      direct, "g ** 2", "g")
-wrong("adamw_step", "counting from 0", r"t \+ 1|exponent|first step",
-      direct, "** t", "** (t + 1)")
-wrong("adamw_step", "in place", r"in place|copy", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m *= beta1
-    m += (1 - beta1) * g
-    v *= beta2
-    v += (1 - beta2) * g * g
-    p -= lr * (m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps) + weight_decay * p)
-    return p, m, v
-""")
+direct.wrong("no bias correction", r"bias correction|1 − β", "m / (1 - beta1 ** t)", "m",
+    "v / (1 - beta2 ** t)", "v")
+direct.wrong("the decay inside the averages", r"averages|L2|separately|enters",
+    "m = beta1 * m", "g = g + weight_decay * p\n    m = beta1 * m", " + weight_decay * p)", ")")
+direct.wrong("eps inside the root", r"inside the root", "np.sqrt(vhat) + eps", "np.sqrt(vhat + eps)")
+loose.wrong("decay without the learning rate", r"learning rate|lr · weight_decay",
+    "(1 - lr * weight_decay) * p", "(1 - weight_decay) * p")
+direct.wrong("corrected averages returned", r"m̂ and v̂|uncorrected",
+    "weight_decay * p), m, v", "weight_decay * p), mhat, vhat")
+direct.wrong("g in place of g squared", r"g²", "g ** 2", "g")
+direct.wrong("counting from 0", r"t \+ 1|exponent|first step", "** t", "** (t + 1)")
+direct.wrong("in place", r"in place|copy", "    m = ", "    m[...] = ", "    v = ", "    v[...] = ",
+    "return p - lr", "p -= lr", " * p), m, v", " * p)\n    return p, m, v")
 
-sorted_down = right("top_p", """
+sorted_down, looped, masked, *_ = right("top_p", """
 def top_p(probabilities, p):
     order = np.argsort(probabilities)[::-1]
     total = np.cumsum(probabilities[order])
@@ -281,8 +248,7 @@ def top_p(probabilities, p):
     new = np.zeros_like(probabilities)
     new[order[:count]] = probabilities[order[:count]]
     return new / new.sum()
-""")
-looped = right("top_p", """
+""", """
 def top_p(probabilities, p):
     kept, total = [], 0
     for k in sorted(range(len(probabilities)), key=lambda k: -probabilities[k]):
@@ -291,15 +257,7 @@ def top_p(probabilities, p):
         if total >= p:
             break
     return np.array([q / total if k in kept else 0 for k, q in enumerate(probabilities)])
-""")
-right("top_p", """
-def top_p(probabilities, p):
-    larger = probabilities[None, :] > probabilities[:, None]
-    before = (larger * probabilities).sum(axis=1)
-    kept = np.where(before < p, probabilities, 0)
-    return kept / kept.sum()
-""")
-masked = right("top_p", """
+""", """
 def top_p(probabilities, p):
     order = np.flip(np.argsort(probabilities))
     ranked = probabilities[order]
@@ -309,8 +267,13 @@ def top_p(probabilities, p):
     ranked = np.where(drop, 0, ranked)
     back = np.argsort(order)
     return (ranked / ranked.sum())[back]
-""")
-right("top_p", """
+""", """
+def top_p(probabilities, p):
+    larger = probabilities[None, :] > probabilities[:, None]
+    before = (larger * probabilities).sum(axis=1)
+    kept = np.where(before < p, probabilities, 0)
+    return kept / kept.sum()
+""", """
 def top_p(probabilities, p):
     rest, result = probabilities.copy(), np.zeros(len(probabilities))
     while result.sum() < p:
@@ -318,14 +281,12 @@ def top_p(probabilities, p):
         result[k], rest[k] = rest[k], 0
     return result / np.sum(result)
 """)
-wrong("top_p", "not divided by the sum", r"sum to 1|divide",
-      sorted_down, "return new / new.sum()", "return new")
-wrong("top_p", "the crossing token is dropped", r"crosses|dropped|at least p",
-      sorted_down, "np.searchsorted(total, p) + 1", "np.searchsorted(total, p)")
-wrong("top_p", "the least probable tokens", r"least probable|largest",
-      sorted_down, "np.argsort(probabilities)[::-1]", "np.argsort(probabilities)")
-wrong("top_p", "the sort is not undone", r"sorted order|own place|order",
-      masked, "[back]", "")
+sorted_down.wrong("not divided by the sum", r"sum to 1|divide", "return new / new.sum()", "return new")
+sorted_down.wrong("the crossing token is dropped", r"crosses|dropped|at least p",
+    "np.searchsorted(total, p) + 1", "np.searchsorted(total, p)")
+sorted_down.wrong("the least probable tokens", r"least probable|largest",
+    "np.argsort(probabilities)[::-1]", "np.argsort(probabilities)")
+masked.wrong("the sort is not undone", r"sorted order|own place|order", "[back]", "")
 wrong("top_p", "a threshold for each token", r"each probability|add (them )?up|largest down", """
 def top_p(probabilities, p):
     kept = np.where(probabilities >= 1 - p, probabilities, 0.0)
@@ -337,40 +298,36 @@ def top_p(probabilities, p):
     kept = ranked[: np.searchsorted(np.cumsum(ranked), p) + 1]
     return kept / kept.sum()
 """)
-wrong("cross_entropy", "the maximum is not subtracted from the target's logit", r"both|only inside",
-      logged, "(x, targets[..., None]", "(logits, targets[..., None]")
-wrong("cross_entropy", "the logarithm of the mean", r"mean of the log",
-      logged, "(np.log(total) - chosen).mean()", "-np.log(np.exp(chosen - np.log(total)).mean())")
-wrong("adamw_step", "the two betas swapped", r"swapped",
-      loose, "average(m, g, beta1), average(v, g * g, beta2)", "average(m, g, beta2), average(v, g * g, beta1)")
-wrong("top_p", "divided by p", r"by their sum", looped, "q / total", "q / p")
-wrong("top_p", "one token too many", r"one token too many|too many",
-      sorted_down, "(total, p) + 1", "(total, p) + 2")
+logged.wrong("the maximum is not subtracted from the target's logit", r"both|only inside",
+    "(x, targets[..., None]", "(logits, targets[..., None]")
+logged.wrong("the logarithm of the mean", r"mean of the log",
+    "(np.log(total) - chosen).mean()", "-np.log(np.exp(chosen - np.log(total)).mean())")
+loose.wrong("the two betas swapped", r"swapped",
+    "average(m, g, beta1), average(v, g * g, beta2)", "average(m, g, beta2), average(v, g * g, beta1)")
+looped.wrong("divided by p", r"by their sum", "q / total", "q / p")
+sorted_down.wrong("one token too many", r"one token too many|too many", "(total, p) + 1", "(total, p) + 2")
 
-wrong("cross_entropy", "a loss for each target", r"mean|one number|a number|scalar", logged, "(np.log(total) - chosen).mean()", "np.log(total) - chosen")
-wrong("cross_entropy", "divided by the number of logits", r"number of (targets|logits)|targets\.size|1/N|all logits|classes", logged, "/ targets.size", "/ logits.size")
-wrong("cross_entropy", "the sign of the loss", r"sign|minus|negative", logged, "(np.log(total) - chosen)", "(chosen - np.log(total))")
-wrong("cross_entropy", "the sum over the targets", r"axis|classes|row", flat, "e.sum(axis=1,", "e.sum(axis=0,")
-wrong("layer_norm", "the mean square for the variance", r"centred|x − mean|RMS|subtract|mean of x²", plain, "((x - mu) ** 2)", "(x ** 2)")
-wrong("layer_norm", "dweight and dbias for each row", r"sum|axes in front|leading|broadcast", plain, "(dy * xn).sum(lead), dy.sum(lead)", "dy * xn, dy")
-wrong("layer_norm", "no bias", r"bias", plain, " + bias", "")
-wrong("layer_norm", "dx not divided by σ", r"σ|sigma|divid", plain, "dx = inv * (", "dx = (")
-wrong("adamw_step", "β1 in both averages", r"beta|β", direct, "(1 - beta2) * g", "(1 - beta1) * g")
-wrong("adamw_step", "no eps", r"eps", direct, " + eps", "")
-wrong("adamw_step", "uphill", r"sign|minus|direction|ascent|uphill|subtract", direct, "p - lr", "p + lr")
-wrong("adamw_step", "no root", r"root|sqrt|√", direct, "np.sqrt(vhat)", "vhat")
-wrong("adamw_step", "a decay that grows", r"sign|decay|grow", loose, "(1 - lr * weight_decay)", "(1 + lr * weight_decay)")
-wrong("top_p", "not sorted", r"sort|largest|most probable|order", """
-def top_p(probabilities, p):
-    kept = np.where(np.cumsum(probabilities) - probabilities < p, probabilities, 0)
-    return kept / kept.sum()
-""")
-wrong("top_p", "softmax over what is kept", r"divide|softmax|exponential", sorted_down, "return new / new.sum()", "return np.exp(new) / np.exp(new).sum()")
-wrong("top_p", "a share of the tokens", r"number of|add (them )?up|cumulative|together|top.k|share of the tokens", sorted_down, "np.searchsorted(total, p) + 1", "int(np.ceil(p * len(total)))")
-wrong("cross_entropy", "an array and no tuple", r"tuple", logged, "(d * dy / targets.size,)", "d * dy / targets.size")
-wrong("cross_entropy", "large logits overflow", r"exp\(1000\)|overflow", logged, "logits - logits.real.max(axis=-1, keepdims=True)", "logits")
-wrong("layer_norm", "no eps", r"\beps|0 / 0", plain, "var + eps", "var")
-wrong("layer_norm", "dweight and dbias exchanged", r"check the order|exchang|swap", plain, "(dy * xn).sum(lead), dy.sum(lead)", "dy.sum(lead), (dy * xn).sum(lead)")
-wrong("adamw_step", "a list", r"three arrays", direct, "return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v", "return [p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v]")
-wrong("adamw_step", "the correction of the first step in every step", r"exponent|power|βᵗ|\bt\b", direct, " ** t", "")
-wrong("top_p", "one more if the sum is exactly p", r"too many|exactly", sorted_down, "(total, p)", "(total, p, side=\"right\")")
+logged.wrong("a loss for each target", r"mean|one number|a number|scalar", "(np.log(total) - chosen).mean()", "np.log(total) - chosen")
+logged.wrong("divided by the number of logits", r"number of (targets|logits)|targets\.size|1/N|all logits|classes", "/ targets.size", "/ logits.size")
+logged.wrong("the sign of the loss", r"sign|minus|negative", "(np.log(total) - chosen)", "(chosen - np.log(total))")
+flat.wrong("the sum over the targets", r"axis|classes|row", "e.sum(axis=1,", "e.sum(axis=0,")
+plain.wrong("the mean square for the variance", r"centred|x − mean|RMS|subtract|mean of x²", "((x - mu) ** 2)", "(x ** 2)")
+plain.wrong("dweight and dbias for each row", r"sum|axes in front|leading|broadcast", "(dy * xn).sum(lead), dy.sum(lead)", "dy * xn, dy")
+plain.wrong("no bias", r"bias", " + bias", "")
+plain.wrong("dx not divided by σ", r"σ|sigma|divid", "dx = inv * (", "dx = (")
+direct.wrong("β1 in both averages", r"beta|β", "(1 - beta2) * g", "(1 - beta1) * g")
+direct.wrong("no eps", r"eps", " + eps", "")
+direct.wrong("uphill", r"sign|minus|direction|ascent|uphill|subtract", "p - lr", "p + lr")
+direct.wrong("no root", r"root|sqrt|√", "np.sqrt(vhat)", "vhat")
+loose.wrong("a decay that grows", r"sign|decay|grow", "(1 - lr * weight_decay)", "(1 + lr * weight_decay)")
+sorted_down.wrong("not sorted", r"sort|largest|most probable|order",
+    "np.argsort(probabilities)[::-1]", "np.arange(len(probabilities))")
+sorted_down.wrong("softmax over what is kept", r"divide|softmax|exponential", "return new / new.sum()", "return np.exp(new) / np.exp(new).sum()")
+sorted_down.wrong("a share of the tokens", r"number of|add (them )?up|cumulative|together|top.k|share of the tokens", "np.searchsorted(total, p) + 1", "int(np.ceil(p * len(total)))")
+logged.wrong("an array and no tuple", r"tuple", "(d * dy / targets.size,)", "d * dy / targets.size")
+logged.wrong("large logits overflow", r"exp\(1000\)|overflow", "logits - logits.real.max(axis=-1, keepdims=True)", "logits")
+plain.wrong("no eps", r"\beps|0 / 0", "var + eps", "var")
+plain.wrong("dweight and dbias exchanged", r"check the order|exchang|swap", "(dy * xn).sum(lead), dy.sum(lead)", "dy.sum(lead), (dy * xn).sum(lead)")
+direct.wrong("a list", r"three arrays", "return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v", "return [p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v]")
+direct.wrong("the correction of the first step in every step", r"exponent|power|βᵗ|\bt\b", " ** t", "")
+sorted_down.wrong("one more if the sum is exactly p", r"too many|exactly", "(total, p)", "(total, p, side=\"right\")")

@@ -3,15 +3,14 @@
 # fmt: off
 from . import right, wrong
 
-online = right("online_softmax", """
+online, *_ = right("online_softmax", """
 def online_softmax(m, l, acc, scores, value):
     m_new = np.maximum(m, scores.max(axis=1))
     base = np.where(np.isinf(m_new), 0, m_new)
     alpha = np.exp(m - base)
     p = np.exp(scores - base[:, None])
     return m_new, alpha * l + p.sum(axis=1), alpha[:, None] * acc + p @ value
-""")
-right("online_softmax", """
+""", """
 def online_softmax(m, l, acc, scores, value):
     m2, l2, acc2 = m.copy(), l.copy(), acc.copy()
     for i, row in enumerate(scores):
@@ -24,8 +23,7 @@ def online_softmax(m, l, acc, scores, value):
         l2[i] = old * l[i] + e.sum()
         acc2[i] = old * acc[i] + e @ value
     return m2, l2, acc2
-""")
-right("online_softmax", """
+""", """
 def online_softmax(m, l, acc, scores, value):
     everything = np.concatenate([m[:, None], scores], axis=-1)
     new = everything.max(axis=-1, keepdims=True)
@@ -34,8 +32,7 @@ def online_softmax(m, l, acc, scores, value):
     l = (e * np.concatenate([l[:, None], np.ones_like(scores)], axis=-1)).sum(-1)
     acc = e[:, :1] * acc + np.einsum("tn,nv->tv", e[:, 1:], value)
     return new[:, 0], l, acc
-""")
-right("online_softmax", """
+""", """
 def online_softmax(m, l, acc, scores, value):
     # the block by itself, then the two states merged
     def state(s):
@@ -47,8 +44,7 @@ def online_softmax(m, l, acc, scores, value):
     zero = np.nan_to_num(new, neginf=0.0)
     a, b = np.exp(m - zero), np.exp(bm - zero)
     return new, a * l + b * bl, a[:, None] * acc + b[:, None] * bacc
-""")
-right("online_softmax", """
+""", """
 def online_softmax(m, l, acc, scores, value):
     for j in range(scores.shape[1]):
         s = scores[:, j]
@@ -61,23 +57,21 @@ def online_softmax(m, l, acc, scores, value):
         m = new
     return m, l, acc
 """)
-wrong("online_softmax", "acc is not rescaled", r"rescal|scal(e|ed|ing)|factor|acc.*e\^|e\^.*acc",
-      online, "alpha[:, None] * acc", "acc")
-wrong("online_softmax", "l is not rescaled", r"rescal|scal(e|ed|ing)|factor|l.*e\^\(|e\^\(.*l\b",
-      online, "alpha * l", "l")
-wrong("online_softmax", "the factor upside down", r"invers|upside|reciprocal|sign|exp\(m|e\^\(m|exchang|swap",
-      online, "np.exp(m - base)", "np.exp(np.where(np.isinf(m), 0, base - m))")
-wrong("online_softmax", "the maximum of the block alone", r"max.*(so far|old|before)|new maximum|larger of|block.*max|np\.maximum",
-      online, "np.maximum(m, scores.max(axis=1))", "scores.max(axis=1)")
-wrong("online_softmax", "−∞ − −∞", r"−∞ ?[−-] ?\(?−∞|-inf ?- ?\(?-inf",
-      online, "np.where(np.isinf(m_new), 0, m_new)", "m_new")
-wrong("online_softmax", "no maximum", r"overflow|subtract|without (the )?max|no maximum|measured against",
-      online, "np.exp(m - base)", "np.where(np.isinf(m), 0.0, 1.0)", "scores - base[:, None]", "scores")
-wrong("online_softmax", "normalised in every block", r"divid|normali|/ ?l|after the last",
-      online, "return m_new, alpha * l + p.sum(axis=1), alpha[:, None] * acc + p @ value",
-      "l = alpha * l + p.sum(axis=1)\n    return m_new, l, (alpha[:, None] * acc + p @ value) / np.where(l == 0, 1, l)[:, None]")
+online.wrong("acc is not rescaled", r"rescal|scal(e|ed|ing)|factor|acc.*e\^|e\^.*acc",
+    "alpha[:, None] * acc", "acc")
+online.wrong("l is not rescaled", r"rescal|scal(e|ed|ing)|factor|l.*e\^\(|e\^\(.*l\b", "alpha * l", "l")
+online.wrong("the factor upside down", r"invers|upside|reciprocal|sign|exp\(m|e\^\(m|exchang|swap",
+    "np.exp(m - base)", "np.exp(np.where(np.isinf(m), 0, base - m))")
+online.wrong("the maximum of the block alone", r"max.*(so far|old|before)|new maximum|larger of|block.*max|np\.maximum",
+    "np.maximum(m, scores.max(axis=1))", "scores.max(axis=1)")
+online.wrong("−∞ − −∞", r"−∞ ?[−-] ?\(?−∞|-inf ?- ?\(?-inf", "np.where(np.isinf(m_new), 0, m_new)", "m_new")
+online.wrong("no maximum", r"overflow|subtract|without (the )?max|no maximum|measured against",
+    "np.exp(m - base)", "np.where(np.isinf(m), 0.0, 1.0)", "scores - base[:, None]", "scores")
+online.wrong("normalised in every block", r"divid|normali|/ ?l|after the last",
+    "return m_new, alpha * l + p.sum(axis=1), alpha[:, None] * acc + p @ value",
+    "l = alpha * l + p.sum(axis=1)\n    return m_new, l, (alpha[:, None] * acc + p @ value) / np.where(l == 0, 1, l)[:, None]")
 
-forward = right("tiled_forward", """
+forward, *_ = right("tiled_forward", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     T, S = len(query), len(key)
     out, lse = np.zeros((T, value.shape[1])), np.full(T, -np.inf)
@@ -98,8 +92,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
         out[r][some] = acc[some] / l[some, None]
         lse[r][some] = m[some] + np.log(l[some])
     return out, lse
-""")
-right("tiled_forward", """
+""", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     T, S = query.shape[0], key.shape[0]
     m = np.full(T, -np.inf)
@@ -119,8 +112,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     empty = l == 0
     safe = np.where(empty, 1.0, l)
     return acc / safe[:, None], np.where(empty, -np.inf, m + np.log(safe))
-""")
-right("tiled_forward", """
+""", """
 def _tiles(n, block):
     return [np.arange(a, min(a + block, n)) for a in range(0, n, block)]
 
@@ -142,8 +134,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
              for r in _tiles(len(query), block)]
     outs, lses = zip(*parts)
     return np.concatenate(outs), np.concatenate(lses)
-""")
-right("tiled_forward", """
+""", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     T, S, Dv = query.shape[0], key.shape[0], value.shape[1]
     out = np.zeros((T, Dv))
@@ -171,8 +162,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
             out[i : i + block] = a[:, None] * out[i : i + block] + b[:, None] * tile_out
             lse[i : i + block] = new
     return out, lse
-""")
-right("tiled_forward", """
+""", """
 import math
 
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
@@ -193,24 +183,23 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
             lse.append(m[k] + math.log(l[k]) if l[k] else -np.inf)
     return np.array(out), np.array(lse)
 """)
-wrong("tiled_forward", "scores without the scale", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|unscaled|[·*] scale|scale.*missing|by scale",
-      forward, "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
-wrong("tiled_forward", "the last key is not visible", r"≤|<=|last|one key|off by one|itself|diagonal",
-      forward, "place <= last", "place < last")
-wrong("tiled_forward", "out is not divided by l", r"divid|normali|not / l|without / l",
-      forward, "acc[some] / l[some, None]", "acc[some]")
-wrong("tiled_forward", "lse without the maximum", r"m is missing|without (the )?(m\b|max)|maximum|lacks|lse = m \+",
-      forward, "m[some] + np.log(l[some])", "np.log(l[some])")
-wrong("tiled_forward", "a row that sees nothing divides by 0", r"nothing|0 ?/ ?0|empty|NaN",
-      forward, "some = l > 0", "some = l > -1")
-wrong("tiled_forward", "first is ignored", r"first (is|has|was)|ignor|lower bound|before first|first ≤|≥ first|< first|window",
-      forward, "(first[r, None] <= place) & ", "")
-wrong("tiled_forward", "places counted from the start of each tile", r"first key of all|start of (the|each|its) tile|whole sequence|within (the|each|its) tile|absolute",
-      forward, "place = np.arange(S)[c]", "place = np.arange(len(key[c]))")
-wrong("tiled_forward", "computes tiles that are hidden", r"hidden|skip|nobody|empty|nothing",
-      forward, "if not seen.any():\n                continue", "pass")
-wrong("tiled_forward", "the last tile is forgotten", r"last (tile|block)|multiple|remain|rest|incomplete|left over",
-      forward, "range(0, S, block)", "range(0, S - S % block, block)")
+forward.wrong("scores without the scale", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|unscaled|[·*] scale|scale.*missing|by scale",
+    "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
+forward.wrong("the last key is not visible", r"≤|<=|last|one key|off by one|itself|diagonal",
+    "place <= last", "place < last")
+forward.wrong("out is not divided by l", r"divid|normali|not / l|without / l",
+    "acc[some] / l[some, None]", "acc[some]")
+forward.wrong("lse without the maximum", r"m is missing|without (the )?(m\b|max)|maximum|lacks|lse = m \+",
+    "m[some] + np.log(l[some])", "np.log(l[some])")
+forward.wrong("a row that sees nothing divides by 0", r"nothing|0 ?/ ?0|empty|NaN", "l > 0", "l > -1")
+forward.wrong("first is ignored", r"first (is|has|was)|ignor|lower bound|before first|first ≤|≥ first|< first|window",
+    "(first[r, None] <= place) & ", "")
+forward.wrong("places counted from the start of each tile", r"first key of all|start of (the|each|its) tile|whole sequence|within (the|each|its) tile|absolute",
+    "place = np.arange(S)[c]", "place = np.arange(len(key[c]))")
+forward.wrong("computes tiles that are hidden", r"hidden|skip|nobody|empty|nothing",
+    "if not seen.any():\n                continue", "pass")
+forward.wrong("the last tile is forgotten", r"last (tile|block)|multiple|remain|rest|incomplete|left over",
+    "range(0, S, block)", "range(0, S - S % block, block)")
 wrong("tiled_forward", "all scores at once", r"tile|T · S|whole|all pairs|at once|where block is", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     place = np.arange(len(key))
@@ -224,10 +213,8 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     return e @ value / one, np.where(l == 0, -np.inf, m + np.log(one))[:, 0]
 """)
 
-back = right("tiled_backward", """
-def tiled_backward(
-    query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
-):
+back, *_ = right("tiled_backward", """
+def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
     dquery, dkey, dvalue = np.zeros(query.shape), np.zeros(key.shape), np.zeros(value.shape)
     delta = (out * dout).sum(axis=1)
     base = np.where(np.isinf(lse), 0, lse)
@@ -247,11 +234,8 @@ def tiled_backward(
             dquery[r] += scale * (dscores @ key[c])
             dkey[c] += scale * (dscores.T @ query[r])
     return dquery, dkey, dvalue
-""")
-right("tiled_backward", """
-def tiled_backward(
-    query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
-):
+""", """
+def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
     T, S = query.shape[0], key.shape[0]
     dq, dk, dv = np.zeros_like(query), [], []
     D = np.einsum("tv,tv->t", out, dout)[:, None]
@@ -275,8 +259,7 @@ def tiled_backward(
         dk.append(dkj)
         dv.append(dvj)
     return dq, np.concatenate(dk), np.concatenate(dv)
-""")
-right("tiled_backward", """
+""", """
 def _tile(q, k, v, g, lse, delta, seen, scale, tap):
     s = scale * np.einsum("td,sd->ts", q, k)
     p = np.where(seen, np.exp(np.where(seen, s - lse[:, None], 0)), 0)
@@ -285,9 +268,7 @@ def _tile(q, k, v, g, lse, delta, seen, scale, tap):
     ds = tap("dscores", p * dp - p * delta[:, None])
     return scale * np.einsum("ts,sd->td", ds, k), scale * np.einsum("ts,td->sd", ds, q), np.einsum("ts,tv->sv", p, g)
 
-def tiled_backward(
-    query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
-):
+def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
     grads = [np.zeros(a.shape, a.dtype) for a in (query, key, value)]
     delta = np.sum(out * dout, -1)
     for i0 in range(0, query.shape[0], block):
@@ -302,11 +283,8 @@ def tiled_backward(
             for grad, where, part in zip(grads, (R, C, C), parts):
                 grad[where] += part
     return tuple(grads)
-""")
-right("tiled_backward", """
-def tiled_backward(
-    query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
-):
+""", """
+def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
     T, S = len(query), len(key)
     dquery = np.zeros((T, query.shape[1]))
     dkey = np.zeros((S, key.shape[1]))
@@ -328,13 +306,10 @@ def tiled_backward(
             dkey[j : j + block] = dkey[j : j + block] + scale * ds.T @ q
             dvalue[j : j + block] = dvalue[j : j + block] + p.T @ g
     return dquery, dkey, dvalue
-""")
-right("tiled_backward", """
+""", """
 import itertools
 
-def tiled_backward(
-    query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x
-):
+def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
     T, S = query.shape[0], key.shape[0]
     delta = np.array([o.dot(g) for o, g in zip(out, dout)])
     dq, dk, dv = (0.0 * z for z in (query, key, value))
@@ -353,45 +328,45 @@ def tiled_backward(
         np.add.at(dv, cols, w.T @ dout[rows])
     return dq, dk, dv
 """)
-wrong("tiled_backward", "no scale in dquery and dkey", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|[·*] scale|scale.*missing|(lack|miss).*scale",
-      back, "scale * (dscores @ key[c])", "dscores @ key[c]", "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
-wrong("tiled_backward", "delta from one tile", r"tile|out · dout|Σ ?out|whole row|all keys|dout · out|out \*|delta",
-      back, "dweights - delta[r, None]", "dweights - (weights * dweights).sum(axis=1, keepdims=True)")
-wrong("tiled_backward", "delta left out", r"delta|out · dout|subtract|Σ",
-      back, "dweights - delta[r, None]", "dweights")
-wrong("tiled_backward", "tiles overwrite dkey and dvalue", r"\+=|accumul|add|sum|overwr",
-      back, "dvalue[c] +=", "dvalue[c] =", "dkey[c] +=", "dkey[c] =")
-wrong("tiled_backward", "weights without lse", r"lse",
-      back, "scores - base[r, None]", "scores - scores.max(axis=1, keepdims=True, initial=-1e9)")
-wrong("tiled_backward", "dvalue from dscores", r"weights.* @|weightsᵀ|from dscores|dscores in|Pᵀ|by weights|with weights|weights, not",
-      back, "weights.T @ dout[r]", "dscores.T @ dout[r]")
-wrong("tiled_backward", "scale in dscores too", r"scale.*(twice|dscores|too)|twice|of the scaled scores|without (the )?scale",
-      back, "tap(\"dscores\", weights * (dweights - delta[r, None]))",
-      "tap(\"dscores\", scale * weights * (dweights - delta[r, None]))",
-      "scale * (dscores @ key[c])", "dscores @ key[c]", "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
-wrong("tiled_backward", "hidden keys keep their weights", r"hidden|mask|visible|first|last",
-      back, "np.where(seen, scale * (query[r] @ key[c].T), -np.inf)", "scale * (query[r] @ key[c].T)")
+back.wrong("no scale in dquery and dkey", r"scale (is )?(missing|left|·|\*)|without (the )?scale|not scaled|[·*] scale|scale.*missing|(lack|miss).*scale",
+    "scale * (dscores @ key[c])", "dscores @ key[c]",
+    "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
+back.wrong("delta from one tile", r"tile|out · dout|Σ ?out|whole row|all keys|dout · out|out \*|delta",
+    "dweights - delta[r, None]", "dweights - (weights * dweights).sum(axis=1, keepdims=True)")
+back.wrong("delta left out", r"delta|out · dout|subtract|Σ", "dweights - delta[r, None]", "dweights")
+back.wrong("tiles overwrite dkey and dvalue", r"\+=|accumul|add|sum|overwr", "dvalue[c] +=", "dvalue[c] =",
+    "dkey[c] +=", "dkey[c] =")
+back.wrong("weights without lse", r"lse", "base[r, None]", "scores.max(axis=1, keepdims=True, initial=-1e9)")
+back.wrong("dvalue from dscores", r"weights.* @|weightsᵀ|from dscores|dscores in|Pᵀ|by weights|with weights|weights, not",
+    "weights.T @ dout[r]", "dscores.T @ dout[r]")
+back.wrong("scale in dscores too", r"scale.*(twice|dscores|too)|twice|of the scaled scores|without (the )?scale",
+    "tap(\"dscores\", weights * (dweights - delta[r, None]))",
+    "tap(\"dscores\", scale * weights * (dweights - delta[r, None]))",
+    "scale * (dscores @ key[c])", "dscores @ key[c]",
+    "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
+back.wrong("hidden keys keep their weights", r"hidden|mask|visible|first|last",
+    "np.where(seen, scale * (query[r] @ key[c].T), -np.inf)", "scale * (query[r] @ key[c].T)")
 
-wrong("online_softmax", "adds the scores, not their exponentials", r"e\^|exp", online, "p.sum(axis=1)", "scores.sum(axis=1)")
-wrong("online_softmax", "returns the old maximum", r"old (m|max)|new max|m is|updated", online, "return m_new,", "return m,")
-wrong("online_softmax", "rescales the new block too", r"rescal|factor|new block|old sum|only", online, "alpha * l + p.sum(axis=1)", "alpha * (l + p.sum(axis=1))")
-wrong("tiled_forward", "starts afresh in every tile", r"reset|start|last tile|once|afresh|every tile|each tile", forward, "            place = np", "            m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n            place = np")
-wrong("tiled_forward", "no logarithm in lse", r"\blog|logarithm|\bln\b", forward, "np.log(l[some])", "l[some]")
-wrong("tiled_forward", "hides what is visible", r"opposite|exchang|True|inverted|hidden|visible", forward, "np.where(seen, scores, -np.inf)", "np.where(seen, -np.inf, scores)")
-wrong("tiled_backward", "dquery from the weights", r"dscores|weights", back, "(dscores @ key[c])", "(weights @ key[c])")
-wrong("tiled_backward", "one delta for all rows", r"each row|axis|every row|own", back, "(out * dout).sum(axis=1)", "np.full(len(out), (out * dout).sum())")
-wrong("tiled_backward", "no scale in the scores", r"scale", back, "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
-wrong("tiled_backward", "tiles overwrite dquery", r"\+=|accumul|add|sum|overwr|last tile", back, "dquery[r] +=", "dquery[r] =")
-wrong("online_softmax", "one maximum for all rows", r"over all rows", online, "scores.max(axis=1)", "scores.max()")
-wrong("online_softmax", "two results", r"should return m, l, acc, not 2 values", online, "return m_new, alpha", "return alpha")
-wrong("online_softmax", "the maximum after exp", r"overflow|before exp", online, "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
-wrong("tiled_forward", "all scores, cut into tiles", r"array of all pairs", forward, "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
-wrong("tiled_forward", "the output alone", r"should return out, lse", forward, "return out, lse", "return out")
-wrong("tiled_forward", "lse 0 for a query that sees nothing", r"sees? nothing.*lse is −∞", forward, "np.full(T, -np.inf)", "np.zeros(T)")
-wrong("tiled_forward", "no tap", r"tap is not called", forward, "tap(\"scores\", scale * (query[r] @ key[c].T))", "scale * (query[r] @ key[c].T)")
-wrong("tiled_forward", "whole rows", r"a tile is at most", forward, "range(0, S, block)", "[0]", "slice(j, j + block)", "slice(0, S)")
-wrong("tiled_backward", "the gradients in another order", r"order|dquery", back, "return dquery, dkey, dvalue", "return dvalue, dquery, dkey")
-wrong("tiled_backward", "NaN for a query that sees nothing", r"−∞|NaN|sees nothing", back, "np.where(np.isinf(lse), 0, lse)", "lse")
-wrong("tiled_backward", "all scores, cut into tiles", r"array of all pairs", back, "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
-wrong("tiled_backward", "no tile skipped", r"skip the others", back, "            if not seen.any():\n                continue\n", "")
-wrong("tiled_backward", "no tap", r"tap is not called: weights", back, "tap(\"weights\", np.exp(scores - base[r, None]))", "np.exp(scores - base[r, None])")
+online.wrong("adds the scores, not their exponentials", r"e\^|exp", "p.sum(axis=1)", "scores.sum(axis=1)")
+online.wrong("returns the old maximum", r"old (m|max)|new max|m is|updated", "return m_new,", "return m,")
+online.wrong("rescales the new block too", r"rescal|factor|new block|old sum|only", "alpha * l + p.sum(axis=1)", "alpha * (l + p.sum(axis=1))")
+forward.wrong("starts afresh in every tile", r"reset|start|last tile|once|afresh|every tile|each tile", "            place = np", "            m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n            place = np")
+forward.wrong("no logarithm in lse", r"\blog|logarithm|\bln\b", "np.log(l[some])", "l[some]")
+forward.wrong("hides what is visible", r"opposite|exchang|True|inverted|hidden|visible", "np.where(seen, scores, -np.inf)", "np.where(seen, -np.inf, scores)")
+back.wrong("dquery from the weights", r"dscores|weights", "(dscores @ key[c])", "(weights @ key[c])")
+back.wrong("one delta for all rows", r"each row|axis|every row|own", "(out * dout).sum(axis=1)", "np.full(len(out), (out * dout).sum())")
+back.wrong("no scale in the scores", r"scale", "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
+back.wrong("tiles overwrite dquery", r"\+=|accumul|add|sum|overwr|last tile", "dquery[r] +=", "dquery[r] =")
+online.wrong("one maximum for all rows", r"over all rows", "scores.max(axis=1)", "scores.max()")
+online.wrong("two results", r"should return m, l, acc, not 2 values", "return m_new, alpha", "return alpha")
+online.wrong("the maximum after exp", r"overflow|before exp", "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
+forward.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
+forward.wrong("the output alone", r"should return out, lse", "return out, lse", "return out")
+forward.wrong("lse 0 for a query that sees nothing", r"sees? nothing.*lse is −∞", "np.full(T, -np.inf)", "np.zeros(T)")
+forward.wrong("no tap", r"tap is not called", "tap(\"scores\", scale * (query[r] @ key[c].T))", "scale * (query[r] @ key[c].T)")
+forward.wrong("whole rows", r"a tile is at most", "range(0, S, block)", "[0]", "slice(j, j + block)", "slice(0, S)")
+back.wrong("the gradients in another order", r"order|dquery", "return dquery, dkey, dvalue", "return dvalue, dquery, dkey")
+back.wrong("NaN for a query that sees nothing", r"−∞|NaN|sees nothing", "np.where(np.isinf(lse), 0, lse)", "lse")
+back.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
+back.wrong("no tile skipped", r"skip the others", "            if not seen.any():\n                continue\n", "")
+back.wrong("no tap", r"tap is not called: weights", "tap(\"weights\", np.exp(scores - base[r, None]))", "np.exp(scores - base[r, None])")

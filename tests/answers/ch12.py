@@ -3,7 +3,7 @@
 # fmt: off
 from . import right, wrong
 
-product = right("tiled_product", """
+product, *_ = right("tiled_product", """
 def tiled_product(x, y, m, n, k):
     from minimha.kernels import numpy_tile as ct
     out = np.zeros((x.shape[0], y.shape[1]))
@@ -20,8 +20,7 @@ def tiled_product(x, y, m, n, k):
 
     ct.launch(None, grid, kernel, (x, y, out))
     return out
-""")
-right("tiled_product", """
+""", """
 def tiled_product(x, y, m, n, k):
     from minimha.kernels import numpy_tile as ct
     out = np.zeros((x.shape[0], y.shape[1]))
@@ -42,24 +41,19 @@ def tiled_product(x, y, m, n, k):
     ct.launch(None, grid, kernel, (x, y, out))
     return out
 """)
-wrong("tiled_product", "the grid rounded down", r"rounds? (down|up)|too small|cdiv|incomplete",
-      product, "(-(-x.shape[0] // m), -(-y.shape[1] // n))", "(x.shape[0] // m, y.shape[1] // n)")
-wrong("tiled_product", "an index that counts entries", r"counts? (entries|tiles)|outside",
-      product, "index=(row, column), tile", "index=(row * m, column * n), tile")
-wrong("tiled_product", "offsets in a load", r"counts? (entries|tiles)|outside",
-      product, "index=(row, step)", "index=(row * m, step * k)")
-wrong("tiled_product", "no padding", r"padding|beyond the edge",
-      product, ", padding_mode=ct.PaddingMode.ZERO", "")
-wrong("tiled_product", "the last tile of the sum left out", r"last.*tile|rounds? (down|up)|incomplete",
-      product, "-(-y.shape[0] // k)", "y.shape[0] // k")
-wrong("tiled_product", "the last product alone", r"only the last|add",
-      product, "total = total + a @ b", "total = a @ b")
-wrong("tiled_product", "bid(0) and bid(1) exchanged", r"exchang|swap|outside",
-      product, "ct.bid(0), ct.bid(1)", "ct.bid(1), ct.bid(0)")
-wrong("tiled_product", "a race", r"two stores|race|same (place|tile)",
-      product, "ct.bid(0), ct.bid(1)", "ct.bid(0), 0")
-wrong("tiled_product", "a store in the loop", r"two stores|store once|after the loop",
-      product, "        ct.store(out", "            ct.store(out")
+product.wrong("the grid rounded down", r"rounds? (down|up)|too small|cdiv|incomplete",
+    "(-(-x.shape[0] // m), -(-y.shape[1] // n))", "(x.shape[0] // m, y.shape[1] // n)")
+product.wrong("an index that counts entries", r"counts? (entries|tiles)|outside",
+    "index=(row, column), tile", "index=(row * m, column * n), tile")
+product.wrong("offsets in a load", r"counts? (entries|tiles)|outside", "(row, step)", "(row * m, step * k)")
+product.wrong("no padding", r"padding|beyond the edge", ", padding_mode=ct.PaddingMode.ZERO", "")
+product.wrong("the last tile of the sum left out", r"last.*tile|rounds? (down|up)|incomplete",
+    "-(-y.shape[0] // k)", "y.shape[0] // k")
+product.wrong("the last product alone", r"only the last|add", "total = total + a @ b", "total = a @ b")
+product.wrong("bid(0) and bid(1) exchanged", r"exchang|swap|outside", "(0), ct.bid(1)", "(1), ct.bid(0)")
+product.wrong("a race", r"two stores|race|same (place|tile)", "ct.bid(0), ct.bid(1)", "ct.bid(0), 0")
+product.wrong("a store in the loop", r"two stores|store once|after the loop",
+    "        ct.store(out", "            ct.store(out")
 wrong("tiled_product", "NumPy on whole arrays", r"Memory|load", """
 def tiled_product(x, y, m, n, k):
     from minimha.kernels import numpy_tile as ct
@@ -72,10 +66,9 @@ def tiled_product(x, y, m, n, k):
     ct.launch(None, grid(), kernel, (x, y, out))
     return out
 """)
-wrong("tiled_product", "sums in float32", r"float32",
-      product, "(m, n), 0, ct.float64", "(m, n), 0, ct.float32", "total + a @ b", "ct.mma(a, b, total)")
+product.wrong("sums in float32", r"float32", "float64", "float32", "total + a @ b", "ct.mma(a, b, total)")
 
-softmax = right("softmax_rows", """
+softmax, online = right("softmax_rows", """
 def softmax_rows(x, m, n):
     from minimha.kernels import numpy_tile as ct
     out = np.zeros(x.shape)
@@ -97,8 +90,7 @@ def softmax_rows(x, m, n):
 
     ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
     return out
-""")
-online = right("softmax_rows", """
+""", """
 def softmax_rows(x, m, n):
     from minimha.kernels import numpy_tile as ct
     out = np.zeros(x.shape)
@@ -120,29 +112,21 @@ def softmax_rows(x, m, n):
     ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
     return out
 """)
-wrong("softmax_rows", "zeros beyond the edge", r"NEG_INF|−∞|beyond",
-      softmax, "NEG_INF", "ZERO")
-wrong("softmax_rows", "the edge not masked", r"padding|beyond|NEG_INF",
-      softmax, ", padding_mode=ct.PaddingMode.NEG_INF", "")
-wrong("softmax_rows", "the sum not rescaled", r"rescal|old maximum",
-      online, "l * ct.exp(old - top)", "l")
-wrong("softmax_rows", "the factor upside down", r"factor|e\^\(peak|invers|overflow",
-      online, "ct.exp(old - top)", "ct.exp(top - old)")
-wrong("softmax_rows", "not divided by the sum", r"divid|sum",
-      softmax, "ct.exp(t - biggest) / total)", "ct.exp(t - biggest))")
-wrong("softmax_rows", "the last tile forgotten", r"last.*tile|rounds? (down|up)|incomplete|no block stores",
-      softmax, "ct.cdiv(x.shape[1], n)", "x.shape[1] // n")
-wrong("softmax_rows", "a maximum of the whole tile", r"whole tile|each row|axis",
-      softmax, "ct.max(t, axis=1, keepdims=True)", "ct.max(t)")
-wrong("softmax_rows", "a race", r"two stores|race|same (place|rows)",
-      softmax, "i = ct.bid(0)", "i = 0")
-wrong("softmax_rows", "everything stored at the first tile", r"two stores|same place",
-      softmax, "ct.store(out, (i, j)", "ct.store(out, (i, 0)")
-wrong("softmax_rows", "stored before the sum is known", r"before|second time|sum",
-      softmax, "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
-      "    ct.store")
+softmax.wrong("zeros beyond the edge", r"NEG_INF|−∞|beyond", "NEG_INF", "ZERO")
+softmax.wrong("the edge not masked", r"padding|beyond|NEG_INF", ", padding_mode=ct.PaddingMode.NEG_INF", "")
+online.wrong("the sum not rescaled", r"rescal|old maximum", "l * ct.exp(old - top)", "l")
+online.wrong("the factor upside down", r"factor|e\^\(peak|invers|overflow", "(old - top)", "(top - old)")
+softmax.wrong("not divided by the sum", r"divid|sum", "ct.exp(t - biggest) / total)", "ct.exp(t - biggest))")
+softmax.wrong("the last tile forgotten", r"last.*tile|rounds? (down|up)|incomplete|no block stores",
+    "ct.cdiv(x.shape[1], n)", "x.shape[1] // n")
+softmax.wrong("a maximum of the whole tile", r"whole tile|each row|axis", "(t, axis=1, keepdims=True)", "(t)")
+softmax.wrong("a race", r"two stores|race|same (place|rows)", "i = ct.bid(0)", "i = 0")
+softmax.wrong("everything stored at the first tile", r"two stores|same place", "out, (i, j)", "out, (i, 0)")
+softmax.wrong("stored before the sum is known", r"before|second time|sum",
+    "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
+    "    ct.store")
 
-forward = right("attention_in_blocks", """
+forward, *_ = right("attention_in_blocks", """
 def attention_in_blocks(query, key, value, scale, m, n):
     from minimha.kernels import numpy_tile as ct
     (t, d), (s, dv) = query.shape, value.shape
@@ -172,8 +156,7 @@ def attention_in_blocks(query, key, value, scale, m, n):
 
     ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
     return out, lse
-""")
-right("attention_in_blocks", """
+""", """
 def attention_in_blocks(query, key, value, scale, m, n):
     from minimha.kernels import numpy_tile as ct
     (t, d), (s, dv) = query.shape, value.shape
@@ -206,36 +189,25 @@ def attention_in_blocks(query, key, value, scale, m, n):
     ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
     return out, lse
 """)
-wrong("attention_in_blocks", "keys beyond the edge count", r"beyond|hidden|−∞",
-      forward, "x = ct.where(place < s, x, -np.inf)", "pass")
-wrong("attention_in_blocks", "the offset of the tile forgotten", r"offset|j · n",
-      forward, "j * n + ct.arange", "ct.arange")
-wrong("attention_in_blocks", "one key too many", r"last one|S − 1|beyond|hidden",
-      forward, "place < s", "place <= s")
-wrong("attention_in_blocks", "acc not rescaled", r"rescal|old maximum",
-      forward, "acc = acc * a +", "acc = acc +")
-wrong("attention_in_blocks", "l not rescaled", r"rescal|old maximum",
-      forward, "l = l * a +", "l = l +")
-wrong("attention_in_blocks", "not divided", r"divid|acc / total",
-      forward, "acc / l", "acc")
-wrong("attention_in_blocks", "lse without the maximum", r"maximum is missing|peak \+ ln",
-      forward, "(top + ct.log(l))", "ct.log(l)")
-wrong("attention_in_blocks", "no scale", r"scale",
-      forward, " * scale", "")
-wrong("attention_in_blocks", "values beyond the edge", r"values.*(NaN|zero)|padding",
-      forward, "(n, dv), padding_mode=Z", "(n, dv)")
-wrong("attention_in_blocks", "reshape for a transpose", r"transpos",
-      forward, "k.T", "k.reshape((d, n))")
-wrong("attention_in_blocks", "keys not transposed", r"transpos",
-      forward, "q @ k.T", "ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))")
-wrong("attention_in_blocks", "the last tile of keys forgotten", r"last.*tile|rounds? (down|up)|incomplete",
-      forward, "ct.cdiv(s, n)", "s // n")
-wrong("attention_in_blocks", "a race", r"two stores|race|same place",
-      forward, "i = ct.bid(0)", "i = 0")
-wrong("attention_in_blocks", "stored in the loop", r"two stores|store once|after the loop",
-      forward, "        ct.store(out", "            ct.store(out")
+forward.wrong("keys beyond the edge count", r"beyond|hidden|−∞",
+    "x = ct.where(place < s, x, -np.inf)", "pass")
+forward.wrong("the offset of the tile forgotten", r"offset|j · n", "j * n + ct.arange", "ct.arange")
+forward.wrong("one key too many", r"last one|S − 1|beyond|hidden", "place < s", "place <= s")
+forward.wrong("acc not rescaled", r"rescal|old maximum", "acc = acc * a +", "acc = acc +")
+forward.wrong("l not rescaled", r"rescal|old maximum", "l = l * a +", "l = l +")
+forward.wrong("not divided", r"divid|acc / total", "acc / l", "acc")
+forward.wrong("lse without the maximum", r"maximum is missing|peak \+ ln", "(top + ct.log(l))", "ct.log(l)")
+forward.wrong("no scale", r"scale", " * scale", "")
+forward.wrong("values beyond the edge", r"values.*(NaN|zero)|padding", "(n, dv), padding_mode=Z", "(n, dv)")
+forward.wrong("reshape for a transpose", r"transpos", "k.T", "k.reshape((d, n))")
+forward.wrong("keys not transposed", r"transpos", "q @ k.T", "ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))")
+forward.wrong("the last tile of keys forgotten", r"last.*tile|rounds? (down|up)|incomplete",
+    "ct.cdiv(s, n)", "s // n")
+forward.wrong("a race", r"two stores|race|same place", "i = ct.bid(0)", "i = 0")
+forward.wrong("stored in the loop", r"two stores|store once|after the loop",
+    "        ct.store(out", "            ct.store(out")
 
-backward = right("key_gradients_in_blocks", """
+backward, *_ = right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     from minimha.kernels import numpy_tile as ct
     (t, d), (s, dv) = query.shape, value.shape
@@ -262,8 +234,7 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
 
     ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
     return dkey, dvalue
-""")
-right("key_gradients_in_blocks", """
+""", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     from minimha.kernels import numpy_tile as ct
     (t, d), (s, dv) = query.shape, value.shape
@@ -290,50 +261,40 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
     return dkey, dvalue
 """)
-wrong("key_gradients_in_blocks", "no scale in dkey", r"scale.*missing|missing.*scale",
-      backward, "gk * scale", "gk")
-wrong("key_gradients_in_blocks", "scale in dvalue", r"dvalue has the factor",
-      backward, "(j, 0), gv", "(j, 0), gv * scale")
-wrong("key_gradients_in_blocks", "delta left out", r"delta",
-      backward, "v @ g.T - D", "v @ g.T")
-wrong("key_gradients_in_blocks", "dvalue from dscores", r"weights",
-      backward, "p @ g", "ds @ g")
-wrong("key_gradients_in_blocks", "lse as a column", r"column|\(1, m\)",
-      backward, "(m,), padding_mode=Z)[None, :]\n            D", "(m,), padding_mode=Z)[:, None]\n            D")
-wrong("key_gradients_in_blocks", "lse of the keys", r"belongs to the queries|tile i|outside",
-      backward, "ct.load(lse, (i,)", "ct.load(lse, (j,)")
-wrong("key_gradients_in_blocks", "no lse", r"lse|normalised",
-      backward, "scale * (k @ q.T) - logs", "scale * (k @ q.T)")
-wrong("key_gradients_in_blocks", "padding of queries read", r"padding",
-      backward, "q = ct.load(query, (i, 0), (m, d), padding_mode=Z)", "q = ct.load(query, (i, 0), (m, d))")
-wrong("key_gradients_in_blocks", "padding of dout read", r"padding",
-      backward, "g = ct.load(dout, (i, 0), (m, dv), padding_mode=Z)", "g = ct.load(dout, (i, 0), (m, dv))")
-wrong("key_gradients_in_blocks", "the last queries forgotten", r"last.*tile|rounds? (down|up)|incomplete",
-      backward, "ct.cdiv(t, m)", "t // m")
-wrong("key_gradients_in_blocks", "a store for each tile of queries", r"two stores|store once|after the loop",
-      backward, "        ct.store(dkey, (j, 0), gk * scale)\n        ct.store(dvalue",
-      "            ct.store(dkey, (j, 0), gk * scale)\n            ct.store(dvalue")
-wrong("key_gradients_in_blocks", "the last tile alone", r"only the last|sum over|all of them",
-      backward, "gv = gv + p @ g", "gv = p @ g", "gk = gk + ds @ q", "gk = ds @ q")
-wrong("key_gradients_in_blocks", "a race", r"two stores|race|same place",
-      backward, "j = ct.bid(0)", "j = 0")
+backward.wrong("no scale in dkey", r"scale.*missing|missing.*scale", "gk * scale", "gk")
+backward.wrong("scale in dvalue", r"dvalue has the factor", "(j, 0), gv", "(j, 0), gv * scale")
+backward.wrong("delta left out", r"delta", "v @ g.T - D", "v @ g.T")
+backward.wrong("dvalue from dscores", r"weights", "p @ g", "ds @ g")
+backward.wrong("lse as a column", r"column|\(1, m\)",
+    "(m,), padding_mode=Z)[None, :]\n            D", "(m,), padding_mode=Z)[:, None]\n            D")
+backward.wrong("lse of the keys", r"belongs to the queries|tile i|outside", "lse, (i,)", "lse, (j,)")
+backward.wrong("no lse", r"lse|normalised", "scale * (k @ q.T) - logs", "scale * (k @ q.T)")
+backward.wrong("padding of queries read", r"padding", "(i, 0), (m, d), padding_mode=Z", "(i, 0), (m, d)")
+backward.wrong("padding of dout read", r"padding", "(i, 0), (m, dv), padding_mode=Z", "(i, 0), (m, dv)")
+backward.wrong("the last queries forgotten", r"last.*tile|rounds? (down|up)|incomplete",
+    "ct.cdiv(t, m)", "t // m")
+backward.wrong("a store for each tile of queries", r"two stores|store once|after the loop",
+    "        ct.store(dkey, (j, 0), gk * scale)\n        ct.store(dvalue",
+    "            ct.store(dkey, (j, 0), gk * scale)\n            ct.store(dvalue")
+backward.wrong("the last tile alone", r"only the last|sum over|all of them", "gv + p", "p", "gk + ds", "ds")
+backward.wrong("a race", r"two stores|race|same place", "j = ct.bid(0)", "j = 0")
 
-wrong("tiled_product", "m and n exchanged in the grid", r"m and n|exchang|swap|grid|too (small|many|few)|outside|no block", product, "x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0] // n), -(-y.shape[1] // m)")
-wrong("tiled_product", "row and column of y exchanged", r"exchang|swap|index|order|outside", product, "(step, column)", "(column, step)")
-wrong("tiled_product", "the shape of a tile exchanged", r"shape|exchang|swap|transpos", product, "shape=(k, n)", "shape=(n, k)")
-wrong("softmax_rows", "the maximum starts at 0", r"−∞|-inf|starts?|negative|initial", softmax, "(m, 1), -np.inf", "(m, 1), 0.0")
-wrong("softmax_rows", "the maximum of the last tile", r"last tile|so far|larger of|maximum of", softmax, "ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))", "ct.max(t, axis=1, keepdims=True)")
-wrong("softmax_rows", "no maximum", r"overflow|subtract|maximum", softmax, "ct.exp(t - biggest)", "ct.exp(t)")
-wrong("softmax_rows", "the columns of a tile", r"axis|columns|rows", softmax, "axis=1", "axis=0", "(m, 1)", "(1, n)")
-wrong("attention_in_blocks", "√D for the scale", r"\bscale", forward, "* scale", "/ np.sqrt(d)")
-wrong("attention_in_blocks", "the maximum is not kept", r"maximum|updat|old|peak", forward, "            top = new\n", "")
-wrong("attention_in_blocks", "the factor upside down", r"factor|invers|upside|overflow|sign|exchang", forward, "ct.exp(top - new)", "ct.exp(new - top)")
-wrong("key_gradients_in_blocks", "the weights missing in dscores", r"weights|factor|times|multipl", backward, "p * (v @ g.T - D)", "v @ g.T - D")
-wrong("key_gradients_in_blocks", "no scale in the scores", r"scale", backward, "scale * (k @ q.T)", "k @ q.T")
-wrong("key_gradients_in_blocks", "dscores transposed", r"transpos", backward, "ds @ q", "ds.T @ q")
-wrong("key_gradients_in_blocks", "scale twice", r"twice|scale", backward, "ds = p *", "ds = scale * p *")
-wrong("tiled_product", "not a power of 2", r"powers of 2", product, "ct.full((m, n)", "ct.full((3, n)")
-wrong("tiled_product", "a tile changed in place", r"cannot be assigned", product, "total = total + a @ b", "total[...] = total + a @ b")
-wrong("tiled_product", "a shape with one axis", r"of shape \(4,\)", product, "shape=(m, k)", "shape=(m,)")
-wrong("attention_in_blocks", "a tile stored in the wrong shape", r"of shape \(2, 1\)", forward, "(top + ct.log(l)).reshape((m,))", "top + ct.log(l)")
-wrong("key_gradients_in_blocks", "the same queries in every step", r"tile i|every step|only the first|queries", backward, "q = ct.load(query, (i, 0)", "q = ct.load(query, (0, 0)")
+product.wrong("m and n exchanged in the grid", r"m and n|exchang|swap|grid|too (small|many|few)|outside|no block", "x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0] // n), -(-y.shape[1] // m)")
+product.wrong("row and column of y exchanged", r"exchang|swap|index|order|outside", "(step, column)", "(column, step)")
+product.wrong("the shape of a tile exchanged", r"shape|exchang|swap|transpos", "shape=(k, n)", "shape=(n, k)")
+softmax.wrong("the maximum starts at 0", r"−∞|-inf|starts?|negative|initial", "(m, 1), -np.inf", "(m, 1), 0.0")
+softmax.wrong("the maximum of the last tile", r"last tile|so far|larger of|maximum of", "ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))", "ct.max(t, axis=1, keepdims=True)")
+softmax.wrong("no maximum", r"overflow|subtract|maximum", "ct.exp(t - biggest)", "ct.exp(t)")
+softmax.wrong("the columns of a tile", r"axis|columns|rows", "axis=1", "axis=0", "(m, 1)", "(1, n)")
+forward.wrong("√D for the scale", r"\bscale", "* scale", "/ np.sqrt(d)")
+forward.wrong("the maximum is not kept", r"maximum|updat|old|peak", "            top = new\n", "")
+forward.wrong("the factor upside down", r"factor|invers|upside|overflow|sign|exchang", "ct.exp(top - new)", "ct.exp(new - top)")
+backward.wrong("the weights missing in dscores", r"weights|factor|times|multipl", "p * (v @ g.T - D)", "v @ g.T - D")
+backward.wrong("no scale in the scores", r"scale", "scale * (k @ q.T)", "k @ q.T")
+backward.wrong("dscores transposed", r"transpos", "ds @ q", "ds.T @ q")
+backward.wrong("scale twice", r"twice|scale", "ds = p *", "ds = scale * p *")
+product.wrong("not a power of 2", r"powers of 2", "ct.full((m, n)", "ct.full((3, n)")
+product.wrong("a tile changed in place", r"cannot be assigned", "total = total + a @ b", "total[...] = total + a @ b")
+product.wrong("a shape with one axis", r"of shape \(4,\)", "shape=(m, k)", "shape=(m,)")
+forward.wrong("a tile stored in the wrong shape", r"of shape \(2, 1\)", "(top + ct.log(l)).reshape((m,))", "top + ct.log(l)")
+backward.wrong("the same queries in every step", r"tile i|every step|only the first|queries", "q = ct.load(query, (i, 0)", "q = ct.load(query, (0, 0)")

@@ -54,7 +54,7 @@ every CPU, and at least its rows. The width of a tile is also a multiple of it."
 @kernel
 def forward(
     chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
-    origin, tile, like, items, out, lse, nonfinite,
+    origin, tile, operand, items, out, lse, nonfinite,
 ):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
@@ -64,19 +64,19 @@ def forward(
     first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
     group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
-    queries = matrix(height, padded_columns(depth, like), like)
-    sums_of_values = matrix(height, padded_columns(depth_v, like), like)
+    queries = matrix(height, padded_columns(depth, operand), operand)
+    sums_of_values = matrix(height, padded_columns(depth_v, operand), operand)
     queries[:], sums_of_values[:] = 0, 0
-    memory = matrix(height, padded_columns(width, like), like).reshape(-1)
-    slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
-    peaks, sums = np.empty(height, like.dtype), np.empty(height, like.dtype)
-    finite, one, flat_k, flat_v = True, like.dtype.type(1), flat(k), flat(v)
+    memory = matrix(height, padded_columns(width, operand), operand).reshape(-1)
+    slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
+    peaks, sums = np.empty(height, operand.dtype), np.empty(height, operand.dtype)
+    finite, one, flat_k, flat_v = True, operand.dtype.type(1), flat(k), flat(v)
     for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
         starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
         low, high = key_range(starts, stops)
-        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, high), like)
-        values = right(flat_v, head(v, b, h // group, heads[1], low, high), like)
+        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, high), operand)
+        values = right(flat_v, head(v, b, h // group, heads[1], low, high), operand)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = starts[i0 : i0 + m], stops[i0 : i0 + m]
@@ -88,7 +88,7 @@ def forward(
                 peaks[:], sums[:] = of_head(sink, b, h), 1
             for j0 in range((first - low) // GRAIN * GRAIN, last - low, width):
                 n, s = min(width, last - low - j0), low + j0
-                wide = padded_columns(n, like)
+                wide = padded_columns(n, operand)
                 scores = memory[: m * wide].reshape(m, wide)
                 multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
                 finish_scores(
@@ -122,7 +122,7 @@ def forward(
 @kernel
 def backward(
     chunk, q, k, v, heads, start, stop, inside, bias, keep, scale, softcap, kept_factor, origin,
-    tile, most, like, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
+    tile, most, operand, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
 ):  # fmt: skip
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
@@ -131,25 +131,25 @@ def backward(
     and keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
     """
     first_item, last_item = share(chunk)
-    group, one, finite = heads[0] // heads[1], like.dtype.type(1), True
+    group, one, finite = heads[0] // heads[1], operand.dtype.type(1), True
     flat_k, flat_v = flat(k), flat(v)
     for n_item in range(first_item, last_item):
         c, b, g, from_key, to_key = items[n_item]
         for s0 in range(from_key, to_key, most):
             s1 = min(s0 + most, to_key)
             of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
-            keys_across = right_of_transpose(flat_k, of_keys, like)
-            values_across = right_of_transpose(flat_v, of_values, like)
-            keys_down = right(flat_k, of_keys, like)
-            dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], like), like)
-            dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], like), like)
+            keys_across = right_of_transpose(flat_k, of_keys, operand)
+            values_across = right_of_transpose(flat_v, of_values, operand)
+            keys_down = right(flat_k, of_keys, operand)
+            dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], operand), operand)
+            dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], operand), operand)
             dkeys[:], dvalues[:] = 0, 0
             for h in range(g * group, (g + 1) * group):
                 for from_ in range(t0, t1, most):
                     finite &= tile_backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(start, b, h),
                         of_head(stop, b, h), inside, bias, keep, scale, softcap, kept_factor,
-                        origin, tile, like, out, lse, dout, dlse, b, h, from_,
+                        origin, tile, operand, out, lse, dout, dlse, b, h, from_,
                         min(from_ + most, t1), s0, s1, s0 > from_key, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
@@ -162,8 +162,8 @@ def backward(
 @kernel
 def tile_backward(
     q, keys_across, values_across, keys_down, heads, start, stop, inside, bias, keep, scale,
-    softcap, kept_factor, origin, tile, like, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add, dq,
-    dkeys, dvalues, dbias,
+    softcap, kept_factor, origin, tile, operand, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add,
+    dq, dkeys, dvalues, dbias,
 ):  # fmt: skip
     """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
 
@@ -175,17 +175,17 @@ def tile_backward(
     t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
     height, width = min(tile[0], t), tile[1]
     wide = min(width, s1 - s0) + GRAIN
-    p_memory, ds_memory = matrix(height, wide, like), matrix(height, wide, like)
-    slopes = np.empty((height if softcap > 0 else 0, width), like.dtype)
+    p_memory, ds_memory = matrix(height, wide, operand), matrix(height, wide, operand)
+    slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
     of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
-    queries = matrix(t, padded_columns(depth, like), like)
-    douts = matrix(t, padded_columns(depth_v, like), like)
+    queries = matrix(t, padded_columns(depth, operand), operand)
+    douts = matrix(t, padded_columns(depth_v, operand), operand)
     gather(q, of_queries, scale, queries)
-    gather(dout, head(dout, b, h, heads, t0, t1), like.dtype.type(1), douts)
-    queries_down, douts_down = as_right(queries, like), as_right(douts, like)
-    dqueries = matrix(t, padded_columns(depth, like), like)
+    gather(dout, head(dout, b, h, heads, t0, t1), operand.dtype.type(1), douts)
+    queries_down, douts_down = as_right(queries, operand), as_right(douts, operand)
+    dqueries = matrix(t, padded_columns(depth, operand), operand)
     dqueries[:] = 0
-    outs, delta = flat(out), np.empty(t, like.dtype)
+    outs, delta = flat(out), np.empty(t, operand.dtype)
     for i in range(t):
         delta[i] = dot(douts[i, :depth_v], outs[of_out[0] + i, of_out[2] : of_out[3]])
         if dlse.size:
@@ -199,7 +199,7 @@ def tile_backward(
             n, s = min(j0 + width, s1 - s0, high - s0) - j, s0 + j
             if n <= 0:
                 continue
-            used, whole = padded_columns(n, like), padded_rows(n, like)
+            used, whole = padded_columns(n, operand), padded_rows(n, operand)
             wide = max(used, whole)
             p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
             ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)

@@ -136,17 +136,17 @@ def adamw(
     may have been saved by a pullback and does not."""
     if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
         return None
-    m, v, new = contiguous(m), contiguous(v), np.empty(p.shape, p.dtype)
-    numbers = tuple(map(float, (*betas, decay, rate, eps)))
-    _adamw(in_chunks(p.size, 5 * p.nbytes), *map(flat, (p, g, m, v, new)), numbers)
+    p, g, m, v = contiguous(p), contiguous(g), contiguous(m), contiguous(v)
+    new, numbers = np.empty(p.shape, p.dtype), tuple(map(float, (*betas, decay, rate, eps)))
+    _adamw(in_chunks(p.size, 5 * p.nbytes), p, g, m, v, new, numbers)
     return new, m, v
 
 
 @strict_kernel
 def _adamw(chunk, p, g, m, v, new, numbers):
     part, (b1, b2, decay, rate, eps), number = share(chunk), numbers, p.dtype.type
-    p, g, m, v = own(p, part), own(g, part), own(m, part), own(v, part)
-    new = own(new, part)
+    p, g, new = own(p.reshape(-1), part), own(g.reshape(-1), part), own(new.reshape(-1), part)
+    m, v = own(m.reshape(-1), part), own(v.reshape(-1), part)
     b1, c1, b2, c2 = number(b1), number(1 - b1), number(b2), number(1 - b2)
     decay, rate, eps = number(decay), number(rate), number(eps)
     for i in range(p.size):

@@ -24,7 +24,7 @@ from ...functional.implementations import register
 from .. import threads
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
-from .matmul import aligned, right, right_of_transpose
+from .matmul import cache_aligned, right, right_of_transpose
 from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors, prefetch
 from .parallel import share, whole
 from .row_softmax import dot
@@ -88,21 +88,19 @@ def product(
     to    (M, N), to which the product is added, in place of a new array
     """
     (m, depth), n = a.shape, b.shape[1]
+    c = np.empty((m, n), a.dtype) if to is None else to
+    sums = np.empty(0, a.dtype) if sums is None else sums
     halves = 2 if to is None and depth >= m + n else 1
-    c = np.empty((m, n) if halves == 1 else (2, m, n), a.dtype) if to is None else to
-    added = np.zeros((halves, 0 if sums is None else n), a.dtype)
-    like = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
+    second = np.empty((halves - 1, m, n), a.dtype), np.zeros((halves - 1, n), a.dtype)
+    operand = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
     by_rows = m >= n  # divide the longer side: every chunk copies the other one
-    count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, like))
+    count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, operand))
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        added[0, :0] if bias is None else contiguous(bias),
-        added, like, c.reshape(halves, m, n),
+        sums[:0] if bias is None else contiguous(bias), operand, c, sums, second,
     )  # fmt: skip
-    if sums is not None:
-        sums += added.sum(axis=0)
-    return c if halves == 1 else c[0] + c[1]
+    return c
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:
@@ -112,39 +110,46 @@ def _in_memory(x: Array) -> tuple[Array, bool]:
 
 
 @kernel
-def _column_blocks(n, like):
+def _column_blocks(n, operand):
     """The number of blocks along n columns; a single column more belongs to the last of them."""
-    return max(1, -(-(n - 1) // like.shape[2]))
+    return max(1, -(-(n - 1) // operand.shape[2]))
 
 
 @kernel
-def _product(chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _product(
+    chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
+):  # fmt: skip
+    """c and sums; second holds those of the second half of the depth, until all are computed."""
     start, stop = share(chunk)
-    halves, m, n = c.shape
-    count = -(-m // ROWS) if by_rows else _column_blocks(n, like)
+    (m, n), halves, width = c.shape, 1 + len(second[0]), operand.shape[2]
+    count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
     depth = b.shape[1] if b_transposed else len(b)
     for h in range(halves):
         first, last = max(start - h * count, 0), min(stop - h * count, count)
-        region = 0, m, first * like.shape[2], n if last == count else last * like.shape[2]
+        region = 0, m, first * width, n if last == count else last * width
         if by_rows:
             region = first * ROWS, min(last * ROWS, m), 0, n
         ks = h * depth // halves, (h + 1) * depth // halves
+        to, added = (second[0][0], second[1][0, : sums.size]) if h else (c, sums)
         if first < last:
-            _region(region, ks, add, a, a_transposed, b, b_transposed, bias, sums[h], like, c[h])
+            _region(region, ks, add, a, a_transposed, b, b_transposed, bias, added, operand, to)
+    if halves == 2 and stop - start in (0, halves * count):  # all is computed
+        c += second[0][0]
+        sums += second[1][0, : sums.size]
 
 
 @kernel
-def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, like, c):
+def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, operand, c):
     """Rows and columns of c (+)= the product of columns k of a and rows k of b, for k in ks."""
     (top, bottom, low, high), (first, end) = region, ks
-    depth, width = b.shape[1] if b_transposed else len(b), like.shape[2]
+    depth, width = b.shape[1] if b_transposed else len(b), operand.shape[2]
     # depths that are as equal as possible
     deep = -(-(end - first) // -(-(end - first) // _DEEP))
-    copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // like.itemsize)
-    copies, flat_a = aligned(copied, like), a.reshape(-1)
-    begin, zero = np.empty(width, like.dtype), like.dtype.type(0)
+    copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // operand.itemsize)
+    copies, flat_a = cache_aligned(copied, operand), a.reshape(-1)
+    begin, zero = np.empty(width, operand.dtype), operand.dtype.type(0)
     far_apart = not a_transposed and depth * a.itemsize % _PAGE == 0
-    rows = aligned(_HIGH * deep if far_apart else 0, like)
+    rows = cache_aligned(_HIGH * deep if far_apart else 0, operand)
     for left in range(low, high, _WIDE):
         edge = min(left + _WIDE, high)
         one_more = (edge - left) % width == 1
@@ -153,11 +158,11 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, l
         for k0 in range(first, end, deep):
             k1 = min(k0 + deep, end)
             used, add = k1 - k0, add_all or k0 > first
-            size = _block_size(used, BYTES // like.itemsize)
+            size = _block_size(used, BYTES // operand.itemsize)
             if b_transposed:
-                panels = right_of_transpose(b, (left, edge, k0, k1), like)
+                panels = right_of_transpose(b, (left, edge, k0, k1), operand)
             else:
-                panels = right(b, (k0, k1, left, edge), like)
+                panels = right(b, (k0, k1, left, edge), operand)
             for m0 in range(top, bottom, _HIGH):
                 m1 = min(m0 + _HIGH, bottom)
                 whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS

@@ -1,14 +1,15 @@
 """Matrix products inside a kernel: by BLAS, or by blocks that stay in registers.
 
-    b = right(x, region, like)               a region of x as a right operand, or
-    b = right_of_transpose(x, region, like)  its transpose, or
-    b = as_right(x, like)                    x, with `padded_columns`, without a copy
+    b = right(x, region, operand)               a region of x as a right operand, or
+    b = right_of_transpose(x, region, operand)  its transpose, or
+    b = as_right(x, operand)                    x, with `padded_columns`, without a copy
     multiply(a, depth, b, start, c, add)     c (+)= a @ b[start : start + depth]
 
 A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
-`like` has two axes to choose BLAS and three to choose blocks, so that the choice is made when a
-kernel is compiled. BLAS transposes without a copy: a right operand that represents a transpose has
-four axes, two of them of length 1. Its product can only be stored in c, not added to it.
+`operand`, an empty array, has two axes to choose BLAS and three to choose blocks, so that the
+choice is made when a kernel is compiled. BLAS transposes without a copy: a right operand that
+represents a transpose has four axes, two of them of length 1. Its product can only be stored in c,
+not added to it.
 """
 
 from __future__ import annotations
@@ -23,47 +24,47 @@ _LINE = 64  # bytes in a cache line
 
 
 @kernel
-def matrix(m, n, like):
+def matrix(m, n, operand):
     """An uninitialised (m, n) for a left operand or a result.
 
     Blocks read and write a few rows beyond its end. Those are zeros: uninitialised memory often
     contains subnormal numbers, which slow a CPU down a hundredfold.
     """
-    memory = aligned((m + ROWS) * n + ROWS, like)
+    memory = cache_aligned((m + ROWS) * n + ROWS, operand)
     memory[m * n :] = 0
     return memory[: m * n].reshape(m, n)
 
 
 @kernel
-def aligned(size, like):
-    """An uninitialised (size,) aligned to cache lines, so that no vector lies in two of them."""
-    memory = np.empty(size + _LINE // like.itemsize, like.dtype)
-    start = -memory.ctypes.data % _LINE // like.itemsize
+def cache_aligned(size, operand):
+    """An uninitialised (size,) that begins a cache line, so that no vector lies in two of them."""
+    memory = np.empty(size + _LINE // operand.itemsize, operand.dtype)
+    start = -memory.ctypes.data % _LINE // operand.itemsize
     return memory[start : start + size]
 
 
 @kernel
-def padded_columns(n, like):
+def padded_columns(n, operand):
     """The number of columns to allocate for a result of n columns: a whole number of blocks."""
-    if like.ndim == 2:
+    if operand.ndim == 2:
         return n
-    return -(-n // like.shape[2]) * like.shape[2]
+    return -(-n // operand.shape[2]) * operand.shape[2]
 
 
 @kernel
-def padded_rows(m, like):
+def padded_rows(m, operand):
     """The number of rows to allocate for a result of m rows: a whole number of blocks."""
-    return m if like.ndim == 2 else -(-m // ROWS) * ROWS
+    return m if operand.ndim == 2 else -(-m // ROWS) * ROWS
 
 
 @kernel
-def right(x, region, like):
+def right(x, region, operand):
     """A region (depth, n) of x as a right operand: a copy, or panels (·, depth, width)."""
     t0, t1, n0, n1 = region
-    if like.ndim == 2:
+    if operand.ndim == 2:
         return x[t0:t1, n0:n1].copy()
-    width, length = like.shape[2], BYTES // like.itemsize
-    panels = _panels(t1 - t0, n1 - n0, like)
+    width, length = operand.shape[2], BYTES // operand.itemsize
+    panels = _panels(t1 - t0, n1 - n0, operand)
     row, full = x.strides[0] // x.itemsize, (n1 - n0) // width
     if x.strides[1] != x.itemsize:
         full = 0
@@ -81,22 +82,22 @@ def right(x, region, like):
 
 
 @kernel
-def as_right(x, like):
+def as_right(x, operand):
     """x (depth, n), with n from `padded_columns`, as a right operand: a view."""
-    if like.ndim == 2:
+    if operand.ndim == 2:
         return x
-    (row, entry), width = x.strides, like.shape[2]
+    (row, entry), width = x.strides, operand.shape[2]
     return as_strided(x, (x.shape[1] // width, len(x), width), (width * entry, row, entry))
 
 
 @kernel
-def right_of_transpose(x, region, like):
+def right_of_transpose(x, region, operand):
     """The transpose of a region (n, depth) of a contiguous x as a right operand."""
     t0, t1, n0, n1 = region
-    if like.ndim == 2:  # transposed by `multiply`
+    if operand.ndim == 2:  # transposed by `multiply`
         return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
-    width, length, row = like.shape[2], BYTES // like.itemsize, x.shape[1]
-    panels, deep = _panels(n1 - n0, t1 - t0, like), n1 - n0
+    width, length, row = operand.shape[2], BYTES // operand.itemsize, x.shape[1]
+    panels, deep = _panels(n1 - n0, t1 - t0, operand), n1 - n0
     for p in range(len(panels)):
         start = t0 + p * width
         used = min(width, t1 - start)
@@ -114,11 +115,11 @@ def right_of_transpose(x, region, like):
 
 
 @kernel
-def _panels(depth, n, like):
+def _panels(depth, n, operand):
     """Uninitialised panels for n columns; the last one starts as zeros if they do not fill it."""
-    width = like.shape[2]
+    width = operand.shape[2]
     count = -(-n // width)
-    panels = aligned(count * depth * width, like).reshape(count, depth, width)
+    panels = cache_aligned(count * depth * width, operand).reshape(count, depth, width)
     if n % width:
         panels[-1] = 0
     return panels

@@ -1,9 +1,12 @@
 """A student's folder in a small course."""
 
 import pytest
+from graded import TASK
 
 from minimha import homework
 from minimha.__main__ import main
+from minimha.homework import catalogue
+from minimha.homework.grading import grade
 from minimha.homework.task import TASKS
 
 TEACHER = '''
@@ -55,6 +58,13 @@ def folder(tmp_path, monkeypatch):
     yield path
     TASKS.clear()
     TASKS.update(before)
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """The course to grade has only one task."""
+    for module in (grade, catalogue):
+        monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
 
 
 @pytest.fixture

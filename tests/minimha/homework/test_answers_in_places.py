@@ -1,8 +1,8 @@
 """Answers are found in files, in cells of notebooks, and behind an adapters file."""
 
-import json
 import os
 
+import graded
 import pytest
 
 from minimha import homework
@@ -16,12 +16,8 @@ MARK = "# minimha homework: twice\n"
 
 
 def notebook(path, *cells):
-    """Write a notebook with these code cells, whose stored outputs lie."""
-    lie = [{"output_type": "stream", "name": "stdout", "text": "ok     twice: of ones"}]
-    code = [{"cell_type": "code", "source": cell, "outputs": lie} for cell in cells]
-    prose = {"cell_type": "markdown", "source": MARK + TWICE}
-    text = {"cells": [prose, *code], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    path.write_text(json.dumps(text), encoding="utf-8")
+    """Write a notebook with these code cells."""
+    path.write_text(graded.notebook(*cells), encoding="utf-8")
     return path
 
 
@@ -88,10 +84,8 @@ def test_each_cell_is_read_once_for_all_tasks(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(module, "_pieces", lambda cell: read.append(cell) or [])
     cells = [MARK + TWICE, MARK.replace("tw", "thr") + TWICE, "x = 1"]
-    assert set(answers(notebook(tmp_path / "a.ipynb", *cells), ["twice", "thrice"])) == {
-        "twice",
-        "thrice",
-    }
+    found = answers(notebook(tmp_path / "a.ipynb", *cells), ["twice", "thrice"])
+    assert set(found) == {"twice", "thrice"}
     assert read == cells
 
 
@@ -117,7 +111,7 @@ def test_a_release_has_no_function_in_place_of_a_missing_one(folder, monkeypatch
 @pytest.fixture
 def adapters(tmp_path):
     """A package of a student's own, with an adapters file beside it."""
-    for name, text in {
+    texts = {
         "adapters.py": "# minimha homework: adapters\nimport os, numpy\nfrom mine.maths import double\n"
         "def twice(x):\n    return double(x)\ndef _thrice(x):\n    pass\n",
         "src/mine/__init__.py": "",
@@ -127,10 +121,8 @@ def adapters(tmp_path):
         "src/mine/deep/down.py": "from ..constants import TWO\n",
         "src/mine/unused.py": "",
         "os.py": "not the standard library's\n",
-    }.items():  # fmt: skip
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    }  # fmt: skip
+    graded.write(tmp_path, texts)
     return tmp_path / "adapters.py"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from graded import options
 
 from minimha import homework
 from minimha.homework import ci, student_files
@@ -19,30 +20,14 @@ def write(tmp_path, monkeypatch):
     (tmp_path / "minimha-1.0-py3-none-any.whl").touch()
     monkeypatch.chdir(tmp_path)
 
-    def written(*arguments):
-        parser = argparse.ArgumentParser()
-        ci.add_arguments(parser)
-        parser.set_defaults(tasks=None)
-        return ci.run(parser.parse_args(arguments))
-
-    return written
+    return lambda *arguments: ci.run(options(ci, *arguments))
 
 
-def scripts(node):
-    """The shell scripts in a workflow, in order."""
-    if isinstance(node, list):
-        return [text for inner in node for text in scripts(inner)]
-    if not isinstance(node, dict):
-        return []
-    found = []
-    for key, value in node.items():
-        if key == "run":
-            found.append(value)
-        elif key == "script":
-            found += value
-        else:
-            found += scripts(value)
-    return found
+def scripts(workflow):
+    """The shell scripts in a workflow of GitHub or GitLab, in order."""
+    if "jobs" not in workflow:
+        return workflow["homework"]["script"]
+    return [step["run"] for step in workflow["jobs"]["grade"]["steps"] if "run" in step]
 
 
 @pytest.mark.parametrize(

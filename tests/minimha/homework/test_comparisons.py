@@ -12,27 +12,24 @@ def shown(yours, expected, axes):
     return str(failure.value)
 
 
-def test_small_masks_are_drawn_side_by_side():
-    causal = np.tri(3, dtype=bool)
-    drawn, _, guess = shown(causal.T, causal, "query key").partition("\n  relation     ")
-    assert "(key, query)" in guess
-    assert drawn.endswith("""\
-  drawn        ■ True, · False; rows: query, columns: key
+CAUSAL = """\
                yours    expected
                ■ ■ ■    ■ · ·
                · ■ ■    ■ ■ ·
-               · · ■    ■ ■ ■""")
-
-
-def test_masks_of_transposed_shapes_are_drawn_side_by_side_too():
-    mask = np.tri(2, 3, dtype=bool)
-    drawn, _, guess = shown(mask.T, mask, "query key").partition("\n  relation     ")
-    assert "(key, query)" in guess
-    assert drawn.endswith("""\
+               · · ■    ■ ■ ■"""
+WIDE = """\
                yours    expected
                ■ ■      ■ · ·
                · ■      ■ ■ ·
-               · ·""")
+               · ·"""
+
+
+@pytest.mark.parametrize(("queries", "drawing"), [(3, CAUSAL), (2, WIDE)])
+def test_small_masks_are_drawn_side_by_side_even_of_transposed_shapes(queries, drawing):
+    mask = np.tri(queries, 3, dtype=bool)
+    drawn, _, guess = shown(mask.T, mask, "query key").partition("\n  relation     ")
+    assert "(key, query)" in guess
+    assert drawn.endswith(f"  drawn        ■ True, · False; rows: query, columns: key\n{drawing}")
 
 
 def test_of_a_mask_with_more_axes_the_part_with_the_worst_entry_is_drawn():

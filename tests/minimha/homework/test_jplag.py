@@ -1,33 +1,27 @@
 """Submissions as JPlag compares them."""
 
-import argparse
-import json
-
 import pytest
+from graded import notebook, options, write
 
 from minimha import homework
 from minimha.homework import jplag, student_files
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
-    jplag.add_arguments(parser)
-    return jplag.run(parser.parse_args(list(map(str, arguments))))
+    return jplag.run(options(jplag, *arguments))
 
 
 def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):
     folder, into = tmp_path / "monday", tmp_path / "out"
     marked = "# minimha homework: softmax\ndef softmax(x):\n    return x\n"
-    notebook = {"cells": [{"cell_type": "code", "source": marked}]}
-    for name, text in {
+    texts = {
         "anna/softmax.py": marked,
-        "ben/05.ipynb": json.dumps(notebook),
+        "ben/05.ipynb": notebook(marked),
         "carl/adapters.py": "# minimha homework: adapters\nimport mine.parts\n\ndef softmax(x):\n    return x\n\ndef scores(q, k):\n    return q\n",
         "carl/mine/parts.py": "x = 1\n",
         "dora/softmax.py": "#" * (1 << 21),
-    }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    }
+    write(folder, texts)
     assert run(folder, "--into", into, "--only", "softmax", "scores") == 0
     written = {path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()}
     assert written == {

@@ -118,15 +118,13 @@ def test_a_wrong_answer_in_a_notebook_points_to_a_hint(notebook, student):
     assert notebook(homework.hint, twice) == "twice, hint 3 of 3\n  third\n"
 
 
-def test_a_task_that_passed_stays_done_when_a_later_answer_is_wrong(notebook, student):
-    notebook(homework.check, twice)
-    notebook(homework.check, wrong)
-    assert "1 of 2 tasks" in student("progress")[1]
-
-
-def test_a_file_that_passed_stays_done_when_a_notebook_is_wrong(notebook, student, folder):
-    save(folder, "return x + x")
-    student("check")
+@pytest.mark.parametrize("where", ["notebook", "file"])
+def test_a_task_that_passed_stays_done_when_a_notebook_is_wrong(where, notebook, student, folder):
+    if where == "notebook":
+        notebook(homework.check, twice)
+    else:
+        save(folder, "return x + x")
+        student("check")
     notebook(homework.check, wrong)
     assert "1 of 2 tasks" in student("progress")[1]
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from layers import same_bits
 
 import minimha as mh
 from minimha import masks
@@ -24,13 +25,6 @@ def one_visible(rng, *shape):
     x = rng.random(shape) < 0.5
     x[..., 0] = True
     return x
-
-
-def same(one, other):
-    assert one.keys() == other.keys()
-    for name, x in one.items():
-        assert x.dtype == other[name].dtype
-        np.testing.assert_array_equal(x, other[name], strict=True)
 
 
 # Reading
@@ -165,17 +159,17 @@ def test_arguments_that_are_read_are_written_back_unchanged(rng):
         (HUGGING_FACE, {"attention_mask": number[:, :1]}),
     ]:
         mask, bias = read(**arguments)
-        same(write(mask, SCORES, **({} if bias is None else {"bias": bias})), arguments)
+        same_bits(write(mask, SCORES, **({} if bias is None else {"bias": bias})), arguments)
 
 
 def test_hugging_face_masks_have_the_requested_dtype():
-    same(
+    same_bits(
         conventions.to_hugging_face(masks.padding([2, 6]), SCORES),
         {"attention_mask": np.array([[1, 1, 0, 0, 0, 0], [1] * 6])},
     )
     lowest = np.finfo(np.float16).min
     expected = np.where(np.tri(T, S, dtype=bool), np.float16(0), lowest)
-    same(
+    same_bits(
         conventions.to_hugging_face(masks.causal(offset=0), SCORES, dtype="float16"),
         {"attention_mask": np.broadcast_to(expected, (B, 1, T, S))},
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layers import drawn, same_bits
+from layers import drawn, reasons, same_bits
 
 import minimha as mh
 from minimha import interchange
@@ -190,13 +190,6 @@ def test_the_code_of_the_page_about_weights_runs(tmp_path, monkeypatch):
 
 
 # Refusals
-
-
-def reasons(call, *arguments, **settings):
-    """The list of faults in the error."""
-    with pytest.raises(ValueError, match=": ") as failure:
-        call(*arguments, **settings)
-    return str(failure.value).partition(": ")[2].split("; ")
 
 
 def test_every_mismatch_with_a_module_is_named_and_nothing_changes():

@@ -4,11 +4,10 @@
 """
 
 import json
-import re
 
 import numpy as np
 import pytest
-from layers import far, same_bits
+from layers import far, reasons, same_bits
 
 import minimha as mh
 from minimha import interchange
@@ -47,15 +46,6 @@ def edited(folder, **entries):
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def reasons(call, *arguments):
-    """The list of faults in the error."""
-    with pytest.raises(ValueError, match=": ") as failure:
-        call(*arguments)
-    return re.split(r" (?:a GPT|fit its config\.json|no such model): ", str(failure.value))[
-        1
-    ].split("; ")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])

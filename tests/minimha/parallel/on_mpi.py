@@ -142,9 +142,7 @@ def idle(comm):
 def threads(comm):
     """The ranks divide the cores, for kernels and for BLAS."""
     wanted = max(1, os.cpu_count() // comm.size)
-    blas = [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-    ]
+    blas = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     assert blas
     assert {kernels.threads.number(), *blas} == {wanted}
 

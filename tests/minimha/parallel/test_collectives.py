@@ -232,17 +232,3 @@ def test_there_is_no_rank_outside():
         run(lambda comm: None, 0)
     with pytest.raises(ValueError, match="3 arrays cannot be divided among 2 ranks"):
         across(lambda comm, x: x, 2)(*arrays(3))
-
-
-def test_the_loss_counted_once_per_rank_is_found():
-    """The sum of all losses is differentiated: all ranks with one and the same loss count it more
-    than once."""
-    x = RNG.standard_normal((3, 4))
-
-    def loss(comm, x, divisor):
-        return (comm.all_reduce(x * x) / divisor).sum()
-
-    for divisor, factor in ((2, 1), (1, 2)):
-        _, pullback = across(lambda comm, x, d=divisor: loss(comm, x, d), 2).with_pullback(x, x)
-        for dx in pullback(np.ones(()), np.ones(())):
-            np.testing.assert_allclose(dx, factor * 2 * x, rtol=1e-14)

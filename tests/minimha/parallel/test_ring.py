@@ -1,7 +1,8 @@
-"""Ring attention on several ranks: equal to attention of the whole sequence on one."""
+"""Attention by ring or by Ulysses on several ranks: equal to that of the whole sequence on one."""
 
 import math
 import tracemalloc
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -10,12 +11,20 @@ import pytest
 
 import minimha as mh
 from minimha import masks as m
-from minimha.parallel import CommunicationError, across, part, positions, ring_attention, run
+from minimha.parallel import (
+    CommunicationError,
+    across,
+    part,
+    positions,
+    ring_attention,
+    run,
+    ulysses_attention,
+)
 from minimha.parallel.route import Route
 from minimha_autograd import backend
 
 RNG = np.random.default_rng(14)
-B, H, G, N, D, DV = 2, 4, 2, 13, 5, 3
+B, H, G, N, D, DV = 2, 6, 3, 13, 5, 4
 IDS = np.array([[0] * 3 + [1] * 9 + [2], [4] * 7 + [0] * 6])
 MASKS = {
     "none": None,
@@ -28,6 +37,7 @@ MASKS = {
     "keys": m.keys(RNG.random((B, N)) < 0.6),
     "dense": m.dense(RNG.random((H, N, N)) < 0.4),
     "a bare array": RNG.random((N, N)) < 0.4,
+    "a bare array of heads": RNG.random((1, H, N, N)) < 0.7,
     "inverted": ~m.sliding_window(3, 3),
     "combined": (m.causal() & m.documents(IDS)) | m.prefix(1) & ~m.padding([2, 0]),
     "nothing": m.padding([0, 3]),
@@ -36,30 +46,28 @@ MASKS = {
 every_mask = pytest.mark.parametrize("name", MASKS)
 
 
-def inputs(*heads, n=N, s=None, dtype="float64"):
+def inputs(n=N, s=None, dtype="float64"):
     """query, key, value and the gradient of the output."""
     s = n if s is None else s
     shapes = (H, n, D), (G, s, D), (G, s, DV), (H, n, DV)
     return [RNG.standard_normal((B, *shape)).astype(dtype) for shape in shapes]
 
 
-def on_one(q, k, v, dout, mask=None, **settings):
+def on_one(q, k, v, dout, mask=None, attend=mh.scaled_dot_product_attention, **settings):
     """The output and the gradients of query, key and value."""
     tensors = [mh.Tensor(x, requires_grad=True) for x in (q, k, v)]
-    out = mh.scaled_dot_product_attention(*tensors, mask, **settings)
+    out = attend(*tensors, mask, **settings)
     out.backward(dout)
     return [out.data, *(x.grad for x in tensors)]
 
 
-def by_ring(arrays, ranks, mask=None, zigzag=False, **settings):
-    """The same on several ranks, and what they sent."""
+def on_ranks(arrays, ranks, mask=None, zigzag=False, attend=ring_attention, **settings):
+    """The same on several ranks, each with its part."""
+    settings |= {"zigzag": True} if zigzag else {}
 
     def on_a_rank(comm):
         *qkv, dout = (part(x, comm, -2, zigzag) for x in arrays)
-        tensors = [mh.Tensor(x, requires_grad=True) for x in qkv]
-        out = ring_attention(comm, *tensors, mask, zigzag=zigzag, **settings)
-        out.backward(dout)
-        return [out.data, *(x.grad for x in tensors)], comm.sent
+        return on_one(*qkv, dout, mask, partial(attend, comm), **settings)
 
     return run(on_a_rank, ranks, timeout=20)
 
@@ -68,9 +76,11 @@ def rank_of(rank, size):
     return SimpleNamespace(rank=rank, size=size)
 
 
-def assert_equal(arrays, ranks, mask=None, zigzag=False, tolerance=1e-12, **settings):
+def assert_equal(
+    arrays, ranks, mask=None, zigzag=False, tolerance=1e-12, attend=ring_attention, **settings
+):
     whole = on_one(*arrays, mask, **settings)
-    for rank, (own, _) in enumerate(by_ring(arrays, ranks, mask, zigzag, **settings)):
+    for rank, own in enumerate(on_ranks(arrays, ranks, mask, zigzag, attend, **settings)):
         for found, expected in zip(own, whole, strict=True):
             due = part(expected, rank_of(rank, ranks), -2, zigzag)
             np.testing.assert_allclose(found, due, rtol=0, atol=tolerance * max(1, abs(due).max()))
@@ -79,6 +89,13 @@ def assert_equal(arrays, ranks, mask=None, zigzag=False, tolerance=1e-12, **sett
 @pytest.mark.parametrize("name", ["none", "causal", "window", "combined", "nothing"])
 def test_outputs_and_gradients_are_those_of_the_whole_sequence(name):
     assert_equal(inputs(), 3, MASKS[name], zigzag=len(name) % 2 == 0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["none", "causal", "combined", "dense", "a bare array of heads"])
+def test_ulysses_gives_the_same(name, ranks):
+    settings = {"attend": ulysses_attention, "softcap": 2.0, "tolerance": 2e-14}
+    assert_equal(inputs(), ranks, MASKS[name], **settings)
 
 
 @pytest.mark.thorough
@@ -138,7 +155,7 @@ def test_a_visible_nan_reaches_the_queries_that_it_reaches_on_one_rank():
     q, k, v, dout = inputs()
     k[0, 0, 5, 0] = v[1, 1, 9, 1] = np.nan
     whole = on_one(q, k, v, dout, m.causal())
-    for rank, (own, _) in enumerate(by_ring((q, k, v, dout), 3, m.causal())):
+    for rank, own in enumerate(on_ranks((q, k, v, dout), 3, m.causal())):
         for found, expected in zip(own, whole, strict=True):
             due = part(expected, rank_of(rank, 3), -2)
             np.testing.assert_allclose(found, due, rtol=0, atol=1e-12)
@@ -243,7 +260,7 @@ def test_ranks_that_disagree_about_the_attention_are_told():
         x = np.ones((H, 3, D + comm.rank))
         return ring_attention(comm, x, x, x)
 
-    with pytest.raises(CommunicationError, match=r"rank 0 is at [^;]* \(…, 4, ·, 5\)"):
+    with pytest.raises(CommunicationError, match=r"rank 0 is at [^;]* \(…, 6, ·, 5\)"):
         run(attend, 2)
 
 

@@ -19,10 +19,16 @@ def model(**settings):
     return mh.GPT(7, context=11, d_model=16, rng=0, **settings)
 
 
+def shared(comm, way, steps=9, made=None, **settings):
+    """A run that the ranks share."""
+    made = made or model()
+    return ParallelTraining(made, TOKENS, comm=comm, way=way, steps=steps, **SETTINGS, **settings)
+
+
 def losses_and_state(way, ranks, steps, **settings):
     def work(comm):
         made = model(**settings)
-        training = ParallelTraining(made, TOKENS, comm=comm, way=way, steps=steps, **SETTINGS)
+        training = shared(comm, way, steps, made)
         losses = list(training)
         if comm.rank == 0:
             made(TOKENS[None, :11])  # after its steps, a rank can use the model alone
@@ -53,8 +59,7 @@ def test_losses_and_weights_equal_those_of_one_process(way, ranks, steps, tolera
 @every_way
 def test_ranks_train_in_every_array_library(way, library):
     def work(comm):
-        made = model(num_layers=1).to(library)
-        return next(ParallelTraining(made, TOKENS, comm=comm, way=way, steps=9, **SETTINGS))
+        return next(shared(comm, way, made=model(num_layers=1).to(library)))
 
     expected = next(Training(model(num_layers=1), TOKENS, steps=9, **SETTINGS))
     np.testing.assert_allclose(run(work, 2), expected, rtol=0, atol=1e-12)
@@ -77,15 +82,13 @@ def test_a_run_resumes_on_another_number_of_ranks_and_in_one_process(way, tmp_pa
     expected = list(Training(model(), TOKENS, steps=steps, **SETTINGS))
 
     def first_half(comm):
-        training = ParallelTraining(
-            model(), TOKENS, comm=comm, way=way, every=2, steps=steps, **SETTINGS
-        )
+        training = shared(comm, way, steps, every=2)
         losses = [next(training), next(training)]
         training.save(path)
         return losses
 
     def second_half(comm):
-        training = ParallelTraining(model(), TOKENS, comm=comm, way=way, steps=steps, **SETTINGS)
+        training = shared(comm, way, steps)
         training.resume(path)
         return list(training)
 
@@ -110,7 +113,7 @@ def test_each_rank_draws_its_own_dropout():
 
     def work(comm):
         made = Recorder(7, context=11, d_model=16, num_heads=4, num_layers=1, dropout=0.5)
-        next(ParallelTraining(made, TOKENS, comm=comm, way="data", steps=1, **SETTINGS))
+        next(shared(comm, "data", made=made))
         return made.drawn
 
     assert len(set(run(work, 3))) == 3
@@ -129,7 +132,7 @@ def test_each_rank_draws_its_own_dropout():
 )
 def test_what_cannot_be_shared_is_refused_at_once(ranks, way, settings, message):
     def work(comm):
-        ParallelTraining(model(**settings), TOKENS, comm=comm, way=way, steps=1, **SETTINGS)
+        shared(comm, way, made=model(**settings))
 
     with pytest.raises(ValueError, match=message):
         run(work, ranks)
@@ -137,7 +140,7 @@ def test_what_cannot_be_shared_is_refused_at_once(ranks, way, settings, message)
 
 def test_ranks_at_different_steps_are_found():
     def work(comm):
-        training = ParallelTraining(model(), TOKENS, comm=comm, way="data", steps=9, **SETTINGS)
+        training = shared(comm, "data")
         training.step = comm.rank
         return next(training)
 
@@ -148,7 +151,7 @@ def test_ranks_at_different_steps_are_found():
 def test_ranks_that_begin_with_different_weights_are_found():
     def work(comm):
         made = mh.GPT(7, context=11, d_model=16, num_heads=4, num_layers=2, rng=comm.rank)
-        ParallelTraining(made, TOKENS, comm=comm, way="data", steps=9, **SETTINGS)
+        shared(comm, "data", made=made)
 
     with pytest.raises(CommunicationError, match=r"ranks disagree.*a run with weights"):
         run(work, 2)
@@ -156,7 +159,7 @@ def test_ranks_that_begin_with_different_weights_are_found():
 
 def test_a_finished_run_can_be_resumed_and_saved_again(tmp_path):
     def work(comm, path):
-        training = ParallelTraining(model(), TOKENS, comm=comm, way="heads", steps=1, **SETTINGS)
+        training = shared(comm, "heads", 1)
         if path.exists():
             training.resume(path)
         list(training)
@@ -176,9 +179,7 @@ def test_a_run_is_watched_where_its_model_is_collected():
         return losses.validation
 
     def work(comm):
-        training = ParallelTraining(
-            model(), TOKENS, comm=comm, way="heads", every=2, steps=5, **SETTINGS
-        )
+        training = shared(comm, "heads", 5, every=2)
         return validation(training) if comm.rank == 0 else list(training)
 
     expected = validation(Training(model(), TOKENS, steps=5, **SETTINGS), 2)
@@ -187,9 +188,7 @@ def test_a_run_is_watched_where_its_model_is_collected():
 
 def test_the_state_can_be_read_where_it_was_collected():
     def work(comm):
-        training = ParallelTraining(
-            model(), TOKENS, comm=comm, way="data", every=2, steps=3, **SETTINGS
-        )
+        training = shared(comm, "data", 3, every=2)
         next(training)
         with pytest.raises(RuntimeError, match="collected every 2 steps"):
             training.state()

@@ -31,7 +31,8 @@ def test_a_transformer_beats_the_bigram_table_on_text_with_longer_dependencies()
 
 
 def test_a_step_is_adamw_with_decay_groups_clipping_and_the_schedule():
-    """Written out, with other settings than the defaults."""
+    """Written out, with other settings than the defaults; nothing global changes."""
+    state = np.random.get_state()[1].tolist()
     tokens = data.CharacterTokenizer(PATTERN).encode(PATTERN)
     one, other = (small_gpt(30, dropout=0.3) for _ in range(2))
     settings = {"steps": 9, "warmup": 3, "lr": 0.1, "min_lr": 0.02}
@@ -51,15 +52,6 @@ def test_a_step_is_adamw_with_decay_groups_clipping_and_the_schedule():
         optimiser.step()
     for p, q in zip(one.parameters(), other.parameters(), strict=True):
         np.testing.assert_array_equal(p.data, q.data)
-
-
-def test_the_seed_determines_the_run_and_nothing_global_changes():
-    tokens, state = np.arange(200) % 30, np.random.get_state()[1].tolist()
-    losses = [
-        list(training.Training(small_gpt(30), tokens, steps=3, batch=4, lr=1e-2, seed=seed))
-        for seed in (1, 1, 2)
-    ]
-    assert losses[0] == losses[1] != losses[2]
     assert np.random.get_state()[1].tolist() == state
 
 

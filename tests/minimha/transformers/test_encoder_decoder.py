@@ -29,38 +29,12 @@ def tokens(rng):
 )
 def test_gradients_of_an_encoder_decoder(settings, rng, tokens):
     net, (source, target) = model(rng, num_layers=1, **settings), tokens
+    assert (net.source_tokens is net.tokens) == ("source_vocabulary" not in settings)
 
     def run():
         return net(source, target, mh.masks.padding(LENGTHS))
 
     assert_gradients(run, [], net, rng, 1e-7)
-
-
-def test_the_gradient_of_the_shared_table_is_the_sum_of_its_three_uses(rng, tokens):
-    """The tables of source and target and the head, each separate, get the three contributions."""
-    shared, apart = model(rng), model(rng, source_vocabulary=V)
-    for name, p in shared.named_parameters():
-        dict(apart.named_parameters())[name].data = p.data
-    apart.source_tokens.table.data = shared.tokens.table.data
-    head = mh.Tensor(shared.tokens.table.data.copy(), requires_grad=True)
-    cotangent, (source, target) = rng.standard_normal((2, 4, V)), tokens
-    shared(source, target).backward(cotangent)
-
-    tables = apart.tokens.table, apart.source_tokens.table
-    x = apart.decoder(apart._embedded(apart.tokens, target, 0, None), apart.encode(source))
-    mh.functional.linear(x, head.mT).backward(cotangent)
-    contributions = [table.grad for table in (*tables, head)]
-    assert all(abs(grad).max() > 1e-3 for grad in contributions)
-    np.testing.assert_allclose(shared.tokens.table.grad, sum(contributions), rtol=1e-12, atol=1e-13)
-
-
-def test_the_decoder_does_not_see_the_future(rng, tokens):
-    net, (source, target) = model(rng), tokens
-    changed = target.copy()
-    changed[:, 2:] = (changed[:, 2:] + 1) % V
-    seen, again = net(source, target).data, net(source, changed).data
-    np.testing.assert_array_equal(seen[:, :2], again[:, :2])
-    assert abs(seen[:, 2:] - again[:, 2:]).max() > 1e-3
 
 
 def test_every_position_of_memory_and_target_sees_the_whole_source(rng, tokens):

@@ -27,20 +27,13 @@ def test_the_cache_changes_nothing_even_beyond_the_context(gpt):
         np.testing.assert_array_equal(cached[:, :3], PROMPT)
 
 
-def test_at_temperature_0_each_token_has_the_largest_logit_of_what_came_before(gpt):
-    tokens = mh.generate(gpt, PROMPT, 5, temperature=0)
-    for end in range(3, 8):
-        np.testing.assert_array_equal(
-            tokens[:, end], gpt(tokens[:, :end]).data[:, -1].argmax(axis=-1)
-        )
-
-
-def test_the_context_restarts_with_its_newest_half(gpt):
-    tokens = mh.generate(gpt, PROMPT, 6, temperature=0)  # the ninth is predicted from 5 to 8
-    np.testing.assert_array_equal(tokens[:, 8], gpt(tokens[:, :8]).data[:, -1].argmax(axis=-1))
-    tokens = mh.generate(gpt, tokens, 2, temperature=0)
-    np.testing.assert_array_equal(tokens[:, 9], gpt(tokens[:, 5:9]).data[:, -1].argmax(axis=-1))
-    np.testing.assert_array_equal(tokens[:, 10], gpt(tokens[:, 5:10]).data[:, -1].argmax(axis=-1))
+def test_at_temperature_0_each_token_has_the_largest_logit_of_the_context_before_it(gpt):
+    """The context of 8 tokens restarts with its newest half, also in a prompt that is too long."""
+    tokens = mh.generate(gpt, PROMPT, 8, temperature=0)
+    for end in range(3, 11):
+        before = tokens[:, 5 if end > 8 else 0 : end]
+        np.testing.assert_array_equal(tokens[:, end], gpt(before).data[:, -1].argmax(axis=-1))
+    np.testing.assert_array_equal(mh.generate(gpt, tokens[:, :9], 2, temperature=0), tokens)
 
 
 def test_the_seed_determines_the_tokens(gpt):

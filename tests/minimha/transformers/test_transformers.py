@@ -61,20 +61,6 @@ def test_gradients_of_a_block_with_cross_attention(norm_first, rng):
     assert_gradients(run, [x, memory], block, rng, 1e-7)
 
 
-def test_the_gradient_of_a_tied_table_is_the_sum_of_its_two_uses(rng):
-    tied, apart = gpt(rng, tie=True), gpt(rng)
-    shared = dict(tied.named_parameters())
-    assert "head.weight" not in shared
-    for name, p in apart.named_parameters():
-        p.data = shared["tokens.table"].data.T if name == "head.weight" else shared[name].data
-    tokens, targets = rng.integers(0, V, (2, 3, 5))
-    for model in (tied, apart):
-        mh.functional.cross_entropy(model(tokens), targets).backward()
-    as_table, as_head = apart.tokens.table.grad, apart.head.weight.grad.T
-    assert abs(as_table).max() > 1e-3 < abs(as_head).max()
-    np.testing.assert_allclose(tied.tokens.table.grad, as_table + as_head, rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("settings", [{}, LLAMA])
 def test_a_model_that_reads_in_parts_with_caches_gives_the_same_logits(settings, rng):
     model, tokens = gpt(rng, **settings), rng.integers(0, V, (2, 5))

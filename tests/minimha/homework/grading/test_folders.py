@@ -1,6 +1,5 @@
 """Grading a folder: which file belongs to whom, and the reports."""
 
-import argparse
 import csv
 import json
 import os
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from graded import RIGHT, ROOT, TASK
+from graded import RIGHT, ROOT, TASK, options, write
 
 import minimha
 from minimha import homework
@@ -19,18 +18,8 @@ from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge, process, submissions
 
 
-def options(*arguments):
-    parser = argparse.ArgumentParser()
-    grading.add_arguments(parser)
-    parser.set_defaults(tasks=None)
-    return parser.parse_args(["--jobs", "1", *(str(argument) for argument in arguments)])
-
-
-@pytest.fixture
-def tasks(monkeypatch):
-    """The course has only this task."""
-    for module in (grading, catalogue):
-        monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
+def run(*arguments):
+    return grading.run(options(grading, "--jobs", 1, *arguments))
 
 
 def snapshot(folder):
@@ -53,16 +42,14 @@ def test_honest_students_get_full_marks_among_attackers(tmp_path, capsys, monkey
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
     names = ("anna", "zoë", "=HYPERLINK(1)", "loop", "attack", "stub", "none", "a\nb")
-    for name in names:
-        (folder / name / "week 1").mkdir(parents=True)
-        (folder / name / "week 1" / "scaled.py").write_text(RIGHT)
+    write(folder, {f"{name}/week 1/scaled.py": RIGHT for name in names})
     theirs = [str(folder / name / "week 1" / "scaled.py") for name in names]
     (folder / "loop" / "week 1" / "scaled.py").write_text("import time; time.sleep(99)")
     (folder / "attack" / "week 1" / "scaled.py").write_text(HOSTILE.format(RIGHT, theirs))
     (folder / "stub" / "week 1" / "scaled.py").write_text(f"import numpy as np\n{TASK.code()}")
     (folder / "none" / "week 1" / "scaled.py").unlink()
     before = snapshot(folder)
-    assert grading.run(options(folder, "--json", "--csv", "--time", 3, "--seed", 7)) == 0
+    assert run(folder, "--json", "--csv", "--time", 3, "--seed", 7) == 0
     assert snapshot(folder) == before
     report = json.loads(Path("grades.json").read_text(encoding="utf-8"))
     assert (report["seed"], report["minimha"]) == (7, minimha.__version__)
@@ -84,7 +71,7 @@ def test_a_seed_repeats_a_run_and_other_runs_differ(tmp_path, capsys):
     (tmp_path / "anna_scaled.py").write_text(RIGHT.replace("factor * x", "2 * x"))
 
     def printed(*more):
-        grading.run(options(tmp_path, "--json", "-", *more))
+        run(tmp_path, "--json", "-", *more)
         return capsys.readouterr().out
 
     first = printed()
@@ -94,15 +81,14 @@ def test_a_seed_repeats_a_run_and_other_runs_differ(tmp_path, capsys):
 
 def test_files_are_assigned_to_students_and_tasks(tmp_path):
     marked = "# minimha homework: scores · chapter 05\n"
-    for name, text in {
+    texts = {
         "anna/scores.py": "", "anna/more/attention.py": "", "ben_12_scores-1.py": "", "carl_x.py": marked,
         "dora/old/scores.py": "", "dora/scores.py": "", "dora/scores (1).py": "", "eve/masked_scores.py": "",
         "eve/underscores.py": "", "eve/attention.py": marked, "eve/.ipynb_checkpoints/scores.py": "",
         "eve/b.txt": "", "eve/all.zip": "", "scores.py": "", "scores_hal (1).py": marked, "group_1.py": marked, "fred/notes.py": "", "__MACOSX/scores.py": "", "gil/.x": "",
         "kim/scores.py": "# minimha homework: linear", "ian/scores.py": "    raise NotImplementedError", "ian/deep/scores.py": "    # raise NotImplementedError",
-    }.items():  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    }  # fmt: skip
+    write(tmp_path, texts)
     os.symlink("/etc", tmp_path / "anna" / "etc")
     os.symlink(tmp_path / "ben_12_scores-1.py", tmp_path / "ida_scores.py")
     os.mkfifo(tmp_path / "joe_scores.py")
@@ -140,7 +126,7 @@ def test_unusual_files_do_not_stop_grading(tmp_path, capsys):
     (tmp_path / "secret_scaled.py").write_text(RIGHT)
     (tmp_path / "secret_scaled.py").chmod(0)
     os.makedirs(os.fsencode(tmp_path) + b"/\xff\xfe")
-    assert grading.run(options(tmp_path, "--csv", "-")) == 0
+    assert run(tmp_path, "--csv", "-") == 0
     rows = [row[::3] for row in csv.reader(capsys.readouterr().out.splitlines()[1:])]
     assert rows[0] == ["big", "0.0", "big_scaled.py"]
     assert rows[1] == ["binary", "0.0", "binary_scaled.py"]
@@ -156,7 +142,7 @@ def test_the_report_is_printable_and_says_what_each_check_is_worth(tmp_path, cap
         "def scaled(*_, **__):\n    raise ValueError('\\x1b[2J')\n"
     )
     (tmp_path / "big_scaled.py").write_text("#" * (2 << 20))
-    assert grading.run(options(tmp_path, "--json", "-")) == 0
+    assert run(tmp_path, "--json", "-") == 0
     students = json.loads(capsys.readouterr().out)["students"]
     (_, anna), (_, big) = (student["tasks"][0]["checks"] for student in students)
     assert "\x1b" not in anna["message"]
@@ -187,13 +173,12 @@ def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
     for k in range(50):
         (tmp_path / f"{k}.py").touch()
     (tmp_path / "zoë_scaled.py").write_text(f"import minimha\n{RIGHT}")
-    for name in ("a;=1+1", " =1", "+1", "-1", "@1"):
-        (tmp_path / name / "scaled.py").parent.mkdir()
-        (tmp_path / name / "scaled.py").write_text(RIGHT)
-    assert grading.run(options(tmp_path, "--csv", "-")) == 0
+    names = ("a;=1+1", " =1", "+1", "-1", "@1")
+    write(tmp_path, {f"{name}/scaled.py": RIGHT for name in names})
+    assert run(tmp_path, "--csv", "-") == 0
     rows = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
     assert rows[1:-1] == ['"\' =1"', '"\'+1"', '"\'-1"', '"\'@1"', '"a;=1+1"']
-    assert grading.run(options(tmp_path)) == 0
+    assert run(tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
     why = "ImportError: minimha cannot be imported here, where homework is graded"
     assert lines[5:7] == [
@@ -217,7 +202,7 @@ def test_the_table_stays_readable_for_any_submission(tmp_path, capsys):
 )
 def test_invalid_grading_arguments_raise_an_error_with_the_reason(tmp_path, arguments, says):
     with pytest.raises(ValueError, match=says):
-        grading.run(options(tmp_path, *arguments))
+        run(tmp_path, *arguments)
 
 
 def test_a_single_task_or_chapter_can_be_graded():
@@ -244,12 +229,10 @@ def test_a_package_of_ones_own_is_graded_and_its_errors_quote_its_lines(tmp_path
         "carla": "import subprocess\n",
         "dan": "import minimha\n",
     }.items():
-        for name, text in (OWN | {"src/homework/scaled.py": deep}).items():
-            (tmp_path / student / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / student / name).write_text(text)
+        write(tmp_path / student, OWN | {"src/homework/scaled.py": deep})
     (tmp_path / "anna" / "src" / "homework" / "__init__.py").unlink()
     (tmp_path / "carla" / "src" / "homework" / "unused.py").touch()
-    assert grading.run(options(tmp_path, "--json", "-")) == 0
+    assert run(tmp_path, "--json", "-") == 0
     report = json.loads(capsys.readouterr().out)
     found = {s["student"]: s["tasks"][0]["checks"][0] for s in report["students"]}
     assert [found[name]["outcome"] for name in found] == ["ok", "wrong", "wrong", "wrong"]
@@ -261,10 +244,8 @@ def test_a_package_of_ones_own_is_graded_and_its_errors_quote_its_lines(tmp_path
 
 @pytest.mark.usefixtures("tasks")
 def test_a_repository_of_one_student_is_graded_as_a_whole(tmp_path, capsys):
-    (tmp_path / "week 1").mkdir()
-    (tmp_path / "week 1" / "scaled.py").write_text(RIGHT)
-    (tmp_path / ".minimha-grading.jsonl").write_text('{"seed": 1}')
-    assert grading.run(options(tmp_path, "--student", "anna", "--json", "-")) == 0
+    write(tmp_path, {"week 1/scaled.py": RIGHT, ".minimha-grading.jsonl": '{"seed": 1}'})
+    assert run(tmp_path, "--student", "anna", "--json", "-") == 0
     report = json.loads(capsys.readouterr().out)
     assert [(s["student"], s["points"]) for s in report["students"]] == [("anna", 3)]
     assert (tmp_path / ".minimha-grading.jsonl").exists()
@@ -283,22 +264,22 @@ def test_an_interrupted_run_is_continued_with_the_same_result(tmp_path, capsys, 
 
     monkeypatch.setattr(judge, "student", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        grading.run(options(tmp_path, "--seed", 5))
+        run(tmp_path, "--seed", 5)
     assert "repeat the command with --continue" in capsys.readouterr().err
     graded = []
     monkeypatch.setattr(judge, "student", lambda name, *x: graded.append(name) or whole(name, *x))
     with pytest.raises(ValueError, match="no run to continue"):
-        grading.run(options(tmp_path, "--continue", "--time", 3))
+        run(tmp_path, "--continue", "--time", 3)
     (tmp_path / "anna_scaled.py").write_text(f"{RIGHT}\n# handed in again")
     journal = tmp_path / ".minimha-grading.jsonl"
     journal.write_text(journal.read_text() + '["carla", "cut')
-    assert grading.run(options(tmp_path, "--continue", "--json", "-")) == 0
+    assert run(tmp_path, "--continue", "--json", "-") == 0
     assert graded == ["anna", "carla"]
     continued = capsys.readouterr().out
-    assert grading.run(options(tmp_path, "--continue", "--json", "-")) == 0
+    assert run(tmp_path, "--continue", "--json", "-") == 0
     assert graded == ["anna", "carla"]
     assert capsys.readouterr().out == continued
-    assert grading.run(options(tmp_path, "--seed", 5, "--json", "-")) == 0
+    assert run(tmp_path, "--seed", 5, "--json", "-") == 0
     assert graded[2:] == ["anna", "ben", "carla"]
     assert capsys.readouterr().out == continued
 

@@ -4,15 +4,13 @@ These are the attempts that Otter-Grader's and nbgrader's documentation and thei
 each, the function is wrong; it would get points only if the attempt succeeded.
 """
 
-import json
-
 import pytest
-from graded import RIGHT, TASK
+from graded import RIGHT, notebook, write
 
-from minimha.homework import catalogue
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading.process import Limits
 
+MARK = "# minimha homework: scaled\n"
 WRONG = """
 def scaled(x, factor, *, tap=None):
     {}
@@ -81,39 +79,18 @@ ATTEMPTS = {
     for category, codes in cases.items()
     for k, source in enumerate(map(form, codes), 100 * (cases is CALLED))
 }
-STORED = [
-    {
-        "output_type": "stream",
-        "name": "stdout",
-        "text": "ok     scaled: values\nok     scaled: gradients",
-    }
-]
-METADATA = {"nbgrader": {"grade": True, "points": 100, "score": 100}, "otter": {"tests": []}}
-
-
-def notebook(source):
-    """A notebook with this cell, with forged outputs and metadata."""
-    cell = {
-        "cell_type": "code", "source": f"# minimha homework: scaled\n{source}", "outputs": STORED,
-        "metadata": METADATA,
-    }  # fmt: skip
-    return json.dumps({"cells": [cell], "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5})
 
 
 @pytest.fixture
-def graded(tmp_path, monkeypatch):
+def graded(tasks, tmp_path, monkeypatch):
     """Grade submissions, a dictionary from file names to texts: the points by student."""
-    for module in (grading, catalogue):
-        monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
     folder = tmp_path / "in"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grades.json").write_text("the teacher's")
 
     def points(submissions):
-        for name, text in submissions.items():
-            own = text.replace("VICTIM", str(tmp_path))
-            (folder / name).write_text(own, encoding="utf-8")
+        write(folder, {n: x.replace("VICTIM", str(tmp_path)) for n, x in submissions.items()})
         before = {path: path.read_bytes() for path in tmp_path.rglob("[!.]*") if path.is_file()}
         report = grading.grade(folder, grading.Run(("scaled",), None, 0, Limits(5, 250)))
         assert {p: p.read_bytes() for p in tmp_path.rglob("[!.]*") if p.is_file()} == before
@@ -124,8 +101,8 @@ def graded(tmp_path, monkeypatch):
 
 def test_malicious_files_and_notebooks_score_nothing(graded):
     files = {f"{name}_scaled.py": text for name, text in ATTEMPTS.items()}
-    notebooks = {f"{name} in a notebook_scaled.ipynb": notebook(x) for name, x in ATTEMPTS.items()}
-    honest = {"anna_scaled.py": RIGHT, "ben_scaled.ipynb": notebook(RIGHT)}
+    notebooks = {f"{name} again_scaled.ipynb": notebook(MARK + x) for name, x in ATTEMPTS.items()}
+    honest = {"anna_scaled.py": RIGHT, "ben_scaled.ipynb": notebook(MARK + RIGHT)}
     points = graded(files | notebooks | honest)
     assert {points.pop("anna"), points.pop("ben")} == {3}
     assert points == dict.fromkeys(points, 0)

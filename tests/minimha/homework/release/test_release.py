@@ -39,12 +39,8 @@ def release(tmp_path_factory):
     """A release with a teacher's own task, without the hidden checks."""
     try:
         own = tmp_path_factory.mktemp("own") / "week-2.py"
-        text = (
-            OWN.read_text(encoding="utf-8")
-            .replace("hints=(", "hints=[")
-            .replace("    ),", "    ],")
-        )
-        own.write_text(text, encoding="utf-8")
+        text = OWN.read_text(encoding="utf-8").replace("hints=(", "hints=[")
+        own.write_text(text.replace("    ),", "    ],"), encoding="utf-8")
         yield written(tmp_path_factory.mktemp("r") / "r", "--hidden", "--tasks", str(own))
     finally:
         homework.TASKS.pop("sigmoid", None)
@@ -159,7 +155,6 @@ STUDENT = """
 import json, sys, warnings
 import numpy as np
 from minimha import homework
-from minimha.homework.error_messages import file_of
 warnings.simplefilter("ignore")
 found = []
 for name, code in json.load(sys.stdin):

@@ -24,101 +24,70 @@ Participant 11,Jane Smith,js@uni.edu,Submitted,,100.00,Yes
 Participant 12,Jane Smith,other@uni.edu,Submitted,,"100,00",Yes
 Participant 13,Ana Lu,ana@uni.edu,No submission,,100.00,Yes
 """
+HIDDEN = WORKSHEET.replace("Full name,", "").replace("Jane Smith,", "").replace("Ana Lu,", "")
+SEMICOLONS = WORKSHEET.replace('"100,00"', "100.00").replace(",", ";")
+POINTS = {
+    "canvas students are found by id, name or login, and points are scaled": (
+        CANVAS, {"smithjane_1234": "ok ok", "adlc": "ok wrong", "Bo Li": "wrong", "zoe": "ok"},
+        ["Manual Posting", "8.00", "6.00", "3.00", "0.00", ""],
+        ["3 students, column monday (81)", "scaled from 4 points to 8"], ["zoe"], ["Student, Test 1237"],
+    ),
+    "addresses and numbers name people too": (
+        CANVAS, {"s77": "ok", "adlc": "ok", "bo": "ok"},
+        ["Manual Posting", "8.00", "6.00", "6.00", "6.00", ""],
+        ["3 students, column monday (81)", "scaled from 4 points to 8"], [], ["Student, Test 1237"],
+    ),
+    "another id of Canvas is another person": (
+        CANVAS, {"libo_99": "ok"}, ["Manual Posting", "8.00", "", "", "", ""],
+        ["0 students, column monday (81)"], ["libo_99"],
+        ["Smith, Jane 1234", "de la Cruz, Ana 1235", "Li, Bo 1236", "Student, Test 1237"],
+    ),
+    "the id of a download decides between people of one name": (
+        WORKSHEET, {"Jane Smith (12)": "ok", "Ana Lu": "ok wrong"}, ["", "75.00", "37.50"],
+        ["2 students, column Grade", "scaled from 4 points to 100"], [], ["Participant 11 Jane Smith"],
+    ),
+    "the worksheet of another assignment gives nobody the points of another": (
+        WORKSHEET, {"Ana Lu (11)": "ok", "Jane Smith (13)": "ok"}, ["", "", ""],
+        ["0 students, column Grade"], ["Ana Lu (11)", "Jane Smith (13)"],
+        ["Participant 11 Jane Smith", "Participant 12 Jane Smith", "Participant 13 Ana Lu"],
+    ),
+    "students whose names Moodle hides are found by id": (
+        HIDDEN, {"Participant (12)": "ok"}, ["", "75.00", ""],
+        ["1 student, column Grade", "scaled from 4 points to 100"], [],
+        ["Participant 11 js@uni.edu", "Participant 13 ana@uni.edu"],
+    ),
+    "people of one name without an id are listed and get no points": (
+        WORKSHEET, {"Jane Smith": "ok", "Ana Lu": "ok"}, ["", "", "75.00"],
+        ["1 student, column Grade", "scaled from 4 points to 100"], ["Jane Smith"],
+        ["Participant 11 Jane Smith", "Participant 12 Jane Smith"],
+    ),
+    "two students who match one row get no points, and semicolons stay": (
+        SEMICOLONS, {"js": "ok", "js@uni.edu": "ok", "other": "ok"}, ["", "75.00", ""],
+        ["1 student, column Grade", "scaled from 4 points to 100"], ["js", "js@uni.edu"],
+        ["Participant 11 Jane Smith", "Participant 13 Ana Lu"],
+    ),
+}  # fmt: skip
 
 
-@pytest.fixture
-def filled(tmp_path):
-    """The cells of the column once these students are graded, and the lines that are printed."""
-
-    def fill(text, column, *students):
-        path = tmp_path / "grades.csv"
-        path.write_text(text, encoding="utf-8-sig")
-        lines = Gradebook(path, "monday").filled(report(*students))
-        assert path.read_text(encoding="utf-8-sig") == text
-        after = (tmp_path / "grades_graded.csv").read_text(encoding="utf-8")
-        delimiter = ";" if ";" in text else ","
-        old, new = (list(csv.reader(io.StringIO(x), delimiter=delimiter)) for x in (text, after))
-        k = new[0].index(column)
-        assert [row[:k] + row[k + 1 :] for row in new] == [row[:k] + row[k + 1 :] for row in old]
-        return [row[k] for row in new[1:]], lines.splitlines()
-
-    return fill
-
-
-def test_canvas_students_are_found_by_id_name_or_login_and_points_are_scaled(filled):
-    students = [
-        student("smithjane_1234", "ok", "ok"),
-        student("adlc", "ok", "wrong"),
-        student("Bo Li", "wrong"),
-        student("zoe", "ok"),
-    ]
-    cells, lines = filled(CANVAS, "monday (81)", *students)
-    assert cells == ["Manual Posting", "8.00", "6.00", "3.00", "0.00", ""]
-    assert lines[0].endswith("grades_graded.csv: 3 students, column monday (81)")
-    assert lines[1:] == [
-        "  scaled from 4 points to 8",
-        "  not in the gradebook: zoe",
-        "  not graded: Student, Test 1237",
-    ]
-
-
-def test_the_id_of_a_download_decides_between_people_of_one_name(filled):
-    cells, lines = filled(
-        WORKSHEET, "Grade", student("Jane Smith (12)", "ok"), student("Ana Lu", "ok", "wrong")
-    )
-    assert cells == ["", "75.00", "37.50"]
-    assert lines[1:] == ["  scaled from 4 points to 100", "  not graded: Participant 11 Jane Smith"]
-
-
-def test_the_worksheet_of_another_assignment_gives_nobody_the_points_of_another(filled):
-    students = [student("Ana Lu (11)", "ok"), student("Jane Smith (13)", "ok")]
-    cells, lines = filled(WORKSHEET, "Grade", *students)
-    assert cells == ["", "", ""]
-    assert {f"  not in the gradebook: {x['student']}" for x in students} < set(lines)
-
-
-def test_students_whose_names_moodle_hides_are_found_by_id(filled):
-    hidden = WORKSHEET.replace("Full name,", "").replace("Jane Smith,", "").replace("Ana Lu,", "")
-    cells, lines = filled(hidden, "Grade", student("Participant (12)", "ok"))
-    assert cells == ["", "75.00", ""]
-    assert [line.split()[:4] for line in lines[2:]] == [
-        ["not", "graded:", "Participant", number] for number in ("11", "13")
-    ]
-
-
-def test_another_id_of_canvas_is_another_person(filled):
-    cells, lines = filled(CANVAS, "monday (81)", student("libo_99", "ok"))
-    assert cells == ["Manual Posting", "8.00", "", "", "", ""]
-    assert "  not in the gradebook: libo_99" in lines
-
-
-def test_people_of_one_name_without_an_id_are_listed_and_get_no_points(filled):
-    students = [student(name, "ok") for name in ("Jane Smith", "Ana Lu")]
-    cells, lines = filled(WORKSHEET, "Grade", *students)
-    assert cells == ["", "", "75.00"]
-    assert lines[2:] == [
-        "  not in the gradebook: Jane Smith",
-        "  not graded: Participant 11 Jane Smith",
-        "  not graded: Participant 12 Jane Smith",
-    ]
-
-
-def test_addresses_and_numbers_name_people_too(filled):
-    students = [student(name, "ok") for name in ("s77", "adlc", "bo")]
-    cells, _ = filled(CANVAS, "monday (81)", *students)
-    assert cells[2:5] == ["6.00"] * 3
-
-
-def test_two_students_who_match_one_row_get_no_points(filled):
-    students = [student(name, "ok") for name in ("js", "js@uni.edu", "other")]
-    cells, lines = filled(WORKSHEET, "Grade", *students)
-    assert cells == ["", "75.00", ""]
-    assert "  not in the gradebook: js@uni.edu" in lines
-
-
-def test_semicolons_stay(filled):
-    text = WORKSHEET.replace('"100,00"', "100.00").replace(",", ";")
-    assert filled(text, "Grade", student("js", "ok"))[0][0] == "75.00"
+@pytest.mark.parametrize(
+    ("text", "students", "cells", "first", "unknown", "ungraded"), POINTS.values(), ids=POINTS
+)
+def test_points_go_into_the_rows_of_their_students(
+    text, students, cells, first, unknown, ungraded, tmp_path
+):
+    path, filled = tmp_path / "grades.csv", tmp_path / "grades_graded.csv"
+    path.write_text(text, encoding="utf-8-sig")
+    graded = report(*(student(name, *outcomes.split()) for name, outcomes in students.items()))
+    lines = Gradebook(path, "monday").filled(graded).splitlines()
+    shown = [line.strip().removeprefix(f"{filled}: ") for line in lines]
+    unknown = [f"not in the gradebook: {x}" for x in unknown]
+    assert shown == [*first, *unknown, *(f"not graded: {x}" for x in ungraded)]
+    assert path.read_text(encoding="utf-8-sig") == text
+    delimiter, texts = ";" if ";" in text else ",", (text, filled.read_text(encoding="utf-8"))
+    old, new = (list(csv.reader(io.StringIO(x), delimiter=delimiter)) for x in texts)
+    k = new[0].index("monday (81)" if text == CANVAS else "Grade")
+    assert [row[:k] + row[k + 1 :] for row in new] == [row[:k] + row[k + 1 :] for row in old]
+    assert [row[k] for row in new[1:]] == cells
 
 
 def test_an_empty_line_at_the_end_of_the_file_does_not_matter(tmp_path):

@@ -1,6 +1,5 @@
 """From the submissions to the reports."""
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,11 @@ def grade(tmp_path, monkeypatch):
 
     def graded(teacher, *arguments):
         (tmp_path / "teacher.csv").write_text(TEACHER.format(teacher))
-        parser = argparse.ArgumentParser()
-        grading.add_arguments(parser)
-        parser.set_defaults(tasks=None)
         written = [
             "--json", "--csv", "--feedback", "--gradebook", "gradebook.csv",
             "--teacher", "teacher.csv",
         ]  # fmt: skip
-        grading.run(parser.parse_args(["monday", "--only", "softmax", *written, *arguments]))
+        grading.run(options("monday", "--only", "softmax", *written, *arguments))
         files = (path for path in tmp_path.rglob("[!.]*") if path.is_file())
         return {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in files}
 
