@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from minimha_autograd import Tensor, backend
 
@@ -113,6 +112,9 @@ def _on(curve: Curve, size: float) -> float:
     """The time of a size: a power law between two points of the curve, proportional beyond."""
     if not size:
         return 0.0
-    (sizes, times), x = np.log(curve).T, math.log(size)
-    known = min(max(x, sizes[0]), sizes[-1])
-    return math.exp(np.interp(known, sizes, times) + x - known)
+    k = bisect.bisect([n for n, _ in curve], size)
+    if k in (0, len(curve)):
+        n, t = curve[min(k, len(curve) - 1)]
+        return t * size / n
+    (n, t), (n1, t1) = curve[k - 1 : k + 1]
+    return t * (size / n) ** (math.log(t1 / t) / math.log(n1 / n))

@@ -30,6 +30,8 @@ def batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def four_axes(x: Array) -> Array:
     """(…, H, T, N) as (B, H, T, N)."""
+    if x.ndim == 4:
+        return x
     return namespace(x).reshape(x, (*batch_and_heads(x.shape), *x.shape[-2:]))
 
 
@@ -47,7 +49,6 @@ def as_given(
     keys = (*shape[:-3], groups, shape[-1], -1) if len(shape) > 2 else (shape[-1], -1)
     shapes = (*shape[:-1], -1), keys, keys, shape, shape[:-2]
     found = (
-        None if dx is None else namespace(dx).reshape(dx, of)
-        for dx, of in zip(gradients, shapes, strict=True)
+        None if dx is None else dx.reshape(of) for dx, of in zip(gradients, shapes, strict=True)
     )
     return (*found, None, None)

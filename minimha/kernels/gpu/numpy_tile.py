@@ -38,19 +38,8 @@ _FILL = {PaddingMode.ZERO: 0.0, PaddingMode.NEG_ZERO: -0.0, PaddingMode.POS_INF:
          PaddingMode.NEG_INF: -np.inf}  # fmt: skip
 _NOBODY, _SEVERAL = -1, -2
 
-
-class _Running:
-    """The launch in progress: the block that runs, and which blocks loaded and stored what."""
-
-    def begin(self, grid: tuple[int, ...]) -> None:
-        self.grid: tuple[int, ...] = (*grid, 1, 1)[:3]
-        self.block: tuple[int, ...] = (0, 0, 0)
-        self.number = 0
-        self.loaded: dict[int, np.ndarray] = {}
-        self.stored: dict[int, np.ndarray] = {}
-
-
-_now = _Running()
+_now: Any = types.SimpleNamespace()
+"""The launch in progress: the block that runs, and which blocks loaded and stored what."""
 
 
 class Constant:
@@ -221,7 +210,7 @@ def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
 
 
 def _run(grid: Any, kernel: Callable[..., None], arguments: Any, blocks: Any) -> None:
-    _now.begin(tuple(grid))
+    _now.grid, _now.loaded, _now.stored = (*grid, 1, 1)[:3], {}, {}
     kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
     typed = [  # a float that is not a constant is a float32
         Memory(a) if isinstance(a, np.ndarray) else
