@@ -3,8 +3,8 @@
 python benchmarks/versions.py FOLDER [--quick] [--save FILE]
 
 Each version has a process of its own with two threads, and waits while the other one is measured: a
-training step as in `training_step.py`, and attention on small arrays without a mask, forward and
-backward. A ratio below 1 means that this version is faster.
+training step as in `training_step.py`, and attention without a mask on 8 positions: the value for
+arrays, and forward and backward for Tensors. A ratio below 1 means that this version is faster.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ THIS = pathlib.Path(__file__).parents[1]
 CALLS = 300  # of attention in a turn
 
 
-def attention() -> Callable[[], float]:
-    """A function that returns the median microseconds of attention on heads of 8 positions."""
+def attention() -> dict[str, Callable[[], None]]:
+    """Calls of attention on heads of 8 positions."""
     import numpy as np
 
     import minimha as mh
@@ -35,11 +35,14 @@ def attention() -> Callable[[], float]:
     arrays = [rng.standard_normal((1, 2, 8, 16), dtype=np.float32) for _ in range(3)]
     dout = np.ones_like(arrays[0])
 
-    def call() -> None:
+    def on_arrays() -> None:
+        mh.scaled_dot_product_attention(*arrays)
+
+    def on_tensors() -> None:
         inputs = [mh.Tensor(x, requires_grad=True) for x in arrays]
         mh.scaled_dot_product_attention(*inputs).backward(dout)
 
-    return lambda: 1e6 * statistics.median(seconds(call) for _ in range(CALLS))
+    return {"arrays": on_arrays, "Tensors": on_tensors}
 
 
 def measure() -> None:
@@ -49,9 +52,16 @@ def measure() -> None:
             training_step.VOCABULARY, context=training_step.CONTEXT, **training_step.SIZES
         )
     )
-    turns = {"step": lambda: 1e3 * training_step.turn(step), "attention": attention()}
+    turns: dict[str, Callable[[], float]] = {"step": lambda: 1e3 * training_step.turn(step)}
+    for name, call in attention().items():
+        turns[name] = partial(microseconds, call)
     for line in sys.stdin:
         print(turns[line.strip()](), flush=True)
+
+
+def microseconds(call: Callable[[], None]) -> float:
+    """The median time of a call."""
+    return 1e6 * statistics.median(seconds(call) for _ in range(CALLS))
 
 
 def start(folder: pathlib.Path) -> subprocess.Popen[str]:
@@ -79,7 +89,12 @@ def main() -> None:
     options = parser.parse_args()
     both = {"this version": start(THIS), "the other": start(options.folder.resolve())}
     rows = []
-    for name, what in (("step", "training step, ms"), ("attention", "attention, N = 8, µs")):
+    measured = {
+        "step": "training step, ms",
+        "arrays": "attention on arrays, µs",
+        "Tensors": "attention on Tensors, forward and backward, µs",
+    }
+    for name, what in measured.items():
         calls = {version: partial(ask, process, name) for version, process in both.items()}
         times = common.take_turns(calls, 5 if options.quick else 31)
         compared = ratios(times["this version"], times["the other"])
