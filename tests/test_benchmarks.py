@@ -63,7 +63,11 @@ def test_the_benchmark_of_a_training_step_runs(run):
 def test_two_versions_take_turns(run):
     _, rows = run("versions.py", BENCHMARKS.parent)
     assert rows[0] == ["", "this version", "the other", "ratio"]
-    assert [row[0].partition(",")[0] for row in rows[2:]] == ["training step", "attention on arrays", "attention on Tensors"]
+    assert [row[0].partition(",")[0] for row in rows[2:]] == [
+        "training step",
+        "attention on arrays",
+        "attention on Tensors",
+    ]
 
 
 def test_a_layer_and_a_training_step_take_few_calls():

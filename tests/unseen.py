@@ -1,4 +1,4 @@
-"""Ten wrong backward passes whose author had not seen the signatures.
+"""Ten wrong backward passes whose author had not seen the known mistakes.
 
 The causes were judged by hand: if one is named, its description is true of the bug.
 """

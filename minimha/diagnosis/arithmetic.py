@@ -1,6 +1,6 @@
 """What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
 
-A signature is a function of a Step that yields the gradients that known mistakes give. Where it
+A recogniser is a function of a Step that yields the gradients that known mistakes give. Where it
 recognises a mistake by other facts, it yields the gradient found.
 """
 

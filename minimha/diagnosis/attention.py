@@ -1,6 +1,6 @@
 """What wrong gradients of attention look like: scale, groups, softmax, dropout, mask.
 
-Each signature recognises a step of the forward by its values, whatever its name, and compares the
+Each recogniser finds a step of the forward by its values, whatever its name, and compares the
 gradient under check with the gradients that known mistakes produce.
 """
 

@@ -15,7 +15,7 @@ from .causes import CHAPTERS, UNEXPLAINED, Cause, Diagnosis, WrongGradient
 from .step import Mistake, Step
 from .trace import Trace
 
-SIGNATURES: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
+RECOGNISERS: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
     arithmetic.counted, arithmetic.uses, arithmetic.nothing,
     attention.scale, attention.groups, attention.softmax, attention.untapped_softmax,
     attention.dropout, attention.mask, layers.rope, layers.norm, layers.gain,
@@ -85,17 +85,17 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """The cause by the first signature that recognises the mistake."""
+    """The cause by the first recogniser of the mistake."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:
         step = Step(trace, name, consumer)
-        for signature in SIGNATURES:
+        for recogniser in RECOGNISERS:
             try:
-                if cause := step.made_by(signature(step)):
+                if cause := step.made_by(recogniser(step)):
                     return cause
             except Exception as error:  # the facts must reach the reader in any case
-                text = f"{signature.__name__} failed in {step.place}: {error!r}"
+                text = f"{recogniser.__name__} failed in {step.place}: {error!r}"
                 warnings.warn(text, RuntimeWarning, 2)
     return Cause(UNEXPLAINED, "none of the known mistakes")
 

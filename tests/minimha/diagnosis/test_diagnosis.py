@@ -46,10 +46,10 @@ def test_a_wrong_step_is_located(bug):
 
 
 @pytest.mark.parametrize("bug", UNSEEN, ids=lambda bug: bug.name)
-def test_a_mistake_without_a_signature_is_located_and_never_misnamed(bug, tables):
+def test_a_mistake_without_a_recogniser_is_located_and_never_misnamed(bug, tables):
     found = diagnosis(bug)
     row = [bug.name, ", ".join(found.nodes), found.cause]
-    tables["ten mistakes without a signature of their own: step and cause"].append(row)
+    tables["ten mistakes without a recogniser of their own: step and cause"].append(row)
     assert (found.nodes, found.cause) in {(bug.node, UNEXPLAINED), (bug.node, bug.cause)}
 
 

@@ -211,11 +211,11 @@ def test_a_gradient_of_an_input_without_effect_is_reported(rng):
     assert "the result does not depend on y" in diagnosis.text
 
 
-def test_a_failing_signature_leaves_the_facts_in_the_message(rng, monkeypatch):
+def test_a_failing_recogniser_leaves_the_facts_in_the_message(rng, monkeypatch):
     def broken(_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(explanation, "SIGNATURES", (broken, *explanation.SIGNATURES))
+    monkeypatch.setattr(explanation, "RECOGNISERS", (broken, *explanation.RECOGNISERS))
     with pytest.warns(
         RuntimeWarning, match="broken failed in the backward of the step from x to the result"
     ):
