@@ -12,7 +12,8 @@ from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad
 
 def every_case(test=None, *, slow=()):
     """Test each record on all of its cases. On libraries other than the first one, only on the
-    first case, unless --thorough. Operations named in `slow` are tested only with --thorough."""
+    first case, unless --thorough. Operations and implementations named in `slow` are tested only
+    with --thorough."""
     if test is None:
         return partial(every_case, slow=slow)
     fixtures = list(inspect.signature(test).parameters)[1:]  # none, or place
@@ -20,8 +21,11 @@ def every_case(test=None, *, slow=()):
     def of_record(record, request):
         place = [request.getfixturevalue(name) for name in fixtures]
         first = request.config.getoption("--array-backend").partition(",")[0]
-        every = not place or place[0].name == first or request.config.getoption("--thorough")
+        thorough = request.config.getoption("--thorough")
+        every = thorough or not place or place[0].name == first
         for case in record.cases if every else record.cases[:1]:
+            if not thorough and case.settings.get("implementation") in slow:
+                continue
             try:
                 test((record, case), *place)
             except Exception as error:
@@ -38,8 +42,11 @@ def every_case(test=None, *, slow=()):
     return pytest.mark.parametrize("record", records)(of_record)
 
 
-SLOW = {"multi_head_attention", "project_fused", "ring"}
-"""Operations whose gradients are checked only with --thorough."""
+SLOW = {
+    "multi_head_attention", "project_fused", "ring",
+    "loop", "fused", "tiled", "microkernel", "simulated",
+}  # fmt: skip
+"""Operations and implementations whose gradients are checked only with --thorough."""
 
 default = [s for s in FIRST if s[0].operation.__name__ not in SLOW]
 thoroughly = [s if s in default else pytest.param(s, marks=pytest.mark.thorough) for s in SAMPLES]
