@@ -1,4 +1,4 @@
-"""A task to grade, what the grader says of submissions to it, and what commands are given."""
+"""A task to grade, verdicts on submissions to it, and the files and options of commands."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ STUB = f"import numpy as np\n{TASK.code()}"
 
 
 def options(command, *arguments):
-    """The options of `minimha homework`, with these arguments of a command, a module."""
+    """The options that a command, given as its module, makes of these arguments."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     parser.set_defaults(tasks=None)
@@ -66,7 +66,7 @@ def write(folder, texts):
 
 
 def notebook(*cells):
-    """The text of a notebook with these code cells, of which everything else lies."""
+    """The text of a notebook with these code cells, whose outputs and metadata claim full points."""
     passed = "ok     scaled: values\nok     scaled: gradients\nok     twice: of ones"
     grades = {"nbgrader": {"grade": True, "points": 100, "score": 100}, "otter": {"tests": []}}
     stored = {"outputs": [{"output_type": "stream", "name": "stdout", "text": passed}]}

@@ -72,7 +72,7 @@ def numbers(h: int, g: int, n: int) -> list[np.ndarray]:
 def rounded(h: int, g: int, n: int, dtype: str) -> list[np.ndarray]:
     """The same in a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
     if dtype == "bfloat16":
-        import ml_dtypes  # noqa: F401  it tells NumPy what bfloat16 is
+        import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
     return [x.astype(dtype) for x in numbers(h, g, n)]
 
 

@@ -35,7 +35,7 @@ QUICK = Sizes(200, (256,), 4, 2, 64, 32, 4, 3)
 
 def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> float:
     """The median time of run on the GPU, by default of as many repeats as fit into 0.12 s, at most
-    30. Two runs before do not count: they compile, and they fill the pool of memory."""
+    30. Two runs beforehand do not count: they compile, and fill the pool of memory."""
     from cupyx.profiler import benchmark
 
     limits = {"n_repeat": 30, "max_duration": 0.12} if repeats is None else {"n_repeat": repeats}

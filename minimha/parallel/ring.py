@@ -1,4 +1,4 @@
-"""Ring attention: each rank holds a part of the positions, and keys and values visit the ranks.
+"""Ring attention: each rank holds a part of the positions, and keys and values circulate.
 
 Sources: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023);
 zigzag: Zhu, "ring-flash-attention" (2024).
@@ -152,7 +152,7 @@ def ring(
 
 
 class Ring(PositionParallel):
-    """Each rank reads its own positions, and keys and values visit the ranks."""
+    """Each rank reads its own positions, and keys and values circulate."""
 
     zigzag = True
     attention = staticmethod(partial(ring_attention, zigzag=True))

@@ -11,7 +11,7 @@ from ..comparisons import (
     same_steps,
     tap_is_used,
     value_of,
-)  # fmt: skip
+)
 from ..task import task
 
 

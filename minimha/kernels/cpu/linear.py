@@ -119,7 +119,8 @@ def _column_blocks(n, operand):
 def _product(
     chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
-    """c and sums; second holds those of the second half of the depth, until all are computed."""
+    """Store the product in c and add the sums of b's columns to sums. `second` holds both for the
+    second half of the depth, until all chunks are finished."""
     start, stop = share(chunk)
     (m, n), halves, width = c.shape, 1 + len(second[0]), operand.shape[2]
     count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
@@ -133,7 +134,7 @@ def _product(
         to, added = (second[0][0], second[1][0, : sums.size]) if h else (c, sums)
         if first < last:
             _region(region, ks, add, a, a_transposed, b, b_transposed, bias, added, operand, to)
-    if halves == 2 and stop - start in (0, halves * count):  # all is computed
+    if halves == 2 and stop - start in (0, halves * count):  # all chunks are finished
         c += second[0][0]
         sums += second[1][0, : sums.size]
 

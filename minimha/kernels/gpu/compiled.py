@@ -1,8 +1,9 @@
 """Compile the kernels for a GPU on a machine that has none.
 
-CUDA C++ becomes machine code, and tiles become bytecode, which checks all types: for every source
-and every signature in `tests/minimha/kernels/gpu/test_compiled.py`. `benchmarks/registers.py` goes
-on to machine code. This needs Linux and `pip install "minimha[gpu-checks]"`.
+CUDA C++ is compiled to machine code, and tiles to bytecode, which checks all types.
+`tests/minimha/kernels/gpu/test_compiled.py` compiles every source and every signature, and
+`benchmarks/registers.py` turns the bytecode into machine code. This needs Linux and
+`pip install "minimha[gpu-checks]"`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class KernelTypes(NamedTuple):
 def signatures() -> Iterator[KernelTypes]:
     """The signatures in use: those of calls with every dtype and combination of options.
 
-    Found by calling `forward` and `backward` with a `launch` that only takes notes.
+    Found by calling `forward` and `backward` with a `launch` that only records its arguments.
     """
     from ml_dtypes import bfloat16
 

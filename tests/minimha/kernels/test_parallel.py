@@ -45,7 +45,7 @@ def fill(chunk, x, bad):
 
 
 def met(parties):
-    """Whether so many chunks run at once in one of twenty calls, since a helper may fall asleep."""
+    """Whether this many chunks run at once in one of twenty calls, since a helper may fall asleep."""
     for _ in range(20):
         arrived = np.zeros(16, np.int64)
         with threads.limit(parties):

@@ -46,7 +46,7 @@ POINTS = {
         WORKSHEET, {"Jane Smith (12)": "ok", "Ana Lu": "ok wrong"}, ["", "75.00", "37.50"],
         ["2 students, column Grade", "scaled from 4 points to 100"], [], ["Participant 11 Jane Smith"],
     ),
-    "the worksheet of another assignment gives nobody the points of another": (
+    "with the worksheet of another assignment no student gets another's points": (
         WORKSHEET, {"Ana Lu (11)": "ok", "Jane Smith (13)": "ok"}, ["", "", ""],
         ["0 students, column Grade"], ["Ana Lu (11)", "Jane Smith (13)"],
         ["Participant 11 Jane Smith", "Participant 12 Jane Smith", "Participant 13 Ana Lu"],
