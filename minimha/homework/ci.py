@@ -1,4 +1,8 @@
-"""`minimha homework ci`: the files with which GitHub, GitLab or Gradescope grades homework."""
+"""`minimha homework ci`: the files with which GitHub, GitLab or Gradescope grades homework.
+
+Gradescope gets the edition for grading, which students never see. A repository that students copy
+has their edition; a secret of the service, MINIMHA, may name another for pip to install.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import replay
 from .catalogue import add_only, chosen
+from .release import wheel
 
 _GITHUB = """\
 name: homework
@@ -27,8 +33,10 @@ jobs:
         with:
           python-version: "3.12"
       - name: Install
+        env:
+          MINIMHA: ${{{{ secrets.MINIMHA }}}}
         run: |
-          pip install {minimha}
+          pip install ${{MINIMHA:-{minimha}}}
       - name: Grade
         run: |
           minimha homework grade . --student "$GITHUB_REPOSITORY" \\
@@ -48,7 +56,7 @@ homework:
   timeout: 1 hour
   script:
     - |
-      pip install {minimha}
+      pip install ${{MINIMHA:-{minimha}}}
     - |
       minimha homework grade . --student "$CI_PROJECT_PATH" --json --feedback{only}
   artifacts:
@@ -87,11 +95,15 @@ FILES = {
     "gradescope": {"setup.sh": _SETUP, "run_autograder": _RUN},
 }
 _NEXT = {
-    "github": "commit it, with the wheel if there is one, to the repository that students copy",
-    "gitlab": "commit it, with the wheel if there is one, to the project that students fork",
-    "gradescope": "upload them to Gradescope, with the wheel if there is one, as one zip file",
+    "github": "commit it, and the wheel of the release, to the repository that students copy",
+    "gitlab": "commit it, and the wheel of the release, to the project that students fork",
+    "gradescope": "upload them as one zip file; the wheel has the solutions, so students must not get it",
 }
-_WHEEL = "minimha-*.whl"
+_LOOKED_UP = """\
+The students' wheel contains the results that its checks expect, so an answer can look them up. For
+scores that count, grade again yourself, or set MINIMHA, as docs/scores.md explains.
+"""
+_WHEEL = "minimha-*+students*.whl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,23 +115,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Any) -> int:
-    """Write the files into the current folder. Raises ValueError if it is unclear how to install
-    minimha, FileExistsError rather than overwrite a file."""
-    if options.tasks:
-        raise ValueError("leave out --tasks: the wheel of a release contains your own tasks")
+    """Write the files into the current folder, for Gradescope with the wheel for grading.
+
+    Raises ValueError if it is unclear how to install minimha, FileExistsError rather than overwrite
+    a file.
+    """
     chosen(options.only)
-    files, minimha = FILES[options.service], _source(Path())
+    files, pushed = FILES[options.service], options.service != "gradescope"
+    if pushed and options.tasks:
+        raise ValueError("leave out --tasks: the wheel of a release contains your own tasks")
     if taken := [name for name in files if Path(name).exists()]:
         raise FileExistsError(f"{taken[0]} exists already; it was not changed")
+    minimha = _source(Path()) if pushed else _for_grading(options.tasks)
     only = f" {shlex.join(['--only', *options.only])}" if options.only else ""
     for name, text in files.items():
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(minimha=minimha, only=only), encoding="utf-8")
-        path.chmod(0o755 if options.service == "gradescope" else 0o644)
+        path.chmod(0o644 if pushed else 0o755)
         sys.stdout.write(f"wrote {path}\n")
     sys.stdout.write(f"{_NEXT[options.service]}\n")
+    if minimha == f"./{_WHEEL}":
+        sys.stdout.write(_LOOKED_UP)
     return 0
+
+
+def _for_grading(own: Path | None) -> str:
+    """Write the wheel for grading into this folder, and return what pip should install."""
+    if replay.results():
+        raise ValueError("grading needs the teacher's copy of minimha, which has the solutions")
+    name = wheel.for_grading(Path(), own).name
+    sys.stdout.write(f"wrote {name}\n")
+    return f"./{name}"
 
 
 def _source(folder: Path) -> str:

@@ -165,7 +165,7 @@ def _end(
     print(f"\nhomework  {_bar(list(standing), standing, 24)}")
     if advise:
         following = _next(files, standing, options, asked)
-        print(f"next      {following}" if following else "You have finished the course.")
+        print(f"next      {following}" if following else "You have finished all tasks.")
 
 
 def _start(options: Any) -> int:

@@ -21,6 +21,11 @@ from ..scores import printable
 from . import journal, judge, submissions
 from .process import Limits
 
+_LOOKED_UP = (
+    "graded with the students' edition: its wheel contains the results that the checks expect, and "
+    "an answer can look them up"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `grade`."""
@@ -114,6 +119,8 @@ def grade(
         raise ValueError(
             f"{folder} contains no submissions: use one folder per student, or STUDENT_TASK.py"
         )
+    if replay.results():
+        notes.insert(0, _LOOKED_UP)
     expect(found, run.tasks)
     log = None if student else journal.Journal(folder, run.settings(), resume=resume)
     known = {name: log and log.result(name, answers) for name, answers in found.items()}

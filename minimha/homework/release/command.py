@@ -24,7 +24,10 @@ You need Python 3.11 or later. In this folder, create an environment and install
     python3 -m pip --python .venv install --quiet pip "./{wheel}[notebooks]"
     source .venv/bin/activate
 
-(On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks.
+(On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks. In the
+environment of an earlier week, one command is enough:
+
+    python -m pip install "./{wheel}"
 
 Write your answers into the files in `homework/`, or into the cells of the notebooks in `notebooks/`
 that begin with `# minimha homework:`. One place for each task is enough.{alone}
@@ -67,7 +70,8 @@ def run(options: Any) -> int:
         raise ValueError(f"{folder} is not empty: name a new folder")
     (folder / "homework").mkdir(parents=True)
     (folder / "notebooks").mkdir()
-    packed = wheel.write(folder, options.tasks, hidden=options.hidden)
+    last = max(task.chapter for task in tasks)
+    packed = wheel.for_students(folder, options.tasks, last=last, hidden=options.hidden)
     for task in tasks:
         path = folder / "homework" / f"{task.name}.py"
         path.write_text(student_files.stub(task, wheel.code(task)), encoding="utf-8")
@@ -89,5 +93,8 @@ def run(options: Any) -> int:
     shutil.copy(student_files.AGENTS, folder)
     (folder / "README.md").write_text(text, encoding="utf-8")
     count = f"{len(tasks)} task{'s' * (len(tasks) > 1)}"
-    sys.stdout.write(f"{folder} is ready for your students: {count}, and {packed.name}\n")
+    sys.stdout.write(
+        f"{folder} is ready for your students: {count}, and {packed.name}\n"
+        f"with the chapters up to {chapter(last)}\n"
+    )
     return 0

@@ -1,4 +1,4 @@
-"""The students' edition of minimha as a wheel: https://packaging.python.org/specifications/binary-distribution-format/"""
+"""Editions of minimha as wheels: https://packaging.python.org/specifications/binary-distribution-format/"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib.metadata
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +26,73 @@ _PACKAGES = [Path(__file__).parents[2], Path(minimha_autograd.__file__ or "").pa
 _TASKS = Path("minimha") / "homework" / "tasks"
 
 
-def write(folder: Path, own: Path | None, *, hidden: bool) -> Path:
-    """Write the wheel into a folder and return its path.
+def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> Path:
+    """Write the students' edition into a folder and return its path: no solutions, and no chapter
+    or task of the course after the last chapter.
 
     own     a file with tasks of the teacher's own, which become part of the course
+    last    the number of the last chapter
     hidden  whether to leave out the hidden checks
     """
+    files = dict(_library())
+    for path in notebooks():
+        if _chapter(path.name) <= last:
+            files[f"minimha/notebooks/{path.name}"] = notebook(path).encode()
+    for name, text in _tasks(own):
+        if _chapter(name) <= last and not name.endswith("_mistakes.py"):
+            files[(_TASKS / name).as_posix()] = public(text, hidden=hidden).encode()
+    tasks = [x for x in course().values() if _chapter(x.__module__.rpartition(".")[2]) <= last]
+    results = replay.packed(_results(tasks, hidden=hidden))
+    files[(_TASKS / replay.FILE.name).as_posix()] = results
+    return _written(folder, f"students.{last}", files)
+
+
+def for_grading(folder: Path, own: Path | None) -> Path:
+    """Write the edition of an autograder into a folder and return its path: everything, with the
+    solutions, so that each run draws new inputs.
+
+    own  a file with tasks of the teacher's own, which become part of the course
+    """
+    files = dict(_library())
+    files |= {f"minimha/notebooks/{path.name}": path.read_bytes() for path in notebooks()}
+    files |= {(_TASKS / name).as_posix(): text.encode() for name, text in _tasks(own)}
+    return _written(folder, "grading", files)
+
+
+def _chapter(name: str) -> int:
+    """The chapter of the course that a file or module is part of; 0 if it is of none."""
+    found = re.match(r"(?:ch)?(\d\d)_", name)
+    return int(found[1]) if found else 0
+
+
+def _library() -> Iterator[tuple[str, bytes]]:
+    """The files of both packages and the plugin, without chapters and tasks, by their path in a
+    wheel."""
+    for package in _PACKAGES:
+        for path in sorted(package.rglob("*")):
+            inside = path.relative_to(package.parent)
+            skipped = "__pycache__" in path.parts or "notebooks" in inside.parts[:2]
+            if path.is_file() and not skipped and inside.parent != _TASKS:
+                yield inside.as_posix(), path.read_bytes()
+    plugin = _PACKAGES[1].parent / "minimha_pytest.py"
+    yield plugin.name, plugin.read_bytes()
+
+
+def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
+    """The names and texts of the files with tasks; the teacher's own is called own.py."""
+    for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py")):
+        yield path.name, path.read_text(encoding="utf-8")
+    if own:
+        yield "own.py", own.read_text(encoding="utf-8")
+
+
+def _written(folder: Path, label: str, files: dict[str, bytes]) -> Path:
+    """Write a wheel of these files, and return its path. Its version is minimha's and the label."""
     distribution = importlib.metadata.distribution("minimha")
-    version = f"{distribution.version}+students"
+    version = f"{distribution.version}+{label}"
     about = f"minimha-{version}.dist-info"
     metadata = distribution.read_text("METADATA") or ""
-    files = dict(_files(own, hidden=hidden)) | {
+    files |= {
         f"{about}/METADATA": metadata.replace(
             f"\nVersion: {distribution.version}\n", f"\nVersion: {version}\n", 1
         ).encode(),
@@ -58,32 +115,9 @@ def _hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def _files(own: Path | None, *, hidden: bool) -> Iterator[tuple[str, bytes]]:
-    """The files of the wheel, by their path in it."""
-    for package in _PACKAGES:
-        for path in sorted(package.rglob("*")):
-            inside = path.relative_to(package.parent)
-            skipped = "__pycache__" in path.parts or "notebooks" in inside.parts[:2]
-            if path.is_file() and not skipped and inside.parent != _TASKS:
-                yield inside.as_posix(), path.read_bytes()
-    plugin = _PACKAGES[1].parent / "minimha_pytest.py"
-    yield plugin.name, plugin.read_bytes()
-    for path in notebooks():
-        yield f"minimha/notebooks/{path.name}", notebook(path).encode()
-    sources = {path.name: path for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py"))}
-    if own:
-        sources["own.py"] = own
-    for name, path in sources.items():
-        if not name.endswith("_mistakes.py"):
-            text = public(path.read_text(encoding="utf-8"), hidden=hidden)
-            yield (_TASKS / name).as_posix(), text.encode()
-    yield (_TASKS / replay.FILE.name).as_posix(), replay.packed(_results(hidden=hidden))
-
-
-def _results(*, hidden: bool) -> replay.Results:
-    """What the solutions return in each public check of each task."""
+def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
+    """What the solutions return in each public check of these tasks."""
     found: replay.Results = {}
-    tasks = list(course().values())
     for task in tasks:
         for check in task.checks:
             if hidden and check.hidden:

@@ -54,7 +54,7 @@ def test_a_course_from_the_first_task_to_the_last(student, folder):
     assert student("start")[0] == 0
     assert "you have started every task" in student("start")[1]
     write(folder / "homework" / "thrice.py", THRICE, "thrice")
-    assert student("check")[1].endswith("You have finished the course.\n")
+    assert student("check")[1].endswith("You have finished all tasks.\n")
 
 
 def test_a_task_that_was_checked_is_the_next_one(student):

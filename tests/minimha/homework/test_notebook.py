@@ -58,7 +58,7 @@ def test_an_answer_accepted_in_a_notebook_counts_as_done(notebook, student):
     assert "twice" not in student("check")[1]
     assert "hint 1 of 3" in student("hint twice")[1]
     notebook(homework.check, thrice)
-    assert student("progress")[1].endswith("You have finished the course.\n")
+    assert student("progress")[1].endswith("You have finished all tasks.\n")
 
 
 def test_an_answer_accepted_in_a_file_counts_as_done_in_a_notebook(notebook, student, folder):
@@ -93,7 +93,7 @@ def test_there_is_one_record_wherever_it_was_created(first, notebook, student, f
     for step in [steps[first], *steps]:
         step()
     assert len(list(folder.rglob(RECORD))) == 1
-    finished = "You have finished the course.\n"
+    finished = "You have finished all tasks.\n"
     assert student("progress")[1].endswith(finished)
     assert in_homework("progress")[1].endswith(finished)
     assert notebook(homework.progress).endswith(finished)
