@@ -97,7 +97,7 @@ FILES = {
 _NEXT = {
     "github": "commit it, and the wheel of the release, to the repository that students copy",
     "gitlab": "commit it, and the wheel of the release, to the project that students fork",
-    "gradescope": "upload them as one zip file; the wheel has the solutions, so students must not get it",
+    "gradescope": "upload them as one zip file; give nobody the wheel: it has the solutions",
 }
 _LOOKED_UP = """\
 The students' wheel contains the results that its checks expect, so an answer can look them up. For

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ from graded import ROOT
 import minimha
 from minimha import homework
 from minimha.__main__ import main
+from minimha.course import CHAPTERS
 from minimha.homework import replay, student_files
 from minimha.homework.calls import calls_recorded
 from minimha.homework.release.public import public
-from minimha.homework.solutions import stubbed
 from minimha.homework.task import source_of
 from minimha.homework.verdicts import PASSED
 
@@ -46,54 +45,104 @@ def release(tmp_path_factory):
         homework.TASKS.pop("sigmoid", None)
 
 
-def texts(folder):
-    """The text of each file, of notebooks only the cells."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix not in (".whl", ".json"):
-            text = path.read_text(encoding="utf-8")
-            if path.suffix == ".ipynb":
-                text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
-            yield path.relative_to(folder), text
+SHOWN = {
+    # as files for every week contain it: the package computes the same
+    "x_hat = centred / sigma": 1,
+    "new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))": 1,
+    "total = total * shrink + ct.sum(p, axis=1, keepdims=True)": 1,
+    # from the chapter on that shows how a step is done, or what goes wrong with it
+    "step = np.zeros(x.shape)": 3,
+    "z = x.astype(complex)": 3,
+    "return weights @ value": 5,
+    "dweights = dout @ value.mT": 5,
+    "dy = np.where(mask, dy, 0.0)": 6,
+    'heads = tap("heads", heads)': 7,
+    "return dx_q + dx_k + dx_v, dw_q, dw_k, dw_v, dw_o, steps": 7,
+    "cos, sin = np.cos(angles), np.sin(angles)": 8,
+    "centred = x - x.mean(axis=-1, keepdims=True)": 9,
+    "return x_hat * weight + bias, pullback": 9,
+    "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size": 13,
+    # from the chapter on whose tasks give it, solved
+    "root = query.shape[-1] ** 0.5": 5,
+    'weights = tap("weights", weights)': 5,
+    "return x @ weight, pullback": 7,
+    "dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))": 7,
+    "total = e.sum(axis=-1, keepdims=True)": 11,
+}
+"""The lines of solutions that a release shows, and the first chapter with which it does."""
+
+EVERYWHERE = re.compile(r"def .*:|for .*:|return [\w, ]+")
+"""Lines that many functions have in common, as they have short ones."""
 
 
-def lines(text):
-    """The lines long enough to be recognised as somebody's."""
-    return {line for x in text.splitlines() if len(line := x.strip()) > 12 and line[0] != ")"}
+def squeezed(text):
+    return "".join(text.split())
 
 
 def solution_lines(task):
     marked = re.findall(
         r"# BEGIN SOLUTION[^\n]*\n(.*?)# END SOLUTION", source_of(task.solution), re.DOTALL
     )
-    return set().union(*map(lines, marked))
+    found = {line.strip() for text in marked for line in text.splitlines()}
+    return {x for x in found if len(squeezed(x)) > 12 and not EVERYWHERE.fullmatch(x)}
 
 
-def shown_anyway():
-    """The text that the library, the chapters and the given functions show in any case."""
-    library = (path for path in Path(minimha.__file__).parent.rglob("*.py"))
-    library = [path for path in library if "homework" not in path.parts]
-    sources = [*library, *(ROOT / "autograd").rglob("*.py")]
-    sources += (ROOT / "notebooks" / "source").glob("*.md")
-    given = {f for task in homework.course().values() for f in (*task.given, task.solution)}
-    found = [path.read_text(encoding="utf-8") for path in sources]
-    return "\n".join(stubbed(text) for text in [*found, *map(source_of, given)])
+def shown_in(folder):
+    """The lines of solutions, however spaced, in any file of a release or of its wheel."""
+    texts = [path.read_text(encoding="utf-8") for path in files(folder)]
+    everything = "\n".join(squeezed(text).replace(r"\"", '"') for text in texts)
+    solutions = set().union(*map(solution_lines, homework.course().values()))
+    assert len(solutions) > 200
+    return {line for line in solutions if squeezed(line) in everything}
 
 
-def test_no_solution_line_appears_anywhere_in_a_release(release):
-    secret = set().union(*(solution_lines(task) for task in homework.course().values()))
-    shown = shown_anyway()
-    secret = {line for line in secret if line not in shown}
-    assert len(secret) > 200
-    assert solution_lines(homework.course()["sigmoid"]) & secret
-    for path, text in texts(release):
-        own = lines(text)
-        assert not [x for x in secret if x in own or (len(x) > 25 and x in text)], path
+def files(folder):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path for path in paths if path.suffix != ".whl"]
+
+
+@pytest.mark.parametrize(
+    "last", [x if x in (5, 7) else pytest.param(x, marks=pytest.mark.thorough) for x in CHAPTERS]
+)
+def test_a_release_shows_no_solution_before_a_chapter_does(last, tmp_path):
+    folder = written(tmp_path / "r", "--only", str(last))
+    assert shown_in(folder) == {line for line, first in SHOWN.items() if first <= last}
+
+
+def test_a_release_shows_no_solution_of_a_task_of_the_teachers_own(release):
+    assert solution_lines(homework.course()["sigmoid"])
+    assert shown_in(release) == set(SHOWN)
+
+
+def test_chapters_and_tasks_after_the_last_are_left_out(tmp_path, capsys):
+    folder = written(tmp_path / "r", "--only", "softmax", "02")
+    assert "with the chapters up to 05 attention\n" in capsys.readouterr().out
+    numbered = [path.name for path in files(folder) if re.match(r"(ch)?\d\d_", path.name)]
+    assert {int(re.search(r"\d\d", name)[0]) for name in numbered} == {1, 2, 3, 4, 5}
+    (results,) = folder.rglob(replay.FILE.name)
+    chapters = {homework.course()[name].chapter for name in replay.unpacked(results.read_bytes())}
+    assert chapters == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.thorough
+def test_the_commands_know_only_the_released_chapters(tmp_path):
+    folder = written(tmp_path / "r", "--only", "02")
+    for command, code, says in (
+        ("homework list", 0, "02 autograd"),
+        ("homework progress", 0, "0 of 7 tasks"),
+        ("homework start softmax", 2, "no task is called 'softmax'"),
+        ("notebooks --no-open chapters", 0, "02_autograd.ipynb"),
+    ):
+        done = as_student(folder, "-m", "minimha", *command.split())
+        assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
+        assert "03" not in done.stdout
 
 
 def test_a_solution_left_in_a_source_would_be_noticed(release):
-    task = homework.course()["sigmoid"]
-    assert solution_lines(task) & lines(source_of(task.solution))
-    assert not solution_lines(task) & lines(public(OWN.read_text(encoding="utf-8")))
+    for line in solution_lines(homework.course()["softmax"]):
+        (release / "unpacked" / "left").write_text(line.replace(" ", "\n"), encoding="utf-8")
+        assert shown_in(release) == {*SHOWN, line}
+    (release / "unpacked" / "left").unlink()
 
 
 def test_mistakes_third_hints_and_hidden_checks_are_left_out():
@@ -266,7 +315,7 @@ def test_a_release_has_no_results_of_hidden_checks(release):
 
 def test_the_folder_has_what_students_need(release):
     names = {path.name for path in release.iterdir()} - {"unpacked"}
-    wheel = f"minimha-{minimha.__version__}+students-py3-none-any.whl"
+    wheel = f"minimha-{minimha.__version__}+students.13-py3-none-any.whl"
     assert names == {"AGENTS.md", "README.md", "homework", "notebooks", wheel}
     assert len(list((release / "homework").glob("*.py"))) == len(homework.course())
     text = (release / "README.md").read_text(encoding="utf-8")
@@ -274,7 +323,7 @@ def test_the_folder_has_what_students_need(release):
     alone = "`per_head`, `stacked`, `fused`, `double`, `scores`, `head_contributions`, `sigmoid`"
     assert f"These tasks are in no notebook: {alone}.\n" in text
     (metadata,) = (release / "unpacked").glob("*/METADATA")
-    assert f"\nVersion: {minimha.__version__}+students\n" in metadata.read_text(encoding="utf-8")
+    assert f"\nVersion: {minimha.__version__}+students.13\n" in metadata.read_text(encoding="utf-8")
 
 
 def test_the_folder_must_be_new(release, capsys):
