@@ -103,7 +103,8 @@ _LOOKED_UP = """\
 The students' wheel contains the results that its checks expect, so an answer can look them up. For
 scores that count, grade again yourself, or set MINIMHA, as docs/scores.md explains.
 """
-_WHEEL = "minimha-*+students*.whl"
+_WHEELS = "minimha-*+students*.whl"
+_NEWEST = f"$(ls -v ./{_WHEELS} | tail -n 1)"  # each week adds one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +136,7 @@ def run(options: Any) -> int:
         path.chmod(0o644 if pushed else 0o755)
         sys.stdout.write(f"wrote {path}\n")
     sys.stdout.write(f"{_NEXT[options.service]}\n")
-    if minimha == f"./{_WHEEL}":
+    if minimha == _NEWEST:
         sys.stdout.write(_LOOKED_UP)
     return 0
 
@@ -151,8 +152,8 @@ def _for_grading(own: Path | None) -> str:
 
 def _source(folder: Path) -> str:
     """What pip should install: a wheel in this folder, or what this minimha was installed from."""
-    if any(folder.glob(_WHEEL)):
-        return f"./{_WHEEL}"
+    if any(folder.glob(_WHEELS)):
+        return _NEWEST
     distribution = importlib.metadata.distribution("minimha")
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")  # PEP 610
     url = origin.get("url", "")

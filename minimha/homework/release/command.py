@@ -38,7 +38,8 @@ Check them as often as you like:
     minimha homework progress
 
 If a task uses a function of an earlier task, its file starts with an unfinished copy of that
-function: replace the copy with your own.
+function: replace the copy with your own. Some chapters continue with your functions of earlier
+weeks: copy their files into `homework/`, too.
 
 Hand in the files or the notebooks with your answers. Keep their lines `# minimha homework: …`. In a
 file, add imports only of your own modules and of modules such as `math`.
