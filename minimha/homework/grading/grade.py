@@ -133,8 +133,11 @@ def grade(
         "homework": printable(folder.resolve().name),
         "minimha": version("minimha"),
         "seed": run.seed,
-        "students": [results[name] for name in found],
-        "notes": [printable(note) for note in notes],
+        "students": [
+            results[name] | {"notes": [printable(x.text) for x in notes if x.student == name]}
+            for name in found
+        ],
+        "notes": [printable(note.text) for note in notes],
     }
 
 

@@ -40,7 +40,7 @@ def test_a_page_contains_every_task_check_message_and_comment():
         "monday: anna", "1.5 of 4 points", "Come and see me.",
         "Your teacher's adjustment: +0.5 points", "Only the sign.\nTry again.", "check 0", "check 1",
         "the gradient of x is wrong\n  worst <entry> & 'more'", "0 of 1.5", "anna/softmax.py",
-        "You have not handed in this task.", "minimha 1.0, seed 7",
+        "No answer to this task was found.", "minimha 1.0, seed 7",
     ):  # fmt: skip
         assert text in page.text
     assert page.links == []
