@@ -145,9 +145,7 @@ def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 def _same(a: Any, b: Any) -> bool:
     """Whether two results agree up to rounding; a list may stand for a tuple."""
     if isinstance(a, Raised) or isinstance(b, Raised):
-        if not (isinstance(a, Raised) and isinstance(b, Raised)):
-            return False
-        return (a.kind, a.is_own, _first(a)) == (b.kind, b.is_own, _first(b))
+        return type(a) is type(b) and _known_by(a) == _known_by(b)
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -160,6 +158,8 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def _first(error: Raised) -> str:
-    """The first line of what NumPy or Python wrote."""
-    return "" if error.is_own else error.text.partition("\n")[0].strip()
+def _known_by(error: Raised) -> tuple[str, bool, str]:
+    """What equal errors share: the class, whether the function's own `raise` made them and, if not,
+    the first line of what NumPy or Python wrote."""
+    first = "" if error.is_own else error.text.partition("\n")[0].strip()
+    return error.kind, error.is_own, first

@@ -75,7 +75,6 @@ def find(
         dirs = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
         found |= {_owner(entry.name): {} for entry in dirs if not _hidden(entry.name)}
 
-
     def owner(inside: Path) -> str:
         return student or _student(inside, tasks) or _composed(folder.resolve().name)
 

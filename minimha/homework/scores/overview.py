@@ -50,7 +50,12 @@ def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) 
         cells = share, escape(check["check"]), f"{passed} of {count}"
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     about = f"{count} of {len(results)} handed in"
-    return [f"<h2>{escape(results[0]['task'])} <span>{about}</span></h2>", "<table>", *rows, "</table>"]
+    return [
+        f"<h2>{escape(results[0]['task'])} <span>{about}</span></h2>",
+        "<table>",
+        *rows,
+        "</table>",
+    ]
 
 
 def _messages(students: list[dict[str, Any]]) -> list[str]:
