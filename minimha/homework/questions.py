@@ -50,8 +50,8 @@ def _shapes(*arguments):
         result[1](_numpy.ones(_numpy.shape(result[0])))
     return _see("", 0, None)
 """
-"""Added to the source of a function: `_see` notes the shape of an array; `_shapes` calls the function
-and its pullback, and returns what was noted."""
+"""Added to the source of a function: `_see` notes the shape of an array; `_shapes` calls the
+function and its pullback, and returns what was noted."""
 
 
 class Question(NamedTuple):

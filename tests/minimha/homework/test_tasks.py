@@ -70,6 +70,16 @@ def test_a_failure_unlike_every_usual_mistake_is_not_given_a_name():
     assert "looks like" not in first.message
 
 
+def test_an_error_that_the_student_raises_is_not_taken_for_a_mistake():
+    task = TASKS["softmax"]
+    by_hand = with_mistake(task, "return (y *", "raise ValueError('not yet')\n        return (y *")
+    for found in task.verdicts(by_hand):
+        assert "looks like" not in found.message
+    by_numpy = with_mistake(task, "(dy * y).sum(axis=-1, keepdims=True)", "(dy * y).sum(axis=-1)")
+    first = next(v for v in task.verdicts(by_numpy) if v.outcome == FAILED)
+    assert "the sum has lost its last axis" in first.message
+
+
 def test_two_mistakes_at_once_are_not_named_as_one_of_them():
     task = TASKS["matmul"]
     right = task.code(solved=True)
