@@ -158,8 +158,7 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def _known_by(error: Raised) -> tuple[str, bool, str]:
-    """What equal errors share: the class, whether the function's own `raise` made them and, if not,
-    the first line of what NumPy or Python wrote."""
-    first = "" if error.is_own else error.text.partition("\n")[0].strip()
-    return error.kind, error.is_own, first
+def _known_by(error: Raised) -> tuple[str, str]:
+    """What equal errors share: the class and the first line of what NumPy or Python wrote, which is
+    empty if a `raise` of the function's own made the error."""
+    return error.kind, "" if error.is_own else error.text.partition("\n")[0].strip()

@@ -6,7 +6,7 @@ from graded import RIGHT, judged, outcomes, write
 from minimha.homework import checking
 
 IMPORTS = """
-import numpy as np; import math; import os; import json; import itertools; import re; import sys
+import numpy as np; import math; import os; import json; import itertools; import re; import sys; import struct; import inspect; import traceback
 from numpy.linalg import norm; import numpy.fft; from minimha.kernels import numpy_tile
 import matplotlib.pyplot as plt; import scipy; import socket; import signal; import minimha
 from minimha import functional; import subprocess; import multiprocessing; import pytest

@@ -80,6 +80,17 @@ def test_an_error_that_the_student_raises_is_not_taken_for_a_mistake():
     assert "the sum has lost its last axis" in first.message
 
 
+def test_errors_that_student_and_solution_raise_may_have_other_words():
+    solution = "def f(x):\n    if x < 0:\n        raise ValueError('negative')\n    return 2 * x\n"
+    once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
+    calls = []
+    yours = calls_recorded(function("f", once.made_in(solution).replace("negative", "< 0")), calls)
+    with pytest.raises(ValueError, match="< 0"):
+        yours(-1.0)
+    yours(3.0)
+    assert text_of_mistake([once], solution, "f", calls) == "the factor 2 is missing"
+
+
 def test_two_mistakes_at_once_are_not_named_as_one_of_them():
     task = TASKS["matmul"]
     right = task.code(solved=True)
