@@ -65,7 +65,7 @@ def _importable() -> frozenset[str]:
     """The modules that a submission may import, because the process that runs it has them."""
     code = (
         "import sys; sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
-        "import worker\n"
+        "import connection, worker\n"
         "for name in worker._KNOWN.split(): __import__(name)\n"
         "print(*(name for name, module in sys.modules.items() if module))"
     )

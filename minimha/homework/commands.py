@@ -228,8 +228,9 @@ def _check(options: Any) -> int:
     outcomes = checking.run({name: files[name]} if name else files, report)
     for task, outcome in outcomes.items():
         progress_file.add(options.place, task, file=files[task], outcome=outcome)
-        if outcome == PASSED and (why := checking.refused(files[task])):
-            print(f"\nnote: {files[task]} passes here, but {why}")
+    for path in dict.fromkeys(files[x] for x, outcome in outcomes.items() if outcome == PASSED):
+        if why := checking.refused(path):
+            print(f"\nnote: {path} passes here, but {why}")
     failed = FAILED in outcomes.values()
     standing = progress_file.states(options.place, files)
     standing |= {task: outcome for task, outcome in outcomes.items() if standing[task] != PASSED}

@@ -105,33 +105,43 @@ def _printed(question: Question) -> str:
 
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
-    """Three questions, or as many as there are lines to ask about; the same ones each time."""
-    random_order = random.Random(student)
-    edits, shapes, others = list[Question](), list[Question](), list[Question]()
-    for task, answer in answers.items():
-        if not answer.problem and not is_stub(answer.source):
-            lines = _own_lines(task, answer)
+    """Three questions, if the lines of the answers allow for so many; the same ones each time. Lines
+    that the task gave are asked about last."""
+    order, found = random.Random(student), list[Question]()
+    written = {
+        task: answer
+        for task, answer in answers.items()
+        if not answer.problem and not is_stub(answer.source)
+    }
+    for given in (False, True):
+        edits, shapes, others = list[Question](), list[Question](), list[Question]()
+        for task, answer in written.items():
+            lines = _lines(task, answer, given=given)
             edits += _on_mistakes(task, lines)
             shapes += _on_shapes(task, answer, lines)
             what = "What does this line do, and what would happen without it?"
             others += [Question(*x, what) for x in lines if re.search(r"=|\breturn\b", x[2])]
-    for kind in (edits, shapes, others):
-        random_order.shuffle(kind)
-    ordered = [*edits[: COUNT - 1], *shapes[:1], *edits, *shapes, *others]
-    first = {(question.file, question.line): question for question in reversed(ordered)}
-    on_lines = [q for q in ordered if first[q.file, q.line] is q]  # each on a line of its own
-    return list(dict.fromkeys([*on_lines, *ordered]))[:COUNT]
+        for kind in (edits, shapes, others):
+            order.shuffle(kind)
+        mixed = [*edits[: COUNT - 1], *shapes[:1], *edits, *shapes, *others]
+        first = {(question.file, question.line): question for question in reversed(mixed)}
+        on_lines = [q for q in mixed if first[q.file, q.line] is q]  # each on a line of its own
+        found += [*on_lines, *mixed]
+        if len(set(found)) >= COUNT:
+            break
+    return list(dict.fromkeys(found))[:COUNT]
 
 
-def _own_lines(task: Task, answer: Answer) -> list[tuple[str, int, str]]:
-    """The lines of the answer and its modules that were not given: file, number, text."""
+def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
+    """The lines of the answer and its modules that the task gave, or the others: file, number and
+    text."""
     files = {answer.path.name: answer.source} | dict(answer.modules)
-    given = {line.strip() for line in ["", *task.code().splitlines()]}
+    theirs = {line.strip() for line in task.code().splitlines()}
     return [
         (file, k, line)
         for file, source in files.items()
         for k, line in enumerate(decoded(source).splitlines(), 1)
-        if line.strip() not in given and not line.strip().startswith(("#", "import ", "from "))
+        if (line.strip() in theirs) == given and re.match(r"\s*(?!#|import |from )\S", line)
     ]
 
 
