@@ -105,9 +105,10 @@ def _printed(question: Question) -> str:
 
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
-    """Three questions, if the lines of the answers allow for so many; the same ones each time. Lines
-    that the task gave are asked about last."""
-    order, found = random.Random(student), list[Question]()
+    """Three questions, if the lines of the answers allow for so many; the same ones each time. They
+    are about different lines if possible, first those that the task did not give."""
+    order = random.Random(student)
+    distinct, repeated = list[Question](), list[Question]()
     written = {
         task: answer
         for task, answer in answers.items()
@@ -124,12 +125,12 @@ def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
         for kind in (edits, shapes, others):
             order.shuffle(kind)
         mixed = [*edits[: COUNT - 1], *shapes[:1], *edits, *shapes, *others]
-        first = {(question.file, question.line): question for question in reversed(mixed)}
-        on_lines = [q for q in mixed if first[q.file, q.line] is q]  # each on a line of its own
-        found += [*on_lines, *mixed]
-        if len(set(found)) >= COUNT:
-            break
-    return list(dict.fromkeys(found))[:COUNT]
+        first = dict[tuple[str, int], Question]()
+        for question in mixed:
+            first.setdefault((question.file, question.line), question)
+        distinct += first.values()
+        repeated += mixed
+    return list(dict.fromkeys([*distinct, *repeated]))[:COUNT]
 
 
 def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
@@ -147,11 +148,14 @@ def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, s
 
 def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
     """What would happen with each usual mistake that can be made in one of these lines."""
+    solution = task.code(solved=True)
     for mistake in task.mistakes:
+        before = solution[: solution.index(mistake.old)].rpartition("\n")[2]
+        margin = " " * (len(before) - len(before.lstrip()))
         for file, k, line in lines:
             if mistake.old.replace(" ", "") in line.replace(" ", ""):
-                old, new = (textwrap.indent(x, "    ") for x in (mistake.old, mistake.new))
-                text = f"What would happen with\n{new}\nin place of\n{old}"
+                new = textwrap.indent(textwrap.dedent(margin + mistake.new), "    ")
+                text = f"What would happen with\n{new}\nin place of\n    {mistake.old}"
                 yield Question(file, k, line, text, mistake.text)
 
 

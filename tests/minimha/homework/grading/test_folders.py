@@ -197,6 +197,16 @@ def test_a_notebook_of_another_week_is_no_mistake(tmp_path):
 
 
 @pytest.mark.usefixtures("tasks")
+def test_students_with_unusual_names_get_rows_and_pages_of_their_own(tmp_path, capsys):
+    names = ["a\tb", "a\nb", "a\x1bb", "x" + "ab" * 124 + "y", "ab" * 124 + "y"]
+    write(tmp_path / "in", {f"{name}/scaled.py": RIGHT for name in names})
+    run(tmp_path / "in", "--json", "-", "--feedback", tmp_path / "out")
+    found = [student["student"] for student in json.loads(capsys.readouterr().out)["students"]]
+    assert sorted(found) == sorted([r"a\tb", r"a\nb", r"a\x1bb", *names[3:]])
+    assert len(list((tmp_path / "out").iterdir())) == len(names)
+
+
+@pytest.mark.usefixtures("tasks")
 def test_an_answer_that_can_be_read_counts_before_one_that_cannot(tmp_path):
     write(tmp_path / "anna", {"scaled.py": "#" * (1 << 20) + "#", "a/scaled.py": RIGHT})
     found, notes = submissions.find(tmp_path, {"scaled": 1})
