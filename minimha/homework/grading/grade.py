@@ -124,7 +124,7 @@ def grade(
             results[name] = result
             if log:
                 log.add(name, rest[name], result)
-            handed_in = f"{len(rest[name])} of {len(run.tasks)} tasks handed in"
+            handed_in = f"{len(rest[name])} of {len(run.tasks)} answers found"
             sys.stderr.write(f"{len(results)} of {len(found)}  {printable(name)}: {handed_in}\n")
     except KeyboardInterrupt:
         sys.stderr.write("stopped: to grade the others, repeat the command with --continue\n")

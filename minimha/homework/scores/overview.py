@@ -18,9 +18,8 @@ _ADVICE = re.compile(r"^  (?:looks like|relation|try|in NumPy) +(.+(?:\n {10,}.+
 
 
 def as_overview(report: dict[str, Any]) -> str:
-    """The page: the mean and the quartiles of the points; for each task and check, how many of
-    those who handed in the task pass; and the commonest messages about a student's first failure in
-    a task."""
+    """The page: the mean and the quartiles of the points; for each check, how many of the answers
+    pass it; and the commonest messages about a student's first failure in a task."""
     students = report["students"]
     points = [student["points"] for student in students]
     middle = statistics.quantiles(points, method="inclusive") if points[1:] else points * 3
@@ -49,7 +48,7 @@ def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) 
         share = f"{passed / count:.0%}" if count else "–"
         cells = share, escape(check["check"]), f"{passed} of {count}"
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    about = f"{count} of {len(results)} handed in"
+    about = f"answers from {count} of {len(results)}"
     return [
         f"<h2>{escape(results[0]['task'])} <span>{about}</span></h2>",
         "<table>",

@@ -46,9 +46,9 @@ def test_each_check_has_its_share_of_those_who_handed_in_the_task():
     absent = student("dan", "missing", "missing")
     absent["tasks"][0]["file"] = None
     page = text(*(student(x, "ok", "wrong") for x in "ab"), student("c", "ok", "ok"), absent)
-    assert "softmax \n3 of 4 handed in\n" in page
+    assert "softmax \nanswers from 3 of 4\n" in page
     assert "100%\ncheck 0\n3 of 3\n33%\ncheck 1\n1 of 3\n" in page
-    assert "scores \n0 of 4 handed in\n" in page
+    assert "scores \nanswers from 0 of 4\n" in page
     assert "–\ncheck 0\n0 of 0\n" in page
 
 
