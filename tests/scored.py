@@ -1,6 +1,8 @@
-"""A report such as grading writes, on a homework with two tasks, and the options of `grade`."""
+"""A report such as grading writes, on a homework with two tasks, the options of `grade`, and HTML pages
+as their readers see them."""
 
 from functools import partial
+from html.parser import HTMLParser
 
 import graded
 
@@ -39,3 +41,26 @@ def report(*students, homework="monday"):
     """The report on these students."""
     about = {"homework": homework, "minimha": "1.0", "seed": 7}
     return about | {"students": list(students), "notes": ["x.txt: not one of the tasks"]}
+
+
+class Page(HTMLParser):
+    """The tags, the attributes and the visible text of a page; every tag must be closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.open, self.text = set(), [], [], ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.links += [value for name, value in attrs if name in ("href", "src")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += f"{data}\n" if data.strip() else ""

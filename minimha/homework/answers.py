@@ -4,7 +4,7 @@ softmax.py          a file with the line # minimha homework: softmax near its to
 05_attention.ipynb  a notebook: the cell with that line, or with the call that checks the task, and
                     what its function uses from other cells
 adapters.py         a file with the line # minimha homework: adapters, which answers every task
-                    that it defines as a function, usually with the student's own package
+                    that it defines or imports, usually from the student's own package
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def answers(path: Path, names: Collection[str], notes: list[str] | None = None) 
         return _in_notebook(_code_cells(data), names, [] if notes is None else notes)
     name = mark(decoded(data[:1000]))
     if name == ADAPTERS:
-        return {task: data for task in names if defines(decoded(data), task)}
+        text = decoded(data)
+        known = set[str]().union(*(defined for defined, _, _ in _pieces(text)))
+        return {task: data for task in names if task in known or defines(text, task)}
     return {name: data} if name and name in names else {}
 
 
@@ -61,7 +63,8 @@ def source(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise ValueError(f"the file is longer than {most >> 20} MB")
+        advice = ": clear its outputs, which take space" if path.suffix == ".ipynb" else ""
+        raise ValueError(f"the file is longer than {most >> 20} MB{advice}")
     return data
 
 
@@ -87,7 +90,7 @@ def _code_cells(data: bytes) -> list[str]:
         cells = [cell for cell in json.loads(data)["cells"] if cell["cell_type"] == "code"]
         return ["".join(cell["source"]) for cell in cells]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("this is not a Jupyter notebook") from None
+        raise ValueError("this is not a Jupyter notebook, or it is damaged") from None
 
 
 def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> dict[str, bytes]:
@@ -190,7 +193,7 @@ def modules(text: bytes, folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     waiting, folder = [("", text)], folder.resolve()
     for package, data in waiting:
-        for name in _imported(data, package):
+        for name in _own_imports(data, package):
             for end, inner in (("/__init__.py", name), (".py", name.rpartition(".")[0])):
                 inside = name.replace(".", "/") + end
                 for path in (folder / inside, folder / "src" / inside):
@@ -202,21 +205,28 @@ def modules(text: bytes, folder: Path) -> dict[str, bytes]:
     return found
 
 
-def _imported(data: bytes, package: str) -> Iterator[str]:
+def _own_imports(data: bytes, package: str) -> Iterator[str]:
     """The full names of all modules that a source of this package may import from its own folder:
     of `from a.b import c`, a, a.b and a.b.c."""
+    for module, names in imports(data, package):
+        if module.split(".")[0] not in _OTHERS:
+            for full in (module, *(f"{module}.{name}" for name in names)):
+                yield from packages(full)
+
+
+def packages(module: str) -> list[str]:
+    """The full names of the packages that a module is in, and its own: of a.b, a and a.b."""
+    parts = module.split(".")
+    return [".".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+def imports(data: bytes, package: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The modules that a source of this package imports, and the names that it takes from each."""
     tree = _parsed(data)
-    if tree is None:
-        return
-    for node in ast.walk(tree):
-        names = []
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
-            names = [x.name for x in node.names]
+            yield from ((x.name, []) for x in node.names)
         elif isinstance(node, ast.ImportFrom):
             with suppress(ImportError):  # it leads out of the package
                 base = resolve_name("." * node.level + (node.module or ""), package)
-                names = [base, *(f"{base}.{x.name}" for x in node.names)]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] not in _OTHERS:
-                yield from (".".join(parts[: k + 1]) for k in range(len(parts)))
+                yield base, [x.name for x in node.names]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from . import student_files
+from .answers import imports, modules, packages, source
 from .catalogue import course
 from .verdicts import FAILED, PASSED, Verdict
 
@@ -34,6 +38,41 @@ def run(files: Mapping[str, Path], report: Callable[[Verdict, str], None]) -> di
         if outcomes[name] == FAILED:
             break
     return outcomes
+
+
+def refused(path: Path) -> str:
+    """Why a file cannot be graded although it runs here; "" if nothing speaks against it. Only its
+    length and its imports are looked at, and those of the student's own modules."""
+    try:
+        data = source(path)
+        own = modules(data, path.parent)
+    except (OSError, ValueError) as error:
+        return f"it cannot be graded: {error}"
+    inside = {file.removesuffix(".py").replace("/", "."): text for file, text in own.items()}
+    known = {package for name in inside for package in packages(name)}
+    known |= {"numpy", "minimha.kernels", "minimha.parallel"}
+    wanted = [name for name, _ in imports(data)]
+    for name, text in inside.items():
+        wanted += [x for x, _ in imports(text, name.rpartition(".")[0])]
+    foreign = {x for x in wanted if x not in known and not x.startswith(("numpy.", "encodings."))}
+    if not (foreign and (lost := foreign - _importable())):
+        return ""
+    return f"where homework is graded, it cannot import {', '.join(sorted(lost))}"
+
+
+@functools.cache
+def _importable() -> frozenset[str]:
+    """The modules that a submission may import, because the process that runs it has them."""
+    code = (
+        "import sys; sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
+        "import connection, worker\n"
+        "for name in worker._KNOWN.split(): __import__(name)\n"
+        "print(*(name for name, module in sys.modules.items() if module))"
+    )
+    folders = Path(np.__file__).parents[1], Path(__file__).with_name("grading")
+    command = [sys.executable, "-P", "-s", "-S", "-B", "-c", code, *map(str, folders)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return frozenset(found.stdout.split())
 
 
 @contextlib.contextmanager

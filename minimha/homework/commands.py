@@ -6,14 +6,24 @@ import argparse
 import contextlib
 import functools
 import itertools
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import checking, ci, grading, jplag, package, progress_file, release, replay, student_files
+from . import (
+    checking,
+    ci,
+    grading,
+    jplag,
+    package,
+    progress_file,
+    questions,
+    release,
+    replay,
+    student_files,
+)
 from .catalogue import course, load_tasks, task_named
 from .progress_file import CHANGED, NOT_STARTED
 from .student_files import WIDTH
@@ -39,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all": {"action": "store_true", "help": "show all hints at once"},
         "--agents": {
             "action": "store_true",
-            "help": "also write AGENTS.md, which asks coding agents to tutor you, not to solve",
+            "help": "also write AGENTS.md and CLAUDE.md, which ask coding agents to tutor you, not "
+            "to solve",
         },
         "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
     }  # fmt: skip
@@ -58,12 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("grade", grading.run, [], "for teachers: grade submissions"),
         ("release", release.run, [], "for teachers: write what students get, without solutions"),
         ("ci", ci.run, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
+        ("questions", questions.run, [],
+         "for teachers: print questions about a student's own functions, for an oral exam"),
         ("jplag", jplag.run, [], "for teachers: arrange submissions for JPlag, which finds copies"),
     ):  # fmt: skip
         command = commands.add_parser(name, help=text, description=text)
         for argument in [*taken, "--tasks"]:
             command.add_argument(argument, **arguments[argument])
-        for room in (ci, grading, jplag, package, release):
+        for room in (ci, grading, jplag, package, questions, release):
             if run is room.run:
                 room.add_arguments(command)
         command.set_defaults(run=functools.partial(_run, run), command=command)
@@ -185,8 +198,8 @@ def _start(options: Any) -> int:
         print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
         return 1
     student_files.start(task, folder, options.into or Path())
-    if options.agents and not (folder / student_files.AGENTS.name).exists():
-        shutil.copy(student_files.AGENTS, folder)
+    if options.agents:
+        student_files.write_agents(folder)
     print(f"{path} is ready for you to fill in")
     about = f"about {task.minutes} minutes, chapter {student_files.chapter(task.chapter)}"
     print(f"  {student_files.stars(task)}, {about}")
@@ -215,6 +228,9 @@ def _check(options: Any) -> int:
     outcomes = checking.run({name: files[name]} if name else files, report)
     for task, outcome in outcomes.items():
         progress_file.add(options.place, task, file=files[task], outcome=outcome)
+    for path in dict.fromkeys(files[x] for x, outcome in outcomes.items() if outcome == PASSED):
+        if why := checking.refused(path):
+            print(f"\nnote: {path} passes here, but {why}")
     failed = FAILED in outcomes.values()
     standing = progress_file.states(options.place, files)
     standing |= {task: outcome for task, outcome in outcomes.items() if standing[task] != PASSED}

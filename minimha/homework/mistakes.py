@@ -7,6 +7,7 @@ the student's function are recorded; if it fails, they are repeated on each chan
 from __future__ import annotations
 
 import functools
+import linecache
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..diagnosis.closeness import is_close
 from .calls import Call, Raised, copied, raised
+from .error_messages import file_of
 
 
 class Mistake(NamedTuple):
@@ -89,7 +91,9 @@ def text_of_mistake(
 @functools.cache
 def _defined(code: str, name: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"np": np}
-    exec(code, names)
+    file = f"<{name} {hash(code)}>"
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
+    exec(compile(code, file, "exec"), names)
     return names[name]
 
 
@@ -128,7 +132,7 @@ def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]
     try:
         return function(*copied(call.arguments), **settings)
     except Exception as error:  # a mistake may raise, as the student's function did
-        return raised(error, None)
+        return raised(error, file_of(function))
 
 
 def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
@@ -141,7 +145,7 @@ def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 def _same(a: Any, b: Any) -> bool:
     """Whether two results agree up to rounding; a list may stand for a tuple."""
     if isinstance(a, Raised) or isinstance(b, Raised):
-        return type(a) is type(b) and a.kind == b.kind and (b.is_own or _first(a) == _first(b))
+        return type(a) is type(b) and _known_by(a) == _known_by(b)
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -154,6 +158,7 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def _first(error: Raised) -> str:
-    """The first line of what NumPy or Python wrote."""
-    return "" if error.is_own else error.text.partition("\n")[0].strip()
+def _known_by(error: Raised) -> tuple[str, str]:
+    """What equal errors share: the class and the first line of what NumPy or Python wrote, which is
+    empty if a `raise` of the function's own made the error."""
+    return error.kind, "" if error.is_own else error.text.partition("\n")[0].strip()

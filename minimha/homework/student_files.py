@@ -33,8 +33,7 @@ WIDTH = 78
 SECONDS = 10
 """How long loading a file or running one check may take."""
 
-AGENTS = Path(__file__).with_name("AGENTS.md")
-"""Asks coding agents to tutor, not to solve."""
+_AGENTS = Path(__file__).with_name("AGENTS.md")
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
 
 
@@ -115,6 +114,15 @@ def start(task: Task, folder: Path, place: Path) -> None:
     with path.open("x", encoding="utf-8") as file:
         file.write(stub(task))
     progress_file.add(place, task.name, file=path, outcome=TO_DO)
+
+
+def write_agents(folder: Path) -> None:
+    """Write AGENTS.md, which asks coding agents to tutor and not to solve, and CLAUDE.md, which
+    refers to it, unless they exist. Raises OSError if they cannot be written."""
+    texts = {_AGENTS.name: _AGENTS.read_text(encoding="utf-8"), "CLAUDE.md": f"@{_AGENTS.name}\n"}
+    for name, text in texts.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def stub(task: Task, code: str = "", *, solved: bool = False) -> str:

@@ -131,7 +131,7 @@ def grade(
             results[name] = result
             if log:
                 log.add(name, rest[name], result)
-            handed_in = f"{len(rest[name])} of {len(run.tasks)} tasks handed in"
+            handed_in = f"{len(rest[name])} of {len(run.tasks)} answers found"
             sys.stderr.write(f"{len(results)} of {len(found)}  {printable(name)}: {handed_in}\n")
     except KeyboardInterrupt:
         sys.stderr.write("stopped: to grade the others, repeat the command with --continue\n")
@@ -140,8 +140,11 @@ def grade(
         "homework": printable(folder.resolve().name),
         "minimha": version("minimha"),
         "seed": run.seed,
-        "students": [results[name] for name in found],
-        "notes": [printable(note) for note in notes],
+        "students": [
+            results[name] | {"notes": [printable(x.text) for x in notes if x.student == name]}
+            for name in found
+        ],
+        "notes": [printable(note.text) for note in notes],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def run(options: Any) -> int:
         alone=f" These tasks are in no notebook: {alone}." if alone else "",
         more=MORE if options.hidden else "",
     )  # fmt: skip
-    shutil.copy(student_files.AGENTS, folder)
+    student_files.write_agents(folder)
     (folder / "README.md").write_text(text, encoding="utf-8")
     count = f"{len(tasks)} task{'s' * (len(tasks) > 1)}"
     sys.stdout.write(

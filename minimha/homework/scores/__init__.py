@@ -9,8 +9,9 @@ Everything here is made from the report, the dictionary that grading returns:
         tasks     a list: task, chapter, file, points, out_of, and
             checks    a list: check, weight, outcome, message, hidden
             adjustment, comment, with --teacher
+        notes     on the student's files, such as those that were not graded
         comments, with --teacher
-    notes     on files, such as those that were not graded
+    notes     on all files
 """
 
 from .options import Reports, add_arguments

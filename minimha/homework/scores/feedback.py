@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,9 @@ from typing import Any
 from ..verdicts import PASSED
 from .reports import check_points
 
-_PAGE = """\
+LONGEST = 200
+"""The longest name of a page, in bytes: most systems allow 255, with the ending."""
+PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -39,25 +44,39 @@ footer {{ margin-top: 3rem; font-size: 13px }}
 </body>
 </html>
 """
+"""An HTML page, to be filled in by `filled`."""
 
 
-def write(report: dict[str, Any], folder: Path) -> None:
-    """Write STUDENT.html into a folder for each student. Raises OSError if that is impossible."""
+def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> None:
+    """Write a page into a folder for each student: STUDENT.html or, where a name is given in
+    `replies`, that. Raises OSError if it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
+    taken = set[str]()
     for student in report["students"]:
-        name = student["student"].replace("/", "_")
-        (folder / f"{name}.html").write_text(page(report, student), encoding="utf-8")
+        name = re.sub(r'[\\/:*?"<>|]', "_", replies.get(student["student"], student["student"]))
+        name = name.encode()[-LONGEST:].decode(errors="ignore")  # the end has the ids of a reply
+        names = itertools.chain([name], (f"{name}-{k}" for k in itertools.count(2)))
+        free = next(x for x in names if x.casefold() not in taken)
+        taken.add(free.casefold())
+        (folder / f"{free}.html").write_text(page(report, student), encoding="utf-8")
 
 
 def page(report: dict[str, Any], student: dict[str, Any]) -> str:
     """The page of one student."""
     parts = [f"<p><strong>{_points(student)} points</strong></p>"]
     parts += [_comment(text) for text in student.get("comments", [])]
+    if notes := [f"<li>{escape(note)}</li>" for note in student.get("notes", [])]:
+        parts += ["<p>Notes on your files</p>", "<ul>", *notes, "</ul>"]
     parts += [_task(task) for task in student["tasks"]]
-    title = escape(f"{report['homework']}: {student['student']}")
-    return _PAGE.format(
-        title=title, body="\n".join(parts), minimha=escape(report["minimha"]), seed=report["seed"]
-    )
+    return filled(f"{report['homework']}: {student['student']}", parts, report)
+
+
+def filled(title: str, parts: list[str], report: dict[str, Any]) -> str:
+    """A page with this title and these parts, which are HTML."""
+    return PAGE.format(
+        title=escape(title), body="\n".join(parts), minimha=escape(report["minimha"]),
+        seed=report["seed"],
+    )  # fmt: skip
 
 
 def _task(task: dict[str, Any]) -> str:
@@ -67,7 +86,7 @@ def _task(task: dict[str, Any]) -> str:
     if comment := task.get("comment"):
         parts.append(_comment(comment))
     if task["file"] is None:
-        return "\n".join([*parts, "<p>You have not handed in this task.</p>"])
+        return "\n".join([*parts, "<p>No answer to this task was found.</p>"])
     rows = []
     for check, (points, out_of) in zip(task["checks"], check_points(task), strict=True):
         message = check["message"] if check["outcome"] != PASSED else ""

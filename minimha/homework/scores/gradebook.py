@@ -8,6 +8,7 @@ Moodle  the grading worksheet of an assignment: Identifier, Full name, …, Grad
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -117,4 +118,5 @@ def _names(cells: dict[str, str]) -> set[str]:
 
 def _plain(name: str) -> str:
     """The letters and digits of a name in lower case, which is how Canvas names files."""
-    return "".join(c for c in name.casefold() if c.isalnum())
+    composed = unicodedata.normalize("NFC", name)  # an accent alone is not a letter
+    return "".join(c for c in composed.casefold() if c.isalnum())

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from ..downloads import reply_to, student_of
 from . import feedback, teacher
 from .gradebook import Gradebook
-from .reports import as_csv, as_gradescope, as_json, as_table
+from .overview import as_overview
+from .reports import as_csv, as_gradescope, as_json, as_table, printable
 
-_FORMATS = {"json": as_json, "csv": as_csv, "gradescope": as_gradescope}
+_FORMATS = {
+    "json": as_json, "csv": as_csv, "gradescope": as_gradescope, "overview": as_overview,
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "a CSV file exported by Canvas or Moodle: write a copy with the points filled in"),
         ("--feedback", {"nargs": "?", "type": Path, "const": "feedback", "metavar": "DIR"},
          "write an HTML page for each student (default: into feedback)"),
+        ("--class", {"dest": "overview", "nargs": "?", "const": "class.html", "metavar": "FILE"},
+         "write an HTML page about the class: points, checks, where students got stuck "
+         "(default: class.html)"),
         ("--teacher", {"type": Path, "metavar": "FILE"},
          "a CSV file with points to add and comments"),
     ):  # fmt: skip
@@ -69,7 +77,9 @@ class Reports:
                 encoding = "utf-8-sig" if name == "csv" else "utf-8"  # the mark is for Excel
                 Path(path).write_text(_FORMATS[name](report), encoding=encoding, newline="")
         if self.options.feedback:
-            feedback.write(report, self.options.feedback)
+            sent = sorted(filter(student_of, os.listdir(self.options.folder)), reverse=True)
+            replies = {printable(student_of(name) or ""): reply_to(name) for name in sent}
+            feedback.write(report, self.options.feedback, replies)
         lines = self.gradebook.filled(report) if self.gradebook else ""
         if "-" in self.paths.values():
             sys.stderr.write(lines)

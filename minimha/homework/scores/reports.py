@@ -15,8 +15,9 @@ _NOTES = 20  # the table lists at most this many notes
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text without control characters, cut at 4000 characters."""
-    return "".join(c if c.isprintable() or c in keep else "�" for c in text)[:4000]
+    """The text with control characters as escapes such as \\x1b, cut at 4000 characters."""
+    shown = (c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    return "".join(shown)[:4000]
 
 
 def as_json(report: dict[str, Any]) -> str:

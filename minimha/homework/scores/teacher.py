@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,8 @@ def rows(path: Path) -> list[Row]:
         if any(cells[len(COLUMNS) :]):
             raise ValueError(f"{place} has too many cells: quote a text with a comma in it")
         student, task, points, comment = map(str.strip, [*cells, "", "", ""][: len(COLUMNS)])
-        found.append(Row(place, student, task, _points(points, place), comment))
+        name = unicodedata.normalize("NFC", student)  # as grading writes the names
+        found.append(Row(place, name, task, _points(points, place), comment))
         if found[-1].points and not task:
             raise ValueError(f"{place}: name the task to which the points are added")
     return found

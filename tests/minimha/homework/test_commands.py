@@ -410,8 +410,12 @@ def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
 
 def test_start_can_ask_agents_to_tutor(student, folder):
     student("start twice")
-    assert not list(folder.rglob("AGENTS.md"))
+    assert {path.name for path in folder.rglob("*.md")} == set()
+    (folder / "homework" / "CLAUDE.md").write_text("mine")
     student("start thrice --agents")
-    (file,) = folder.rglob("AGENTS.md")
-    assert "tutor, not a solver" in " ".join(file.read_text(encoding="utf-8").split())
-    assert file.parent == folder / "homework"
+    agents, claude = (folder / "homework" / f"{name}.md" for name in ("AGENTS", "CLAUDE"))
+    text = " ".join(agents.read_text(encoding="utf-8").split())
+    assert "tutor, not a solver" in text
+    assert "Do not edit the body of a function that is homework" in text
+    assert "Do not point to other implementations" in text
+    assert claude.read_text() == "mine"

@@ -70,6 +70,27 @@ def test_a_failure_unlike_every_usual_mistake_is_not_given_a_name():
     assert "looks like" not in first.message
 
 
+def test_an_error_that_the_student_raises_is_not_taken_for_a_mistake():
+    task = TASKS["softmax"]
+    by_hand = with_mistake(task, "return (y *", "raise ValueError('not yet')\n        return (y *")
+    for found in task.verdicts(by_hand):
+        assert "looks like" not in found.message
+    by_numpy = with_mistake(task, "(dy * y).sum(axis=-1, keepdims=True)", "(dy * y).sum(axis=-1)")
+    first = next(v for v in task.verdicts(by_numpy) if v.outcome == FAILED)
+    assert "the sum has lost its last axis" in first.message
+
+
+def test_errors_that_student_and_solution_raise_may_have_other_words():
+    solution = "def f(x):\n    if x < 0:\n        raise ValueError('negative')\n    return 2 * x\n"
+    once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
+    calls = []
+    yours = calls_recorded(function("f", once.made_in(solution).replace("negative", "< 0")), calls)
+    with pytest.raises(ValueError, match="< 0"):
+        yours(-1.0)
+    yours(3.0)
+    assert text_of_mistake([once], solution, "f", calls) == "the factor 2 is missing"
+
+
 def test_two_mistakes_at_once_are_not_named_as_one_of_them():
     task = TASKS["matmul"]
     right = task.code(solved=True)

@@ -1,15 +1,17 @@
 """Grading a folder: which file belongs to whom, and the reports."""
 
 import csv
+import html
 import json
 import os
 import stat
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
-from graded import RIGHT, ROOT, TASK, options, write
+from graded import RIGHT, ROOT, TASK, notebook, options, write
 
 import minimha
 from minimha import homework
@@ -54,7 +56,7 @@ def test_honest_students_get_full_marks_among_attackers(tmp_path, capsys, monkey
     report = json.loads(Path("grades.json").read_text(encoding="utf-8"))
     assert (report["seed"], report["minimha"]) == (7, minimha.__version__)
     points = {student["student"]: student["points"] for student in report["students"]}
-    full = {"anna", "zoë", "=HYPERLINK(1)", "a�b"}
+    full = {"anna", "zoë", "=HYPERLINK(1)", "a\\nb"}
     assert points == dict.fromkeys(full, 3.0) | {"stub": 0, "loop": 0, "attack": 0, "none": 0}
     rows = list(csv.reader(Path("grades.csv").read_text(encoding="utf-8-sig").splitlines()))
     assert [row[0] for row in rows] == ["student", "'=HYPERLINK(1)", *list(points)[1:]]
@@ -110,7 +112,7 @@ def test_files_are_assigned_to_students_and_tasks(tmp_path):
         "kim": {},
         tmp_path.name: {"scores": "scores.py"},
     }
-    assert [note.split(":")[0] for note in notes] == [
+    assert [note.text.split(":")[0] for note in notes] == [
         "anna/etc", "dora/old/scores.py", "dora/scores.py", "eve/all.zip", "eve/underscores.py", "fred/notes.py", "ida_scores.py", "joe_scores.py",
     ]  # fmt: skip
 
@@ -130,7 +132,8 @@ def test_unusual_files_do_not_stop_grading(tmp_path, capsys):
     rows = [row[::3] for row in csv.reader(capsys.readouterr().out.splitlines()[1:])]
     assert rows[0] == ["big", "0.0", "big_scaled.py"]
     assert rows[1] == ["binary", "0.0", "binary_scaled.py"]
-    assert rows[-1] == ["��", "0.0", ""]
+    assert rows[2] == ["large", "0.0", ""]
+    assert rows[-1] == [r"\udcff\udcfe", "0.0", ""]
     (tmp_path / "secret_scaled.py").chmod(stat.S_IRWXU)
     with pytest.raises(ValueError, match="longer than 1 MB"):
         answers.source(tmp_path / "big_scaled.py")
@@ -150,6 +153,76 @@ def test_the_report_is_printable_and_says_what_each_check_is_worth(tmp_path, cap
     assert big["message"] == "the file is longer than 1 MB"
 
 
+BROKEN = notebook(RIGHT)[:-9]
+PICTURE = notebook(RIGHT, f"x = {'A' * (10 << 20)!r}")
+UNUSABLE = {
+    "05_attention.ipynb": (BROKEN, "this is not a Jupyter notebook, or it is damaged"),
+    "homework.ipynb": (
+        PICTURE,
+        "the file is longer than 10 MB: clear its outputs, which take space",
+    ),
+    "unmarked.ipynb": (notebook(RIGHT), "nothing is graded, because no cell contains"),
+    "all.zip": ("", "an archive, which is not read: unpack it"),
+    "long.py": ("#" * (1 << 20) + RIGHT, "the file is longer than 1 MB"),
+}
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize(
+    ("name", "text", "why"), [(x, *y) for x, y in UNUSABLE.items()], ids=UNUSABLE
+)
+def test_a_file_that_cannot_be_graded_is_explained_on_the_students_page(
+    name, text, why, tmp_path, capsys
+):
+    write(tmp_path / "in", {f"anna/{name}": text, "ben/scaled.py": RIGHT})
+    run(tmp_path / "in", "--json", "-", "--feedback", tmp_path / "out")
+    report = json.loads(capsys.readouterr().out)
+    anna, ben = (student["notes"] for student in report["students"])
+    assert (report["notes"], ben) == (anna, [])
+    assert anna[0].startswith(f"anna/{name}: {why}")
+    assert html.escape(anna[0]) in (tmp_path / "out" / "anna.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [x for x in UNUSABLE if x != "all.zip"])
+def test_a_student_whose_only_file_cannot_be_graded_has_a_row(name, tmp_path):
+    write(tmp_path, {f"anna_{name}": UNUSABLE[name][0]})
+    found, (note,) = submissions.find(tmp_path, {"scaled": 1})
+    assert list(found) == [note.student]
+    assert note.student.startswith("anna")
+
+
+def test_a_notebook_of_another_week_is_no_mistake(tmp_path):
+    write(tmp_path, {"anna/06.ipynb": notebook("# minimha homework: causal\n")})
+    assert submissions.find(tmp_path, {"softmax": 5}) == ({"anna": {}}, [])
+
+
+@pytest.mark.usefixtures("tasks")
+def test_students_with_unusual_names_get_rows_and_pages_of_their_own(tmp_path, capsys):
+    names = ["a\tb", "a\nb", "a\x1bb", "x" + "ab" * 124 + "y", "ab" * 124 + "y"]
+    write(tmp_path / "in", {f"{name}/scaled.py": RIGHT for name in names})
+    run(tmp_path / "in", "--json", "-", "--feedback", tmp_path / "out")
+    found = [student["student"] for student in json.loads(capsys.readouterr().out)["students"]]
+    assert sorted(found) == sorted([r"a\tb", r"a\nb", r"a\x1bb", *names[3:]])
+    assert len(list((tmp_path / "out").iterdir())) == len(names)
+
+
+@pytest.mark.usefixtures("tasks")
+def test_an_answer_that_can_be_read_counts_before_one_that_cannot(tmp_path):
+    write(tmp_path / "anna", {"scaled.py": "#" * (1 << 20) + "#", "a/scaled.py": RIGHT})
+    found, notes = submissions.find(tmp_path, {"scaled": 1})
+    assert found["anna"]["scaled"].path == tmp_path / "anna" / "a" / "scaled.py"
+    assert [note.text for note in notes] == [
+        "anna/scaled.py: scaled is graded in anna/a/scaled.py instead"
+    ]
+
+
+def test_a_name_is_the_same_however_its_accents_are_written(tmp_path):
+    names = [unicodedata.normalize(form, "zoë") for form in ("NFC", "NFD")]
+    write(tmp_path, {f"{names[0]}/scaled.py": RIGHT, f"{names[1]}_scores.py": RIGHT})
+    found, _ = submissions.find(tmp_path, {"scaled": 1, "scores": 5})
+    assert {name: set(answers) for name, answers in found.items()} == {"zoë": {"scaled", "scores"}}
+
+
 def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
     (tmp_path / "anna_scores.py").touch()
     for student, name, depth in (("ben", "b", 1020), ("carl", "c" * 250, 18)):
@@ -165,7 +238,8 @@ def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
     finally:
         subprocess.run(["rm", "-r", "ben", "carl"], cwd=tmp_path, check=True)
     assert {s: len(files) for s, files in found.items()} == {"anna": 1, "ben": 0, "carl": 0}
-    assert ["below this one" in note or "too long" in note for note in notes] == [True, True]
+    texts = [note.text for note in notes]
+    assert ["below this one" in x or "too long" in x for x in texts] == [True, True]
 
 
 @pytest.mark.usefixtures("tasks")
@@ -206,7 +280,9 @@ def test_invalid_grading_arguments_raise_an_error_with_the_reason(tmp_path, argu
 
 
 def test_a_single_task_or_chapter_can_be_graded():
-    assert "softmax" in [task.name for task in catalogue.chosen(["05"])]
+    names = [task.name for task in catalogue.chosen(["05"])]
+    assert names == ["softmax", "attention_forward", "attention"]  # the notebook's
+    assert [task.name for task in catalogue.chosen(["5", "scores"])] == ["scores", *names]
     assert [task.name for task in catalogue.chosen(["softmax"])] == ["softmax"]
     assert len(catalogue.chosen(None)) == len(homework.course())
 
@@ -219,6 +295,36 @@ OWN = {
     "    return times(x, factor), lambda dy: (times(dy, factor),)\n",
     "src/homework/scaled.py": "def times(x, factor):\n    return x * factor\n",
 }  # fmt: skip
+
+
+def test_a_chapter_includes_the_teachers_own_tasks():
+    homework.load_tasks(ROOT / "docs" / "own_tasks.py")
+    try:
+        own = homework.TASKS["sigmoid"]
+        assert own in catalogue.chosen([str(own.chapter)])
+    finally:
+        del homework.TASKS["sigmoid"]
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mine.maths import scaled",
+        "from mine.maths import times as scaled",
+        "from mine.maths import (\n    scaled,\n)",
+        "import mine.maths\nscaled = mine.maths.scaled",
+        "def scaled(*inputs, **settings",  # an error that the page must show
+    ],
+)
+def test_adapters_may_import_what_they_answer(line, tmp_path, capsys):
+    maths = RIGHT.replace("def scaled", "def times") + "\n\nscaled = times\n"
+    adapters = f"# minimha homework: adapters\n{line}\n"
+    write(tmp_path / "anna", {"adapters.py": adapters, "mine/maths.py": maths})
+    run(tmp_path, "--json", "-")
+    (student,) = json.loads(capsys.readouterr().out)["students"]
+    assert student["tasks"][0]["file"] == "anna/adapters.py"
+    assert student["points"] == (0 if line.startswith("def") else 3)
 
 
 @pytest.mark.usefixtures("tasks")

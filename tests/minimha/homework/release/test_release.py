@@ -316,7 +316,8 @@ def test_a_release_has_no_results_of_hidden_checks(release):
 def test_the_folder_has_what_students_need(release):
     names = {path.name for path in release.iterdir()} - {"unpacked"}
     wheel = f"minimha-{minimha.__version__}+students.13-py3-none-any.whl"
-    assert names == {"AGENTS.md", "README.md", "homework", "notebooks", wheel}
+    assert names == {"AGENTS.md", "CLAUDE.md", "README.md", "homework", "notebooks", wheel}
+    assert (release / "CLAUDE.md").read_text(encoding="utf-8") == "@AGENTS.md\n"
     assert len(list((release / "homework").glob("*.py"))) == len(homework.course())
     text = (release / "README.md").read_text(encoding="utf-8")
     assert wheel in text

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import unicodedata
 
 import pytest
 from scored import options, report, student
@@ -59,6 +60,12 @@ POINTS = {
     "people of one name without an id are listed and get no points": (
         WORKSHEET, {"Jane Smith": "ok", "Ana Lu": "ok"}, ["", "", "75.00"],
         ["1 student, column Grade", "scaled from 4 points to 100"], ["Jane Smith"],
+        ["Participant 11 Jane Smith", "Participant 12 Jane Smith"],
+    ),
+    "accents may be letters of their own, as macOS writes them": (
+        WORKSHEET.replace("Ana Lu", "Zoë Lü"), {unicodedata.normalize("NFD", "Zoë Lü"): "ok"},
+        ["", "", "75.00"],
+        ["1 student, column Grade", "scaled from 4 points to 100"], [],
         ["Participant 11 Jane Smith", "Participant 12 Jane Smith"],
     ),
     "two students who match one row get no points, and semicolons stay": (

@@ -1,5 +1,6 @@
 """The teacher's file: points and comments."""
 
+import unicodedata
 from copy import deepcopy
 
 import pytest
@@ -19,6 +20,11 @@ def rows(tmp_path):
         return teacher.rows(path)
 
     return written
+
+
+def test_accents_may_be_letters_of_their_own_as_macOS_writes_them(rows):
+    (row,) = rows(unicodedata.normalize("NFD", "zoë,softmax,1,\n"))
+    assert row.student == "zoë"
 
 
 def test_points_are_added_and_comments_are_kept(rows):
