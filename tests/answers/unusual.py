@@ -1,5 +1,5 @@
-"""Right answers in unusual styles, written from the texts of the tasks without the checks in view:
-loops over rows, pairs or blocks, recursion, other orders of summation, other precisions, Jacobians.
+"""Right answers in unusual styles: loops over rows, pairs or blocks, recursion, other orders of
+summation, other precisions, Jacobians, transposed tiles, messages in other orders.
 """
 
 # fmt: off
@@ -75,6 +75,25 @@ def matmul(a, b):
         return sum_to(da, a.shape), sum_to(db, b.shape)
 
     return product(a, b), pullback
+""", """
+# sums over three indices, entry by entry
+from itertools import product
+
+
+def matmul(a, b):
+    y = a @ b
+
+    def pullback(dy):
+        da, db = np.zeros(dy.shape[:-1] + a.shape[-1:]), np.zeros(dy.shape[:-2] + b.shape[-2:])
+        A, B = np.broadcast_to(a, da.shape), np.broadcast_to(b, db.shape)
+        for stack in np.ndindex(dy.shape[:-2]):
+            n, k, m = *A.shape[-2:], B.shape[-1]
+            for i, j, l in product(range(n), range(m), range(k)):
+                da[stack][i, l] += dy[stack][i, j] * B[stack][l, j]
+                db[stack][l, j] += A[stack][i, l] * dy[stack][i, j]
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+
+    return y, pullback
 """)
 
 right("backward", """
@@ -282,6 +301,18 @@ def softmax(x):
         return (dx,)
 
     return y, pullback
+""", """
+# recursion, and each row again in the pullback
+def softmax(x):
+    if x.ndim > 1:
+
+        def pullback(dy):
+            return (np.array([softmax(part)[1](d)[0] for part, d in zip(x, dy)]),)
+
+        return np.array([softmax(part)[0] for part in x]), pullback
+    e = np.exp(x - x.real.max())
+    y = e / e.sum()
+    return y, lambda dy: (y * (dy - y @ dy),)
 """)
 
 right("attention", """
@@ -370,6 +401,25 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return *(x.astype(own) for x in found), steps
 
     return (weights @ v).astype(own), pullback
+""", """
+# Python loops over the pairs
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    w = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dq, dk, dv, dw, ds = map(np.zeros_like, (query, key, value, w, w))
+        for *f, t, s in np.ndindex(w.shape):
+            dw[*f, t, s] = dout[*f, t] @ value[*f, s]
+            dv[*f, s] += w[*f, t, s] * dout[*f, t]
+        for *f, t, s in np.ndindex(w.shape):
+            ds[*f, t, s] = w[*f, t, s] * (dw[*f, t, s] - w[*f, t] @ dw[*f, t])
+            dq[*f, t] += ds[*f, t, s] * key[*f, s] / root
+            dk[*f, s] += ds[*f, t, s] * query[*f, t] / root
+        return dq, dk, dv, {"weights": dw, "scores": ds}
+
+    return w @ value, pullback
 """)
 
 right("masked_softmax", """
@@ -411,6 +461,26 @@ def masked_softmax(x, mask):
             for s in seen:
                 dx[row][s] = y[row][s] * (dy[row][s] - mean)
         return (dx,)
+
+    return y, pullback
+""", """
+# recursion, and each row again in the pullback
+def masked_softmax(x, mask):
+    mask = np.broadcast_to(mask, x.shape)
+    if x.ndim > 1:
+
+        def pullback(dy):
+            return (np.array([masked_softmax(p, m)[1](d)[0] for p, m, d in zip(x, mask, dy)]),)
+
+        return np.array([masked_softmax(p, m)[0] for p, m in zip(x, mask)]), pullback
+    y = np.zeros_like(x)
+    if mask.any():
+        e = np.exp(x[mask] - x[mask].real.max())
+        y[mask] = e / e.sum()
+
+    def pullback(dy):
+        d = np.where(mask, dy, 0)
+        return (y * (d - y @ d),)
 
     return y, pullback
 """)
@@ -613,6 +683,26 @@ def layer_norm(x, weight, bias, eps=1e-5):
 
     y = [normal(row, eps) * weight + bias for row in rows(x)]
     return np.reshape(y, x.shape), pullback
+""", """
+# recursion, and each row again in the pullback
+def layer_norm(x, weight, bias, eps=1e-5):
+    if x.ndim > 1:
+
+        def pullback(dy):
+            parts = [layer_norm(p, weight, bias, eps)[1](d) for p, d in zip(x, dy)]
+            dxs, dws, dbs = zip(*parts)
+            return np.array(dxs), sum(dws), sum(dbs)
+
+        return np.array([layer_norm(p, weight, bias, eps)[0] for p in x]), pullback
+    c = x - x.mean()
+    s = np.sqrt((c * c).mean() + eps)
+    n = c / s
+
+    def pullback(dy):
+        g = dy * weight
+        return (g - g.mean() - n * (g * n).mean()) / s, dy * n, dy
+
+    return n * weight + bias, pullback
 """)
 
 right("adamw_step", """
