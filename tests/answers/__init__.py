@@ -75,4 +75,4 @@ def function(name: str, code: str):
     return names[name]
 
 
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12, ch13  # noqa: E402, F401
+from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12, ch13, unusual  # noqa: E402, F401
