@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import (
-    checking, ci, contradictions, grading, jplag, package, progress_file, release, replay,
-    student_files,
-)  # fmt: skip
+from . import checking, ci, grading, jplag, package, progress_file, release, replay, student_files
 from .catalogue import course, load_tasks, task_named
+from .contradictions import refuse
 from .progress_file import CHANGED, NOT_STARTED
 from .student_files import WIDTH
 from .task import Task
@@ -85,7 +83,7 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
         if options.tasks:
             own = load_tasks(options.tasks)
             if run in (_test, grading.run, release.run, ci.run):
-                contradictions.refuse(options.tasks, own)
+                refuse(options.tasks, own)
         return run(options)
     except BrokenPipeError:
         raise

@@ -32,7 +32,7 @@ def refuse(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
-    """The contradictions in the tasks of a teacher's file; of mistakes only if there are no others."""
+    """The contradictions in a teacher's file; those in mistakes only if there are no others."""
     tasks = list(tasks)
     found = [line for task in tasks for line in in_task(task)]
     if not found:
