@@ -7,6 +7,7 @@ anything else, and the tests of the course prove that its own tasks have none.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 import warnings
@@ -47,7 +48,7 @@ def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
 
 def in_task(task: Task) -> Iterator[str]:
     """The contradictions in a task, up to the first kind that it has; not those in its mistakes."""
-    for find in (_described, _solved, _graded, _stubbed, _repeated):
+    for find in (_described, _solved, _graded, _stubbed, _released):
         try:
             found = list(find(task))
         except Exception as error:  # a source that cannot be marked or run
@@ -76,10 +77,16 @@ def in_mistake(task: Task, mistake: Mistake) -> Iterator[str]:
 
 
 def _verdicts(task: Task, yours: Callable[..., object]) -> list[Verdict]:
-    """The verdicts that a student sees, without NumPy's warnings."""
+    """The verdicts that a student sees."""
+    with _quietly():
+        return [student_files.verdict(task, check, yours, None) for check in task.checks]
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [student_files.verdict(task, check, yours, None) for check in task.checks]
+        yield
 
 
 def _wrong(check: Check, what: str, message: str) -> str:
@@ -119,17 +126,20 @@ def _stubbed(task: Task) -> Iterator[str]:
         yield ": the stub passes every check: mark the solution with # BEGIN and # END SOLUTION"
 
 
-def _repeated(task: Task) -> Iterator[str]:
-    """Whether a release can record what the solution returns in each check."""
-
-    def record(check: Check) -> bytes:
-        calls: list[Call] = []
-        check.holds(calls_recorded(task.solution, calls), task.rng(check))
-        return replay.packed({task.name: {check.name: {"": list(map(replay.stored, calls))}}})
-
+def _released(task: Task) -> Iterator[str]:
+    """Whether the solution passes where only its recorded results are known, as in a release."""
     for check in task.checks:
+        calls: list[Call] = []
+        task.answer = calls_recorded(task.solution, calls)
         try:
-            if record(check) != record(check):
-                yield f", {check.name}: its numbers differ from run to run: draw them from rng"
-        except TypeError as error:
-            yield f", {check.name}: a release cannot record the solution's results: {error}"
+            with _quietly():
+                check.holds(task.solution, task.rng(check))
+                record = {task.name: {check.name: {task.name: list(map(replay.stored, calls))}}}
+                kept = replay.unpacked(replay.packed(record))
+                task.answer = replay.replaying(kept[task.name][check.name][task.name])
+                check.holds(task.solution, task.rng(check))
+        except Exception as error:
+            what = "the solution fails in a release, which records its results"
+            yield _wrong(check, what, str(error))
+        finally:
+            task.answer = task.solution

@@ -21,7 +21,7 @@ README = """\
 You need Python 3.11 or later. In this folder, create an environment and install minimha:
 
     python3 -m venv --without-pip .venv
-    python3 -m pip --python .venv install --quiet pip "./{wheel}[notebooks]"
+    python3 -m pip --python .venv install --quiet --no-compile pip "./{wheel}[notebooks]"
     source .venv/bin/activate
 
 (On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks.

@@ -47,12 +47,12 @@ CONTRADICTORY = {
         "sigmoid, values: the stub is wrong and not to do: it raises",
     ),
     "a check with other numbers each time": (
-        [(DRAWN, DRAWN.replace("rng.", "np.random."))],
-        "sigmoid, values: its numbers differ from run to run: draw them from rng",
+        [("gradients(yours, rng):\n    x = rng.", "gradients(yours, rng):\n    x = np.random.")],
+        "sigmoid, gradients: the solution fails in a release, which records its results: y is wrong",
     ),
     "a check whose results a release cannot record": (
-        [(DRAWN, f"    yours(1j)\n{DRAWN}"), ("    y = 1 /", "    if type(x) is complex:\n        return x\n    y = 1 /")],
-        "sigmoid, values: a release cannot record the solution's results: Object of type complex is not JSON serializable",
+        [(DRAWN, f"    sigmoid(1j)\n{DRAWN}"), ("    y = 1 /", "    if type(x) is complex:\n        return x\n    y = 1 /")],
+        "sigmoid, values: the solution fails in a release, which records its results: Object of type complex is not JSON serializable",
     ),
     "only hidden checks": (
         [("@sigmoid.check\n", "@sigmoid.check(hidden=True)\n"), ("weight=2", "hidden=True")],
@@ -76,7 +76,7 @@ CONTRADICTORY = {
     ),
     "a mistake that is not Python": (
         [(MISTAKE, MISTAKE.replace('"dy * y"', '"dy *"'))],
-        f"sigmoid: {TEXT} cannot be made: invalid syntax (<string>, line 11)",
+        f"sigmoid: {TEXT} cannot be made: invalid syntax (<",
     ),
     "a mistake that changes nothing": (
         [(MISTAKE, MISTAKE.replace('"dy * y"', '"y * dy * (1 - y)"'))],
@@ -106,7 +106,7 @@ def test_a_contradiction_is_one_line(edits, says, student, folder):
     edited(folder / "own.py", edits)
     code, shown = student("test own.py")
     assert code == 2
-    assert shown.splitlines()[:2] == ["minimha: own.py contradicts itself", f"  {says}"]
+    assert shown.startswith(f"minimha: own.py contradicts itself\n  {says}")
     assert all(line.startswith("  sigmoid") for line in shown.splitlines()[1:])
 
 
