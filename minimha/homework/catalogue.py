@@ -13,7 +13,7 @@ from typing import Any
 
 from ..course import CHAPTERS, notebooks
 from .answers import answers
-from .error_messages import error_with_line
+from .error_messages import line_of
 from .task import TASKS, Task
 
 
@@ -33,21 +33,25 @@ def run_file(path: Path, name: str) -> dict[str, Any]:
     return vars(module)
 
 
-def load_tasks(path: Path) -> None:
-    """Add the tasks of a teacher's own file to those of the course.
+def load_tasks(path: Path) -> list[Task]:
+    """Add the tasks of a teacher's own file to those of the course, and return them.
 
     Raises OSError for a file that cannot be read, ValueError for one that does not run or
     defines no task.
     """
-    before = len(course())
+    before = set(course())
     try:
         run_file(path, f"_minimha_homework_tasks_{path.stem}")
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be used\n{error_with_line(error, str(path))}") from None
-    if len(TASKS) == before:
+        place = line_of(error, str(path))
+        said = f"{type(error).__name__}: {error}{', in ' if place else ''}{place}"
+        raise ValueError(f"{path} cannot be used: {said}") from None
+    new = [task for name, task in TASKS.items() if name not in before]
+    if not new:
         raise ValueError(f"{path} defines no task: decorate a function with @mh.homework.task(…)")
+    return new
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,8 @@
 """`minimha homework ci`: the files with which GitHub, GitLab or Gradescope grades homework.
 
 Gradescope gets the edition for grading, which students never see. A repository that students copy
-has their edition; a secret of the service, MINIMHA, may name another for pip to install.
+has their edition; a secret of the service, MINIMHA, may name another for pip to install. Of its
+dependencies, grading needs only NumPy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ jobs:
         env:
           MINIMHA: ${{{{ secrets.MINIMHA }}}}
         run: |
-          pip install ${{MINIMHA:-{minimha}}}
+          pip install --no-deps numpy ${{MINIMHA:-{minimha}}}
       - name: Grade
         run: |
           minimha homework grade . --student "$GITHUB_REPOSITORY" \\
@@ -56,7 +57,7 @@ homework:
   timeout: 1 hour
   script:
     - |
-      pip install ${{MINIMHA:-{minimha}}}
+      pip install --no-deps numpy ${{MINIMHA:-{minimha}}}
     - |
       minimha homework grade . --student "$CI_PROJECT_PATH" --json --feedback{only}
   artifacts:
@@ -74,7 +75,7 @@ apt-get install -y python3-venv
 python3 -m venv ../uv
 ../uv/bin/pip install uv
 ../uv/bin/uv venv --python ">=3.11" ../minimha
-../uv/bin/uv pip install --python ../minimha/bin/python {minimha}
+../uv/bin/uv pip install --python ../minimha/bin/python --no-deps numpy {minimha}
 """
 _RUN = """\
 #!/usr/bin/env bash

@@ -25,6 +25,7 @@ from . import (
     student_files,
 )
 from .catalogue import course, load_tasks, task_named
+from .contradictions import refuse
 from .progress_file import CHANGED, NOT_STARTED
 from .student_files import WIDTH
 from .task import Task
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "help": "also write AGENTS.md and CLAUDE.md, which ask coding agents to tutor you, not "
             "to solve",
         },
+        "tasks": {"type": Path, "metavar": "FILE", "help": "a file with tasks of your own"},
         "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
     }  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "show what you have done in each chapter; runs no code of yours"),
         ("export", package.run, ["--from"], "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
+        ("test", _test, ["tasks"], "for teachers: test tasks of your own"),
         ("grade", grading.run, [], "for teachers: grade submissions"),
         ("release", release.run, [], "for teachers: write what students get, without solutions"),
         ("ci", ci.run, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
@@ -74,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("jplag", jplag.run, [], "for teachers: arrange submissions for JPlag, which finds copies"),
     ):  # fmt: skip
         command = commands.add_parser(name, help=text, description=text)
-        for argument in [*taken, "--tasks"]:
+        for argument in taken if "tasks" in taken else [*taken, "--tasks"]:
             command.add_argument(argument, **arguments[argument])
         for room in (ci, grading, jplag, package, questions, release):
             if run is room.run:
@@ -91,7 +94,9 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
     """Run a subcommand; print an error as one message."""
     try:
         if options.tasks:
-            load_tasks(options.tasks)
+            own = load_tasks(options.tasks)
+            if run in (_test, grading.run, release.run, ci.run):
+                refuse(options.tasks, own)
         return run(options)
     except BrokenPipeError:
         raise
@@ -280,6 +285,12 @@ def _hint(options: Any) -> int:
     else:
         again = _command("hint", name, options, options.place)
         print(student_files.next_hint(task, options.place, again))
+    return 0
+
+
+def _test(options: Any) -> int:
+    """Contradictions were refused before: there are none."""
+    print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 
 

@@ -76,10 +76,10 @@ def text_of_mistake(
     whatever the pullbacks return. Silent if the solution itself repeats all calls: the results are
     right then.
     """
-    right = _defined(solution, name)
+    right = defined(solution, name)
     if not calls or _repeats(right, calls):
         return ""
-    made = [(_defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
+    made = [(defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
     values_are_wrong = not _repeats(right, calls, pulled=False)
     for pulled in [True, False][: 1 + values_are_wrong]:
         for function, text in made:
@@ -89,7 +89,8 @@ def text_of_mistake(
 
 
 @functools.cache
-def _defined(code: str, name: str) -> Callable[..., Any]:
+def defined(code: str, name: str) -> Callable[..., Any]:
+    """The function of this name in a text below `import numpy as np`."""
     names: dict[str, Any] = {"np": np}
     file = f"<{name} {hash(code)}>"
     linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file

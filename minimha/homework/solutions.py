@@ -36,5 +36,6 @@ def solved(text: str) -> str:
 def _replaced(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
     text = _MARKED.sub(replacement, text if text.endswith("\n") else f"{text}\n")
     if re.search(r"# (BEGIN|END) SOLUTION", text):
-        raise ValueError(f"a BEGIN SOLUTION without an END SOLUTION, or the reverse:\n{text}")
+        first = text.partition("\n")[0]
+        raise ValueError(f"a BEGIN SOLUTION without an END SOLUTION, or the reverse, below {first}")
     return text

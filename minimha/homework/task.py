@@ -205,8 +205,8 @@ def task(
 
     def made(solution: Callable[..., Any]) -> Task:
         new = Task(solution, chapter, difficulty, minutes, hints, given)
-        if new.name in TASKS:
-            raise ValueError(f"there is a task {new.name} already, of chapter {chapter}")
+        if known := TASKS.get(new.name):
+            raise ValueError(f"there is a task {new.name} already, of chapter {known.chapter}")
         TASKS[new.name] = new
         return new
 

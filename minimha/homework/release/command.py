@@ -20,13 +20,16 @@ README = """\
 You need Python 3.11 or later. In this folder, create an environment and install minimha:
 
     python3 -m venv --without-pip .venv
-    python3 -m pip --python .venv install --quiet pip "./{wheel}[notebooks]"
+    python3 -m pip --python .venv install --quiet --no-compile pip "./{wheel}[notebooks]"
     source .venv/bin/activate
 
 (On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks. In the
 environment of an earlier week, one command is enough:
 
     python -m pip install "./{wheel}"
+
+If you write your answers into files only, 80 MB are enough in place of 620: leave out `[notebooks]`
+and add `--no-deps numpy`.
 
 Write your answers into the files in `homework/`, or into the cells of the notebooks in `notebooks/`
 that begin with `# minimha homework:`. One place for each task is enough.{alone}

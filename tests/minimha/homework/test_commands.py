@@ -136,9 +136,9 @@ def test_an_unknown_name_suggests_the_closest_one(command, student, folder):
         ("hint", "for which task?"),
         ("list --tasks absent.py", "absent.py: No such file"),
         ("list --tasks file", "file defines no task"),
-        ("list --tasks again.py", "again.py cannot be used\nValueError: there is a task twice already"),
-        ("list --tasks copied.py", "copied.py cannot be used\nValueError: twice has two checks called of any"),
-        ("list --tasks broken.py", "broken.py cannot be used\nSyntaxError: "),
+        ("list --tasks again.py", "again.py cannot be used: ValueError: there is a task twice already, of chapter 99, in line 6: @mh.homework.task("),
+        ("list --tasks copied.py", "copied.py cannot be used: ValueError: twice has two checks called of any, in line 2: "),
+        ("list --tasks broken.py", "broken.py cannot be used: SyntaxError: invalid syntax (broken.py, line 1)\n"),
     ],
 )  # fmt: skip
 def test_a_command_that_cannot_run_says_why(command, says, student, folder):
