@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..shared import as_given, four_axes, obstacle_to_fused
-from .layout import KernelArguments, heads_first
+from .layout import SILENT, KernelArguments, heads_first
 
 obstacle = obstacle_to_fused
 
 
+@SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
     from ..cpu import attention_one_pass
@@ -25,6 +26,7 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     return (out, weights) if np.all(np.isfinite(out)) else None
 
 
+@SILENT
 def backward(
     x: KernelArguments,
     out: np.ndarray,
