@@ -216,9 +216,12 @@ class MultiHeadAttention(Module):
                 )
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
-        m, mk, mv = self.sizes.d_model, self.sizes.kdim, self.sizes.vdim
-        inputs = ("query", query, "M", m), ("key", key, "Mk", mk), ("value", value, "Mv", mv)
-        for name, x, letter, width in inputs:
+        sizes = self.sizes
+        for name, x, letter, width in (
+            ("query", query, "M", sizes.d_model),
+            ("key", key, "Mk", sizes.kdim),
+            ("value", value, "Mv", sizes.vdim),
+        ):
             array = array_of(x)
             if not (backend.is_floating(array) or backend.is_complex(array)):
                 what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"
@@ -227,8 +230,8 @@ class MultiHeadAttention(Module):
                     f"{name} must be an array or a Tensor of floating-point numbers, "
                     f"not {what}{fix}"
                 )
-            if x.ndim < 2 or x.shape[-1] != width:
+            if array.ndim < 2 or array.shape[-1] != width:
                 raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}, but must be (…, positions, {letter}) "
+                    f"{name} has shape {tuple(array.shape)}, but must be (…, positions, {letter}) "
                     f"with {letter} = {width}"
                 )
