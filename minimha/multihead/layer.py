@@ -217,11 +217,9 @@ class MultiHeadAttention(Module):
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
         sizes = self.sizes
-        for name, x, letter, width in (
-            ("query", query, "M", sizes.d_model),
-            ("key", key, "Mk", sizes.kdim),
-            ("value", value, "Mv", sizes.vdim),
-        ):
+        m, mk, mv = sizes.d_model, sizes.kdim, sizes.vdim
+        inputs = ("query", query, "M", m), ("key", key, "Mk", mk), ("value", value, "Mv", mv)
+        for name, x, letter, width in inputs:
             array = array_of(x)
             if not (backend.is_floating(array) or backend.is_complex(array)):
                 what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -88,16 +89,14 @@ class KernelArguments(NamedTuple):
     def shared(self, count: int) -> tuple[Any, ...]:
         """range(count) for a kernel, divided among threads if that is faster."""
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
-        few = multiplications < _THREADS_PAY
-        return _whole()(count, 1 if few else min(count, multiplications // _PIECE))
+        chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
+        return compiled("parallel").whole(count, chunks)
 
 
 @functools.cache
-def _whole() -> Any:
-    """`parallel.whole`, imported once."""
-    from ..cpu.parallel import whole
-
-    return whole
+def compiled(name: str) -> Any:
+    """A file of `cpu`, imported once, since the statement takes 10 µs when the caches are cold."""
+    return importlib.import_module(f"..cpu.{name}", __package__)
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:

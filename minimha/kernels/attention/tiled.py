@@ -6,14 +6,13 @@ import contextlib
 import functools
 import math
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 
 from ...attention import Arguments
 from .. import blas, threads, unavailable
 from ..shared import as_given
-from .layout import SILENT, KernelArguments, heads_first, positions_first
+from .layout import SILENT, KernelArguments, compiled, heads_first, positions_first
 
 FORWARD, BACKWARD = 1536, 384
 """Keys in a tile, a multiple of `GRAIN` in `cpu.attention_tiles`."""
@@ -48,7 +47,7 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     for t0, t1, inside in x.mask_blocks():
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // 192))
         with _single_blas(x):
-            _kernels().forward(
+            compiled("attention_tiles").forward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
                 x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.operand,
                 items, out, lse, nonfinite,
@@ -78,7 +77,7 @@ def backward(
     nonfinite = np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
         with _single_blas(x):
-            _kernels().backward(
+            compiled("attention_tiles").backward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
                 x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, _IN_CACHE,
                 x.operand, items, out_laid_out, lse, dout_laid_out, dlse, t0, t1, dquery, dkey,
@@ -101,14 +100,6 @@ def _sink_gradient(
     """(B, H)"""
     delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
     return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
-
-
-@functools.cache
-def _kernels() -> Any:
-    """Imported once, since the statement takes 10 µs when the caches are cold."""
-    from ..cpu import attention_tiles
-
-    return attention_tiles
 
 
 @functools.lru_cache(maxsize=32)
