@@ -120,7 +120,7 @@ def is_complex(x: object) -> bool:
 
 def is_integral(x: object) -> bool:
     """Whether x is an array of integers."""
-    return has_kind(x, "integral")
+    return x.dtype.kind in "iu" if type(x) is np.ndarray else has_kind(x, "integral")
 
 
 def is_boolean(x: object) -> bool:

@@ -224,7 +224,7 @@ class Signature:
             settings |= by_place
         if not self._array_names.isdisjoint(settings):
             absent = self.arrays[len(inputs) :]
-            while absent and isinstance(settings.get(absent[-1]), Number | str | None):
+            while absent and isinstance(settings.get(absent[-1]), str | None | Number):
                 absent = absent[:-1]
             inputs = (*inputs, *(settings.pop(name, None) for name in absent))
         if not _PLAIN.issuperset(map(type, settings.values())):

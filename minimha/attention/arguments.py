@@ -84,7 +84,8 @@ def arguments(
     if keep is None and dropout != 0:
         on_gpu = library_of(query) == "cupy"
         keep = draw(dropout, rng, x.shape, like=query, name="dropout", counted=on_gpu)
-    return x._replace(mask=None if mask is None else typed(mask, x.shape), keep=keep)
+    kind = None if mask is None else typed(mask, x.shape)
+    return Arguments(*x[:7], kind, keep, dropout, *asked)
 
 
 def library_of(x: Any) -> str:
@@ -105,7 +106,8 @@ def check(x: Arguments) -> None:
         and query.ndim > 1
         and query.shape[-1]
         and query.dtype.kind == "f"
-        and bias is sink is scale is softcap is x.keep is None
+        and bias is sink is softcap is x.keep is None
+        and (scale is None or type(scale) is float)
     ):
         return  # fast path: saves a tenth of the time of a small call
     for name, a in zip(_NAMES, x.inputs, strict=True):

@@ -216,7 +216,8 @@ class MultiHeadAttention(Module):
                 )
 
     def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
-        m, mk, mv = self.sizes.d_model, self.sizes.kdim, self.sizes.vdim
+        sizes = self.sizes
+        m, mk, mv = sizes.d_model, sizes.kdim, sizes.vdim
         inputs = ("query", query, "M", m), ("key", key, "Mk", mk), ("value", value, "Mv", mv)
         for name, x, letter, width in inputs:
             array = array_of(x)
@@ -227,8 +228,8 @@ class MultiHeadAttention(Module):
                     f"{name} must be an array or a Tensor of floating-point numbers, "
                     f"not {what}{fix}"
                 )
-            if x.ndim < 2 or x.shape[-1] != width:
+            if array.ndim < 2 or array.shape[-1] != width:
                 raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}, but must be (…, positions, {letter}) "
+                    f"{name} has shape {tuple(array.shape)}, but must be (…, positions, {letter}) "
                     f"with {letter} = {width}"
                 )

@@ -38,9 +38,8 @@ def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
 
 
 def _swap(x: Array) -> Array:
-    axes = list(range(x.ndim))
-    axes[-3], axes[-2] = axes[-2], axes[-3]
-    return namespace(x).permute_dims(x, tuple(axes))
+    n = x.ndim
+    return namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
 
 
 @operation

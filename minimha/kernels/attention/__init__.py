@@ -8,6 +8,7 @@ their results, the host would have to wait for the GPU.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from .. import unavailable
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
 from . import fused, tiled
-from .layout import KernelArguments
+from .layout import SILENT, KernelArguments
 
 _FLOATS = np.dtype("float32"), np.dtype("float64")
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
@@ -59,7 +60,8 @@ def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
 
 def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
     """Kernels for CuPy arrays, or for their stand-in."""
-    return Kernels(module.obstacle, module.laid_out, module.forward, module.backward, native)
+    forward, backward = SILENT(module.forward), SILENT(module.backward)
+    return Kernels(module.obstacle, module.laid_out, forward, backward, native)
 
 
 def _obstacle(  # noqa: PLR0911  one reason each
@@ -68,7 +70,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     """The reason why these kernels cannot compute the arguments, or None."""
     arrays = [a for a in x[:5] if a is not None]
     kernels = libraries.get(library_of(x.query))
-    if kernels is None or any(type(a) is not type(x.query) for a in arrays):
+    if kernels is None or len({*map(type, arrays)}) > 1:
         return f"the arrays are not {' or '.join(_TITLES[name] for name in libraries)} arrays"
     if x.query.dtype not in _FLOATS and not backend.is_half(x.query):
         return f"kernels do not support {x.query.dtype}"
@@ -76,7 +78,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
         return "scale or softcap is an array, or complex"
     if x.softcap is not None and not x.softcap > _SMALLEST:
         return "softcap is too close to 0, which kernels take for no softcap"
-    if any(a.dtype != x.query.dtype for a in arrays):  # complex
+    if len({a.dtype for a in arrays}) > 1:  # complex
         return "the arrays have different dtypes"
     if not (math.prod(x.query.shape) and math.prod(x.value.shape)):
         return "an array is empty"
@@ -89,6 +91,7 @@ _failed: dict[tuple[str, str], str] = {}
 _log = logging.getLogger("minimha")
 
 
+@functools.cache
 def _slow_registers() -> str | None:
     """The reason why products in registers are not fast on this CPU, or None."""
     from ..cpu import microkernel
@@ -114,8 +117,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         """The result of a kernel, or None if a GPU cannot run it; it is not tried again."""
         library = library_of(arguments[0].query)
         try:
-            with np.errstate(all="ignore"):  # the reference warns if the pair is visible
-                return call(*arguments)
+            return call(*arguments)
         except MemoryError:
             raise
         except Exception as error:

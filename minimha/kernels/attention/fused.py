@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from ..shared import as_given, four_axes, obstacle_to_fused
-from .layout import KernelArguments, heads_first
+from .layout import SILENT, KernelArguments, compiled, heads_first
 
 obstacle = obstacle_to_fused
 
 
+@SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and the weights (B, H, T, S); None unless finite."""
-    from ..cpu import attention_one_pass
-
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
     for t0, t1, inside in x.mask_blocks():
-        attention_one_pass.weights_from_scores(
+        compiled("attention_one_pass").weights_from_scores(
             x.shared(b * h), weights, x.start, x.stop, inside, x.bias, x.scale, t0, t1
         )
     out = (_grouped(weights, x) @ value).reshape(*x.shape[:-1], dv)
     return (out, weights) if np.all(np.isfinite(out)) else None
 
 
+@SILENT
 def backward(
     x: KernelArguments,
     out: np.ndarray,
@@ -34,15 +34,13 @@ def backward(
     wanted: tuple[bool, ...],
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
-    from ..cpu import attention_one_pass
-
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
     dout = _grouped(four_axes(dout), x)
     dvalue = _grouped(weights, x).mT @ dout
     dscores = (dout @ value.mT).reshape(weights.shape)
     nonfinite = np.zeros(1, bool)
-    attention_one_pass.scores_backward(
+    compiled("attention_one_pass").scores_backward(
         x.shared(b * h * t), weights.reshape(-1, s), dscores.reshape(-1, s), nonfinite
     )
     if nonfinite[0]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,11 @@ _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
 """Entries of a mask's array that are computed at a time, for at least this many queries."""
 _THREADS_PAY, _PIECE = 2**22, 2**20
 """Multiplications above which threads are worthwhile, and those in one piece of work."""
+SILENT = np.errstate(all="ignore")
+"""Decorates what NumPy computes for kernels: the reference warns if the pair is visible."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelArguments:
+class KernelArguments(NamedTuple):
     """The arguments as arrays. An axis shared by all sequences, heads or queries may have length 1;
     a missing array is empty."""
 
@@ -51,11 +52,6 @@ class KernelArguments:
             start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
         else:
             start, stop, inside, mean_keys = _intervals(x.mask, x.query, x.key)
-        panel: tuple[int, ...] = ()
-        if in_registers:
-            from ..cpu.microkernel import BYTES, VECTORS
-
-            panel = (VECTORS * BYTES // dtype.itemsize,)
         scale, softcap, kept_factor = map(dtype.type, numbers(x))
         return cls(
             positions_first(x.query),
@@ -72,7 +68,7 @@ class KernelArguments:
             scale,
             softcap,
             kept_factor,
-            _empty((0, 0, *panel), dtype),
+            _operand(dtype, in_registers),
             shape,
         )
 
@@ -92,11 +88,15 @@ class KernelArguments:
 
     def shared(self, count: int) -> tuple[Any, ...]:
         """range(count) for a kernel, divided among threads if that is faster."""
-        from ..cpu.parallel import whole
-
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
-        few = multiplications < _THREADS_PAY
-        return whole(count, 1 if few else min(count, multiplications // _PIECE))
+        chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
+        return compiled("parallel").whole(count, chunks)
+
+
+@functools.cache
+def compiled(name: str) -> Any:
+    """A file of `cpu`, imported once, since the statement takes 10 µs when the caches are cold."""
+    return importlib.import_module(f"..cpu.{name}", __package__)
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:
@@ -142,6 +142,15 @@ def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
 @functools.cache
 def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.empty(shape, dtype)
+
+
+@functools.cache
+def _operand(dtype: Any, in_registers: bool) -> np.ndarray:
+    if not in_registers:
+        return np.empty((0, 0), dtype)
+    from ..cpu.microkernel import BYTES, VECTORS
+
+    return np.empty((0, 0, VECTORS * BYTES // dtype.itemsize), dtype)
 
 
 def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from ...attention import Arguments
 from .. import blas, threads, unavailable
 from ..shared import as_given
-from .layout import KernelArguments, heads_first, positions_first
+from .layout import SILENT, KernelArguments, compiled, heads_first, positions_first
 
 FORWARD, BACKWARD = 1536, 384
 """Keys in a tile, a multiple of `GRAIN` in `cpu.attention_tiles`."""
@@ -39,8 +39,6 @@ def obstacle(x: Arguments) -> str | None:
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
-    from ..cpu import attention_tiles
-
     h, t = x.heads[0], x.shape[-2]
     b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
     tile = _height(x.mean_keys), FORWARD
@@ -49,7 +47,7 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     for t0, t1, inside in x.mask_blocks():
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // 192))
         with _single_blas(x):
-            attention_tiles.forward(
+            compiled("attention_tiles").forward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
                 x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.operand,
                 items, out, lse, nonfinite,
@@ -68,8 +66,6 @@ def backward(
     wanted: tuple[bool, ...],
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
-    from ..cpu import attention_tiles
-
     (h, g), (t, s), b = x.heads, x.shape[-2:], math.prod(x.shape[:-3])
     tile = min(48, _height(x.mean_keys)), BACKWARD
     items = _items_of_keys(b, g, s, _parts(b * g, s // BACKWARD))
@@ -81,7 +77,7 @@ def backward(
     nonfinite = np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
         with _single_blas(x):
-            attention_tiles.backward(
+            compiled("attention_tiles").backward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
                 x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, _IN_CACHE,
                 x.operand, items, out_laid_out, lse, dout_laid_out, dlse, t0, t1, dquery, dkey,
@@ -89,15 +85,21 @@ def backward(
             )  # fmt: skip
         if nonfinite[0]:
             return None
-    dsink = None
-    if wanted[4]:
-        delta = np.sum(dout * out, axis=-1).reshape(b, h, t) - (dlse if dlse.size else 0)
-        dsink = -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
-        if not np.all(np.isfinite(dsink)):
-            return None
-    dquery = dquery[0] if len(dquery) == 1 else dquery.sum(axis=0)
+    dsink = _sink_gradient(x, out, lse, dout, dlse) if wanted[4] else None
+    if dsink is not None and not np.all(np.isfinite(dsink)):
+        return None
+    dquery = dquery[0] if len(dquery) == 1 else SILENT(dquery.sum)(axis=0)
     dquery, dkey, dvalue = heads_first(dquery, h), heads_first(dkey, g), heads_first(dvalue, g)
     return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
+
+
+@SILENT
+def _sink_gradient(
+    x: KernelArguments, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, dlse: np.ndarray
+) -> np.ndarray:
+    """(B, H)"""
+    delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
+    return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
 
 
 @functools.lru_cache(maxsize=32)
@@ -125,6 +127,9 @@ def _edges(start: int, stop: int, parts: int) -> list[int]:
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
+_AS_IT_IS = contextlib.nullcontext()
+
+
 def _single_blas(x: KernelArguments) -> contextlib.AbstractContextManager[None]:
     """Limit BLAS to one thread if it computes the products."""
-    return contextlib.nullcontext() if x.operand.ndim > 2 else blas.single_threaded()
+    return _AS_IT_IS if x.operand.ndim > 2 else blas.single_threaded()

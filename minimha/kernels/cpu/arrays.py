@@ -51,4 +51,5 @@ def as_indices(x: Any, limit: int) -> Array | None:
 
 def in_chunks(count: int, nbytes: int) -> tuple[Any, ...]:
     """range(count) for a kernel, in chunks for several threads if the arrays have enough bytes."""
-    return whole(count, min(threads.number(), count, nbytes // _CHUNK))
+    chunks = min(count, nbytes // _CHUNK)
+    return whole(count, min(threads.number(), chunks) if chunks > 1 else 1)

@@ -16,6 +16,7 @@ Source: Goto and van de Geijn, as for `microkernel`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,14 @@ def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
     """As `functional.linear_maps`."""
-    pairs = list(zip(ws, bs, strict=True))
-    if no_vectors() or not are_floats(x, *ws, *(b for b in bs if b is not None)) or x.ndim < 2:
+    pairs, given = list(zip(ws, bs, strict=True)), [b for b in bs if b is not None]
+    if no_vectors() or not are_floats(x, *ws, *given) or x.ndim < 2:
         return None
-    if any(w.ndim != 2 or not w.size or len(w) != x.shape[-1] for w in ws):
-        return None
-    if any(b is not None and b.shape != w.shape[1:] for w, b in pairs):
-        return None
+    for w, b in pairs:
+        if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
+            return None
+        if b is not None and b.shape != w.shape[1:]:
+            return None
     shape, x = x.shape, as_rows(x)
     ys = [product(x, w, bias=b).reshape(*shape[:-1], -1) for w, b in pairs]
     wants_x, wants_w, wants_b = wanted[0], wanted[1 : 1 + len(ws)], wanted[1 + len(ws) :]
@@ -89,18 +91,27 @@ def product(
     """
     (m, depth), n = a.shape, b.shape[1]
     c = np.empty((m, n), a.dtype) if to is None else to
-    sums = np.empty(0, a.dtype) if sums is None else sums
     halves = 2 if to is None and depth >= m + n else 1
-    second = np.empty((halves - 1, m, n), a.dtype), np.zeros((halves - 1, n), a.dtype)
-    operand = np.empty((0, 0, VECTORS * BYTES // a.itemsize), a.dtype)
+    nothing, second, operand = _empty(a.dtype)
+    if halves == 2:
+        second = np.empty((1, m, n), a.dtype), np.zeros((1, n), a.dtype)
     by_rows = m >= n  # divide the longer side: every chunk copies the other one
     count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, operand))
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
         whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
-        sums[:0] if bias is None else contiguous(bias), operand, c, sums, second,
+        nothing if bias is None else contiguous(bias), operand, c,
+        nothing if sums is None else sums, second,
     )  # fmt: skip
     return c
+
+
+@functools.cache
+def _empty(dtype: Any) -> tuple[Any, ...]:
+    """No bias or sums, no `second`, and the operand, as `_product` takes them."""
+    width = VECTORS * BYTES // dtype.itemsize
+    second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
+    return np.empty(0, dtype), second, np.empty((0, 0, width), dtype)
 
 
 def _in_memory(x: Array) -> tuple[Array, bool]:

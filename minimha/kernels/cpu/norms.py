@@ -43,11 +43,11 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
 
     def pullback(dy: Array) -> tuple[Array, ...]:
         dx, blocks = np.empty(shape, x.dtype), -(-len(x) // _BLOCK)
-        parameters = 1 if bias is None else 2  # dweight and dbias
-        sums = np.zeros((parameters, blocks, x.shape[1]), x.dtype)
+        totals = tuple(np.zeros(p.shape, p.dtype) for p in (weight, bias) if p is not None)
+        sums = np.zeros((len(totals), blocks, x.shape[1]), x.dtype)
         chunks = in_chunks(blocks, x.nbytes)
-        _backward(chunks, x, weight, bias, statistics, as_rows(dy), as_rows(dx), sums)
-        return dx, *sums.sum(axis=1)
+        _backward(chunks, x, weight, bias, statistics, as_rows(dy), as_rows(dx), sums, totals)
+        return dx, *totals
 
     return y, pullback
 
@@ -66,7 +66,17 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
 
 
 @strict_kernel
-def _backward(chunk, x, weight, bias, statistics, dy, dx, sums):
+def _backward(chunk, x, weight, bias, statistics, dy, dx, sums, totals):
+    """Store dx, and add dweight and dbias to totals."""
+    _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums)
+    for k in range(len(totals)):
+        for block in range(sums.shape[1]):
+            for j in range(sums.shape[2]):
+                totals[k][j] += sums[k, block, j]
+
+
+@strict_kernel
+def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
     zero = x.dtype.type(0)
     for block in range(*share(chunk)):
         dweight, dbias = sums[0, block], sums[-1, block]

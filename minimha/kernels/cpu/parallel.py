@@ -62,8 +62,8 @@ def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
     `threads.number()` − 1 helpers. A call never waits for a helper to wake up.
     """
     chunks = min(chunks, _MOST)
-    helpers = min(chunks, threads.number()) - 1
-    if helpers < 1:
+    helpers = min(chunks, threads.number()) - 1 if chunks > 1 else 0
+    if not helpers:
         return 0, count, 0, 0, _pool.board
     _pool.wake(helpers)
     return 0, count, chunks, helpers, _pool.board
