@@ -22,8 +22,9 @@ import numpy as np
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
-_SIGNATURE = -1
-"""The number of the function that lists the parameters of another."""
+_SIGNATURE, LAUNCH, RUN = -1, -2, -3
+"""The numbers of functions that each end may have for the other: one lists the parameters of
+another function, and in the grader's process two run the blocks of a kernel, and ranks."""
 NO_ANSWER = "it sent back an invalid answer"
 
 _ERRORS = {
@@ -83,6 +84,7 @@ class Connection:
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
         self._read, self._write = read, write
         self.functions: dict[int, Callable[..., Any]] = {}
+        self.always: dict[int, Callable[..., Any]] = {_SIGNATURE: _parameters}
         self._numbers = itertools.count()
         self.caught: type[BaseException] = Exception
         self.files: Collection[str] = ()  # errors quote the lines of these files
@@ -131,7 +133,7 @@ class Connection:
         self._borrowed.append([])
         self._borrow(arrays)
         try:
-            function = _parameters if number == _SIGNATURE else self.functions[number]
+            function = (self.functions if number >= 0 else self.always)[number]
             value = function(*arguments, **settings)
             here = enumerate(self._here())
             changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]

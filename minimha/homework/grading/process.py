@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .connection import NO_ANSWER, Connection, ConnectionLost
+from ...kernels import numpy_tile
+from ...parallel import threads
+from .connection import LAUNCH, NO_ANSWER, RUN, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
@@ -88,6 +90,8 @@ class Submission:
         self._socket, theirs = socket.socketpair()
         self._received = bytearray()
         self.connection = Connection(self._read, self._write)
+        for number, room in ((LAUNCH, numpy_tile), (RUN, threads)):
+            self.connection.always[number] = functools.partial(_instead, room)
         request = {
             "name": self.name,
             "megabytes": self.limits.megabytes,
@@ -131,6 +135,11 @@ class Submission:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
             why = f"its process ended{how}"
         return ConnectionLost(why or "its process does not answer")
+
+
+def _instead(module: Any, *arguments: Any) -> Any:
+    """What a check does with a launch of the submission, or with its ranks; None for nothing."""
+    return module.instead and module.instead(*arguments)
 
 
 def _asked(request: Any, *lines: int) -> Any:
