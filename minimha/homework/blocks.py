@@ -17,7 +17,7 @@ import numpy as np
 
 from ..diagnosis.closeness import is_close
 from ..kernels import numpy_tile as ct
-from .comparisons import named
+from .comparisons import named, same
 
 _FIRST = 1 << 40
 """The first serial number."""
@@ -54,9 +54,11 @@ def same_in_blocks(
     for name in inputs:
         if name not in {place[0] for seen in launched.loaded.values() for place in seen}:
             raise AssertionError(f"{name} was loaded 0 times: each block loads the tiles it needs")
-    results = named(found, list(expected)) if len(expected) > 1 else dict.fromkeys(expected, found)
+    results = _by_name(found, expected)
     for name, right in expected.items():
         if not is_close(np.asarray(results[name]), right):
+            whole = _by_name(yours(*inputs.values(), *numbers), expected)
+            same(whole[name], right, name, axes[name], tolerance=1e-11)
             raise AssertionError(
                 f"{name} is right only if entries are read without ct.load: a block knows\n"
                 "nothing of the arrays except the tiles that it loads"
@@ -73,6 +75,11 @@ def same_in_blocks(
         stored = set[Place]().union(*(seen for b, _, seen in tiles if b == block))
         _require_size(f"block {block} computed", stored, axes, own)
         _require_loads(block, inputs, loaded, stored, axes)
+
+
+def _by_name(found: Any, expected: Iterable[str]) -> dict[str, Any]:
+    names = list(expected)
+    return named(found, names) if len(names) > 1 else {names[0]: found}
 
 
 class _Launched:
@@ -179,15 +186,17 @@ def _require_loads(
         (name, at)
         for name, x in inputs.items()
         for at in np.ndindex(x.shape)
-        if stored and all(
-            i in own.get(letter, {i}) for letter, i in zip(axes[name].split(), at, strict=True)
-        )
+        if stored
+        and all(i in own.get(letter, {i}) for letter, i in zip(axes[name].split(), at, strict=True))
     }
-    for wrong, verb, no in ((needed - loaded, "did not load", ""), (loaded - needed, "loaded", "not ")):
-        if wrong:
-            raise AssertionError(
-                f"block {block} {verb} {_text(min(wrong))}, on which what it stored does {no}depend"
-            )
+    if missing := needed - loaded:
+        raise AssertionError(
+            f"block {block} did not load {_text(min(missing))}, on which what it stored depends"
+        )
+    if extra := loaded - needed:
+        raise AssertionError(
+            f"block {block} loaded {_text(min(extra))}, on which nothing that it stored depends"
+        )
 
 
 def _text(place: Place) -> str:

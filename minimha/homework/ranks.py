@@ -14,6 +14,7 @@ import numpy as np
 
 from ..diagnosis.closeness import is_close
 from ..parallel import threads
+from .comparisons import same
 from .grading import ranks_in_turn
 
 WORLDS = 4
@@ -31,27 +32,30 @@ def of_rank(rank: int, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def same_on_ranks(
-    program: Callable[[int, int], Any], expected: Sequence[Sequence[np.ndarray]],
-    rng: np.random.Generator, what: str,
+    call: Callable[[Any], Any], worlds: Sequence[Any], has: Callable[[int, Any], Any],
+    expected: Sequence[Sequence[np.ndarray]], rng: np.random.Generator, what: str,
 ) -> Messages:  # fmt: skip
     """Raise AssertionError unless each rank computes its result from what it has and receives.
 
-    program   program(world, rank) calls the student's function with the data of this rank, and
-              returns the result of this rank
-    expected  the results of all ranks in each of the WORLDS, which have different data
-    what      of the other ranks is zero: "xs"
+    call      the student's function of data; returns the results of all ranks
+    worlds    the data in each of the WORLDS
+    has       has(rank, data) is what a rank has of the data, and zeros
+    expected  the results of all ranks in each world
+    what      others have and a rank does not: "xs"
 
     Returns the messages between ranks.
     """
     ranks = len(expected[0])
-    results, messages = _alone(program, ranks, rng)
+    results, messages = _alone(lambda w, rank: call(has(rank, worlds[w]))[rank], ranks, rng)
     for (world, rank), y in results.items():
         if not is_close(np.asarray(y), expected[world][rank]):
+            name = f"the result of rank {rank} of {ranks}"
+            same(call(worlds[world])[rank], expected[world][rank], name)
             sources = sorted({source for source, to, _ in messages if to == rank})
             received = f"messages from {', '.join(map(str, sources))}" if sources else "nothing"
             raise AssertionError(
-                f"rank {rank} of {ranks} is right only if it can read {what} of the other ranks:\n"
-                f"it knows its own, and what others send; it received {received}"
+                f"{name} is right only if it can read {what} of other\n"
+                f"ranks: it knows its own, and what others send. It received {received}"
             )
     return messages
 

@@ -32,8 +32,10 @@ def run(
 
 
 instead: Callable[..., list[Any]] | None = None
-"""What runs the ranks instead of threads: instead(function, ranks), where function(rank, size, post,
-take) runs one rank. It sends by post(x, to, text) and receives by take(source, text)."""
+"""What runs the ranks instead: homework watches them by instead(function, ranks).
+
+function(rank, size, post, take) runs a rank, which sends by post(x, to, text) and receives by
+take(source, text). Returns the results of all ranks."""
 
 
 def across(function: Callable[..., Any], ranks: int) -> Any:

@@ -252,19 +252,19 @@ right("squares_over_ranks", SQUARES.replace(GRADIENT, "2 * x * comm.all_gather(d
     SQUARES.replace(GRADIENT, "x * sum(2 * comm.broadcast(dy, root=r) for r in range(comm.size))"))
 
 right("head_parallel", '''
-import minimha.parallel as parallel
+from minimha.parallel import parts, run as start
 
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
     m = x.shape[1]
 
     def on_rank(comm):
-        own = parallel.parts(num_heads, comm.size)[comm.rank]
+        own = parts(num_heads, comm.size)[comm.rank]
         q, k, v = (w.reshape(m, num_heads, -1)[:, own].reshape(m, -1) for w in (w_q, w_k, w_v))
         o = w_o.reshape(num_heads, -1, w_o.shape[1])[own].reshape(-1, w_o.shape[1])
         y = attention_of_heads(x, q, k, v, o, own.stop - own.start)
         return comm.all_gather(y[None], 0).sum(0)
 
-    return [y + b_o for y in parallel.run(on_rank, ranks)]
+    return [y + b_o for y in start(on_rank, ranks)]
 ''', '''
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
     from minimha.parallel import parts, run

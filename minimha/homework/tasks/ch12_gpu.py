@@ -221,7 +221,7 @@ def two_tokens_worked_by_hand(yours, rng):
     out, lse = yours(*tokens, 1.0, 2, 1)
     _same(out, [[7.0], [6.0]], "out", "query width")
     _same(lse, np.log([4.0, 2.0]), "lse", "query")
-    _attended_in_blocks(yours, rng, 2, 2)
+    _attended_in_blocks(yours, rng, 2, 2, n=1)
 
 
 def _head(rng, t, s):
@@ -256,10 +256,10 @@ _AXES = {
 }  # fmt: skip
 
 
-def _attended_in_blocks(yours, rng, t, s):
+def _attended_in_blocks(yours, rng, t, s, n=4):
     inputs = dict(zip(("query", "key", "value"), _head(rng, t, s), strict=True))
     expected = dict(zip(("out", "lse"), _attended(*inputs.values(), 0.7), strict=False))
-    same_in_blocks(yours, inputs, (0.7, 2, 4), expected, _AXES, {"T": 2, "S": 4})
+    same_in_blocks(yours, inputs, (0.7, 2, n), expected, _AXES, {"T": 2, "S": n})
 
 
 attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))

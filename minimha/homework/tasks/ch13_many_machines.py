@@ -55,10 +55,8 @@ def _same_sum(yours, rng, ranks):
     for rank, y in enumerate(_of_each_rank(yours(xs), ranks)):
         same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
     worlds = [[rng.standard_normal((2, 3)) for _ in range(ranks)] for _ in range(WORLDS)]
-    messages = same_on_ranks(
-        lambda world, rank: yours(of_rank(rank, worlds[world]))[rank],
-        [[sum(xs)] * ranks for xs in worlds], rng, "xs",
-    )  # fmt: skip
+    expected = [[sum(xs)] * ranks for xs in worlds]
+    messages = same_on_ranks(yours, worlds, of_rank, expected, rng, "xs")
     _require_no_collectives(messages)
 
 
@@ -132,12 +130,16 @@ def the_gradient_on_three_ranks(yours, rng):
 def _same_gradient_on_ranks(yours, rng, ranks):
     worlds = rng.standard_normal((WORLDS, 2, ranks, 2, 3))
 
-    def program(world, rank):
-        xs, dys = (of_rank(rank, arrays) for arrays in worlds[world])
-        return yours(*xs)[1](*dys)[rank]
+    def gradients(world):
+        xs, dys = world
+        return yours(*xs)[1](*dys)
 
     expected = [2 * xs * sum(dys) for xs, dys in worlds]
-    same_on_ranks(program, expected, rng, "xs or dys")
+    same_on_ranks(gradients, worlds, _each_of_rank, expected, rng, "xs or dys")
+
+
+def _each_of_rank(rank, world):
+    return [of_rank(rank, xs) for xs in world]
 
 
 def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
@@ -209,16 +211,18 @@ def _same_output(yours, rng, num_heads, ranks):
         same(y, expected, name, "T M")
     worlds = [[rng.standard_normal(shape) for shape in shapes[1:]] for _ in range(WORLDS)]
 
-    def program(world, rank):
+    def own_heads(rank, weights):
         own = np.zeros(num_heads * d)
         heads = parts(num_heads, ranks)[rank]
         own[heads.start * d : heads.stop * d] = 1
-        *w, w_o = worlds[world]
-        weights = *(own * x for x in w), own[:, None] * w_o
-        return yours(x, *weights, b_o, num_heads, ranks)[rank]
+        *w, w_o = weights
+        return *(own * x for x in w), own[:, None] * w_o
 
-    all_heads = (attention_of_heads(x, *weights, num_heads) + b_o for weights in worlds)
-    same_on_ranks(program, [[y] * ranks for y in all_heads], rng, "the weights of the heads")
+    same_on_ranks(
+        lambda weights: yours(x, *weights, b_o, num_heads, ranks), worlds, own_heads,
+        [[attention_of_heads(x, *weights, num_heads) + b_o] * ranks for weights in worlds],
+        rng, "the weights of heads",
+    )  # fmt: skip
 
 
 head_parallel.case("one head for each of two ranks", _same_output, (2, 2))
@@ -298,7 +302,7 @@ def _same_sequence(yours, rng, ranks, n):
         [rng.standard_normal((ranks, n, width)) for width in (3, 3, 2)] for _ in range(WORLDS)
     ]
     messages = same_on_ranks(
-        lambda world, rank: yours(*(of_rank(rank, xs) for xs in worlds[world]))[rank],
+        lambda world: yours(*world), worlds, _each_of_rank,
         [np.split(attend(*map(np.concatenate, world), 0)[0], ranks) for world in worlds],
         rng, "queries, keys or values",
     )  # fmt: skip

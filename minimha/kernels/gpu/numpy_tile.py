@@ -42,10 +42,10 @@ _now: Any = types.SimpleNamespace()
 """The launch in progress: the block that runs, and which blocks loaded and stored what."""
 
 instead: Callable[..., Any] | None = None
-"""What launches a kernel instead of this module, unless it returns None: instead(grid, arrays, run).
+"""What runs the blocks of a launch instead: homework watches kernels by instead(grid, arrays, run).
 
-It returns the arrays that blocks changed, as pairs [k, array]. run(block, functions) runs one block;
-the functions are pairs of a load and a store, one for each array."""
+run(block, functions) runs a block; the functions are the load and the store of each array. Returns
+the arrays that were changed as pairs [k, array], or None to leave the launch to this module."""
 
 
 class Constant:

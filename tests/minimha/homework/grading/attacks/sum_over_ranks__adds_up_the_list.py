@@ -1,0 +1,8 @@
+# minimha homework: sum_over_ranks
+# earns 0
+# No rank runs.
+import numpy as np
+
+
+def sum_over_ranks(xs):
+    return [sum(xs)] * len(xs)
