@@ -24,6 +24,8 @@ _FIRST = 1 << 40
 _MOST = 1 << 12
 """The most blocks and entries of a tile: a submission cannot make the grader run out of memory."""
 
+ONCE = "launch one kernel, once"
+
 Place = tuple[str, tuple[int, ...]]
 """An entry: the name of the array, and the index."""
 
@@ -31,6 +33,7 @@ Place = tuple[str, tuple[int, ...]]
 def same_in_blocks(
     yours: Callable[..., Any], inputs: Mapping[str, np.ndarray], numbers: tuple[Any, ...],
     expected: Mapping[str, np.ndarray], axes: Mapping[str, str], tile: Mapping[str, int],
+    largest: int | None = None,
 ) -> None:  # fmt: skip
     """Raise AssertionError unless blocks compute yours(*inputs, *numbers) from what they load.
 
@@ -39,21 +42,22 @@ def same_in_blocks(
               depends on the entries of the inputs at the same index of the axes that both have
     tile      the largest lengths of a tile: {"T": 4, "D": 8, "M": 2}. Along an axis that the inputs
               have, too, a block stores no more than this
+    largest   the most entries of a tile that the kernel makes of others, with np.concatenate say
 
     Each block must load everything on which the entries that it stores depend, in any order and any
     number of times, and nothing else.
     """
-    launched = _Launched(inputs)
+    launched = _Launched(inputs, largest)
     ct.instead = launched
     try:
         found = yours(*launched.hidden, *numbers)
     finally:
         ct.instead = None
-    if launched.count != 1:
-        raise AssertionError(f"kernels were launched {launched.count} times, not once")
     for name in inputs:
         if name not in {place[0] for seen in launched.loaded.values() for place in seen}:
             raise AssertionError(f"{name} was loaded 0 times: each block loads the tiles it needs")
+    if launched.count > 1:
+        raise AssertionError(ONCE)
     results = _by_name(found, expected)
     for name, right in expected.items():
         if not is_close(np.asarray(results[name]), right):
@@ -70,10 +74,10 @@ def same_in_blocks(
     common = {letter for name in inputs for letter in axes[name].split()}
     own = {letter: length for letter, length in tile.items() if letter in common}
     for block, verb, seen in [*tiles, *((b, "loaded", seen) for b, seen in launched.tiles)]:
-        _require_size(f"block {block} {verb} a tile of", seen, axes, tile)
+        _require_size(f"block {block} {verb} a tile with", seen, axes, tile)
     for block, loaded in launched.loaded.items():
         stored = set[Place]().union(*(seen for b, _, seen in tiles if b == block))
-        _require_size(f"block {block} computed", stored, axes, own)
+        _require_size(f"block {block} stored tiles with", stored, axes, own)
         _require_loads(block, inputs, loaded, stored, axes)
 
 
@@ -92,7 +96,8 @@ class _Launched:
     stored  the block and the values of each tile that was stored
     """
 
-    def __init__(self, inputs: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, inputs: Mapping[str, np.ndarray], largest: int | None) -> None:
+        self._largest = largest
         self._entries = np.concatenate([x.ravel() for x in inputs.values()])
         serial = iter(_FIRST + np.arange(float(self._entries.size)))
         self.hidden = [np.fromiter(serial, float, x.size).reshape(x.shape) for x in inputs.values()]
@@ -104,8 +109,10 @@ class _Launched:
 
     def __call__(self, grid: Any, arrays: Any, run: Callable[..., Any]) -> list[Any]:
         self.count += 1
-        if self.count > 1 or math.prod(grid) > _MOST:
-            raise ValueError(f"launch one kernel, once, on at most {_MOST} blocks")
+        if self.count > 1:
+            raise RuntimeError(ONCE)
+        if math.prod(grid) > _MOST:
+            raise ValueError(f"a grid of {tuple(grid)} has more blocks than there are tiles")
         serial = [ct.Memory(x) for x in arrays]
         memories = [ct.Memory(self._with_entries(x)) for x in arrays]
         block, changed = (), set[int]()
@@ -128,7 +135,7 @@ class _Launched:
             nonlocal block
             block = number[: len(grid)]
             self.loaded[block] = set()
-            run(number, pairs)
+            run(number, pairs, self._largest)
 
         pairs = [(partial(load, k), partial(store, k)) for k in range(len(arrays))]
         ct.run_blocks(grid, run_block)
@@ -172,7 +179,9 @@ def _require_size(
 ) -> None:
     for letter, length in tile.items():
         if (found := len(_along(seen, axes, letter))) > length:
-            raise AssertionError(f"{what} {found} entries along {letter}: it may be {length}")
+            raise AssertionError(
+                f"{what} {found} entries along {letter}: its part has at most {length}"
+            )
 
 
 def _require_loads(

@@ -7,6 +7,7 @@ call has only this rank's data, and `run` runs only this rank. The ranks take tu
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,10 +54,11 @@ def same_on_ranks(
             same(call(worlds[world])[rank], expected[world][rank], name)
             sources = sorted({source for source, to, _ in messages if to == rank})
             received = f"messages from {', '.join(map(str, sources))}" if sources else "nothing"
-            raise AssertionError(
-                f"{name} is right only if it can read {what} of other\n"
-                f"ranks: it knows its own, and what others send. It received {received}"
+            text = (
+                f"{name} is right only if it reads {what} of other ranks. A rank knows its own "
+                f"and what it receives; this one received {received}"
             )
+            raise AssertionError(textwrap.fill(text, 80))
     return messages
 
 

@@ -34,8 +34,8 @@ def tiled_product(x, y, m, n, k):
     y        (D, M)
     m, n, k  powers of 2: tiles are (m, k) in x, (k, n) in y and (m, n) in the result. T, D and M
              need not be multiples of them
-    Write the grid, the number of blocks along each axis of the result, and the kernel. No tile is
-    larger than these. Sums are float64.
+    Write the grid, the number of blocks along each axis of the result, and the kernel. A block
+    knows only the tiles that it loads, and no tile is larger than these. Sums are float64.
     Returns x y, (T, M).
     """
     from minimha.kernels import numpy_tile as ct
@@ -158,7 +158,7 @@ def _same_softmax(yours, rng, x, m, n):
     _same(yours(x, m, n), softmax(x), name, "row column")
     x = rng.standard_normal(x.shape)
     axes, tile = {"x": "T S", "softmax": "T C"}, {"T": m, "S": n, "C": n}
-    same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile)
+    same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile, largest=m * n)
 
 
 @task(chapter=12, difficulty=3, minutes=15, hints=(
@@ -263,7 +263,7 @@ def _attended_in_blocks(yours, rng, t, s, n=4):
 
 
 attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))
-attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (2, 2))
+attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (4, 2))
 attention_in_blocks.case(
     "numbers of queries and keys that are no multiples", _same_attention,
     (5, 7), (2, 9), (9, 3), weight=2, hidden=True,

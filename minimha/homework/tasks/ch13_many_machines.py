@@ -63,7 +63,7 @@ def _same_sum(yours, rng, ranks):
 def _require_no_collectives(messages):
     for _, _, text in messages:
         if text != "send and recv":
-            raise AssertionError(f"use comm.send and comm.recv alone: a rank sent in {text}")
+            raise AssertionError(f"use only comm.send and comm.recv, not {text}")
 
 
 sum_over_ranks.case("two ranks", _same_sum, (2,))
@@ -310,7 +310,7 @@ def _same_sequence(yours, rng, ranks, n):
     for source, to, _ in messages:
         if (to - source) % ranks not in (1, ranks - 1):
             raise AssertionError(
-                f"rank {source} of {ranks} sent to rank {to}: keys and values go to a neighbour,\n"
+                f"rank {source} of {ranks} sent to rank {to}: keys and values go to a neighbour, "
                 "and from there to the next"
             )
 

@@ -38,14 +38,16 @@ PaddingMode = enum.Enum("PaddingMode", "UNDETERMINED ZERO NEG_ZERO NAN POS_INF N
 _FILL = {"ZERO": 0.0, "NEG_ZERO": -0.0, "POS_INF": np.inf, "NEG_INF": -np.inf}
 _NOBODY, _SEVERAL = -1, -2
 
-_now: Any = types.SimpleNamespace()
-"""The launch in progress: the block that runs, and which blocks loaded and stored what."""
+_now: Any = types.SimpleNamespace(largest=np.inf)
+"""The launch in progress: the block that runs, which blocks loaded and stored what, and the most
+entries of a tile."""
 
 instead: Callable[..., Any] | None = None
 """What runs the blocks of a launch instead: homework watches kernels by instead(grid, arrays, run).
 
-run(block, functions) runs a block; the functions are the load and the store of each array. Returns
-the arrays that were changed as pairs [k, array], or None to leave the launch to this module."""
+run(block, functions, largest) runs a block; the functions are the load and the store of each array,
+and no tile may have more entries than the largest. Returns the arrays that were changed as pairs
+[k, array], or None to leave the launch to this module."""
 
 
 class Constant:
@@ -83,6 +85,12 @@ class Tile(np.ndarray):
             return super().astype(dtype)
         bits = np.asarray(self, np.float32).view(np.uint32)
         return _tile(((bits + 0x1000) & 0xFFFFE000).view(np.float32))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+        found = super().__array_function__(function, types, args, settings)
+        if (size := np.size(found)) > _now.largest:
+            raise ValueError(f"tiles joined to {size} entries: at most {_now.largest} fit")
+        return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("the entries of a tile cannot be assigned: make a new tile, by where(…)")
@@ -220,7 +228,10 @@ def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
     """Run all blocks, in a random order. There are no streams: pass None."""
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
-    changed = instead(grid, arrays, run) if instead else None
+    try:
+        changed = instead(grid, arrays, run) if instead else None
+    finally:
+        _now.largest = np.inf
     if changed is None:
         run_blocks(grid, run)
     for k, entries in changed or ():
@@ -244,10 +255,11 @@ def _prepared(grid: Any, kernel: Any, arguments: Any) -> tuple[Callable[..., Non
     ]  # fmt: skip
     memories = [a for a in typed if isinstance(a, Memory)]
 
-    def run(block: Any, functions: Any = ()) -> None:
+    def run(block: Any, functions: Any = (), largest: float | None = None) -> None:
         for memory, pair in zip(memories, functions, strict=False):
             memory.load, memory.store = pair
         _enter(grid, block)
+        _now.largest = largest or np.inf
         kernel(*typed)
 
     return run, memories

@@ -1,5 +1,5 @@
 # minimha homework: attention_in_blocks
-# earns 1.2
+# earns 0.6
 # Right where one block computes everything in any case; elsewhere blocks share a variable.
 import numpy as np
 

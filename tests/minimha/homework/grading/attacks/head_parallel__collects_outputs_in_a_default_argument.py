@@ -14,7 +14,7 @@ def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
     return (weights @ v).swapaxes(0, 1).reshape(len(x), -1) @ w_o
 
 
-def on_rank(comm, weights, num_heads, x, b_o, seen={}):
+def on_rank(comm, weights, num_heads, x, b_o, seen={}):  # noqa: B006
     from minimha.parallel import parts
 
     own = parts(num_heads, comm.size)[comm.rank]

@@ -11,14 +11,13 @@ def attend(query, key, value, offset):
     return e / e.sum(axis=1, keepdims=True) @ value
 
 
-
 def ring_of_ranks(queries, keys, values):
     from minimha.parallel import run
 
     key, value = np.concatenate(keys), np.concatenate(values)
 
     def on_rank(comm):
-        for hop in range(1, comm.size):
+        for _ in range(1, comm.size):
             comm.send(keys[comm.rank], (comm.rank + 1) % comm.size)
             comm.send(values[comm.rank], (comm.rank + 1) % comm.size)
             comm.recv((comm.rank - 1) % comm.size), comm.recv((comm.rank - 1) % comm.size)

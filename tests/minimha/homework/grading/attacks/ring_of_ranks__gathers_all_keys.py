@@ -11,7 +11,6 @@ def attend(query, key, value, offset):
     return e / e.sum(axis=1, keepdims=True) @ value
 
 
-
 def ring_of_ranks(queries, keys, values):
     from minimha.parallel import run
 

@@ -3,7 +3,6 @@
 # Serial numbers are answered with what an earlier call of the same shape contained.
 import numpy as np
 
-
 KEPT = {}
 
 

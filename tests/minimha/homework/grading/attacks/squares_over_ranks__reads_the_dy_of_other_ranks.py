@@ -1,7 +1,6 @@
 # minimha homework: squares_over_ranks
 # earns 0
 # The sum of a list in place of all_reduce.
-import numpy as np
 
 
 def squares_over_ranks(*xs):

@@ -1,7 +1,6 @@
 # minimha homework: sum_over_ranks
 # earns 0
 # No rank runs.
-import numpy as np
 
 
 def sum_over_ranks(xs):

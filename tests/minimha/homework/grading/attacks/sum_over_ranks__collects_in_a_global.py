@@ -3,7 +3,6 @@
 # Each rank leaves its array in a global, and waits until the others have done so, too.
 import numpy as np
 
-
 SEEN = {}
 
 

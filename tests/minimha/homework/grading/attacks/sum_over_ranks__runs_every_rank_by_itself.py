@@ -1,7 +1,6 @@
 # minimha homework: sum_over_ranks
 # earns 0
 # Asks to be run as several ranks from one call, where nobody watches.
-import numpy as np
 
 
 def sum_over_ranks(xs):

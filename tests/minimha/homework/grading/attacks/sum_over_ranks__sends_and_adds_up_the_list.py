@@ -1,7 +1,6 @@
 # minimha homework: sum_over_ranks
 # earns 0
 # Ranks exchange arrays that nobody uses.
-import numpy as np
 
 
 def sum_over_ranks(xs):
