@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis.closeness import is_close
-from ..kernels import numpy_tile as ct
 from .comparisons import named, same
 
 _FIRST = 1 << 40
@@ -24,7 +23,7 @@ _FIRST = 1 << 40
 _MOST = 1 << 12
 """The most blocks and entries of a tile: a submission cannot make the grader run out of memory."""
 
-ONCE = "launch one kernel, once"
+_ONCE = "launch one kernel, once"
 
 Place = tuple[str, tuple[int, ...]]
 """An entry: the name of the array, and the index."""
@@ -47,6 +46,8 @@ def same_in_blocks(
     Each block must load everything on which the entries that it stores depend, in any order and any
     number of times, and nothing else.
     """
+    from ..kernels import numpy_tile as ct
+
     launched = _Launched(inputs, largest)
     ct.instead = launched
     try:
@@ -57,7 +58,7 @@ def same_in_blocks(
         if name not in {place[0] for seen in launched.loaded.values() for place in seen}:
             raise AssertionError(f"{name} was loaded 0 times: each block loads the tiles it needs")
     if launched.count > 1:
-        raise AssertionError(ONCE)
+        raise AssertionError(_ONCE)
     results = _by_name(found, expected)
     for name, right in expected.items():
         if not is_close(np.asarray(results[name]), right):
@@ -108,9 +109,11 @@ class _Launched:
         self.stored = set[tuple[Any, frozenset[float]]]()
 
     def __call__(self, grid: Any, arrays: Any, run: Callable[..., Any]) -> list[Any]:
+        from ..kernels import numpy_tile as ct
+
         self.count += 1
         if self.count > 1:
-            raise RuntimeError(ONCE)
+            raise RuntimeError(_ONCE)
         if math.prod(grid) > _MOST:
             raise ValueError(f"a grid of {tuple(grid)} has more blocks than there are tiles")
         serial = [ct.Memory(x) for x in arrays]
@@ -156,8 +159,8 @@ def _require_few(shape: Any) -> None:
 
 def _places(arrays: Mapping[str, Any]) -> dict[float, Place]:
     """Where each value is in these arrays."""
-    named = ((name, np.asarray(x)) for name, x in arrays.items())
-    return {x[at].item(): (name, at) for name, x in named for at in np.ndindex(x.shape)}
+    pairs = ((name, np.asarray(x)) for name, x in arrays.items())
+    return {x[at].item(): (name, at) for name, x in pairs for at in np.ndindex(x.shape)}
 
 
 def _found(places: Mapping[float, Place], values: Iterable[float]) -> frozenset[Place]:

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis.closeness import is_close
-from ..parallel import threads
 from .comparisons import same
 from .grading import ranks_in_turn
 
 WORLDS = 4
 """How many times the ranks exist, each time with other data, so that calls which share variables
 cannot know whose data they contain."""
-
 
 Messages = set[tuple[int, int, str]]
 """Who sent to whom, and in which call."""
@@ -39,7 +37,7 @@ def same_on_ranks(
     """Raise AssertionError unless each rank computes its result from what it has and receives.
 
     call      the student's function of data; returns the results of all ranks
-    worlds    the data in each of the WORLDS
+    worlds    the data in each of the WORLDS. What a task lets all ranks know is the same in all
     has       has(rank, data) is what a rank has of the data, and zeros
     expected  the results of all ranks in each world
     what      others have and a rank does not: "xs"
@@ -66,6 +64,8 @@ def _alone(
     program: Callable[[int, int], Any], ranks: int, rng: np.random.Generator
 ) -> tuple[dict[tuple[int, int], Any], Messages]:
     """What program(world, rank) returns for each world and rank, and the messages."""
+    from ..parallel import threads
+
     slots = [(int(world), rank) for rank in range(ranks) for world in rng.permutation(WORLDS)]
     messages: Messages = set()
 

@@ -438,3 +438,20 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
     return dkey, dvalue
 """)
+
+wrong("tiled_product", "no kernel", r"x was loaded 0 times", """
+def tiled_product(x, y, m, n, k):
+    return x @ y
+""")
+wrong("softmax_rows", "the function around the kernel computes", r"without ct.load|not stored|loaded 0 times", """
+def softmax_rows(x, m, n):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+""")
+product.wrong("the kernel reads x around it", r"entries are read without ct.load", "def kernel(x, y, out)", "whole = np.pad(x, 16)[16:, 16:]\n    def kernel(x, y, out)",
+    "total + a @ b", "total + whole[row * m : row * m + m, step * k : step * k + k] @ b")
+product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", "shape=(m, k)", "shape=(m, 2 * k)", "shape=(k, n)", "shape=(2 * k, n)", "-(-y.shape[0] // k)", "-(-y.shape[0] // (2 * k))")
+softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
+    "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
+forward.wrong("all keys in one tile", r"loaded a tile with \d+ entries along S", "def kernel(query", "n = 32\n    def kernel(query")
+backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")

@@ -320,3 +320,27 @@ def ring_of_ranks(queries, keys, values):
 
     return run(on_rank, len(keys), timeout=1)
 ''')
+
+wrong("sum_over_ranks", "the list is added up", r"reads xs of other ranks.*received nothing", '''
+def sum_over_ranks(xs):
+    return [sum(xs)] * len(xs)
+''')
+wrong("sum_over_ranks", "a collective", r"only comm.send and comm.recv, not all_reduce", START + '''
+        return comm.all_reduce(x)
+''' + END)
+whole.wrong("all heads on every rank, and the mean", r"reads the weights of heads of other ranks", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
+wrong("ring_of_ranks", "attention to whole arrays", r"reads queries, keys or values of other ranks", '''
+def ring_of_ranks(queries, keys, values):
+    out, _ = attend(np.concatenate(queries), np.concatenate(keys), np.concatenate(values), 0)
+    return np.split(out, len(queries))
+''')
+wrong("ring_of_ranks", "keys and values sent to all", r"sent to rank \d: keys and values go to a neighbour|only comm.send and comm.recv, not all_gather", '''
+def ring_of_ranks(queries, keys, values):
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        key, value = (comm.all_gather(x[comm.rank], 0) for x in (keys, values))
+        return attend(queries[comm.rank], key, value, comm.rank * len(queries[0]))[0]
+
+    return run(on_rank, len(queries), timeout=1)
+''')

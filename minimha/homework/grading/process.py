@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...kernels import numpy_tile
-from ...parallel import threads
 from .connection import LAUNCH, NO_ANSWER, RUN, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -90,8 +88,8 @@ class Submission:
         self._socket, theirs = socket.socketpair()
         self._received = bytearray()
         self.connection = Connection(self._read, self._write)
-        for number, room in ((LAUNCH, numpy_tile), (RUN, threads)):
-            self.connection.always[number] = functools.partial(_instead, room)
+        for number, file in ((LAUNCH, "kernels.gpu.numpy_tile"), (RUN, "parallel.threads")):
+            self.connection.always[number] = functools.partial(_instead, f"minimha.{file}")
         request = {
             "name": self.name,
             "megabytes": self.limits.megabytes,
@@ -137,9 +135,10 @@ class Submission:
         return ConnectionLost(why or "its process does not answer")
 
 
-def _instead(module: Any, *arguments: Any) -> Any:
+def _instead(module: str, *arguments: Any) -> Any:
     """What a check does with a launch of the submission, or with its ranks; None for nothing."""
-    return module.instead and module.instead(*arguments)
+    instead = getattr(sys.modules.get(module), "instead", None)
+    return instead and instead(*arguments)
 
 
 def _asked(request: Any, *lines: int) -> Any:
