@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis.closeness import is_close
+from .calls import unrecorded
 from .comparisons import same
 from .grading import ranks_in_turn
 
@@ -31,12 +32,13 @@ def of_rank(rank: int, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def same_on_ranks(
-    call: Callable[[Any], Any], worlds: Sequence[Any], has: Callable[[int, Any], Any],
-    expected: Sequence[Sequence[np.ndarray]], rng: np.random.Generator, what: str,
+    yours: Callable[..., Any], call: Callable[[Any, Any], Any], worlds: Sequence[Any],
+    has: Callable[[int, Any], Any], expected: Sequence[Sequence[np.ndarray]],
+    rng: np.random.Generator, what: str,
 ) -> Messages:  # fmt: skip
     """Raise AssertionError unless each rank computes its result from what it has and receives.
 
-    call      the student's function of data; returns the results of all ranks
+    call      call(yours, data) returns the results of all ranks
     worlds    the data in each of the WORLDS. What a task lets all ranks know is the same in all
     has       has(rank, data) is what a rank has of the data, and zeros
     expected  the results of all ranks in each world
@@ -45,11 +47,16 @@ def same_on_ranks(
     Returns the messages between ranks.
     """
     ranks = len(expected[0])
-    results, messages = _alone(lambda w, rank: call(has(rank, worlds[w]))[rank], ranks, rng)
+    plain = unrecorded(yours)
+    try:
+        results, messages = _alone(lambda w, r: call(plain, has(r, worlds[w]))[r], ranks, rng)
+    except Exception:
+        call(yours, worlds[0])  # to report an error that has nothing to do with ranks
+        raise
     for (world, rank), y in results.items():
         if not is_close(np.asarray(y), expected[world][rank]):
             name = f"the result of rank {rank} of {ranks}"
-            same(call(worlds[world])[rank], expected[world][rank], name)
+            same(call(yours, worlds[world])[rank], expected[world][rank], name)
             sources = sorted({source for source, to, _ in messages if to == rank})
             received = f"messages from {', '.join(map(str, sources))}" if sources else "nothing"
             text = (

@@ -251,8 +251,8 @@ def _same_attention(yours, rng, t, s):
 
 
 _AXES = {
-    "query": "T D", "key": "S D", "value": "S E", "out": "T E", "lse": "T", "dout": "T E",
-    "delta": "T", "dkey": "S D", "dvalue": "S E",
+    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
+    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
 }  # fmt: skip
 
 

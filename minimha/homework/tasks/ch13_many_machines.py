@@ -55,7 +55,7 @@ def _same_sum(yours, rng, ranks):
         same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
     worlds = [[rng.standard_normal((2, 3)) for _ in range(ranks)] for _ in range(WORLDS)]
     expected = [[sum(xs)] * ranks for xs in worlds]
-    messages = same_on_ranks(yours, worlds, of_rank, expected, rng, "xs")
+    messages = same_on_ranks(yours, lambda f, xs: f(xs), worlds, of_rank, expected, rng, "xs")
     _require_no_collectives(messages)
 
 
@@ -131,12 +131,12 @@ def _same_gradient_on_ranks(yours, rng, ranks):
     xs = rng.standard_normal((ranks, 2, 3))  # one y for all, so that it does not tell worlds apart
     worlds = [(xs, rng.standard_normal(xs.shape)) for _ in range(WORLDS)]
 
-    def gradients(world):
+    def gradients(f, world):
         xs, dys = world
-        return yours(*xs)[1](*dys)
+        return f(*xs)[1](*dys)
 
     expected = [2 * xs * sum(dys) for xs, dys in worlds]
-    same_on_ranks(gradients, worlds, _each_of_rank, expected, rng, "xs or dys")
+    same_on_ranks(yours, gradients, worlds, _each_of_rank, expected, rng, "xs or dys")
 
 
 def _each_of_rank(rank, world):
@@ -222,7 +222,7 @@ def _same_output(yours, rng, num_heads, ranks):
         return *(own * x for x in w), own[:, None] * w_o
 
     same_on_ranks(
-        lambda weights: yours(x, *weights, b_o, num_heads, ranks), worlds, own_heads,
+        yours, lambda f, weights: f(x, *weights, b_o, num_heads, ranks), worlds, own_heads,
         [[attention_of_heads(x, *weights, num_heads) + b_o] * ranks for weights in worlds],
         rng, "the weights of heads",
     )  # fmt: skip
@@ -305,7 +305,7 @@ def _same_sequence(yours, rng, ranks, n):
         [rng.standard_normal((ranks, n, width)) for width in (3, 3, 2)] for _ in range(WORLDS)
     ]
     messages = same_on_ranks(
-        lambda world: yours(*world), worlds, _each_of_rank,
+        yours, lambda f, world: f(*world), worlds, _each_of_rank,
         [np.split(attend(*map(np.concatenate, world), 0)[0], ranks) for world in worlds],
         rng, "queries, keys or values",
     )  # fmt: skip

@@ -19,7 +19,9 @@ def messages(on_rank, size=3):
         return run(lambda comm: on_rank(comm, xs), size)
 
     try:
-        return ranks.same_on_ranks(yours, worlds, ranks.of_rank, expected, rng, "xs")
+        return ranks.same_on_ranks(
+            yours, lambda f, xs: f(xs), worlds, ranks.of_rank, expected, rng, "xs"
+        )
     finally:
         assert threads.instead is None
 
