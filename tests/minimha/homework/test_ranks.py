@@ -74,3 +74,13 @@ def test_what_a_rank_cannot_know_is_refused(says, on_rank):
     with pytest.raises(AssertionError) as error:
         messages(on_rank)
     assert says in " ".join(str(error.value).split())
+
+
+def test_an_error_in_the_open_is_reported_as_what_it_is():
+    def one_more(comm, xs):
+        if comm.rank == 1:
+            comm.send(xs[1], 2)
+        return sum(xs)
+
+    with pytest.raises(RuntimeError, match=r"rank 1 sent to rank 2 .* but rank 2 never received it"):
+        messages(one_more)
