@@ -22,9 +22,8 @@ import numpy as np
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
 _MOST_TEXT = 1 << 20
-_SIGNATURE, LAUNCH, RUN = -1, -2, -3
-"""The numbers of functions that each end may have for the other: one lists the parameters of
-another function, and in the grader's process two run the blocks of a kernel, and ranks."""
+_SIGNATURE = -1
+"""The number of the function that lists the parameters of another."""
 NO_ANSWER = "it sent back an invalid answer"
 
 _ERRORS = {
@@ -80,6 +79,9 @@ class Connection:
     A call is lent the arrays in its arguments and those returned by the functions that it calls. A
     lent array that comes back unchanged is the same object.
     """
+
+    LAUNCH, RUN = -2, -3
+    """The numbers of what runs the blocks of a kernel, and ranks, in the grader's process."""
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
         self._read, self._write = read, write

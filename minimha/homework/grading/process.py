@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .connection import LAUNCH, NO_ANSWER, RUN, Connection, ConnectionLost
+from .connection import NO_ANSWER, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
@@ -88,8 +88,11 @@ class Submission:
         self._socket, theirs = socket.socketpair()
         self._received = bytearray()
         self.connection = Connection(self._read, self._write)
-        for number, file in ((LAUNCH, "kernels.gpu.numpy_tile"), (RUN, "parallel.threads")):
-            self.connection.always[number] = functools.partial(_instead, f"minimha.{file}")
+        for number, module in (
+            (Connection.LAUNCH, "minimha.kernels.gpu.numpy_tile"),
+            (Connection.RUN, "minimha.parallel.threads"),
+        ):
+            self.connection.always[number] = functools.partial(_instead, module)
         request = {
             "name": self.name,
             "megabytes": self.limits.megabytes,

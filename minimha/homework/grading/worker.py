@@ -176,7 +176,7 @@ def confine(readable: Sequence[str]) -> None:
 
 def serve(line: int, request: Mapping[str, Any], readable: Sequence[str]) -> None:
     """In a process of its own: load a submission when asked, and answer calls to its functions."""
-    from connection import LAUNCH, RUN, Connection  # type: ignore[import-not-found]
+    from connection import Connection  # type: ignore[import-not-found]
 
     name, file = request["name"], f"{request['name']}.py"
     null = os.open(os.devnull, os.O_RDWR)
@@ -213,8 +213,8 @@ def serve(line: int, request: Mapping[str, Any], readable: Sequence[str]) -> Non
     connection.give(load)
     tiles: Any = sys.modules["minimha.kernels"].numpy_tile
     ranks: Any = sys.modules["minimha.parallel"]
-    tiles.instead = lambda *launch: connection.call(LAUNCH, launch, {})
-    ranks.instead = lambda *run: connection.call(RUN, run, {})
+    tiles.instead = lambda *launch: connection.call(connection.LAUNCH, launch, {})
+    ranks.instead = lambda *run: connection.call(connection.RUN, run, {})
     for module in ("random", "numpy.random"):  # the same random numbers in each run
         sys.modules[module].seed(0)
     limit(request["megabytes"], request["seconds"])

@@ -82,5 +82,7 @@ def test_an_error_in_the_open_is_reported_as_what_it_is():
             comm.send(xs[1], 2)
         return sum(xs)
 
-    with pytest.raises(RuntimeError, match=r"rank 1 sent to rank 2 .* but rank 2 never received it"):
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 sent to rank 2 .* but rank 2 never received it"
+    ):
         messages(one_more)
