@@ -71,7 +71,14 @@ def calls_recorded(
                 parts[k] = calls_recorded(part, pulled, inside)
         return tuple(parts) if new.pulled else result
 
+    call.unrecorded = function  # type: ignore[attr-defined]
     return call
+
+
+def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without its record, for calls that no solution could repeat."""
+    found: Callable[..., Any] = getattr(function, "unrecorded", function)
+    return found
 
 
 def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:

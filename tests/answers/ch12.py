@@ -298,3 +298,160 @@ product.wrong("a tile changed in place", r"cannot be assigned", "total = total +
 product.wrong("a shape with one axis", r"of shape \(4,\)", "shape=(m, k)", "shape=(m,)")
 forward.wrong("a tile stored in the wrong shape", r"of shape \(2, 1\)", "(top + ct.log(l)).reshape((m,))", "top + ct.log(l)")
 backward.wrong("the same queries in every step", r"tile i|every step|only the first|queries", "q = ct.load(query, (i, 0)", "q = ct.load(query, (0, 0)")
+
+right("tiled_product", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    across = ct.cdiv(y.shape[1], n)
+
+    def kernel(y, x, out):
+        i, j = ct.bid(0) // across, ct.bid(0) % across   # the blocks in one row
+        zero = ct.PaddingMode.ZERO
+        tile = ct.full((n, m), 0.0, ct.float64)          # transposed
+        for c in reversed(range(ct.cdiv(x.shape[1], k))):
+            left = ct.load(y, (j, c), (n, k), order=(1, 0), padding_mode=zero)
+            right = ct.load(x, (c, i), (k, m), order="F", padding_mode=zero)
+            for r in range(k):
+                tile = tile + left[:, r : r + 1] * right[r]
+        ct.store(out, (j, i), tile, order=(1, 0))
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m) * across,), kernel, (y, x, out))
+    return out
+""", """
+from minimha.kernels import numpy_tile
+bid, cdiv, full, load, mma = [getattr(numpy_tile, x) for x in "bid cdiv full load mma".split()]
+PaddingMode, launch = numpy_tile.PaddingMode, numpy_tile.launch
+
+def tiled_product(x, y, m, n, k):
+    out = np.empty((len(x), y.shape[1]))
+
+    def kernel(x, columns, out):
+        i, j = bid(0), bid(1)
+        acc = full((m, n), 0, numpy_tile.float64)
+        for _ in range(2):                               # everything twice, then half of it
+            for c in range(cdiv(x.shape[1], k)):
+                b = load(columns, (j, c), (n, k), padding_mode=PaddingMode.ZERO)
+                acc = mma(load(x, (i, c), (m, k), padding_mode=PaddingMode.ZERO), b.T, acc)
+        numpy_tile.store(out, (i, j), acc / 2)
+
+    launch(None, (cdiv(len(x), m), cdiv(y.shape[1], n)), kernel, (x, y.T, out))
+    return out
+""")
+
+right("softmax_rows", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+
+    def kernel(x, out):
+        # a row at a time: tiles of (1, n)
+        for row in range(ct.bid(0) * m, min(ct.bid(0) * m + m, x.shape[0])):
+            logs = -np.inf
+            for j in range(ct.cdiv(x.shape[1], n)):
+                tile = ct.load(x, (row, j), (1, n), padding_mode=ct.PaddingMode.NEG_INF)
+                peak = ct.max(tile)
+                logs = np.logaddexp(logs, peak + ct.log(ct.sum(ct.exp(tile - peak))))
+            for j in range(ct.cdiv(x.shape[1], n)):
+                ct.store(out, (row, j), ct.exp(ct.load(x, (row, j), (1, n)) - logs))
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out, scratch = np.zeros(x.shape), np.zeros(x.shape)
+
+    def kernel(x, scratch, out):
+        i, last = ct.bid(0), ct.cdiv(x.shape[1], n) - 1
+        peak = ct.full((m,), -np.inf, ct.float64)
+        for j in range(last, -1, -1):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            peak = ct.maximum(peak, ct.max(t, axis=1))
+        total = 0
+        for j in range(last + 1):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            e = ct.exp(t - peak[:, None])
+            ct.store(scratch, (i, j), e)
+            total = total + ct.sum(e, axis=1, keepdims=True)
+        for j in range(last + 1):
+            ct.store(out, (i, j), ct.load(scratch, (i, j), (m, n)) / total)
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, scratch, out))
+    return out
+""")
+
+right("attention_in_blocks", """
+def attention_in_blocks(query, key, value, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    out, lse = np.zeros((t, dv)), np.zeros(t)
+    zero = ct.PaddingMode.ZERO
+
+    def kernel(key, query, value, lse, out):
+        # each tile of keys has an output and an lse of its own, which are merged as in chapter 13
+        i = ct.bid(0)
+        parts = []
+        for j in reversed(range(ct.cdiv(s, n))):
+            q = ct.load(query, (0, i), (d, m), order="F", padding_mode=zero)
+            k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
+            x = (k @ q) * scale                                        # keys first: (n, m)
+            x = ct.where((j * n + np.arange(n) < s)[:, None], x, -np.inf)
+            log = ct.max(x, axis=0) + ct.log(ct.sum(ct.exp(x - ct.max(x, axis=0)), axis=0))
+            v = ct.load(value, (0, j), (dv, n), order=(1, 0), padding_mode=zero)
+            parts.append((ct.mma(v, ct.exp(x - log), ct.full((dv, m), 0, ct.float64)), log))
+        whole = np.logaddexp.reduce([log for _, log in parts])
+        ct.store(lse, (i,), whole)
+        ct.store(out, (0, i), sum(y * ct.exp(log - whole) for y, log in parts), order=(1, 0))
+
+    ct.launch(None, (ct.cdiv(t, m), 1, 1), kernel, (key, query, value, lse, out))
+    return out, lse
+""")
+
+right("key_gradients_in_blocks", """
+def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
+    from minimha.kernels import numpy_tile as ct
+    (t, d), (s, dv) = query.shape, value.shape
+    dkey, dvalue = np.zeros((s, d)), np.zeros((s, dv))
+    zero = ct.PaddingMode.ZERO
+
+    def kernel(query, key, value, lse, dout, delta, dkey, dvalue):
+        j = ct.bid(0)
+
+        def weights(i):
+            x = ct.load(key, (j, 0), (n, d), padding_mode=zero) @ (
+                ct.load(query, (0, i), (d, m), order=(1, 0), padding_mode=zero))
+            return ct.exp(x * scale - ct.load(lse, (i,), (m,), padding_mode=zero))
+
+        total = 0
+        for i in range(ct.cdiv(t, m)):
+            total = total + weights(i) @ ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+        ct.store(dvalue, (j, 0), total)
+        total = 0                                   # everything again, backwards, for dkey
+        for i in reversed(range(ct.cdiv(t, m))):
+            g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+            dp = ct.load(value, (j, 0), (n, dv), padding_mode=zero) @ g.T
+            ds = weights(i) * (dp - ct.load(delta, (i,), (m,), padding_mode=zero)) * scale
+            total = total + ds @ ct.load(query, (i, 0), (m, d), padding_mode=zero)
+        ct.store(dkey, (j, 0), total)
+
+    ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
+    return dkey, dvalue
+""")
+
+wrong("tiled_product", "no kernel", r"x was loaded 0 times", """
+def tiled_product(x, y, m, n, k):
+    return x @ y
+""")
+wrong("softmax_rows", "the function around the kernel computes", r"without ct.load|not stored|loaded 0 times", """
+def softmax_rows(x, m, n):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+""")
+product.wrong("the kernel reads x around it", r"entries are read without ct.load", "def kernel(x, y, out)", "whole = np.pad(x, 16)[16:, 16:]\n    def kernel(x, y, out)",
+    "total + a @ b", "total + whole[row * m : row * m + m, step * k : step * k + k] @ b")
+product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", "shape=(m, k)", "shape=(m, 2 * k)", "shape=(k, n)", "shape=(2 * k, n)", "-(-y.shape[0] // k)", "-(-y.shape[0] // (2 * k))")
+softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
+    "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
+forward.wrong("all keys in one tile", r"loaded a tile with \d+ entries along S", "def kernel(query", "n = 32\n    def kernel(query")
+backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")

@@ -78,7 +78,8 @@ def squares_over_ranks(*xs):
 
     return tuple(run(forward, len(xs), timeout=1)), pullback
 '''
-squares, _ = right("squares_over_ranks", SQUARES, SQUARES.replace(GRADIENT, "2 * x * sum(dys)"))
+squares, *_ = right("squares_over_ranks", SQUARES)
+squares.wrong("the dy of other ranks are read", r"zeros|knows", GRADIENT, "2 * x * sum(dys)")
 squares.wrong("no all-reduce", "all-reduce was forgotten", GRADIENT, "2 * dy * x")
 squares.wrong("counted once per rank", "once per rank", GRADIENT, "comm.size * 2 * x * comm.all_reduce(dy)")
 squares.wrong("x inside the sum", "inside the sum", GRADIENT, "2 * comm.all_reduce(x * dy)")
@@ -199,3 +200,147 @@ circle.wrong("one array", r"a list with the results of 2 ranks", "timeout=1)", "
 squares.wrong("right for two ranks", r"once per rank|factor|comm\.size|times the right", GRADIENT, "comm.size * x * comm.all_reduce(dy)")
 whole.wrong("gathered, not summed", r"wrong shape|gather", "comm.all_reduce(y)", "comm.all_gather(y, 0)")
 ring.wrong("right for two ranks", r"another rank|source|shifted|offset", "(comm.rank - hop) % comm.size", "(comm.rank + hop) % comm.size")
+
+right("sum_over_ranks", START + '''
+        # a tree to rank 0: partners at the distances 1, 2, 4 …; then the same way back
+        total, distance, children = x, 1, []
+        while distance < comm.size:
+            if comm.rank % (2 * distance):
+                comm.send(total, comm.rank - distance)
+                total = comm.recv(comm.rank - distance)
+                break
+            if comm.rank + distance < comm.size:
+                total = total + comm.recv(comm.rank + distance)
+                children.append(comm.rank + distance)
+            distance *= 2
+        for child in reversed(children):
+            comm.send(total, child)
+        return total
+''' + END, START + '''
+        # reduce-scatter, then all-gather: each rank adds up its own slice of the entries
+        slices = np.array_split(x.ravel(), comm.size)
+        others = [r for r in range(comm.size) if r != comm.rank]
+        for r in others:
+            comm.send(slices[r], r)
+        mine = slices[comm.rank] + sum(comm.recv(r) for r in others)
+        for r in others:
+            comm.send(mine, r)
+        whole = [mine if r == comm.rank else comm.recv(r) for r in range(comm.size)]
+        return np.concatenate(whole).reshape(x.shape)
+''' + END, '''
+from minimha.parallel import run
+
+def sum_over_ranks(xs):
+    shape, count = np.shape(xs[0]), len(xs)
+    box = np.zeros((count, *shape))
+
+    def on_rank(comm, scale):
+        # the number of the rank travels with the array; a rank keeps what arrives
+        seen = {comm.rank: xs[comm.rank]}
+        newest = comm.rank
+        while len(seen) < count:
+            comm.send(np.array([float(newest), *seen[newest].ravel()]), (comm.rank - 1) % count)
+            message = comm.recv((comm.rank + 1) % count)
+            newest = int(message[0])
+            seen[newest] = message[1:].reshape(shape)
+        return scale * sum(seen[r] for r in sorted(seen)) + box[comm.rank]
+
+    return [0.5 * y for y in run(on_rank, count, 2)]
+''')
+
+right("squares_over_ranks", SQUARES.replace(GRADIENT, "2 * x * comm.all_gather(dy[None]).sum(axis=0)"),
+    SQUARES.replace(GRADIENT, "x * sum(2 * comm.broadcast(dy, root=r) for r in range(comm.size))"))
+
+right("head_parallel", '''
+from minimha.parallel import parts, run as start
+
+def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
+    m = x.shape[1]
+
+    def on_rank(comm):
+        own = parts(num_heads, comm.size)[comm.rank]
+        q, k, v = (w.reshape(m, num_heads, -1)[:, own].reshape(m, -1) for w in (w_q, w_k, w_v))
+        o = w_o.reshape(num_heads, -1, w_o.shape[1])[own].reshape(-1, w_o.shape[1])
+        y = attention_of_heads(x, q, k, v, o, own.stop - own.start)
+        return comm.all_gather(y[None], 0).sum(0)
+
+    return [y + b_o for y in start(on_rank, ranks)]
+''', '''
+def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
+    from minimha.parallel import parts, run
+
+    def on_rank(comm):
+        # the weights of all heads, of which others' values are multiplied by 0
+        own = np.zeros(num_heads)
+        own[parts(num_heads, comm.size)[comm.rank]] = 1
+        mask = np.repeat(own, len(w_o) // num_heads)
+        y = attention_of_heads(x, w_q, w_k, w_v * mask, w_o * mask[:, None], num_heads)
+        return comm.all_reduce(y + b_o / comm.size)
+
+    return run(on_rank, ranks, timeout=1)
+''')
+
+right("ring_of_ranks", '''
+def ring_of_ranks(queries, keys, values):
+    from minimha.parallel import run
+    n, size = len(queries[0]), len(queries)
+    width = keys[0].shape[1]
+
+    def on_rank(comm):
+        # positions travel with the keys, the numerators and denominators are added up
+        visitors = [np.hstack([keys[comm.rank], values[comm.rank], np.full((n, 1), comm.rank * n)])]
+        for _ in range(size - 1):
+            comm.send(visitors[-1], (comm.rank + 1) % size)
+            visitors.append(comm.recv((comm.rank - 1) % size))
+        top, bottom = 0, 0
+        for kv in visitors:
+            out, lse = attend(queries[comm.rank], kv[:, :width], kv[:, width:-1], int(comm.rank * n - kv[0, -1]))
+            top, bottom = top + np.exp(lse)[:, None] * out, bottom + np.exp(lse)[:, None]
+        return top / bottom
+
+    return run(on_rank, size)
+''', '''
+def ring_of_ranks(queries, keys, values):
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        # only ranks to the right see keys: nothing goes from the last rank to the first
+        r = comm.rank
+        n = len(queries[r])
+        parts = [(keys[r], values[r])]
+        for step in range(comm.size - 1):
+            if r + 1 < comm.size and step < len(parts):
+                comm.send(parts[step][0], r + 1)
+                comm.send(parts[step][1], r + 1)
+            if r > step:
+                parts.append((comm.recv(r - 1), comm.recv(r - 1)))
+        k = np.concatenate([k for k, _ in parts[::-1]])
+        v = np.concatenate([v for _, v in parts[::-1]])
+        return attend(queries[r], k, v, r * n)[0]
+
+    return run(on_rank, len(keys), timeout=1)
+''')
+
+wrong("sum_over_ranks", "the list is added up", r"reads xs of other ranks.*received nothing", '''
+def sum_over_ranks(xs):
+    return [sum(xs)] * len(xs)
+''')
+wrong("sum_over_ranks", "a collective", r"only comm.send and comm.recv, not all_reduce", START + '''
+        return comm.all_reduce(x)
+''' + END)
+whole.wrong("all heads on every rank, and the mean", r"reads the weights of heads of other ranks", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
+wrong("ring_of_ranks", "attention to whole arrays", r"reads queries, keys or values of other ranks", '''
+def ring_of_ranks(queries, keys, values):
+    out, _ = attend(np.concatenate(queries), np.concatenate(keys), np.concatenate(values), 0)
+    return np.split(out, len(queries))
+''')
+wrong("ring_of_ranks", "keys and values sent to all", r"sent to rank \d: keys and values go to a neighbour|only comm.send and comm.recv, not all_gather", '''
+def ring_of_ranks(queries, keys, values):
+    from minimha.parallel import run
+
+    def on_rank(comm):
+        key, value = (comm.all_gather(x[comm.rank], 0) for x in (keys, values))
+        return attend(queries[comm.rank], key, value, comm.rank * len(queries[0]))[0]
+
+    return run(on_rank, len(queries), timeout=1)
+''')

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..blocks import same_in_blocks
 from ..comparisons import same
 from ..task import task
 
@@ -33,8 +34,8 @@ def tiled_product(x, y, m, n, k):
     y        (D, M)
     m, n, k  powers of 2: tiles are (m, k) in x, (k, n) in y and (m, n) in the result. T, D and M
              need not be multiples of them
-    Write the grid, the number of blocks along each axis of the result, and the kernel. No tile is
-    larger than these. Sums are float64.
+    Write the grid, the number of blocks along each axis of the result, and the kernel. A block
+    knows only the tiles that it loads, and no tile is larger than these. Sums are float64.
     Returns x y, (T, M).
     """
     from minimha.kernels import numpy_tile as ct
@@ -65,6 +66,10 @@ def _same_product(yours, rng, t, d, w, m, n, k):
     x, y = rng.standard_normal((t, d)), rng.standard_normal((d, w))
     name = f"x y, for T = {t}, D = {d}, M = {w} and m = {m}, n = {n}, k = {k},"
     _same(yours(x, y, m, n, k), x @ y, name, "T M")
+    x, y = rng.standard_normal((t, d)), rng.standard_normal((d, w))
+    axes = {"x": "T D", "y": "D M", "x y": "T M"}
+    tile = {"T": m, "D": k, "M": n}
+    same_in_blocks(yours, {"x": x, "y": y}, (m, n, k), {"x y": x @ y}, axes, tile)
 
 
 tiled_product.case("one tile of the result", _same_product, (4, 8, 2, 4, 2, 4))
@@ -122,32 +127,38 @@ def softmax_rows(x, m, n):
 
 @softmax_rows.check
 def rows_that_fit_into_a_tile(yours, rng):
-    _same_softmax(yours, rng.standard_normal((4, 8)), 4, 8)
+    _same_softmax(yours, rng, rng.standard_normal((4, 8)), 4, 8)
 
 
 @softmax_rows.check(weight=2)
 def rows_longer_than_a_tile(yours, rng):
     x = rng.standard_normal((4, 12))
     x[:, 8:] += [[4.0], [4.0], [-4.0], [-4.0]]  # the maximum grows late, or never
-    _same_softmax(yours, x, 4, 4)
+    _same_softmax(yours, rng, x, 4, 4)
 
 
 @softmax_rows.check(weight=2)
 def tiles_beyond_the_edge(yours, rng):
     for t, s in ((7, 10), (3, 5), (9, 17)):
-        _same_softmax(yours, rng.standard_normal((t, s)) - 3, 4, 4)
+        _same_softmax(yours, rng, rng.standard_normal((t, s)) - 3, 4, 4)
 
 
 @softmax_rows.check(hidden=True)
 def large_entries_do_not_overflow(yours, rng):
-    _same_softmax(yours, np.array([[1000.0, 999.0, -1000.0], [-1000.0, -999.0, -1001.0]]), 2, 2)
+    x = np.array([[1000.0, 999.0, -1000.0], [-1000.0, -999.0, -1001.0]])
+    _same_softmax(yours, rng, x, 2, 2)
 
 
-def _same_softmax(yours, x, m, n):
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+def _same_softmax(yours, rng, x, m, n):
+    def softmax(x):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
     name = f"softmax of an array of shape {x.shape}, in tiles of ({m}, {n}),"
-    expected = e / e.sum(axis=-1, keepdims=True)
-    _same(yours(x, m, n), expected, name, "row column")
+    _same(yours(x, m, n), softmax(x), name, "row column")
+    x = rng.standard_normal(x.shape)
+    axes, tile = {"x": "T S", "softmax": "T C"}, {"T": m, "S": n, "C": n}
+    same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile, largest=m * n)
 
 
 @task(chapter=12, difficulty=3, minutes=15, hints=(
@@ -210,6 +221,7 @@ def two_tokens_worked_by_hand(yours, rng):
     out, lse = yours(*tokens, 1.0, 2, 1)
     _same(out, [[7.0], [6.0]], "out", "query width")
     _same(lse, np.log([4.0, 2.0]), "lse", "query")
+    _attended_in_blocks(yours, rng, 2, 2, n=1)
 
 
 def _head(rng, t, s):
@@ -235,10 +247,23 @@ def _same_attention(yours, rng, t, s):
         what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
         axes = "query width" if name == "out" else "query"
         _same(part, right, what, axes)
+    _attended_in_blocks(yours, rng, t, s)
+
+
+_AXES = {
+    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
+    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
+}  # fmt: skip
+
+
+def _attended_in_blocks(yours, rng, t, s, n=4):
+    inputs = dict(zip(("query", "key", "value"), _head(rng, t, s), strict=True))
+    expected = dict(zip(("out", "lse"), _attended(*inputs.values(), 0.7), strict=False))
+    same_in_blocks(yours, inputs, (0.7, 2, n), expected, _AXES, {"T": 2, "S": n})
 
 
 attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))
-attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (2, 2))
+attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (4, 2))
 attention_in_blocks.case(
     "numbers of queries and keys that are no multiples", _same_attention,
     (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
@@ -301,18 +326,27 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     return dkey, dvalue
 
 
-def _same_key_gradients(yours, rng, t, s):
+def _key_gradients(rng, t, s):
+    """The inputs of the task for these lengths, and the right results."""
     query, key, value = _head(rng, t, s)
     out, lse, weights = _attended(query, key, value, 0.7)
     dout = rng.standard_normal(out.shape)
     delta = np.sum(dout * out, axis=-1)
+    inputs = {
+        "query": query, "key": key, "value": value, "lse": lse, "dout": dout, "delta": delta,
+    }  # fmt: skip
     dscores = weights * (dout @ value.T - delta[:, None])
-    expected = {"dvalue": weights.T @ dout, "dkey": 0.7 * dscores.T @ query}
-    found = yours(query, key, value, lse, dout, delta, 0.7, 2, 4)
-    for name, right in expected.items():  # dvalue first: it needs fewer steps
+    return inputs, {"dkey": 0.7 * dscores.T @ query, "dvalue": weights.T @ dout}
+
+
+def _same_key_gradients(yours, rng, t, s):
+    inputs, expected = _key_gradients(rng, t, s)
+    found = dict(zip(expected, yours(*inputs.values(), 0.7, 2, 4), strict=False))
+    for name in ("dvalue", "dkey"):  # dvalue first: it needs fewer steps
         what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
-        part = found[("dkey", "dvalue").index(name)]
-        _same(part, right, what, "key width")
+        _same(found[name], expected[name], what, "key width")
+    inputs, expected = _key_gradients(rng, t, s)
+    same_in_blocks(yours, inputs, (0.7, 2, 4), expected, _AXES, {"T": 2, "S": 4})
 
 
 key_gradients_in_blocks.case("one block of keys", _same_key_gradients, (6, 4))

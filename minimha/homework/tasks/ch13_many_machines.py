@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..comparisons import same
+from ..ranks import WORLDS, of_rank, same_on_ranks
 from ..task import task
 
 
@@ -52,11 +53,22 @@ def _same_sum(yours, rng, ranks):
     xs = [rng.standard_normal((2, 3)) for _ in range(ranks)]
     for rank, y in enumerate(_of_each_rank(yours(xs), ranks)):
         same(y, sum(xs), f"the result of rank {rank} of {ranks}", "row column")
+    worlds = [[rng.standard_normal((2, 3)) for _ in range(ranks)] for _ in range(WORLDS)]
+    expected = [[sum(xs)] * ranks for xs in worlds]
+    messages = same_on_ranks(yours, lambda f, xs: f(xs), worlds, of_rank, expected, rng, "xs")
+    _require_no_collectives(messages)
+
+
+def _require_no_collectives(messages):
+    for _, _, text in messages:
+        if text != "send and recv":
+            collective = text.split(": ")[-1]
+            raise AssertionError(f"use only comm.send and comm.recv, not {collective}")
 
 
 sum_over_ranks.case("two ranks", _same_sum, (2,))
 sum_over_ranks.case("three and more ranks", _same_sum, (3,), (4,), (5,), weight=2)
-sum_over_ranks.case("a single rank", _same_sum, (1,), hidden=True)
+sum_over_ranks.case("one rank, and two", _same_sum, (1,), (2,), hidden=True)
 
 
 @task(chapter=13, difficulty=2, minutes=10, hints=(
@@ -72,8 +84,8 @@ def squares_over_ranks(*xs):
     xs  the array of each rank, all of one shape
     Returns (ys, pullback): ys has the result of each rank, y = Σ xᵣ · xᵣ, the same on all of them.
     The pullback takes the dy of each rank, which differ, and returns the dx of each rank.
-    Write what one rank does in the pullback. dx is the gradient of the sum of the losses of all
-    ranks.
+    Write what one rank does in the pullback. Rank r may use only xs[r] and dys[r]. dx is the
+    gradient of the sum of the losses of all ranks.
     """
     from minimha.parallel import run
 
@@ -101,6 +113,7 @@ def two_ranks_worked_by_hand(yours, rng):
     for rank, expected in enumerate(([66.0], [110.0])):
         name = f"dx of rank {rank}, for dy = 1 on rank 0 and dy = 10 on rank 1,"
         same(found[rank], np.array(expected), name)
+    _same_gradient_on_ranks(yours, rng, 2)
 
 
 @squares_over_ranks.check(weight=2)
@@ -111,6 +124,23 @@ def the_gradient_on_three_ranks(yours, rng):
     for rank, (x, y, dx) in enumerate(zip(xs, ys, dxs, strict=True)):
         same(y, sum(x * x for x in xs), f"y of rank {rank} of 3", "row column")
         same(dx, 2 * x * sum(dys), f"dx of rank {rank} of 3", "row column")
+    _same_gradient_on_ranks(yours, rng, 3)
+
+
+def _same_gradient_on_ranks(yours, rng, ranks):
+    xs = rng.standard_normal((ranks, 2, 3))  # one y for all, so that it does not tell worlds apart
+    worlds = [(xs, rng.standard_normal(xs.shape)) for _ in range(WORLDS)]
+
+    def gradients(f, world):
+        xs, dys = world
+        return f(*xs)[1](*dys)
+
+    expected = [2 * xs * sum(dys) for xs, dys in worlds]
+    same_on_ranks(yours, gradients, worlds, _each_of_rank, expected, rng, "xs or dys")
+
+
+def _each_of_rank(rank, world):
+    return [of_rank(rank, xs) for xs in world]
 
 
 def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
@@ -180,6 +210,22 @@ def _same_output(yours, rng, num_heads, ranks):
     for rank, y in enumerate(_of_each_rank(results, ranks)):
         name = f"the output on rank {rank} of {ranks}, for {num_heads} heads,"
         same(y, expected, name, "T M")
+    worlds = [[rng.standard_normal(shape) for shape in shapes[1:]] for _ in range(WORLDS)]
+
+    def own_heads(rank, weights):
+        from minimha.parallel import parts
+
+        own = np.zeros(num_heads * d)
+        heads = parts(num_heads, ranks)[rank]
+        own[heads.start * d : heads.stop * d] = 1
+        *w, w_o = weights
+        return *(own * x for x in w), own[:, None] * w_o
+
+    same_on_ranks(
+        yours, lambda f, weights: f(x, *weights, b_o, num_heads, ranks), worlds, own_heads,
+        [[attention_of_heads(x, *weights, num_heads) + b_o] * ranks for weights in worlds],
+        rng, "the weights of heads",
+    )  # fmt: skip
 
 
 head_parallel.case("one head for each of two ranks", _same_output, (2, 2))
@@ -255,6 +301,21 @@ def _same_sequence(yours, rng, ranks, n):
     for rank, out in enumerate(_of_each_rank(results, ranks)):
         name = f"the output of rank {rank} of {ranks}, with {n} positions each,"
         same(out, expected[rank * n : (rank + 1) * n], name, "query column")
+    worlds = [
+        [rng.standard_normal((ranks, n, width)) for width in (3, 3, 2)] for _ in range(WORLDS)
+    ]
+    messages = same_on_ranks(
+        yours, lambda f, world: f(*world), worlds, _each_of_rank,
+        [np.split(attend(*map(np.concatenate, world), 0)[0], ranks) for world in worlds],
+        rng, "queries, keys or values",
+    )  # fmt: skip
+    _require_no_collectives(messages)
+    for source, to, _ in messages:
+        if (to - source) % ranks not in (1, ranks - 1):
+            raise AssertionError(
+                f"rank {source} of {ranks} sent to rank {to}: keys and values go to a neighbour, "
+                "and from there to the next"
+            )
 
 
 ring_of_ranks.case("a ring of two", _same_sequence, (2, 1))

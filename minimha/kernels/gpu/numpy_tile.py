@@ -20,6 +20,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -34,12 +35,19 @@ try:
 except ImportError:
     bfloat16 = None
 PaddingMode = enum.Enum("PaddingMode", "UNDETERMINED ZERO NEG_ZERO NAN POS_INF NEG_INF")
-_FILL = {PaddingMode.ZERO: 0.0, PaddingMode.NEG_ZERO: -0.0, PaddingMode.POS_INF: np.inf,
-         PaddingMode.NEG_INF: -np.inf}  # fmt: skip
+_FILL = {"ZERO": 0.0, "NEG_ZERO": -0.0, "POS_INF": np.inf, "NEG_INF": -np.inf}
 _NOBODY, _SEVERAL = -1, -2
 
-_now: Any = types.SimpleNamespace()
-"""The launch in progress: the block that runs, and which blocks loaded and stored what."""
+_now: Any = types.SimpleNamespace(largest=np.inf)
+"""The launch in progress: the block that runs, which blocks loaded and stored what, and the most
+entries of a tile."""
+
+instead: Callable[..., Any] | None = None
+"""What runs the blocks of a launch instead: homework watches kernels by instead(grid, arrays, run).
+
+run(block, functions, largest) runs a block; the functions are the load and the store of each array,
+and no tile may have more entries than the largest. Returns the arrays that were changed as pairs
+[k, array], or None to leave the launch to this module."""
 
 
 class Constant:
@@ -55,6 +63,7 @@ class Memory:
     def __init__(self, entries: np.ndarray) -> None:
         self.entries, self.shape = entries, entries.shape
         self.dtype, self.ndim = entries.dtype, entries.ndim
+        self.load, self.store = partial(_load, entries), partial(_store, entries)
 
     def __getitem__(self, *_: Any) -> Any:
         raise TypeError("a kernel reads an array by load(…) and writes it by store(…)")
@@ -62,10 +71,10 @@ class Memory:
     __setitem__ = __array__ = __getitem__
 
 
-def _entries(array: Any) -> np.ndarray:
+def _memory(array: Any) -> Memory:
     if not isinstance(array, Memory):
         raise TypeError(f"load and store take an array that was launched, not {type(array)}")
-    return array.entries
+    return array
 
 
 class Tile(np.ndarray):
@@ -76,6 +85,12 @@ class Tile(np.ndarray):
             return super().astype(dtype)
         bits = np.asarray(self, np.float32).view(np.uint32)
         return _tile(((bits + 0x1000) & 0xFFFFE000).view(np.float32))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+        found = super().__array_function__(function, types, args, settings)
+        if (size := np.size(found)) > _now.largest:
+            raise ValueError(f"tiles joined to {size} entries: at most {_now.largest} fit")
+        return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("the entries of a tile cannot be assigned: make a new tile, by where(…)")
@@ -133,20 +148,27 @@ def load(
     array: Any, index: Any, shape: Any, *, order: Any = "C",
     padding_mode: Any = PaddingMode.UNDETERMINED, **hints: Any,
 ) -> Any:  # fmt: skip
-    array = _entries(array)
+    mode = PaddingMode(padding_mode).name
+    return _tile(_memory(array).load(tuple(index), tuple(shape), order, mode))
+
+
+def _load(array: np.ndarray, index: Any, shape: Any, order: Any, mode: str) -> np.ndarray:
     axes, inside, part = _region(array, index, shape, order)
     if id(array) in _now.stored and _others(_by(_now.stored, array, axes, inside)):
         raise RuntimeError("a block loads what another block stored: blocks have no order")
     loaded = _by(_now.loaded, array, axes, inside)
     loaded[...] = np.where((loaded == _NOBODY) | (loaded == _now.number), _now.number, _SEVERAL)
-    fill = _FILL.get(PaddingMode(padding_mode), 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
+    fill = _FILL.get(mode, 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
     tile = np.full(shape, fill, array.dtype)
     tile[part] = array.transpose(axes)[inside]
-    return _tile(tile)
+    return tile
 
 
 def store(array: Any, index: Any, tile: Any, *, order: Any = "C", **hints: Any) -> None:
-    array = _entries(array)
+    _memory(array).store(tuple(index), tile, order)
+
+
+def _store(array: np.ndarray, index: Any, tile: Any, order: Any) -> None:
     axes, inside, part = _region(array, index, tile.shape, order)
     if tile.dtype != array.dtype:
         raise TypeError(f"a tile of {tile.dtype} for an array of {array.dtype}: use astype")
@@ -204,25 +226,57 @@ def kernel(function: Any = None, **hints: Any) -> Any:
 
 def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
     """Run all blocks, in a random order. There are no streams: pass None."""
+    run, memories = _prepared(grid, kernel, kernel_args)
+    arrays = [memory.entries for memory in memories]
+    try:
+        changed = instead(grid, arrays, run) if instead else None
+    finally:
+        _now.largest = np.inf
+    if changed is None:
+        run_blocks(grid, run)
+    for k, entries in changed or ():
+        arrays[k][...] = entries
+
+
+def run_blocks(grid: Any, run: Callable[..., Any]) -> None:
+    """Call run(block) for all blocks of a grid, in a random order."""
     blocks = list(itertools.product(*map(range, grid)))
     np.random.default_rng(0).shuffle(blocks)
-    _run(grid, kernel, kernel_args, blocks)
+    _run(grid, run, blocks)
 
 
-def _run(grid: Any, kernel: Callable[..., None], arguments: Any, blocks: Any) -> None:
-    _now.grid, _now.loaded, _now.stored = (*grid, 1, 1)[:3], {}, {}
+def _prepared(grid: Any, kernel: Any, arguments: Any) -> tuple[Callable[..., None], list[Memory]]:
+    """A function that runs one block of a kernel on these arguments, and the arrays among them."""
     kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
     typed = [  # a float that is not a constant is a float32
         Memory(a) if isinstance(a, np.ndarray) else
         float32(a) if type(a) is float and "Const" not in kind else a
         for a, kind in zip(arguments, kinds, strict=True)
     ]  # fmt: skip
+    memories = [a for a in typed if isinstance(a, Memory)]
+
+    def run(block: Any, functions: Any = (), largest: float | None = None) -> None:
+        for memory, pair in zip(memories, functions, strict=False):
+            memory.load, memory.store = pair
+        _enter(grid, block)
+        _now.largest = largest or np.inf
+        kernel(*typed)
+
+    return run, memories
+
+
+def _enter(grid: Any, block: Any) -> None:
+    _now.grid, _now.block = (*grid, 1, 1)[:3], (*map(int, block), 0, 0)[:3]
+    _now.number = int(np.ravel_multi_index(_now.block, _now.grid))
+
+
+def _run(grid: Any, run: Callable[..., Any], blocks: Any) -> None:
+    _now.loaded, _now.stored = {}, {}
     with np.errstate(all="ignore"):
         for block in blocks:
-            _now.block = (*map(int, block), 0, 0)[:3]
-            _now.number = int(np.ravel_multi_index(_now.block, _now.grid))
+            _enter(grid, block)
             try:
-                kernel(*typed)
+                run(_now.block)
             except Exception as error:
                 error.add_note(f"in block {_now.block} of a grid of {_now.grid}")
                 raise
@@ -269,7 +323,7 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
     previous = sys.gettrace()
     sys.settrace(trace)
     try:
-        _run(grid, kernel, kernel_args, [block])
+        _run(grid, _prepared(grid, kernel, kernel_args)[0], [block])
     finally:
         sys.settrace(previous)
     return found

@@ -1,0 +1,7 @@
+# minimha homework: sum_over_ranks
+# earns 0
+# No rank runs.
+
+
+def sum_over_ranks(xs):
+    return [sum(xs)] * len(xs)
