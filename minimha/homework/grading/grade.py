@@ -73,8 +73,8 @@ def run(options: Any) -> int:
         raise ValueError("--seed must not be negative, and --jobs must be at least 1")
     if not kernel.protects():
         sys.stderr.write(
-            "warning: this system cannot stop a submission that attacks Python itself from changing\n"
-            "your files or ending your processes: grade in a container (see docs/sandbox.md)\n"
+            "warning: on this system a submission that attacks Python itself could change your\n"
+            "files or end your processes: grade in a container, as docs/sandbox.md shows\n"
         )
     names = tuple(task.name for task in chosen(options.only))
     reports = scores.Reports(options)
