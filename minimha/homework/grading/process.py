@@ -23,7 +23,7 @@ from .connection import NO_ANSWER, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
-_SECONDS = 30  # in which the process that starts submissions answers
+_SECONDS = 120  # in which the process that starts submissions answers
 
 
 class Limits(NamedTuple):

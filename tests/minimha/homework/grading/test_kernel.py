@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from graded import RIGHT, options
@@ -93,3 +95,37 @@ def test_names_and_modules_never_reach_the_process_that_starts_the_others(monkey
         assert submission.function()() == 1
     assert [x for x in sent if not isinstance(x, list)] == []
     assert all(isinstance(x, int | float) for request in sent for x in request)
+
+
+HEADERS = {
+    "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+    "aarch64": "/usr/include/asm-generic/unistd.h",
+}
+NEEDED = """
+    read write close fstat newfstatat lseek mmap mprotect munmap mremap brk madvise futex exit
+    exit_group rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack getpid gettid clock_gettime
+    clock_nanosleep nanosleep getrandom getrusage sched_yield sched_getaffinity
+    set_robust_list rseq membarrier ppoll ioctl getcwd uname restart_syscall
+"""
+DANGEROUS = """
+    kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal pidfd_open pidfd_getfd
+    ptrace process_vm_readv process_vm_writev process_madvise prlimit64 truncate renameat renameat2
+    unlinkat linkat symlinkat mkdirat mknodat fchmodat fchmodat2 fchownat utimensat setxattr
+    removexattr mount umount2 pivot_root chroot openat openat2 open_tree move_mount
+"""
+
+
+@pytest.mark.parametrize("machine", HEADERS)
+def test_the_numbers_are_those_of_the_system_calls_that_reach_others(machine):
+    try:
+        header = Path(HEADERS[machine]).read_text(encoding="ascii")
+    except OSError:
+        pytest.skip("needs Linux's headers")
+    numbers = {n: int(k) for n, k in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header)}
+    refused = set()
+    for part in " ".join(kernel._REFUSED[machine][1:]).split():
+        first, _, last = part.partition("-")
+        refused |= {name for name, k in numbers.items() if int(first) <= k <= int(last or first)}
+    assert not refused & set(NEEDED.split())
+    assert not {x for x in DANGEROUS.split() if x in numbers} - refused
+    assert len(numbers) > 250
