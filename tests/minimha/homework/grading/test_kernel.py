@@ -88,10 +88,9 @@ def test_a_system_that_cannot_protect_files_gets_one_warning(
 def test_names_and_modules_never_reach_the_process_that_starts_the_others(monkeypatch):
     sent, asked = [], process._asked
     monkeypatch.setattr(process, "_asked", lambda *x: sent.append(x[0]) or asked(*x))
-    source = b"from mine import f"
-    with process.Submission(
-        source, "f", process.Limits(), {"mine.py": b"def f(): return 1"}
-    ) as submission:
+    own = {"kernel.py": b"def f(): return 1", "connection.py": b"from kernel import f"}
+    limits = process.Limits()
+    with process.Submission(b"from connection import f", "f", limits, own) as submission:
         assert submission.function()() == 1
     assert [x for x in sent if not isinstance(x, list)] == []
     assert all(isinstance(x, int | float) for request in sent for x in request)
