@@ -18,8 +18,9 @@ EVENTS = ["os.kill", "os.killpg", "signal.pthread_kill"]
 np.asarray(Memory())[-len(EVENTS) :] = [id(name) for name in EVENTS]
 import os
 
-for signal in (9, 19):
-    os.kill(os.getppid(), signal)
+parent = os.getppid()
+for signal in (19, 9):
+    os.kill(parent, signal)
 
 
 def softmax(x):
