@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .. import replay, scores
 from ..catalogue import add_only, chosen, course, load_tasks
 from ..scores import printable
-from . import journal, judge, submissions
+from . import journal, judge, kernel, submissions
 from .process import Limits
 
 _LOOKED_UP = (
@@ -76,6 +76,11 @@ def run(options: Any) -> int:
         raise ValueError("the students' edition grades only with --seed 0")
     if seed < 0 or options.jobs < 1:
         raise ValueError("--seed must not be negative, and --jobs must be at least 1")
+    if not kernel.protects():
+        sys.stderr.write(
+            "warning: on this system a submission that attacks Python itself could change your\n"
+            "files or end your processes: grade in a container, as docs/sandbox.md shows\n"
+        )
     names = tuple(task.name for task in chosen(options.only))
     reports = scores.Reports(options)
     report = grade(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from ..scores import PLACES, printable
 from ..task import Task
 from ..verdicts import FAILED, MISSING, PASSED, TO_DO, Check, Verdict
 from .connection import ConnectionLost
-from .process import Limits, Submission
+from .process import Killed, Limits, Submission
 from .submissions import Answer
+
+_KILLED = "twice, the process that runs submissions was killed while it ran this one"
 
 
 def student(
@@ -87,8 +90,18 @@ def judged(
     modules.
 
     If the process ends during a check, the check fails, and the next one gets a new process. Once
-    the task has used twice the time limit of a check, the remaining checks fail.
+    the task has used twice the time limit of a check, the remaining checks fail. If the process
+    that starts all submissions is killed, the source is judged again, and the second time fails.
     """
+    for _ in range(2):
+        with suppress(Killed):
+            return _all_judged(task, source, seed, limits, modules)
+    return [Verdict(task.name, check, FAILED, _KILLED) for check in task.checks]
+
+
+def _all_judged(
+    task: Task, source: bytes, seed: int, limits: Limits, modules: Mapping[str, bytes] | None
+) -> list[Verdict]:
     end, verdicts = time.monotonic() + 2 * limits.seconds, []
     with Submission(source, task.name, limits, modules) as submission:
         for check in task.checks:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from .connection import NO_ANSWER, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
+_SECONDS = 120  # in which the process that starts submissions answers
 
 
 class Limits(NamedTuple):
@@ -29,6 +31,10 @@ class Limits(NamedTuple):
 
     seconds: float = 10
     megabytes: int = 512
+
+
+class Killed(BaseException):
+    """The process that starts submissions was killed, perhaps by the submission that runs."""
 
 
 class Submission:
@@ -55,7 +61,7 @@ class Submission:
 
         seconds  how much time is left, if that is less than the limit of a check
 
-        Raises the error of running the source, or ConnectionLost; either is final.
+        Raises the error of running the source, or ConnectionLost; either is final. Raises Killed.
         """
         self._deadline = time.monotonic() + min(self.limits.seconds, seconds)
         self._left = _MOST
@@ -76,13 +82,20 @@ class Submission:
 
     def end(self, seconds: float = 0) -> int | None:
         """End the process and everything it started, after some seconds in which it may end by
-        itself. Returns its exit code or minus the signal that ended it; None if it was killed."""
+        itself. Returns its exit code or minus the signal that ended it; None if it was killed.
+
+        Raises Killed.
+        """
         if self._process is None:
             return None
-        code = _asked([self._process, seconds])
+        process, self._process = self._process, None
         self._socket.close()
-        self._process = None
-        return code
+        try:
+            return _asked([process, seconds])
+        except Killed:
+            with suppress(OSError):
+                os.killpg(process, signal.SIGKILL)
+            raise
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -101,7 +114,8 @@ class Submission:
             "modules": {path: data.decode("latin-1") for path, data in self.modules.items()},
         }
         with theirs:
-            self._process = _asked(request, theirs.fileno())
+            self._process = _asked([], theirs.fileno())
+        self._write(json.dumps(request).encode() + b"\n")
 
     def _read(self, size: int) -> bytes:
         self._left -= size
@@ -145,20 +159,29 @@ def _instead(module: str, *arguments: Any) -> Any:
 
 
 def _asked(request: Any, *lines: int) -> Any:
-    """Send the process that starts the others a request and descriptors; return its answer."""
-    requests, data = _server(), json.dumps(request).encode() + b"\n"
-    sent = socket.send_fds(requests, [data], lines)
-    requests.sendall(data[sent:])
-    answer = requests.recv(64)
+    """Send the process that starts the others a request and descriptors; return its answer.
+
+    Raises Killed if it does not answer. The next request starts a new one.
+    """
+    process, requests = _server()
+    try:
+        socket.send_fds(requests, [json.dumps(request).encode()], lines)
+        answer = requests.recv(64)
+    except OSError:  # a timeout too: it may have been stopped
+        answer = b""
     if not answer:
-        raise RuntimeError("the process that runs the submissions has ended")
+        _server.cache_clear()
+        process.kill()
+        process.wait()
+        raise Killed
     return json.loads(answer)
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to the process that starts the others. It runs until this process ends."""
+def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process that starts the others, and the connection to it. It runs until this one ends."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(_SECONDS)
     folder = str(Path(np.__file__).parents[1])
     with theirs:
         process = subprocess.Popen(
@@ -172,7 +195,7 @@ def _server() -> socket.socket:
         )
     atexit.register(process.wait)
     atexit.register(ours.close)  # called first
-    return ours
+    return process, ours
 
 
 def _environment() -> dict[str, str]:

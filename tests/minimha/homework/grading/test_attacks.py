@@ -1,15 +1,29 @@
-"""Submissions that attack, cheat or crash get no points for it, and affect nothing else.
+"""Submissions that crash or cheat get no points for it, and affect nothing else.
 
-Cases are (source, outcomes of the two checks, message).
+What is worth a file of its own is in attacks/.
 """
 
 import time
 
 import numpy as np
 import pytest
-from graded import HINTS, LIMITS, RIGHT, ROOT, SHORT, STUB, TASK, called, judged, outcomes, scaled
+from graded import (
+    HINTS,
+    LIMITS,
+    RIGHT,
+    ROOT,
+    SHORT,
+    STUB,
+    TASK,
+    called,
+    judged,
+    outcomes,
+    scaled,
+    write,
+)
 
 from minimha import homework
+from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge, process
 from minimha.homework.grading.process import Limits, Submission
 from minimha.homework.task import FAILED, PASSED, TO_DO, Task
@@ -58,58 +72,16 @@ def test_a_crash_in_one_check_does_not_affect_the_others(end, says):
     assert judge.score([first, second]) == pytest.approx(1 / 3)
 
 
-LIAR = """
-    import numpy as np
-    class Liar(np.ndarray):
-        def _true(self, *_, **__): return np.True_
-        __eq__ = __le__ = __lt__ = all = any = _true
-        dtype = property(lambda self: np.dtype(float))
-        def __array_function__(self, *_): return True
-        def __array_ufunc__(self, *_, **__): return np.zeros((2, 3))
-    def scaled(x, factor, *, tap=None):
-        wrong = np.zeros((2, 3)).view(Liar)
-        return wrong, lambda dy: (wrong,)
-"""
-FORGED = """
-    import os, struct, numpy as np
-    {}
-    def scaled(x, factor, *, tap=None):
-        return np.zeros((2, 3)), lambda dy: (np.zeros((2, 3)),)
-"""
-FOUND = """import sys
-    frame = sys._getframe()
-    while "connection" not in frame.f_locals: frame = frame.f_back
-    connection = frame.f_locals["connection"]
-    """
-WORTHLESS = {
-    "prints what a passing run prints": FORGED.format(
-        "print('ok     scaled: values\\nok     scaled: gradients\\n2 passed in 0.01s')"
-    ),
-    "ends when it is loaded": "import os; os._exit(0)",
-    "lies about equality": LIAR,
-    "changes NumPy": FORGED.format("np.allclose = np.array_equal = lambda *a, **k: True; np.ndarray = list"),
-    "changes its arguments to fit": """
-        def scaled(x, factor, *, tap=None):
-            x[...] = 0
-            def pullback(dy):
-                dy[...] = 0
-                return (dy,)
-            return 1 * x, pullback
-    """,
-    "writes along the connection": FORGED.format("[os.write(n, bytes(99)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
-    "writes half a message": FORGED.format("[os.write(n, struct.pack('>II', 99, 0)) for n in range(3, 9) if os.path.exists(f'/proc/self/fd/{n}')]"),
-    "answers for the connection": FORGED.format(FOUND + "for _ in range(9): connection._send(['return', True, []])"),
-    "asks the other end": FORGED.format(FOUND + "connection.call(0, (), {})"),
-    "changes the messages": FORGED.format("import json; json.dumps = lambda *a: '[' * 10**5"),
+NO_ANSWER = {
     "names no task": "def scale(x): return x",
     "is not Python": "def scaled(:",
     "is no text": "\0\1\2",
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("source", WORTHLESS.values(), ids=WORTHLESS)
-def test_worthless_submissions_get_no_points(source):
-    verdicts = judged(source, SHORT if ">II" in source else LIMITS)  # waits for the other half
+@pytest.mark.parametrize("source", NO_ANSWER.values(), ids=NO_ANSWER)
+def test_a_file_without_the_function_gets_no_points_and_a_message(source):
+    verdicts = judged(source)
     assert outcomes(verdicts) == [FAILED, FAILED]
     assert all(verdict.message for verdict in verdicts)
 
@@ -252,6 +224,46 @@ def test_functions_passed_by_one_check_are_gone_in_the_next():
         assert submission.function()(lambda: 1) == 1
         with pytest.raises(KeyError):
             submission.function()(lambda: 2)
+
+
+ALONE = """
+import os, runpy, sys, types
+sys.modules["kernel"] = types.SimpleNamespace(confine=lambda: None)
+os.setuid = lambda number: None
+runpy.run_path({!r}, run_name="__main__")
+"""
+KILLS = """
+import os, sys
+import numpy as np
+allowed = sys.modules["__main__"]._ALLOWED
+class Memory:
+    __array_interface__ = dict(data=(id(allowed) + 24, False), shape=(1,), typestr="<u8", version=3)
+np.asarray(Memory())[0] = id("os.kill")
+os.kill(os.getppid(), {})
+"""
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize("signal", [9, 19], ids=["killed", "stopped"])
+def test_a_submission_that_ends_the_process_of_all_costs_its_own_points(
+    signal, tmp_path, monkeypatch
+):
+    worker, folder = tmp_path / "worker.py", tmp_path / "in"
+    worker.write_text(ALONE.format(str(process._WORKER)))  # without the kernel's help
+    write(folder, {f"{name}_scaled.py": RIGHT for name in ("anna", "mallory", "zoe")})
+    (folder / "mallory_scaled.py").write_text(KILLS.format(signal) + RIGHT)
+    monkeypatch.setattr(process, "_WORKER", worker)
+    monkeypatch.setattr(process, "_SECONDS", 3)
+    process._server.cache_clear()
+    try:
+        report = grading.grade(folder, grading.Run(("scaled",), None, 0, LIMITS))
+    finally:
+        process._server.cache_clear()
+    students = {student["student"]: student for student in report["students"]}
+    points = {name: student["points"] for name, student in students.items()}
+    assert points == {"anna": 3, "mallory": 0, "zoe": 3}
+    for check in students["mallory"]["tasks"][0]["checks"]:
+        assert "the process that runs submissions was killed" in check["message"]
 
 
 def test_random_numbers_and_hashes_of_a_submission_are_the_same_in_each_run():

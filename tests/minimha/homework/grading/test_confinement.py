@@ -1,12 +1,12 @@
 """Submissions cannot do what a function on arrays does not need."""
 
-import ctypes
 import os
 from pathlib import Path
 
 import pytest
 from graded import LIMITS, ROOT, called
 
+from minimha.homework.grading import kernel
 from minimha.homework.grading.process import Submission
 
 CLEAN = """
@@ -144,11 +144,13 @@ def tried(victim):
 """
 
 
-@pytest.mark.skipif(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6, reason="needs Landlock 6")
+@pytest.mark.skipif(not kernel._has_filters(), reason="needs seccomp")
 def test_linux_refuses_system_calls_after_the_process_overwrites_its_own_checks(tmp_path):
     (tmp_path / "victim").touch()
     tried = called(UNLOCKED, "tried", str(tmp_path / "victim"))
-    assert tried == [*["Permission denied"] * 4, "Operation not permitted"]
+    opened, removed, listed, spawned, killed = tried
+    assert {opened, removed, listed, killed} == {"Operation not permitted"}
+    assert spawned != "done"  # the C library decides which limit it meets first
     assert (tmp_path / "victim").exists()
 
 
@@ -162,6 +164,6 @@ def told():
     return limits, "SECRET" in os.environ, os.getcwd()
 """
     limits, secret, folder = called(source, "told")
-    assert limits == [(most, most) for most in (250 << 20, 61, 32, 0, 0, 0)]
+    assert limits == [(most, most) for most in (250 << 20, 61, 0, 0, 0, 0)]
     assert not secret
     assert folder == "/"

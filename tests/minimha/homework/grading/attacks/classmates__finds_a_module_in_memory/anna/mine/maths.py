@@ -1,0 +1,14 @@
+"""Functions of mine."""
+
+import numpy as np
+
+
+def softmax(x):
+    """The softmax of the rows of x, and its pullback."""
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback

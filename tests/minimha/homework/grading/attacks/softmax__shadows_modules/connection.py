@@ -1,0 +1,1 @@
+Connection = lock = confine = None

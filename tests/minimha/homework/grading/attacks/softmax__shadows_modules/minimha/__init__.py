@@ -1,0 +1,1 @@
+raise SystemExit("this is not minimha")

@@ -1,0 +1,1 @@
+import os; os.remove("VICTIM/grades.json")

@@ -1,0 +1,108 @@
+"""What the submissions in attacks/ earn: no more than they say, on kernels with and without seccomp.
+
+Each attack is a submission for a task of the course:
+
+    TASK__what_it_tries.py             one file
+    TASK__what_it_tries/               several files of one student
+    classmates__what_they_try/NAME/    several students
+
+Its first line is the mark of the task; the second, `# earns POINTS`, says how many points it may
+earn at most. `# earns POINTS, slowly` marks it as thorough. VICTIM is replaced by the path of a
+folder with the files of others.
+"""
+
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import without_seccomp
+
+from minimha import homework
+from minimha.homework import student_files
+from minimha.homework.grading import grade as grading
+from minimha.homework.grading import kernel, process
+from minimha.homework.grading.process import Limits
+from minimha.homework.verdicts import FAILED
+
+ATTACKS = sorted(x for x in Path(__file__).with_name("attacks").iterdir() if x.name[0] not in "._")
+MARK = re.compile(r"# minimha homework: (\w+)")
+EARNS = re.compile(r"# earns ([\d.]+)(, slowly)?")
+
+
+def files(path):
+    """The texts of the files of an attack."""
+    inside = sorted(x for x in path.rglob("*") if x.is_file()) if path.is_dir() else [path]
+    return [x.read_text(encoding="utf-8") for x in inside if x.suffix in (".py", ".ipynb")]
+
+
+def bound(path):
+    """The most points that the files below this path may earn together."""
+    return sum(float(found[1]) for text in files(path) for found in EARNS.finditer(text))
+
+
+def attack(path):
+    slow = any(found[2] for text in files(path) for found in EARNS.finditer(text))
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.thorough] * slow)
+
+
+@pytest.fixture(scope="module", params=["this kernel", "no seccomp"])
+def system(request):
+    """The kernel on which submissions run."""
+    with pytest.MonkeyPatch.context() as patch:
+        process._server.cache_clear()
+        if request.param == "no seccomp":
+            file = Path(without_seccomp.__file__)
+            install = "import without_seccomp as x; raise SystemExit(not x.install())"
+            if subprocess.run(
+                [sys.executable, "-c", install], cwd=file.parent, check=False
+            ).returncode:
+                pytest.skip("this kernel has no seccomp")
+            patch.setattr(process, "_WORKER", file)
+            patch.setattr(kernel, "_has_filters", lambda: False)
+        yield
+        process._server.cache_clear()
+
+
+@pytest.mark.usefixtures("system")
+def test_the_solution_earns_all_points(tmp_path):
+    softmax = homework.course()["softmax"]
+    (tmp_path / "anna_softmax.py").write_text(student_files.stub(softmax, solved=True))
+    report = grading.grade(tmp_path, grading.Run(("softmax",), None, 0, Limits()))
+    assert [student["points"] for student in report["students"]] == [softmax.difficulty]
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize("path", [attack(path) for path in ATTACKS])
+def test_an_attack_earns_no_more_than_it_says_and_changes_no_file(path, tmp_path):
+    folder = tmp_path / "in"
+    many = path.name.startswith("classmates__")
+    if path.is_file():
+        (folder / "mallory").mkdir(parents=True)
+        shutil.copy(path, folder / "mallory" / f"answer{path.suffix}")
+    else:
+        shutil.copytree(path, folder if many else folder / "mallory")
+    (tmp_path / "grades.json").write_text("the teacher's")
+    for file in folder.rglob("*.*"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("VICTIM", str(tmp_path)), encoding="utf-8")
+
+    def snapshot():
+        return {x: x.read_bytes() for x in tmp_path.rglob("[!.]*") if x.is_file()}
+
+    before = snapshot()
+    marked = {path.name.split("__")[0], *MARK.findall("\n".join(files(path)))}
+    tasks = tuple(sorted(marked & set(homework.course())))
+    run = grading.Run(tasks, None, secrets.randbits(32), Limits())
+    report = grading.grade(folder, run)
+    if kernel.protects():
+        assert snapshot() == before
+    earned = {student["student"]: student["points"] for student in report["students"]}
+    bounds = {x.name: bound(x) for x in folder.iterdir() if x.is_dir()}
+    assert earned.keys() == bounds.keys()
+    assert all(earned[name] <= bounds[name] for name in earned), (earned, bounds, report)
+    checks = [x for s in report["students"] for task in s["tasks"] for x in task["checks"]]
+    assert all(check["message"] for check in checks if check["outcome"] == FAILED)
