@@ -125,7 +125,7 @@ def grade(
             f"{folder} contains no submissions: use one folder per student, or STUDENT_TASK.py"
         )
     if replay.results():
-        notes.insert(0, _LOOKED_UP)
+        notes.insert(0, submissions.Note("", _LOOKED_UP))
     expect(found, run.tasks)
     log = None if student else journal.Journal(folder, run.settings(), resume=resume)
     known = {name: log and log.result(name, answers) for name, answers in found.items()}

@@ -23,8 +23,8 @@ from typing import Any
 _KNOWN = """
     cmath collections copy dataclasses datetime decimal enum fractions functools graphlib heapq
     numbers operator pprint random statistics string textwrap time timeit typing unicodedata
-    warnings numpy numpy.char numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random numpy.rec
-    numpy.typing
+    warnings numpy numpy.char numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random
+    numpy.rec numpy.typing
 """
 """The modules that a submission may import, together with those that they import."""
 _ALLOWED = (
