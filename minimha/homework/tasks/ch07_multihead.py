@@ -74,7 +74,8 @@ def any_axes_may_come_before_the_heads(yours, rng):
 def the_gradient_undoes_both_steps(yours, rng):
     for axes, shape in (("batch head", (4, 2, 3, 1)), ("head", (3, 5, 2))):
         x = rng.standard_normal(shape)
-        same_operation(yours, merge_heads, x, axes=[f"{axes} position width"])
+        large = [rng.standard_normal((3, 40, 500))]
+        same_operation(yours, merge_heads, x, large=large, axes=[f"{axes} position width"])
 
 
 @task(chapter=7, difficulty=2, minutes=10, hints=(
@@ -125,7 +126,8 @@ def one_head_serves_all(yours, rng):
 def gradients_add_up_over_the_group(yours, rng):
     for axes, shape in (("batch head key width", (4, 2, 3, 1)), ("head key width", (2, 4, 3))):
         x = rng.standard_normal(shape)
-        same_operation(yours, repeat_heads, x, 3, axes=[axes, None])
+        large = rng.standard_normal((4, 50, 300)), 3
+        same_operation(yours, repeat_heads, x, 3, large=large, axes=[axes, None])
 
 
 @task(chapter=7, difficulty=1, minutes=10, hints=(
@@ -284,14 +286,16 @@ def what_tap_returns_is_used(yours, rng):
 
 @multi_head_attention.check(weight=3)
 def gradients_of_x_and_all_weights(yours, rng):
-    inputs = _layer(rng, (2,), 4, 5, 2, 3, 1)
+    inputs, large = _layer(rng, (2,), 4, 5, 2, 3, 1), _layer(rng, (), 100, 64, 4, 16, 12)
     axes = ["batch position width", *["width feature"] * 3, "feature width", None]
-    same_operation(yours, multi_head_attention, *inputs, 2, name="out", axes=axes)
+    same_operation(
+        yours, multi_head_attention, *inputs, 2, large=[*large, 4], name="out", axes=axes
+    )
 
 
 @multi_head_attention.check
 def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
-    inputs, dy = _layer(rng, (2,), 5, 7, 3, 4, 6), rng.standard_normal((2, 5, 7))
-    *_, expected = multi_head_attention(*inputs, 3)[1](dy)
-    *_, steps = yours(*inputs, 3)[1](dy)
-    same_gradients(steps, expected, recorded(multi_head_attention, *inputs, 3)[1])
+    inputs, dy = _layer(rng, (2,), 50, 64, 4, 16, 12), rng.standard_normal((2, 50, 64))
+    *_, expected = multi_head_attention(*inputs, 4)[1](dy)
+    *_, steps = yours(*inputs, 4)[1](dy)
+    same_gradients(steps, expected, recorded(multi_head_attention, *inputs, 4)[1])
