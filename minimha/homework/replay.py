@@ -29,7 +29,7 @@ Calls = list[dict[str, Any]]
 """The calls of one function: what each passed to `tap`, and its result or error."""
 
 
-LARGE = 4096
+LARGE = 1000
 """The most entries of an array that a release keeps."""
 
 

@@ -102,17 +102,18 @@ def each_pair_has_its_own_angle(yours, rng):
 
 @rotate_pairs.check(weight=2)
 def the_gradient_is_rotated_back(yours, rng):
-    angles = rng.uniform(-3, 3, (5, 3))
-
-    def of_x(f):
-        def rotate_pairs(x):
-            return f(x, angles)
+    def with_list(f):
+        def rotate_pairs(x, angles):
+            return f(x, np.array(angles))  # of an array, gradcheck would expect the gradient
 
         return rotate_pairs
 
-    x, large = rng.standard_normal((2, 5, 6)), [rng.standard_normal((2000, 5, 6))]
-    axes = ["head position column"]
-    same_operation(of_x(yours), of_x(rotate_pairs), x, large=large, axes=axes)
+    small, large = (
+        (rng.standard_normal((n, t, 2 * pairs)), rng.uniform(-3, 3, (t, pairs)).tolist())
+        for n, t, pairs in [(2, 5, 3), (4, 100, 50)]
+    )
+    axes = ["head position column", None]
+    same_operation(with_list(yours), with_list(rotate_pairs), *small, large=large, axes=axes)
 
 
 @task(chapter=8, difficulty=2, minutes=10, hints=(
