@@ -164,7 +164,7 @@ def same_operation(
 
 def same_pullback(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
-    tolerance: float = 1e-9,
+    tolerance: float = 1e-11,
 ) -> None:  # fmt: skip
     """Compare the value of an operation, and its gradients for a random cotangent, with the right
     ones.

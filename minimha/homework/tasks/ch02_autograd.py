@@ -37,12 +37,12 @@ def _same_product(yours, rng, right, shapes, large):
 
 multiply.case(
     "arrays of the same shape", _same_product,
-    (multiply, [(2, 3), (2, 3)], [(200, 300), (200, 300)]),
+    (multiply, [(2, 3), (2, 3)], [(300, 400), (300, 400)]),
 )  # fmt: skip
 multiply.case(
     "arrays that broadcast", _same_product,
-    (multiply, [(3, 4), (4,)], [(400, 300), (300,)]),
-    (multiply, [(3, 1), (2, 1, 4)], [(300, 1), (200, 1, 4)]), weight=2,
+    (multiply, [(3, 4), (4,)], [(500, 400), (400,)]),
+    (multiply, [(3, 1), (2, 1, 4)], [(30, 1), (20, 1, 4)]), weight=2,
 )  # fmt: skip
 
 
@@ -72,17 +72,17 @@ def matmul(a, b):
 
 
 matmul.case(
-    "two matrices", _same_product, (matmul, [(2, 3), (3, 4)], [(100, 200), (200, 100)])
+    "two matrices", _same_product, (matmul, [(2, 3), (3, 4)], [(100, 400), (400, 100)])
 )
 matmul.case(
     "two stacks of matrices", _same_product,
-    (matmul, [(4, 2, 3), (4, 3, 1)], [(3, 60, 150), (3, 150, 60)]),
+    (matmul, [(4, 2, 3), (4, 3, 1)], [(4, 60, 200), (4, 200, 60)]),
 )  # fmt: skip
 matmul.case(
     "one matrix and a stack", _same_product,
-    (matmul, [(4, 1, 2), (2, 3)], [(3, 60, 150), (150, 60)]),
-    (matmul, [(3, 2), (4, 2, 1)], [(60, 150), (3, 150, 60)]),
-    (matmul, [(1, 3, 1, 2), (4, 1, 2, 1)], [(1, 2, 60, 150), (2, 1, 150, 60)]), hidden=True,
+    (matmul, [(4, 1, 2), (2, 3)], [(5, 60, 200), (200, 60)]),
+    (matmul, [(3, 2), (4, 2, 1)], [(6, 20), (3, 20, 5)]),
+    (matmul, [(1, 3, 1, 2), (4, 1, 2, 1)], [(1, 2, 6, 20), (2, 1, 20, 5)]), hidden=True,
 )  # fmt: skip
 
 

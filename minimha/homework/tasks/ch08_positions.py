@@ -110,7 +110,7 @@ def the_gradient_is_rotated_back(yours, rng):
 
     small, large = (
         (rng.standard_normal((n, t, 2 * pairs)), rng.uniform(-3, 3, (t, pairs)).tolist())
-        for n, t, pairs in [(2, 5, 3), (4, 100, 50)]
+        for n, t, pairs in [(2, 5, 3), (5, 150, 50)]
     )
     axes = ["head position column", None]
     same_operation(with_list(yours), with_list(rotate_pairs), *small, large=large, axes=axes)
