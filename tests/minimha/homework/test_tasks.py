@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from answers import function
 
@@ -23,6 +24,16 @@ def test_the_solution_passes(task):
     for seed in range(2):
         for verdict in task.verdicts(function(task.name, task.code(solved=True)), seed):
             assert verdict.outcome == PASSED, f"{verdict.check.name}\n{verdict.message}"
+
+
+def test_every_check_of_a_gradient_uses_an_input_too_large_for_a_numeric_one(task):
+    if task.name == "squares_over_ranks":
+        pytest.skip("an entry depends on one entry: a single complex step is the gradient of all")
+    for check in task.checks:
+        calls = []
+        check.holds(calls_recorded(task.solution, calls), task.rng(check))
+        entries = [sum(np.size(x) for x in call.arguments) for call in calls if call.pulled.get(1)]
+        assert not entries or max(entries) >= 30_000, check.name
 
 
 def test_a_stub_counts_as_to_do_and_not_wrong(task):
