@@ -48,13 +48,13 @@ def values(yours, rng):
 @linear.check
 def gradients_of_two_matrices(yours, rng):
     x, weight = rng.standard_normal((2, 4)), rng.standard_normal((4, 3))
-    large = rng.standard_normal((4, 20000)), rng.standard_normal((20000, 4))
+    large = rng.standard_normal((5, 25000)), rng.standard_normal((25000, 5))
     same_operation(yours, linear, x, weight, large=large, axes=["row in", "in out"])
 
 
 @linear.check
 def gradients_with_batch_axes(yours, rng):
-    large = rng.standard_normal((2, 2, 20000)), rng.standard_normal((20000, 4))
+    large = rng.standard_normal((2, 3, 25000)), rng.standard_normal((25000, 5))
     for axes, shape in (("batch row", (2, 3)), ("outer batch row", (3, 4, 1))):
         inputs = rng.standard_normal((*shape, 2)), rng.standard_normal((2, 5))
         same_operation(yours, linear, *inputs, large=large, axes=[f"{axes} in", "in out"])
