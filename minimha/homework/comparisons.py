@@ -153,7 +153,7 @@ def same_operation(
 ) -> None:  # fmt: skip
     """Compare the value of an operation with that of the right one, then check its gradients.
 
-    large  other inputs, for `same_pullback`
+    large  other inputs, for `same_pullback`, with 30,000 entries or more in one of the calls
     name   the name of the value in the task
     axes   the axes of the inputs, as for gradcheck
     """
@@ -169,10 +169,9 @@ def same_pullback(
     """Compare the value of an operation, and its gradients for a random cotangent, with the right
     ones.
 
-    A gradient check compares a pullback only with its own forward pass. And a pullback that is
-    itself a numeric derivative passes it: inputs with tens of thousands of entries keep such a
-    pullback busy for minutes, and one written as loops over rows, or over queries and keys, for
-    about a second.
+    A gradient check compares a pullback only with its own forward pass, and a pullback that is a
+    numeric derivative passes it. Choose inputs for which a numeric derivative, entry by entry,
+    takes a minute, and Python loops over rows, or over queries and keys, about a second.
     """
     parameters = list(inspect.signature(right).parameters)
     when = f" for {parameters[0]} of shape {inputs[0].shape}"

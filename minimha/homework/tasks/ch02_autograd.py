@@ -37,11 +37,11 @@ def _same_product(yours, rng, right, shapes, large):
 
 multiply.case(
     "arrays of the same shape", _same_product,
-    (multiply, [(2, 3), (2, 3)], [(300, 400), (300, 400)]),
+    (multiply, [(2, 3), (2, 3)], [(250, 350), (250, 350)]),
 )  # fmt: skip
 multiply.case(
     "arrays that broadcast", _same_product,
-    (multiply, [(3, 4), (4,)], [(500, 400), (400,)]),
+    (multiply, [(3, 4), (4,)], [(400, 350), (350,)]),
     (multiply, [(3, 1), (2, 1, 4)], [(30, 1), (20, 1, 4)]), weight=2,
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def matmul(a, b):
     return y, pullback
 
 
-matmul.case("two matrices", _same_product, (matmul, [(2, 3), (3, 4)], [(5, 25000), (25000, 5)]))
+matmul.case("two matrices", _same_product, (matmul, [(2, 3), (3, 4)], [(5, 20000), (20000, 5)]))
 matmul.case(
     "two stacks of matrices", _same_product,
     (matmul, [(4, 2, 3), (4, 3, 1)], [(2, 3, 15000), (2, 15000, 3)]),

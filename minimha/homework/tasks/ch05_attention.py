@@ -59,18 +59,24 @@ def the_scaled_product(yours, rng):
 def both_gradients(yours, rng):
     query, key, _ = _random_inputs(rng, 2, 1)
     axes = ["batch head query width", "batch head key width"]
-    large = rng.standard_normal((5, 25000)), rng.standard_normal((6, 25000))
+    large = _wide_inputs(rng)
     same_operation(yours, scores, query, key, large=large, name="scores", axes=axes)
 
 
 @scores.check(hidden=True)
 def float32_stays_float32(yours, rng):
-    query, key, dy = (
-        rng.standard_normal(shape, "float32") for shape in [(5, 25000), (6, 25000), (5, 6)]
-    )
+    query, key = rng.standard_normal((2, 3, 8)), rng.standard_normal((2, 5, 8))
+    query, key, dy = (x.astype("float32") for x in (query, key, rng.standard_normal((2, 3, 5))))
     y, pullback = yours(query, key)
+    same(y, scores(query, key)[0], "scores", "batch query key", tolerance=1e-5)
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
-    same_pullback(yours, scores, query, key, name="scores", tolerance=1e-4)
+    large = [x.astype("float32") for x in _wide_inputs(rng)]
+    same_pullback(yours, scores, *large, name="scores", tolerance=1e-4)
+
+
+def _wide_inputs(rng):
+    """Query and key with T = 4, S = 5, D = 18000."""
+    return rng.standard_normal((4, 18000)), rng.standard_normal((5, 18000))
 
 
 @task(chapter=5, difficulty=2, minutes=15, hints=(
