@@ -71,7 +71,11 @@ def twice(x):
     return 2 * x, lambda dy: (2 * dy,)
 
 
-def only_if_small(x):
+def value_if_small(x):
+    return 2 * x if x.size < 100 else x, lambda dy: (2 * dy,)
+
+
+def gradient_if_small(x):
     return 2 * x, lambda dy: (2 * dy if dy.size < 100 else dy,)
 
 
@@ -90,12 +94,13 @@ def only_at_first():
 @pytest.mark.parametrize(
     ("yours", "says"),
     [
-        (only_if_small, "dx for x of shape (50, 4) is wrong"),
+        (value_if_small, "y for x of shape (50, 4) is wrong"),
+        (gradient_if_small, "dx for x of shape (50, 4) is wrong"),
         (only_at_first(), "dx for x of shape (50, 4) is wrong"),
         (lambda x: (x, twice(x)[1]), "y is wrong"),
         (lambda x: (2 * x, lambda dy: (3 * dy,)), "the gradient of x is wrong"),
     ],
-    ids=["right if small", "affine", "value", "gradient"],
+    ids=["value of large", "gradient of large", "affine", "value", "gradient"],
 )
 def test_an_operation_is_compared_with_the_right_one_on_large_inputs_too(yours, says):
     x, large = np.arange(1.0, 7.0).reshape(2, 3), np.arange(1.0, 201.0).reshape(50, 4)
