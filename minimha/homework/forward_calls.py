@@ -45,8 +45,7 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
         returned = function(*arguments, **settings)
-        if type(returned) is not tuple:
-            return returned
-        return tuple(pulling(part) if callable(part) else part for part in returned)
+        pair = type(returned) is tuple and len(returned) == 2 and callable(returned[1])
+        return (returned[0], pulling(returned[1])) if pair else returned
 
     return call if names.get(name) is function else function
