@@ -151,11 +151,13 @@ def same_operation(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
     name: str = "y", axes: Any = None,
 ) -> None:  # fmt: skip
-    """Compare the value of an operation with that of the right one, then check its gradients.
+    """Compare an operation with the right one: its value, then its gradients, which `gradcheck`
+    checks first, because its messages say more.
 
-    large  other inputs, for `same_pullback`, with 30,000 entries or more in one of the calls
-    name   the name of the value in the task
-    axes   the axes of the inputs, as for gradcheck
+    yours, right  functions of arrays that return (value, pullback)
+    large         inputs for `same_pullback`; in one call of each check, 30,000 entries or more
+    name          the name of the value in the task
+    axes          the axes of the inputs, as for `gradcheck`
     """
     same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
     gradcheck(yours, *inputs, axes=axes)
