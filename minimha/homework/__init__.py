@@ -24,6 +24,6 @@ from .task import TASKS, Task, task
 
 __all__ = [
     "TASKS", "Task", "check", "course", "hint", "load_tasks", "mine", "progress", "recorded",
-    "same", "same_gradients", "same_operation", "same_pullback", "same_steps", "tap_is_used", "task",
-    "value_of",
+    "same", "same_gradients", "same_operation", "same_pullback", "same_steps", "tap_is_used",
+    "task", "value_of",
 ]  # fmt: skip
