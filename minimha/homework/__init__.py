@@ -8,12 +8,22 @@ mh.homework.task(…)           defines a task of your own
 """
 
 from .catalogue import course, load_tasks
-from .comparisons import recorded, same, same_gradients, same_steps, tap_is_used, value_of
+from .comparisons import (
+    recorded,
+    same,
+    same_gradients,
+    same_operation,
+    same_pullback,
+    same_steps,
+    tap_is_used,
+    value_of,
+)
 from .notebook import check, hint, progress
 from .student_functions import mine
 from .task import TASKS, Task, task
 
 __all__ = [
     "TASKS", "Task", "check", "course", "hint", "load_tasks", "mine", "progress", "recorded",
-    "same", "same_gradients", "same_steps", "tap_is_used", "task", "value_of",
+    "same", "same_gradients", "same_operation", "same_pullback", "same_steps", "tap_is_used",
+    "task", "value_of",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from minimha_autograd.gradcheck import labelled, place, ratio
 
 from ..diagnosis.closeness import factor, is_close
 from ..diagnosis.explanation import AXES
+from .replay import Sketch
 from .resemblance import resemblance
 
 
@@ -44,6 +45,12 @@ def same(
     guess      what it looks like, if the check knows more than this function
     advice     a last line: the likely mistake, or what to try
     """
+    if isinstance(expected, Sketch):
+        if isinstance(yours, np.ndarray) and yours.shape == expected.shape:
+            yours, expected = Sketch.of(yours).products, expected.products
+            name, axes = f"{name}, multiplied by random arrays,", "array"
+        else:
+            expected = np.zeros(expected.shape)  # only the shape matters
     expected = np.asarray(expected)
     labels = axes.split() if axes else AXES.get((name, expected.ndim))
     if facts := _facts(yours, expected, name, labels, tolerance):
@@ -141,16 +148,43 @@ def value_of(returned: Any, name: str = "the function") -> Any:
 
 
 def same_operation(
-    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
-    axes: Any = None,
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
+    name: str = "y", axes: Any = None,
 ) -> None:  # fmt: skip
-    """Check the gradients of an operation, then compare its value with that of the right one.
+    """Compare an operation with the right one: its value, then its gradients, which `gradcheck`
+    checks first, because its messages say more.
 
-    name  the name of the value in the task
-    axes  the axes of the inputs, as for gradcheck
+    yours, right  functions of arrays that return (value, pullback)
+    large         inputs for `same_pullback`; in one call of each check, 30,000 entries or more
+    name          the name of the value in the task
+    axes          the axes of the inputs, as for `gradcheck`
     """
-    gradcheck(yours, *inputs, axes=axes)
     same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
+    gradcheck(yours, *inputs, axes=axes)
+    same_pullback(yours, right, *large, name=name)
+
+
+def same_pullback(
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
+    tolerance: float = 1e-11,
+) -> None:  # fmt: skip
+    """Compare the value of an operation, and its gradients for a random cotangent, with the right
+    ones.
+
+    A gradient check compares a pullback only with its own forward pass, and a pullback that is a
+    numeric derivative passes it. Choose inputs for which a numeric derivative, entry by entry,
+    takes a minute, and Python loops over rows, or over queries and keys, about a second.
+    """
+    parameters = list(inspect.signature(right).parameters)
+    when = f" for {parameters[0]} of shape {inputs[0].shape}"
+    expected, pull = right(*inputs)
+    returned = yours(*inputs)
+    same(value_of(returned, right.__name__), expected, f"{name}{when}", tolerance=tolerance)
+    dy = np.asarray(np.random.default_rng(0).standard_normal(expected.shape), expected.dtype)[()]
+    pairs = zip(returned[1](dy.copy()), pull(dy), strict=True)
+    for parameter, (gradient, right_gradient) in zip(parameters, pairs, strict=False):
+        if not isinstance(right_gradient, dict):
+            same(gradient, right_gradient, f"d{parameter}{when}", tolerance=tolerance)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -276,7 +310,7 @@ def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any])
         guess = f'this is {what}; the entry "{name}" is d{name}, the gradient of {name}'
         same(
             yours[name], gradient, f"the gradient of {name} in the dictionary",
-            " ".join(AXES.get((name, gradient.ndim), ())), guess=guess if what else "",
+            " ".join(AXES.get((name, len(gradient.shape)), ())), guess=guess if what else "",
             advice=f"is d{name} changed after it is computed?",
         )  # fmt: skip
 

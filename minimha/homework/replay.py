@@ -2,7 +2,8 @@
 
 A check compares a student's function with the solution, which students must not have. A check draws
 its inputs from a fixed seed, so they are always the same. A release therefore contains, for each
-check, what the solution returned in its first call, its second call, and so on.
+check, what the solution returned in its first call, its second call, and so on. Of large arrays it
+contains only sketches.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +29,46 @@ Calls = list[dict[str, Any]]
 """The calls of one function: what each passed to `tap`, and its result or error."""
 
 
+LARGE = 1000
+"""The most entries of an array that a release keeps."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What a release keeps of a large array: its shape, its dtype, and its products with four
+    random arrays. Another array of this shape with the same products is the same array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    products: np.ndarray
+
+    @staticmethod
+    def of(x: np.ndarray) -> Sketch:
+        """The sketch of an array."""
+        random = np.random.default_rng(0).standard_normal((4, x.size))
+        return Sketch(x.shape, x.dtype, random @ x.ravel())
+
+
+def _kept(x: Any) -> Any:
+    """The same with sketches in place of large arrays, and None in place of functions."""
+    if isinstance(x, np.ndarray) and x.size > LARGE:
+        return Sketch.of(x)
+    if isinstance(x, dict):
+        return {key: _kept(y) for key, y in x.items()}
+    return None if callable(x) else x
+
+
 def stored(call: Call) -> dict[str, Any]:
     """What a release keeps of a call."""
     entry: dict[str, Any] = {
-        "tapped": [(name, x) for name, x, _ in call.tapped],
+        "tapped": [(name, _kept(x)) for name, x, _ in call.tapped],
         "pullbacks": {k: list(map(stored, calls)) for k, calls in call.pulled.items()},
     }
     if isinstance(call.result, Raised):
         return entry | {"error": [call.result.kind, call.result.text]}
     single = not isinstance(call.result, tuple)
     parts = [call.result] if single else call.result
-    return entry | {"single": single, "parts": [None if callable(x) else x for x in parts]}
+    return entry | {"single": single, "parts": list(map(_kept, parts))}
 
 
 def replaying(calls: Calls) -> Callable[..., Any]:
@@ -77,6 +108,8 @@ def packed(results: Results) -> bytes:
             case np.ndarray() | np.generic():
                 data = base64.b64encode(np.asarray(x).tobytes()).decode()
                 return {"dtype": x.dtype.str, "shape": x.shape, "data": data}
+            case Sketch():
+                return {"sketch": [item(part) for part in (x.shape, x.dtype.str, x.products)]}
             case tuple():
                 return {"tuple": [item(part) for part in x]}
             case list():
@@ -95,6 +128,9 @@ def unpacked(data: bytes) -> Results:
         match item:
             case {"dtype": dtype, "shape": shape, "data": text}:
                 return np.frombuffer(bytearray(base64.b64decode(text)), dtype).reshape(shape)[()]
+            case {"sketch": parts}:
+                shape, dtype, products = map(value, parts)
+                return Sketch(shape, np.dtype(dtype), products)
             case {"tuple": parts}:
                 return tuple(map(value, parts))
             case {"dict": pairs}:

@@ -1,7 +1,8 @@
 """The processes that run submissions: they may answer calls and do little else.
 
-Started as a program, this file imports the standard library, NumPy, and two files of minimha:
-`numpy_tile`, which runs kernels for GPUs on NumPy, and `ranks_in_turn`. It never imports minimha.
+Started as a program, this file imports the standard library, NumPy, and three files of minimha:
+`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn` and `forward_calls`. It never
+imports minimha.
 Then it waits for requests, and forks one confined process for each submission; that saves the
 imports.
 """
@@ -50,6 +51,7 @@ def load_minimha() -> None:
     kernels.numpy_tile = _loaded("numpy_tile", "../../kernels/gpu/numpy_tile.py")
     sys.modules |= {"minimha.kernels": kernels}
     _loaded("minimha.parallel", "ranks_in_turn.py")
+    _loaded("forward_calls", "../forward_calls.py")
 
 
 def _loaded(name: str, file: str) -> types.ModuleType:
@@ -181,7 +183,7 @@ def serve(line: int) -> None:
         run(file, bytes(source), module)
         if not callable(vars(module).get(name)):
             raise NameError(f"{file} defines no function {name}")
-        return vars(module)[name]
+        return sys.modules["forward_calls"].limited(vars(module)[name])
 
     while b"\n" not in received:
         receive()

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import same, value_of
+from ..comparisons import same, same_operation
 from ..task import task
 from .ch01_arrays import unbroadcast
 
@@ -32,16 +30,19 @@ def multiply(a, b):
     return y, pullback
 
 
-def _same_product(yours, rng, right, *shapes):
-    arrays = [rng.standard_normal(shape) for shape in shapes]
-    same(value_of(yours(*arrays), right.name), right(*arrays)[0], "y")
-    gradcheck(yours, *arrays)
+def _same_product(yours, rng, right, shapes, large):
+    inputs, large = ([rng.standard_normal(shape) for shape in x] for x in (shapes, large))
+    same_operation(yours, right, *inputs, large=large)
 
 
-multiply.case("arrays of the same shape", _same_product, (multiply, (2, 3), (2, 3)))
+multiply.case(
+    "arrays of the same shape", _same_product,
+    (multiply, [(2, 3), (2, 3)], [(250, 350), (250, 350)]),
+)  # fmt: skip
 multiply.case(
     "arrays that broadcast", _same_product,
-    (multiply, (3, 4), (4,)), (multiply, (3, 1), (2, 1, 4)), weight=2,
+    (multiply, [(3, 4), (4,)], [(400, 350), (350,)]),
+    (multiply, [(3, 1), (2, 1, 4)], [(30, 1), (20, 1, 4)]), weight=2,
 )  # fmt: skip
 
 
@@ -70,11 +71,16 @@ def matmul(a, b):
     return y, pullback
 
 
-matmul.case("two matrices", _same_product, (matmul, (2, 3), (3, 4)))
-matmul.case("two stacks of matrices", _same_product, (matmul, (4, 2, 3), (4, 3, 1)))
+matmul.case("two matrices", _same_product, (matmul, [(2, 3), (3, 4)], [(5, 20000), (20000, 5)]))
 matmul.case(
-    "one matrix and a stack", _same_product, (matmul, (4, 1, 2), (2, 3)),
-    (matmul, (3, 2), (4, 2, 1)), (matmul, (1, 3, 1, 2), (4, 1, 2, 1)), hidden=True,
+    "two stacks of matrices", _same_product,
+    (matmul, [(4, 2, 3), (4, 3, 1)], [(2, 3, 15000), (2, 15000, 3)]),
+)  # fmt: skip
+matmul.case(
+    "one matrix and a stack", _same_product,
+    (matmul, [(4, 1, 2), (2, 3)], [(2, 3, 15000), (15000, 3)]),
+    (matmul, [(3, 2), (4, 2, 1)], [(6, 20), (3, 20, 5)]),
+    (matmul, [(1, 3, 1, 2), (4, 1, 2, 1)], [(1, 2, 6, 20), (2, 1, 20, 5)]), hidden=True,
 )  # fmt: skip
 
 

@@ -48,15 +48,19 @@ def values(yours, rng):
 @linear.check
 def gradients_of_two_matrices(yours, rng):
     x, weight = rng.standard_normal((2, 4)), rng.standard_normal((4, 3))
-    same_operation(yours, linear, x, weight, axes=["row in", "in out"])
+    large = rng.standard_normal((5, 20000)), rng.standard_normal((20000, 5))
+    same_operation(yours, linear, x, weight, large=large, axes=["row in", "in out"])
 
 
 @linear.check
 def gradients_with_batch_axes(yours, rng):
-    for axes, shape in (("batch row", (2, 3)), ("outer batch row", (3, 4, 1))):
-        x, weight = rng.standard_normal((*shape, 2)), rng.standard_normal((2, 5))
-        name = f"y for x of shape {x.shape}"
-        same_operation(yours, linear, x, weight, name=name, axes=[f"{axes} in", "in out"])
+    for axes, shape, large, width in (
+        ("batch row in", (2, 3, 2), (2, 3, 18000), 18000),
+        ("outer batch row in", (3, 4, 1, 2), (2, 1, 3, 7), 7),
+    ):
+        inputs = rng.standard_normal(shape), rng.standard_normal((2, 5))
+        others = rng.standard_normal(large), rng.standard_normal((width, 5))
+        same_operation(yours, linear, *inputs, large=others, axes=[axes, "in out"])
 
 
 @task(chapter=4, difficulty=2, minutes=8, hints=(

@@ -8,6 +8,7 @@ from ..comparisons import (
     same,
     same_gradients,
     same_operation,
+    same_pullback,
     same_steps,
     tap_is_used,
     value_of,
@@ -58,7 +59,8 @@ def the_scaled_product(yours, rng):
 def both_gradients(yours, rng):
     query, key, _ = _random_inputs(rng, 2, 1)
     axes = ["batch head query width", "batch head key width"]
-    same_operation(yours, scores, query, key, name="scores", axes=axes)
+    large = _wide_inputs(rng)
+    same_operation(yours, scores, query, key, large=large, name="scores", axes=axes)
 
 
 @scores.check(hidden=True)
@@ -68,6 +70,13 @@ def float32_stays_float32(yours, rng):
     y, pullback = yours(query, key)
     same(y, scores(query, key)[0], "scores", "batch query key", tolerance=1e-5)
     _same_dtypes({"scores": y, **dict(zip(("dquery", "dkey"), pullback(dy), strict=True))})
+    large = [x.astype("float32") for x in _wide_inputs(rng)]
+    same_pullback(yours, scores, *large, name="scores", tolerance=1e-4)
+
+
+def _wide_inputs(rng):
+    """Query and key with T = 4, S = 5, D = 18000."""
+    return rng.standard_normal((4, 18000)), rng.standard_normal((5, 18000))
 
 
 @task(chapter=5, difficulty=2, minutes=15, hints=(
@@ -106,7 +115,8 @@ def each_row_is_exp_x_over_its_sum(yours, rng):
 @softmax.check(weight=2)
 def dx_matches_the_numeric_gradient(yours, rng):
     x = rng.standard_normal((2, 3, 5))
-    same_operation(yours, softmax, x, name="the result", axes=["batch row column"])
+    large = [rng.standard_normal((700, 90))]
+    same_operation(yours, softmax, x, large=large, name="the result", axes=["batch row column"])
 
 
 @softmax.check(hidden=True)
@@ -118,6 +128,8 @@ def large_entries_do_not_overflow(yours, rng):
         advice = "exp(1000) is infinite: subtract the largest entry of each row first"
         same(y, expected, axes="row column", advice=advice)
         same(pullback(dy)[0], pull(dy)[0], "dx", "row column", tolerance=1e-9)
+        many = 1000 * rng.standard_normal((700, 90))
+        same_pullback(yours, softmax, many, name="the result", tolerance=1e-9)
 
 
 @task(chapter=5, difficulty=1, minutes=10, hints=(
@@ -219,12 +231,13 @@ def each_gradient_matches_the_numeric_one(yours, rng):
     axes = {"query": "batch head query width"}
     axes |= dict.fromkeys(["key", "value"], "batch head key width")
     axes |= dict.fromkeys(["scores", "weights"], "batch head query key")
-    same_operation(yours, attention, *_random_inputs(rng, 2, 1), name="out", axes=axes)
+    inputs, large = _random_inputs(rng, 2, 1), _large_inputs(rng)
+    same_operation(yours, attention, *inputs, large=large, name="out", axes=axes)
 
 
 @attention.check
 def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
-    inputs, dout = _random_inputs(rng, 2), rng.standard_normal((2, 3, 2))
+    inputs, dout = _large_inputs(rng, 1), rng.standard_normal((1, 150, 40))
     *_, expected = attention(*inputs)[1](dout)
     *_, steps = yours(*inputs)[1](dout)
     same_gradients(steps, expected, recorded(attention, *inputs)[1])
@@ -237,11 +250,19 @@ def float32_stays_float32_in_each_gradient(yours, rng):
     same(out, attention(*inputs)[0], "out", tolerance=1e-5)
     *gradients, _ = pullback(rng.standard_normal(out.shape).astype("float32"))
     _same_dtypes(dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True)))
+    large = [x.astype("float32") for x in _large_inputs(rng)]
+    same_pullback(yours, attention, *large, name="out", tolerance=1e-4)
 
 
 def _random_inputs(rng, *lead):
     """Query, key and value with these leading axes, T = 3, S = 4, D = 5, Dv = 2."""
     return [rng.standard_normal((*lead, *shape)) for shape in [(3, 5), (4, 5), (4, 2)]]
+
+
+def _large_inputs(rng, *lead):
+    """Query, key and value with these leading axes, T = S = 150, D = 120, Dv = 40."""
+    shapes = (150, 120), (150, 120), (150, 40)
+    return [rng.standard_normal((*lead, *shape)) for shape in shapes]
 
 
 def _same_dtypes(arrays):

@@ -72,9 +72,12 @@ def any_axes_may_come_before_the_heads(yours, rng):
 
 @merge_heads.check(weight=2)
 def the_gradient_undoes_both_steps(yours, rng):
-    for axes, shape in (("batch head", (4, 2, 3, 1)), ("head", (3, 5, 2))):
-        x = rng.standard_normal(shape)
-        same_operation(yours, merge_heads, x, axes=[f"{axes} position width"])
+    for axes, *shapes in (
+        ("batch head position width", (4, 2, 3, 1), (2, 4, 40, 400)),
+        ("head position width", (3, 5, 2), (4, 6, 8)),
+    ):
+        x, large = map(rng.standard_normal, shapes)
+        same_operation(yours, merge_heads, x, large=[large], axes=[axes])
 
 
 @task(chapter=7, difficulty=2, minutes=10, hints=(
@@ -123,9 +126,12 @@ def one_head_serves_all(yours, rng):
 
 @repeat_heads.check(weight=2)
 def gradients_add_up_over_the_group(yours, rng):
-    for axes, shape in (("batch head key width", (4, 2, 3, 1)), ("head key width", (2, 4, 3))):
-        x = rng.standard_normal(shape)
-        same_operation(yours, repeat_heads, x, 3, axes=[axes, None])
+    for axes, *shapes in (
+        ("batch head key width", (4, 2, 3, 1), (2, 4, 50, 300)),
+        ("head key width", (2, 4, 3), (3, 8, 5)),
+    ):
+        x, large = map(rng.standard_normal, shapes)
+        same_operation(yours, repeat_heads, x, 3, large=[large, 2], axes=[axes, None])
 
 
 @task(chapter=7, difficulty=1, minutes=10, hints=(
@@ -284,14 +290,16 @@ def what_tap_returns_is_used(yours, rng):
 
 @multi_head_attention.check(weight=3)
 def gradients_of_x_and_all_weights(yours, rng):
-    inputs = _layer(rng, (2,), 4, 5, 2, 3, 1)
+    inputs, large = _layer(rng, (2,), 4, 5, 2, 3, 1), _layer(rng, (), 150, 80, 4, 20, 16)
     axes = ["batch position width", *["width feature"] * 3, "feature width", None]
-    same_operation(yours, multi_head_attention, *inputs, 2, name="out", axes=axes)
+    same_operation(
+        yours, multi_head_attention, *inputs, 2, large=[*large, 4], name="out", axes=axes
+    )
 
 
 @multi_head_attention.check
 def the_dictionary_holds_the_gradients_of_the_steps(yours, rng):
-    inputs, dy = _layer(rng, (2,), 5, 7, 3, 4, 6), rng.standard_normal((2, 5, 7))
-    *_, expected = multi_head_attention(*inputs, 3)[1](dy)
-    *_, steps = yours(*inputs, 3)[1](dy)
-    same_gradients(steps, expected, recorded(multi_head_attention, *inputs, 3)[1])
+    inputs, dy = _layer(rng, (2,), 60, 80, 4, 20, 16), rng.standard_normal((2, 60, 80))
+    *_, expected = multi_head_attention(*inputs, 4)[1](dy)
+    *_, steps = yours(*inputs, 4)[1](dy)
+    same_gradients(steps, expected, recorded(multi_head_attention, *inputs, 4)[1])

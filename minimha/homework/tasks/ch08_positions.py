@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from minimha_autograd import gradcheck
-
-from ..comparisons import same, value_of
+from ..comparisons import same, same_operation, value_of
 from ..task import task
 
 
@@ -103,15 +101,19 @@ def each_pair_has_its_own_angle(yours, rng):
 
 
 @rotate_pairs.check(weight=2)
-def the_gradient_is_rotated_back(yours, rng, right=rotate_pairs):
-    angles = rng.uniform(-3, 3, (5, 3))
+def the_gradient_is_rotated_back(yours, rng):
+    def with_list(f):
+        def rotate_pairs(x, angles):
+            return f(x, np.array(angles))  # of an array, gradcheck would expect the gradient
 
-    def rotate_pairs(x):
-        return yours(x, angles)
+        return rotate_pairs
 
-    x = rng.standard_normal((2, 5, 6))
-    gradcheck(rotate_pairs, x, axes=["head position column"])
-    same(value_of(rotate_pairs(x), "rotate_pairs"), right(x, angles)[0], "y")
+    small, large = (
+        (rng.standard_normal((n, t, 2 * pairs)), rng.uniform(-3, 3, (t, pairs)).tolist())
+        for n, t, pairs in [(2, 5, 3), (5, 150, 50)]
+    )
+    axes = ["head position column", None]
+    same_operation(with_list(yours), with_list(rotate_pairs), *small, large=large, axes=axes)
 
 
 @task(chapter=8, difficulty=2, minutes=10, hints=(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import same, same_operation, value_of
+from ..comparisons import same, same_operation, same_pullback, value_of
 from ..task import task
 
 
@@ -54,9 +54,19 @@ def _same_loss(yours, logits, targets, right=cross_entropy):
 
 @cross_entropy.check(weight=2)
 def the_gradient_of_the_logits(yours, rng):
-    for shape, axes in (((4, 3), "row class"), ((2, 4, 3), "batch position class")):
-        inputs = rng.standard_normal(shape), rng.integers(3, size=shape[:-1])
-        same_operation(yours, cross_entropy, *inputs, name="the loss", axes=[axes, None])
+    for axes, small, large in (
+        ("row class", (4, 3), (700, 90)),
+        ("batch position class", (2, 4, 3), (3, 2, 9)),
+    ):
+        inputs, others = _logits(rng, small), _logits(rng, large)
+        same_operation(
+            yours, cross_entropy, *inputs, large=others, name="the loss", axes=[axes, None]
+        )
+
+
+def _logits(rng, shape):
+    """Logits of this shape, and targets."""
+    return rng.standard_normal(shape), rng.integers(shape[-1], size=shape[:-1])
 
 
 @cross_entropy.check(hidden=True)
@@ -76,6 +86,9 @@ def large_logits_do_not_overflow(yours, rng):
             same(loss, right, name, tolerance=1e-9, advice=advice)
             dlogits, expected = pullback(1.0)[0], pull(1.0)[0]
         same(dlogits, expected, "dlogits", "row class", tolerance=1e-9, advice=advice)
+    logits, targets = _logits(rng, (700, 90))
+    with np.errstate(all="ignore"):
+        same_pullback(yours, cross_entropy, 1000 * logits, targets, name="the loss", tolerance=1e-9)
 
 
 @task(chapter=9, difficulty=3, minutes=15, hints=(
@@ -142,11 +155,16 @@ def eps_is_added_to_the_variance(yours, rng):
 
 @layer_norm.check(weight=2)
 def all_three_gradients(yours, rng):
-    for shape, rows in (((3, 5), "row"), ((2, 3, 4), "batch row")):
-        x = rng.standard_normal(shape)
-        weight, bias = 1 + rng.random(shape[-1]), rng.standard_normal(shape[-1])
+    for rows, small, large in (("row", (3, 5), (750, 100)), ("batch row", (2, 3, 4), (3, 2, 7))):
+        inputs, others = _x_weight_bias(rng, small), _x_weight_bias(rng, large)
         axes = [f"{rows} width", "width", "width", None]
-        same_operation(yours, layer_norm, x, weight, bias, 0.1, axes=axes)
+        same_operation(yours, layer_norm, *inputs, 0.1, large=[*others, 0.1], axes=axes)
+
+
+def _x_weight_bias(rng, shape):
+    """x of this shape, and a weight and a bias for its last axis."""
+    x, bias = rng.standard_normal(shape), rng.standard_normal(shape[-1])
+    return x, 1 + rng.random(shape[-1]), bias
 
 
 @task(chapter=9, difficulty=2, minutes=10, hints=(

@@ -257,6 +257,7 @@ def one_tile(yours, rng):
     for (name, part), expected in zip(named(found, _GRADIENTS).items(), right, strict=True):
         guess = product(name, part, expected, arrays)
         same(part, expected, name, _AXES[name], tolerance=1e-11, guess=guess)
+    _same_for_many_keys(yours, rng, np.zeros(8, int), np.full(8, 7999), 8000)
 
 
 @tiled_backward.check(weight=2)
@@ -278,6 +279,7 @@ def the_gradients_of_attention(yours, rng):
     }
     for name, tip in advice.items():
         same(found[name], expected[name], name, _AXES[name], tolerance=1e-11, advice=tip)
+    _same_for_many_keys(yours, rng, np.arange(8), 1000 * np.arange(8), 500)
 
 
 @tiled_backward.check
@@ -288,6 +290,7 @@ def queries_and_keys_without_a_visible_pair_get_zero(yours, rng):
         dout = rng.standard_normal(forward[0].shape)
         advice = "hide before exp: where lse is −∞, scores − lse is ∞, and ∞ · 0 is NaN"
         _same_gradients(yours, *inputs, *forward, dout, 0.6, first, last, 3, advice=advice)
+        _same_for_many_keys(yours, rng, np.arange(8)[::-1], 2000 * np.arange(8), 500)
 
 
 @tiled_backward.check(hidden=True)
@@ -337,6 +340,13 @@ def _same_out(found, inputs, scale, first, last, when, advice):
 
 def _same_gradients(yours, *arguments, advice=""):
     _same_parts(yours(*arguments), tiled_backward(*arguments), _GRADIENTS, advice=advice)
+
+
+def _same_for_many_keys(yours, rng, first, last, block):
+    """Compare gradients with so many entries that numeric ones take minutes."""
+    inputs, dout = _inputs(rng, 8, 8000), rng.standard_normal((8, 2))
+    forward = _attended(*inputs, 0.6, first, last)
+    _same_gradients(yours, *inputs, *forward, dout, 0.6, first, last, block)
 
 
 def _tiles(f, *arguments):

@@ -1,9 +1,12 @@
 """Messages about arrays that differ."""
 
+import re
+
 import numpy as np
 import pytest
 
 from minimha import homework
+from minimha.homework.comparisons import same_operation
 
 
 def shown(yours, expected, axes):
@@ -62,3 +65,45 @@ def test_a_step_that_is_no_product_and_no_array_gets_its_facts(scores, says):
 def test_one_axis_and_large_masks_are_not_drawn(shape):
     mask = np.ones(shape, dtype=bool)
     assert "drawn" not in shown(~mask, mask, None)
+
+
+def twice(x):
+    return 2 * x, lambda dy: (2 * dy,)
+
+
+def value_if_small(x):
+    return 2 * x if x.size < 100 else x, lambda dy: (2 * dy,)
+
+
+def gradient_if_small(x):
+    return 2 * x, lambda dy: (2 * dy if dy.size < 100 else dy,)
+
+
+def only_at_first():
+    """An affine function around the first input, where it is right, and the pullback of that."""
+    first = {}
+
+    def f(x):
+        start = first.setdefault(x.shape, x)
+        y = 2 * start + np.sum(x - start)
+        return y, lambda dy: (np.full(dy.shape, np.sum(dy)),)
+
+    return f
+
+
+@pytest.mark.parametrize(
+    ("yours", "says"),
+    [
+        (value_if_small, "y for x of shape (50, 4) is wrong"),
+        (gradient_if_small, "dx for x of shape (50, 4) is wrong"),
+        (only_at_first(), "dx for x of shape (50, 4) is wrong"),
+        (lambda x: (x, twice(x)[1]), "y is wrong"),
+        (lambda x: (2 * x, lambda dy: (3 * dy,)), "the gradient of x is wrong"),
+    ],
+    ids=["value of large", "gradient of large", "affine", "value", "gradient"],
+)
+def test_an_operation_is_compared_with_the_right_one_on_large_inputs_too(yours, says):
+    x, large = np.arange(1.0, 7.0).reshape(2, 3), np.arange(1.0, 201.0).reshape(50, 4)
+    same_operation(twice, twice, x, large=[large])
+    with pytest.raises(AssertionError, match=re.escape(says)):
+        same_operation(yours, twice, x, large=[large])

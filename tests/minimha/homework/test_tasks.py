@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from answers import function
 
@@ -21,6 +22,16 @@ def task(request):
 
 def test_a_task_does_not_contradict_itself(task):
     assert not list(contradictions.in_task(task))
+
+
+def test_every_check_of_a_gradient_uses_an_input_too_large_for_a_numeric_one(task):
+    if task.name == "squares_over_ranks":
+        pytest.skip("an entry depends on one entry: a single complex step is the gradient of all")
+    for check in task.checks:
+        calls = []
+        check.holds(calls_recorded(task.solution, calls), task.rng(check))
+        entries = [sum(np.size(x) for x in call.arguments) for call in calls if call.pulled.get(1)]
+        assert not entries or max(entries) >= 30_000, check.name
 
 
 def test_every_task_describes_the_required_function(task):

@@ -282,8 +282,8 @@ def test_an_argument_changed_in_place_gets_the_same_message_as_without_grading()
         "    e = np.exp(x - x", "    x -= x"
     ).replace("True))  #", "True)\n    e = np.exp(x)  #")
     values, gradients, *_ = judged(source, task=softmax)
-    assert values.message == "softmax changes x in place: work on a copy"
-    assert "x was changed in place" in gradients.message
+    for verdict in (values, gradients):
+        assert verdict.message == "softmax changes x in place: work on a copy"
 
 
 def test_an_array_that_another_function_returned_and_is_changed_in_place_is_detected():

@@ -306,6 +306,21 @@ def test_a_result_that_is_changed_in_place_is_replayed_unchanged():
         again += 1
 
 
+def test_of_a_large_array_a_release_keeps_what_tells_it_from_others():
+    large, calls = np.random.default_rng(0).standard_normal((60, 50)), []
+    calls_recorded(lambda: (large, {"x": large}), calls)()
+    data = replay.packed({"task": {"check": {"f": list(map(replay.stored, calls))}}})
+    assert len(data) < 1000
+    y, named = replay.replaying(replay.unpacked(data)["task"]["check"]["f"])()
+    wrong = large.copy()
+    wrong[7, 3] += 1e-6
+    for kept in (y, named["x"]):
+        homework.same(large, kept)
+        for other in (wrong, large.reshape(50, 60), large[:, :7], large.tolist()):
+            with pytest.raises(AssertionError):
+                homework.same(other, kept)
+
+
 def test_a_release_has_no_results_of_hidden_checks(release):
     (path,) = release.rglob(replay.FILE.name)
     for name, results in replay.unpacked(path.read_bytes()).items():

@@ -1,0 +1,51 @@
+"""How often a pullback may call its own forward pass: a derived gradient needs few calls, if any.
+
+The processes that run submissions use this file too, so it needs only the standard library.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+MOST = 1000
+"""A numeric gradient takes a call for each entry, and the checks have inputs with many more."""
+
+
+def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose pullbacks raise AssertionError once they call it MOST times.
+
+    While a pullback runs, the function's name in its file stands for one that counts its calls.
+    """
+    name, names = getattr(function, "__name__", ""), getattr(function, "__globals__", {})
+
+    def pulling(pullback: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(pullback)
+        def call(*cotangents: Any) -> Any:
+            calls = 0
+
+            def counted(*arguments: Any, **settings: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls > MOST:
+                    raise AssertionError(
+                        f"the pullback called {name} {MOST:,} times and was stopped. A numeric\n"
+                        "gradient takes a call for each entry of the inputs. Derive the gradient\n"
+                        "instead: its formula needs the values of the forward pass only once"
+                    )
+                return function(*arguments, **settings)
+
+            names[name] = counted
+            try:
+                return pullback(*cotangents)
+            finally:
+                names[name] = function
+
+        return call
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        returned = function(*arguments, **settings)
+        pair = type(returned) is tuple and len(returned) == 2 and callable(returned[1])
+        return (returned[0], pulling(returned[1])) if pair else returned
+
+    return call if names.get(name) is function else function
