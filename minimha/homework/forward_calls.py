@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-MOST = 1000
+MOST = 2000
 """A numeric gradient takes a call for each entry, and the checks have inputs with many more."""
 
 

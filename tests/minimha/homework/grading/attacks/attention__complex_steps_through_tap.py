@@ -1,5 +1,5 @@
 # minimha homework: attention
-# earns 0
+# earns 0, slowly
 # The gradients of the intermediates come from complex steps, too.
 
 import numpy as np

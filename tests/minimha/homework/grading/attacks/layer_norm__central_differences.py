@@ -1,5 +1,5 @@
 # minimha homework: layer_norm
-# earns 1.8
+# earns 1.8, slowly
 # Central differences of the forward pass, which accept any operation.
 
 import numpy as np

@@ -1,5 +1,5 @@
 # minimha homework: masked_softmax
-# earns 0.6
+# earns 0.6, slowly
 # The pullback differentiates the forward pass entry by entry.
 
 import numpy as np

@@ -1,5 +1,5 @@
 # minimha homework: merge_heads
-# earns 0.5
+# earns 0.5, slowly
 # The pullback differentiates the forward pass entry by entry.
 
 import numpy as np

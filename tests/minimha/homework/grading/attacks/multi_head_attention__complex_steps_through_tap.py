@@ -1,5 +1,5 @@
 # minimha homework: multi_head_attention
-# earns 1
+# earns 1, slowly
 # The gradients of inputs and intermediates are complex steps of the forward pass.
 
 import numpy as np

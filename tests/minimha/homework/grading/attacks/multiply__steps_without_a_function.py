@@ -1,5 +1,5 @@
 # minimha homework: multiply
-# earns 0
+# earns 0, slowly
 # The numeric derivative is written into the pullback, without any call.
 
 import numpy as np

@@ -1,5 +1,5 @@
 # minimha homework: softmax
-# earns 0
+# earns 0, slowly
 # The same, with the forward pass in a function that the checks do not know.
 
 import numpy as np

@@ -1,5 +1,5 @@
 # minimha homework: tiled_backward
-# earns 0
+# earns 0, slowly
 # The gradients are complex steps of a forward pass that was not asked for.
 
 import numpy as np
