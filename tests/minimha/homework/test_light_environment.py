@@ -31,6 +31,7 @@ def alone(tmp_path):
     return types
 
 
+@pytest.mark.thorough
 def test_homework_is_given_done_and_graded_with_numpy_alone(alone, tmp_path):
     own = str(ROOT / "docs" / "own_tasks.py")
     assert alone("homework", "test", own)[0] == 0

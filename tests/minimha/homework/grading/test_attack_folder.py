@@ -49,7 +49,10 @@ def attack(path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.thorough] * slow)
 
 
-@pytest.fixture(scope="module", params=["this kernel", "no seccomp"])
+@pytest.fixture(
+    scope="module",
+    params=["this kernel", pytest.param("no seccomp", marks=pytest.mark.thorough)],
+)
 def system(request):
     """The kernel on which submissions run."""
     with pytest.MonkeyPatch.context() as patch:

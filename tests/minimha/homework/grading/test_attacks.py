@@ -244,7 +244,10 @@ os.kill(os.getppid(), {})
 
 
 @pytest.mark.usefixtures("tasks")
-@pytest.mark.parametrize("signal", [9, 19], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "signal",
+    [pytest.param(9, id="killed"), pytest.param(19, id="stopped", marks=pytest.mark.thorough)],
+)
 def test_a_submission_that_ends_the_process_of_all_costs_its_own_points(
     signal, tmp_path, monkeypatch
 ):

@@ -1,5 +1,5 @@
 # minimha homework: layer_norm
-# earns 3
+# earns 3, slowly
 # A limit that docs/sandbox.md states: rows do not depend on each other, so a
 # step in one column of all rows gives that column of dx.
 

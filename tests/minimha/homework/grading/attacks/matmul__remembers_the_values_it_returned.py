@@ -1,5 +1,5 @@
 # minimha homework: matmul
-# earns 0
+# earns 0, slowly
 # The value is right everywhere but close to earlier inputs, where it is affine.
 
 import numpy as np

@@ -1,5 +1,5 @@
 # minimha homework: rotate_pairs
-# earns 1
+# earns 1, slowly
 # The pullback differentiates the forward pass entry by entry.
 
 import numpy as np

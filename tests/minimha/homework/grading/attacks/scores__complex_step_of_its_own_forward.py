@@ -1,5 +1,5 @@
 # minimha homework: scores
-# earns 0.25
+# earns 0.25, slowly
 # The pullback differentiates the forward pass entry by entry.
 
 import numpy as np
