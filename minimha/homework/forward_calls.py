@@ -28,9 +28,9 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
                 calls += 1
                 if calls > MOST:
                     raise AssertionError(
-                        f"the pullback called {name} {MOST:,} times and was stopped. A numeric\n"
-                        "gradient takes a call for each entry of the inputs. Derive the gradient\n"
-                        "instead: its formula needs the values of the forward pass only once"
+                        f"the pullback called {name} {MOST:,} times: derive the gradient instead.\n"
+                        "A numeric gradient takes a call for each entry of the inputs; a formula\n"
+                        "needs the values of the forward pass only once"
                     )
                 return function(*arguments, **settings)
 
