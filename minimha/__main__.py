@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        print(f"minimha: {error}: install minimha with what it depends on", file=sys.stderr)
+        print(f"minimha: {error}: install minimha with its dependencies", file=sys.stderr)
         return 1
     except (MemoryError, OSError) as error:
         explain_memory(error)

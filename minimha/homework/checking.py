@@ -41,8 +41,8 @@ def run(files: Mapping[str, Path], report: Callable[[Verdict, str], None]) -> di
 
 
 def refused(path: Path) -> str:
-    """Why a file cannot be graded although it runs here; "" if nothing speaks against it. Only its
-    length and its imports are looked at, and those of the student's own modules."""
+    """Why a file cannot be graded although it runs here; "" if no reason is found. Only its length,
+    its imports and those of the student's own modules are looked at."""
     try:
         data = source(path)
         own = modules(data, path.parent)

@@ -19,8 +19,8 @@ from .comparisons import same
 from .grading import ranks_in_turn
 
 WORLDS = 4
-"""How many times the ranks exist, each time with other data, so that calls which share variables
-cannot know whose data they contain."""
+"""How many copies of the ranks run, each on other data, so that a call which finds data in a shared
+variable cannot know whose they are."""
 
 Messages = set[tuple[int, int, str]]
 """Who sent to whom, and in which call."""

@@ -34,7 +34,7 @@ def protects() -> bool:
 
 
 def confine() -> None:
-    """From now on, refuse this process files, and other processes, where the kernel can."""
+    """From now on, keep this process from changing files and from other processes, if Linux can."""
     if not _has_filters():
         return
     import ctypes

@@ -2,9 +2,8 @@
 
 Started as a program, this file imports the standard library, NumPy, and three files of minimha:
 `numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn` and `forward_calls`. It never
-imports minimha.
-Then it waits for requests, and forks one confined process for each submission; that saves the
-imports.
+imports minimha. Then it waits for requests, and forks one confined process for each submission;
+that saves the imports.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .reports import check_points
 
 LONGEST = 200
 """The longest name of a page, in bytes: most systems allow 255, with the ending."""
-PAGE = """\
+_PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -44,7 +44,6 @@ footer {{ margin-top: 3rem; font-size: 13px }}
 </body>
 </html>
 """
-"""An HTML page, to be filled in by `filled`."""
 
 
 def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> None:
@@ -73,7 +72,7 @@ def page(report: dict[str, Any], student: dict[str, Any]) -> str:
 
 def filled(title: str, parts: list[str], report: dict[str, Any]) -> str:
     """A page with this title and these parts, which are HTML."""
-    return PAGE.format(
+    return _PAGE.format(
         title=escape(title), body="\n".join(parts), minimha=escape(report["minimha"]),
         seed=report["seed"],
     )  # fmt: skip
