@@ -208,11 +208,11 @@ def _require_loads(
     }
     if missing := needed - loaded:
         raise AssertionError(
-            f"block {block} did not load {_text(min(missing))}, on which what it stored depends"
+            f"block {block} did not load {_text(min(missing))}, which its results need"
         )
     if extra := loaded - needed:
         raise AssertionError(
-            f"block {block} loaded {_text(min(extra))}, on which nothing that it stored depends"
+            f"block {block} loaded {_text(min(extra))}, which its results do not need"
         )
 
 
