@@ -1,22 +1,24 @@
 """A rank passes if it computes its result from what it has and receives, in whatever way."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from minimha.homework import ranks
 from minimha.parallel import run, threads
 
-SHARED = {}
+SHARED, TURNS = {}, Counter()
 
 
-def messages(on_rank, size=3):
+def messages(on_rank, size=3, started=None):
     """The messages of ranks that add up their arrays. Raises the AssertionError that refuses them."""
     rng = np.random.default_rng(8)
     worlds = rng.standard_normal((ranks.WORLDS, size, 2))
     expected = [[sum(xs)] * size for xs in worlds]
 
     def yours(xs):
-        return run(lambda comm: on_rank(comm, xs), size)
+        return run(lambda comm: on_rank(comm, xs), started or size)
 
     try:
         return ranks.same_on_ranks(
@@ -59,6 +61,14 @@ def in_a_global(comm, xs):
     return sum(SHARED[rank] for rank in range(comm.size))
 
 
+def in_globals_by_turn(comm, xs):
+    world = TURNS[comm.rank] % ranks.WORLDS
+    TURNS[comm.rank] += 1
+    SHARED[world, comm.rank] = xs[comm.rank]
+    comm.all_gather(np.zeros(1))
+    return sum(SHARED[world, rank] for rank in range(comm.size))
+
+
 def after_a_ring(comm, xs):
     in_a_ring(comm, xs)
     return sum(xs)
@@ -68,6 +78,7 @@ def after_a_ring(comm, xs):
     ("this one received nothing", lambda comm, xs: sum(xs)),
     ("this one received messages from", after_a_ring),
     ("this one received messages from", in_a_global),
+    ("this one received messages from", in_globals_by_turn),
     ("the result of rank 0 of 3 is wrong", lambda comm, xs: comm.all_reduce(2 * xs[comm.rank])),
 ])  # fmt: skip
 def test_what_a_rank_cannot_know_is_refused(says, on_rank):
@@ -86,3 +97,8 @@ def test_an_error_in_the_open_is_reported_as_what_it_is():
         RuntimeError, match=r"rank 1 sent to rank 2 .* but rank 2 never received it"
     ):
         messages(one_more)
+
+
+def test_as_many_ranks_start_as_there_are():
+    with pytest.raises(RuntimeError, match="2 ranks were started, not 3"):
+        messages(in_a_ring, started=2)
