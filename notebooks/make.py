@@ -2,6 +2,7 @@
 
     python notebooks/make.py            write notebooks/NN_name.ipynb
     python notebooks/make.py --check    say which are not in step, and exit with 1 if any is not
+    python notebooks/make.py --minutes  print how long each chapter takes, and what it says itself
 
 A source is MyST Markdown with {code-cell}s. In a code cell
 
@@ -11,11 +12,14 @@ A source is MyST Markdown with {code-cell}s. In a code cell
                              the line by which grading finds it
     # BEGIN SOLUTION …       to # END SOLUTION is taken out, as in a task
 
+The code of a cell with the tag hide-input is folded, in JupyterLab and on the site.
+
 Needs jupytext: pip install ".[test]".
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -24,7 +28,7 @@ from typing import Any
 import jupytext
 import nbformat
 
-from minimha import homework
+from minimha import course, homework
 from minimha.homework import solutions, student_files
 
 FOLDER = Path(__file__).parent
@@ -43,6 +47,8 @@ import numpy as np
 
 %matplotlib inline
 """
+FOLDED = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+WORDS_PER_MINUTE, MINUTES_PER_CELL = 180, 2
 
 
 def notebook(source: Path, *, solved: bool = False) -> Any:
@@ -52,10 +58,15 @@ def notebook(source: Path, *, solved: bool = False) -> Any:
     for k, cell in enumerate(read.cells):
         if cell.cell_type == "code":
             new = nbformat.v4.new_code_cell(_code(cell.source, solved), id=f"cell-{k:02}")
+            new.metadata.update(FOLDED if _is_folded(cell) else {})
         else:
             new = nbformat.v4.new_markdown_cell(cell.source, id=f"cell-{k:02}")
         cells.append(new)
     return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+
+
+def _is_folded(cell: Any) -> bool:
+    return "hide-input" in cell.metadata.get("tags", [])
 
 
 def _code(text: str, solved: bool) -> str:
@@ -75,8 +86,54 @@ def written(source: Path) -> str:
     return nbformat.writes(notebook(source)) + "\n"
 
 
+def work(source: Path) -> tuple[int, int, int]:
+    """A chapter's words of prose, cells to read and run, and minutes of its tasks.
+
+    A formula counts as one word. Neither the first cell, nor folded ones, nor guesses are counted.
+    """
+    words = cells = tasks = 0
+    for cell in jupytext.read(source, fmt="md:myst").cells:
+        if cell.cell_type == "markdown":
+            text = re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL)
+            text = re.sub(r"\$\$.*?\$\$|\$[^$]+\$", " formula ", text, flags=re.DOTALL)
+            words += sum(bool(re.search(r"\w", word)) for word in text.split())
+        elif found := re.match(r"# exercise: (\w+)", cell.source):
+            tasks += homework.course()[found[1]].minutes
+        elif not (cell.source.startswith("# setup") or _is_folded(cell) or _guesses(cell.source)):
+            cells += 1
+    return words, cells, tasks
+
+
+def _guesses(code: str) -> bool:
+    """Whether the code only asks for a guess."""
+    return all(
+        isinstance(line, ast.Expr) and ast.unparse(line).startswith("mh.homework.guess(")
+        for line in ast.parse(code).body
+    )
+
+
+def minutes(source: Path) -> int:
+    """How long a chapter takes, to the nearest 5 minutes."""
+    words, cells, tasks = work(source)
+    return 5 * round((words / WORDS_PER_MINUTE + MINUTES_PER_CELL * cells + tasks) / 5)
+
+
+def _print_minutes() -> None:
+    print(f"{'chapter':20}{'words':>8}{'cells':>8}{'tasks':>8}{'minutes':>10}{'listed':>8}  stated")
+    for chapter, source in zip(course.CHAPTERS.values(), SOURCES, strict=True):
+        words, cells, tasks = work(source)
+        stated = re.search(r"(\d+)\s+minutes", source.read_text(encoding="utf-8"))
+        print(
+            f"{source.stem:20}{words:8}{cells:8}{tasks:8}{minutes(source):10}"
+            f"{chapter.minutes:8}  {stated[1] if stated else '-':>6}"
+        )
+
+
 def main() -> int:
     """Write them, or check that they are in step."""
+    if "--minutes" in sys.argv:
+        _print_minutes()
+        return 0
     behind = []
     for source in SOURCES:
         path, text = FOLDER / f"{source.stem}.ipynb", written(source)

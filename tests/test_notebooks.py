@@ -73,3 +73,70 @@ def test_the_first_cell_imports_the_packages_that_it_installs():
 def test_a_chapter_contains_only_its_own_tasks(source):
     for name in make.re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8")):
         assert f"{homework.course()[name].chapter:02}" == source.stem[:2]
+
+
+def test_the_code_of_a_tagged_cell_is_folded(tmp_path):
+    text = (
+        "```{code-cell}\n---\ntags: [hide-input]\n---\ndraw()\n```\n\n```{code-cell}\nx = 1\n```\n"
+    )
+    (tmp_path / "source.md").write_text(text, encoding="utf-8")
+    folded, shown = make.notebook(tmp_path / "source.md").cells
+    assert folded.source == "draw()"
+    assert folded.metadata == {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+    assert shown.metadata == {}
+
+
+def test_the_work_of_a_chapter_is_its_words_its_cells_and_its_tasks(tmp_path):
+    text = """\
+# Two *words*: $a + b$ is one
+
+$$
+c = \\sum_k a_k
+$$
+
+```text
+a picture in letters
+```
+
+```{code-cell}
+# setup: array-api-strict
+```
+
+```{code-cell}
+mh.homework.guess("largest weight", ...)  # between 0 and 1
+```
+
+```{code-cell}
+---
+tags: [hide-input]
+---
+draw()
+```
+
+```{code-cell}
+mh.homework.guess("sum", ...)
+print(1)
+```
+
+```{code-cell}
+# exercise: standardise
+```
+"""
+    (tmp_path / "source.md").write_text(text, encoding="utf-8")
+    assert make.work(tmp_path / "source.md") == (6, 1, 5)
+
+
+def test_the_minutes_of_a_chapter_are_honest(source):
+    names = {c.stem: c for c in course.CHAPTERS.values()}
+    assert abs(names[source.stem].minutes - make.minutes(source)) <= 5, (
+        "see python notebooks/make.py --minutes"
+    )
+
+
+def test_a_long_chapter_is_two_lessons(source):
+    if make.minutes(source) > 90:
+        text = source.read_text(encoding="utf-8")
+        words = " ".join(text.split())
+        found = make.re.search(r"It is two lessons: the second starts at \*(.+?)\*\.", words)
+        assert found, "the introduction does not say where the second lesson starts"
+        assert f"\n## {found[1]}\n" in text
