@@ -158,8 +158,8 @@ def each_head_keeps_its_own_columns(yours, rng):
 
 
 @task(chapter=8, difficulty=1, minutes=10, hints=(
-    "The bias of a head is a constant times the distance between two positions. At which position is "
-    "the first query, if the last query is at the position of the last key?",
+    "The bias of a head is a constant times the distance between two positions. At which position "
+    "is the first query, if the last query is at the position of the last key?",
     "The queries are at the positions S − T, …, S − 1. A column of query positions minus a row of "
     "key positions is (T, S); slopes[:, None, None] is (H, 1, 1).",
     "-slopes[:, None, None] * abs(np.arange(s - t, s)[:, None] - np.arange(s))",
@@ -232,11 +232,11 @@ def attend_with_cache(query, key, value, cached_key, cached_value):
 
     query, key    (H, T, D): of the T new tokens, not yet rotated; rotate rotates them
     value         (H, T, Dv)
-    cached_key    (H, N, D): the keys of the N earlier tokens, rotated when they were new; N may be 0
+    cached_key    (H, N, D): the keys of the N earlier tokens, already rotated; N may be 0
     cached_value  (H, N, Dv)
-    Returns out (H, T, Dv) for the new tokens, and what the next call gets as the cache: keys
-    (H, N + T, D) and values (H, N + T, Dv). A text in pieces, one call for each, has the same out
-    as the whole text in a single call.
+    Returns out (H, T, Dv) for the new tokens, then cached_key (H, N + T, D) and cached_value
+    (H, N + T, Dv) for the next call. A text that comes in pieces, one call for each, must get the
+    same out as in a single call.
     """
     # BEGIN SOLUTION: return out and the new cache; call rotate and masked_attention
     n, t = cached_key.shape[-2], query.shape[-2]
@@ -260,9 +260,15 @@ def _part(arrays, first, end):
 
 def _same_parts(returned, expected, when):
     """Compare out, the keys and the values with those of the solution."""
-    parts = named(returned, ["out", "the keys", "the values"])
-    for (name, part), right in zip(parts.items(), expected, strict=True):
-        same(part, right, f"{name}, {when},", "head position column")
+    for (name, part), right in zip(_named(returned).items(), expected, strict=True):
+        same(part, right, f"{name} {when}", "head position column")
+
+
+def _named(returned):
+    names = ["out", "the new cached_key", "the new cached_value"]
+    if isinstance(returned, np.ndarray):
+        raise AssertionError(f"it should return {', '.join(names)}, not one array")
+    return named(returned, names)
 
 
 @attend_with_cache.check
@@ -287,7 +293,6 @@ def the_pieces_of_a_text_make_up_the_whole(yours, rng):
     whole, *_ = attend_with_cache(*text, *_part(text[1:], 0, 0))
     cache = _part(text[1:], 0, 0)
     for first, end in ((0, 5), (5, 8), (8, 9), (9, 12)):
-        returned = yours(*_part(text, first, end), *cache)
-        out, *cache = named(returned, ["out", "the keys", "the values"]).values()
-        when = f"for the positions {first} to {end - 1} after {first} others"
-        same(out, whole[:, first:end], f"out, {when},", "head position column")
+        out, *cache = _named(yours(*_part(text, first, end), *cache)).values()
+        when = f"for {end - first} tokens after {first} others"
+        same(out, whole[:, first:end], f"out {when}", "head position column")
