@@ -204,7 +204,7 @@ def the_queries_are_the_last_positions(yours, rng):
 
 
 def rotate(x, positions):
-    """Rotary positions: x (…, T, D), with the row of token i rotated for positions[i]."""
+    """Rotary positions, by halves: row i of x (…, T, D) is rotated for position positions[i]."""
     half = x.shape[-1] // 2
     turn = np.exp(1j * positions[:, None] * 10000.0 ** (-np.arange(half) / half))  # (T, D/2)
     pairs = (x[..., :half] + 1j * x[..., half:]) * turn
