@@ -61,11 +61,15 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "08_positions": [
         "in order\n [[7.]\n [6.]]\nswapped\n [[6.]\n [7.]]",
+        "n = 32: mean |cos| 0.10, positions recovered with error 0%\n"
+        "n = 33: mean |cos| 0.10, positions recovered with error 7%",
         "dot products\n [[1.   0.54]\n [0.54 1.  ]]",
+        "periods from 6.3 to 35,333 positions",
         "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
         "rotated back: dq of token 2   [-0.75 -0.75]",
         "out [7. 5.]",
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
+        "learned     in pieces = whole: False\nsinusoidal  in pieces = whole: True\n",
         "halves, W^Q and W^K:     100%",
     ],
     "09_training": [

@@ -239,3 +239,141 @@ centred.wrong("transposed", r"transpos|axes|swapped", "np.abs(i - j)", "np.abs(i
 table.wrong("a list of rows", r"np\.stack", "return table", "return list(table)")
 parts.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
 swapped.wrong("a list", r"np\.array", ".reshape(M, columns)", ".reshape(M, columns).tolist()")
+
+table.wrong("M/2 − 1 pairs", r"M/2 − 1|wrong number", "base ** (2 * i / width)", "base ** (i / (width // 2 - 1))")
+logs.wrong("the last θ is 1/base", r"M/2 − 1|wrong number", "(np.log(base) / width)", "(np.log(base) / max(width - 2, 1))")
+wrong("sinusoidal", "0/0 in a loop", r"M/2 − 1|pairs", """
+def sinusoidal(count, width, base=10000.0):
+    half = width // 2
+    table = np.zeros((count, width))
+    for i in range(half):
+        angle = np.arange(count) * base ** (-i / (half - 1))
+        table[:, 2 * i], table[:, 2 * i + 1] = np.sin(angle), np.cos(angle)
+    return table
+""")
+table.wrong("// in the exponent", r"//|fraction|divide with /", "2 * i / width", "2 * i // width")
+table.wrong("// after a minus", r"//|fraction|divide with /", "pos / base ** (2 * i / width)", "pos * base ** (-2 * i // width)")
+table.wrong("whole numbers", r"integer|whole|dtype|0 that should not be", "np.zeros((count, width))", "np.zeros((count, width), int)")
+logs.wrong("a reshape without the last axis", r"reshape", ", axis=-1).reshape", ").reshape")
+again.wrong("changes x", r"in place", "pairs = x.reshape", "x *= 1.5\n        pairs = x.reshape")
+parts.wrong("changes x, a and b are views", r"in place", "y = np.zeros(x.shape, x.dtype)", "y = x")
+parts.wrong("no sine in the pullback", r"sine|cross|both entries",
+    "dx[..., 0::2] = dy[..., 0::2] * c + dy[..., 1::2] * s", "dx[..., 0::2] = dy[..., 0::2] * c",
+    "dx[..., 1::2] = dy[..., 1::2] * c - dy[..., 0::2] * s", "dx[..., 1::2] = dy[..., 1::2] * c")
+again.wrong("the derivative with respect to the angle", r"respect to the angle", "dy: (turn(dy, -angles),)", "dy: (turn(dy, angles + np.pi / 2),)")
+parts.wrong("the gradient from x", r"whatever the cotangent is", "= dy[..., 0::2] * c + dy[..., 1::2] * s", "= x[..., 0::2] * c + x[..., 1::2] * s",
+    "= dy[..., 1::2] * c - dy[..., 0::2] * s", "= x[..., 1::2] * c - x[..., 0::2] * s")
+wrong("rotate_pairs", "np.tile", r"tile|np\.repeat", """
+def rotate_pairs(x, angles):
+    c, s = np.tile(np.cos(angles), 2), np.tile(np.sin(angles), 2)
+    def quarter(x):
+        out = np.empty_like(x)
+        out[..., ::2], out[..., 1::2] = -x[..., 1::2], x[..., ::2]
+        return out
+    return x * c + quarter(x) * s, lambda dy: (dy * c - quarter(dy) * s,)
+""")
+wrong("to_halves", "changes w", r"in place", """
+def to_halves(w, num_heads):
+    D = w.shape[1] // num_heads
+    for h in range(num_heads):
+        head = w[:, h * D : (h + 1) * D]
+        head[:, : D // 2], head[:, D // 2 :] = head[:, 0::2], head[:, 1::2]
+    return w
+""")
+sliced.wrong("stacked again as pairs", r"not reordered", "np.concatenate(", "np.stack(")
+sliced.wrong("the halves of all heads together", r"mix|within|each head",
+    "np.concatenate([heads[..., ::2], heads[..., 1::2]], axis=-1)",
+    "np.concatenate([heads[..., ::2].reshape(len(w), -1), heads[..., 1::2].reshape(len(w), -1)], axis=1)")
+centred.wrong("no axis of heads", r"slopes\[:, None, None\]|axis of the heads|\(H, T, S\)", "slopes[:, None, None]", "slopes")
+centred.wrong("divided by the slopes", r"divided", "-slopes[:, None, None] * np.abs(i - j)", "-np.abs(i - j) / slopes[:, None, None]")
+centred.wrong("the slopes of the paper", r"slopes of the paper|given",
+    "-slopes[:, None, None]", "-(1 / 2 ** (8 * np.arange(1, len(slopes) + 1) / len(slopes)))[:, None, None]")
+centred.wrong("m s alone", r"m s alone", "-slopes[:, None, None] * np.abs(i - j)", "slopes[:, None, None] * (0 * i + j)")
+centred.wrong("queries from T", r"position S", "+ s - t", "+ t")
+
+place, tri, whole, *_ = right("attend_with_cache", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    N = cached_key.shape[1]
+    T = query.shape[1]
+    place = N + np.arange(T)
+    cached_key = np.concatenate([cached_key, rotate(key, place)], axis=1)
+    cached_value = np.concatenate([cached_value, value], axis=1)
+    mask = np.arange(N + T)[None, :] <= place[:, None]
+    out = masked_attention(rotate(query, place), cached_key, cached_value, mask)
+    return out, cached_key, cached_value
+""", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    (_, t, _), (_, n, _) = query.shape, cached_key.shape
+    keys = np.hstack([cached_key, rotate(key, np.arange(n, n + t))])
+    values = np.hstack([cached_value, value])
+    mask = np.tri(t, n + t, k=n, dtype=bool)
+    return masked_attention(rotate(query, np.arange(n, n + t)), keys, values, mask), keys, values
+""", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    n = cached_key.shape[-2]
+    s = n + key.shape[-2]
+    positions = np.arange(s)
+    keys = np.empty((key.shape[0], s, key.shape[-1]))
+    keys[:, :n], keys[:, n:] = cached_key, rotate(key, positions[n:])
+    values = np.append(cached_value, value, axis=-2)
+    causal = positions[:, None] >= positions
+    return masked_attention(rotate(query, positions[n:]), keys, values, causal[n:]), keys, values
+""", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    rows = []
+    for i in range(query.shape[1]):
+        at = np.array([cached_key.shape[1]])
+        one = slice(i, i + 1)
+        cached_key = np.concatenate([cached_key, rotate(key[:, one], at)], axis=1)
+        cached_value = np.concatenate([cached_value, value[:, one]], axis=1)
+        seen = np.ones((1, cached_key.shape[1]), bool)
+        rows.append(masked_attention(rotate(query[:, one], at), cached_key, cached_value, seen))
+    return np.concatenate(rows, axis=1), cached_key, cached_value
+""", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    # the angles of rotations add up: positions from 0, then N further
+    n, t = cached_key.shape[1], query.shape[1]
+    def late(x):
+        return rotate(rotate(x, np.arange(t)), np.full(t, n))
+    keys = np.concatenate((cached_key, late(key)), 1)
+    values = np.concatenate((cached_value, value), 1)
+    mask = [[j <= i + n for j in range(n + t)] for i in range(t)]
+    return [masked_attention(late(query), keys, values, np.array(mask)), keys, values]
+""")
+tri.wrong("offset 0 in the mask", r"mask has offset 0", "k=n, ", "")
+place.wrong("offset 0 in the rotation", r"rotation starts at position 0",
+    "(key, place)", "(key, np.arange(T))", "(query, place)", "(query, np.arange(T))")
+place.wrong("offset 0 in both", r"rotation and mask start at position 0", "N + np.arange(T)", "np.arange(T)")
+place.wrong("offset 0 for the query", r"query is rotated as if", "rotate(query, place)", "rotate(query, np.arange(T))")
+tri.wrong("offset 0 for the keys", r"new keys are rotated as if", "rotate(key, np.arange(n, n + t))", "rotate(key, np.arange(t))")
+tri.wrong("all keys are rotated in every call", r"rotated again",
+    "np.hstack([cached_key, rotate(key, np.arange(n, n + t))])", "rotate(np.hstack([cached_key, key]), np.arange(n + t))")
+place.wrong("the cache is not rotated", r"before the rotation|not rotated",
+    "cached_key = np.concatenate([cached_key, rotate(key, place)], axis=1)", "cached_key = np.concatenate([cached_key, key], axis=1)",
+    "cached_key, cached_value, mask)", "rotate(cached_key, np.arange(N + T)), cached_value, mask)")
+place.wrong("T and S in each other's place", r"exchanged|number of cached keys",
+    "N = cached_key.shape[1]", "T = cached_key.shape[1]", "    T = query.shape[1]", "    N = query.shape[1]")
+place.wrong("positions from S", r"position S", "N + np.arange(T)", "N + T + np.arange(T)", "<= place[:, None]", "<= place[:, None] - T")
+place.wrong("positions from 1", r"off by one", "N + np.arange(T)", "N + 1 + np.arange(T)", "<= place[:, None]", "< place[:, None]")
+place.wrong("one position for all new tokens", r"T positions", "rotate(key, place)", "rotate(key, np.full(T, N))", "rotate(query, place)", "rotate(query, np.full(T, N))")
+tri.wrong("no mask after the first call", r"causal then too|after it", "k=n, dtype=bool)", "k=n, dtype=bool) if n == 0 else np.ones((t, n + t), bool)")
+tri.wrong("no mask", r"nothing is hidden", "np.tri(t, n + t, k=n, dtype=bool)", "np.ones((t, n + t), bool)")
+tri.wrong("a square mask", r"\(T, N \+ T\)", "np.tri(t, n + t, k=n, dtype=bool)", "np.tri(t, dtype=bool)")
+tri.wrong("a mask to be added", r"inverted|any number except 0", "np.tri(t, n + t, k=n, dtype=bool)", "np.where(np.tri(t, n + t, k=n), 0, -np.inf)")
+tri.wrong("one key too many", r"after its own position", "k=n,", "k=n + 1,")
+place.wrong("the query does not see itself", r"own position", "<=", "<")
+place.wrong("values are rotated", r"values are rotated", "cached_value, value]", "cached_value, rotate(value, place)]")
+place.wrong("queries are not rotated", r"queries are not rotated", "rotate(query, place)", "query")
+place.wrong("only the new keys are returned", r"only the new", "return out, cached_key, cached_value", "return out, cached_key[:, N:], cached_value[:, N:]")
+place.wrong("out alone", r"not one array", "return out, cached_key, cached_value", "return out")
+place.wrong("heads for positions", r"heads", "cached_key.shape[1]", "len(cached_key)")
+place.wrong("new keys first", r"append|order|\[7, 0, 1", "[cached_key, rotate(key, place)]", "[rotate(key, place), cached_key]")
+place.wrong("joined along the heads", r"axis 0|heads", ", axis=1)\n    cached_value =", ")\n    cached_value =")
+place.wrong("the cached values are forgotten", r"values of the cached", "np.concatenate([cached_value, value], axis=1)", "value")
+whole.wrong("the first rows of the whole mask", r"offset 0", "causal[n:]", "causal[: s - n]")
+wrong("attend_with_cache", "the cache is never used", r"not used", """
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    n, t = cached_key.shape[1], query.shape[1]
+    query, key = rotate(query, np.arange(n, n + t)), rotate(key, np.arange(n, n + t))
+    return masked_attention(query, key, value, np.tri(t, dtype=bool)), key, value
+""")

@@ -595,6 +595,18 @@ def rotate_pairs(x, angles):
     return np.einsum("tij,...tj->...ti", turns, x), pullback
 """)
 
+right("attend_with_cache", """
+# the cache is rotated back to position 0, and then everything at once
+def attend_with_cache(query, key, value, cached_key, cached_value):
+    earlier = np.arange(cached_key.shape[-2])
+    here = np.arange(len(earlier), len(earlier) + query.shape[-2])
+    everywhere = np.r_[earlier, here]
+    keys = rotate(np.concatenate([rotate(cached_key, -earlier), key], -2), everywhere)
+    values = np.concatenate([cached_value, value], -2)
+    seen = np.less_equal.outer(everywhere, here).T
+    return masked_attention(rotate(query, here), keys, values, seen), keys, values
+""")
+
 right("cross_entropy", """
 # logarithms of sums, two columns at a time
 from functools import reduce
