@@ -368,7 +368,7 @@ wrong("sum_over_ranks", "arrays of others read from the list", "reads xs of othe
 ''' + END)
 everyone.wrong("one array after the other, not their sum", "wrong shape", "sum(received)", "np.concatenate(received)")
 everyone.wrong("the sum of all entries", "wrong shape", "sum(received)", "sum(received).sum()")
-circle.wrong("the last visitor is returned", "an array is missing in the sum", "return acc", "return moving")
+circle.wrong("the last visitor is returned", "an array is missing from the sum", "return acc", "return moving")
 everyone.wrong("waits for itself", r"waits for rank 0", "x if r == comm.rank else comm.recv(r)", "comm.recv(r)")
 circle.wrong("doubled in each step", "counted (several times|twice)", "for step in range(1, comm.size):", "for step in [2**k for k in range(comm.size.bit_length()) if 2**k < comm.size]:", "comm.send(moving, (comm.rank + 1)", "comm.send(acc.copy(), (comm.rank + step)", "comm.rank + comm.size - 1", "comm.rank - step")
 circle.wrong("send without a receiver", "missing 1 required positional argument: 'to'", "comm.send(moving, (comm.rank + 1) % comm.size)", "comm.send(moving)")

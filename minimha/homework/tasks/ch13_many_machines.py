@@ -269,8 +269,8 @@ def ring_of_ranks(queries, keys, values):
     Write what one rank does. It has its own query, key and value. The keys and values of other
     ranks come from its left neighbour, one rank's at a time: use comm.send and comm.recv. attend
     computes attention to some of the keys.
-    Returns a list with the output of each rank, (n, Dv): rows r · n, … of causal attention of the
-    whole sequence.
+    Returns a list with the output of each rank, (n, Dv): for rank r, the rows from r · n on of
+    causal attention of the whole sequence.
     """
     from minimha.parallel import run
 

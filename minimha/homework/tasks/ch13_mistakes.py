@@ -16,7 +16,7 @@ only the left neighbour's array is added: after one step, pass on what you recei
 times in all
 - total = visitor = x
 + total, visitor = 0 * x, x
-an array is missing in the sum: start with the rank's own, total = x, and add each visitor, total
+an array is missing from the sum: start with the rank's own, total = x, and add each visitor, total
 = total + visitor
 - comm.send(visitor, right)
 + comm.send(total, right)
