@@ -1,4 +1,4 @@
-"""Simulate a training step on up to 1,024 ranks, which share it in each of the four ways.
+"""Simulate a training step on up to 1,024 ranks, which share it by each of the four methods.
 
 python benchmarks/many_machines.py --save docs/many-machines-costs.md
 """
@@ -18,7 +18,7 @@ FLOPS, BANDWIDTH, LATENCY = 1e14, 25e9, 5e-6  # of each rank: flop/s, bytes/s, s
 RANKS, TOKENS, LONG = 2**10, 2**22, 2**17
 V, M, L, H, G, D, F = 128_256, 4096, 32, 32, 8, 128, 14_336  # F: the width of the MLP
 QKVO, MLP = [H * D * M, G * D * M, G * D * M, H * D * M], [F * M] * 3
-WAYS = {  # the most ranks that share a layer, the look of its line
+WAYS = {  # the maximum number of ranks that share a layer, the look of its line
     "data": (RANKS, "#0072B2", "o", "-"),
     "heads": (G, "#D55E00", "s", (0, (1, 1))),
     "ulysses": (G, "#009E73", "^", (0, (5, 2))),
@@ -27,9 +27,12 @@ WAYS = {  # the most ranks that share a layer, the look of its line
 
 PAGE = """# What many machines cost
 
+Several ranks (processes) can share the training of a model by one of four methods, which
+[chapter 13](../notebooks/13_many_machines.ipynb) explains. This page compares their times.
+
 **Simulated**, not measured: we had no machine with {ranks:,} ranks. The numbers of bytes and messages
 come from `mh.cost.training_step`, and the tests check that ranks send exactly these. The times
-follow from them and from these assumptions:
+follow from these numbers and from the following assumptions:
 
 | what | assumed |
 | --- | --- |
@@ -41,52 +44,54 @@ follow from them and from these assumptions:
 
 `python benchmarks/many_machines.py --save docs/many-machines-costs.md` writes this page.
 
-![Simulated seconds per step of the four ways, over the number of ranks and over T]({image})
+![Simulated seconds per step of the four methods, over the number of ranks and over T]({image})
 
 ## Sequences of {long:,} positions
 
-A step has {sequences} of these. Each entry is the simulated time of a step in seconds; in brackets, the
-part of it that is spent on sending.
+A step has {sequences} sequences of this length. Each entry is the simulated time of a step in seconds; the
+time for sending, which is a part of it, is in brackets.
 
 {by_ranks}
 
-A dash means that the way has nothing left to divide: *data* needs one sequence for each rank,
-*heads* and *ulysses* one key head, and *ring* one position.
+A dash means that there are more ranks than parts: *data* needs a sequence for each rank,
+*heads* and *ulysses* a key head, and *ring* a position.
 
-- **data** wins as long as there is a sequence for each rank. It sends only gradients and
+- **data** is the fastest as long as there is a sequence for each rank. It sends only gradients and
   parameters, and their size depends neither on B nor on T.
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
 - **ring** can use any number of ranks. But keys and values visit nearly all ranks, so the time
-  of sending does not decrease: it approaches {sending:.0f} s. The backward pass computes each visit again,
-  which takes a third more flops in attention. The ring needs {cross} ranks to beat *data* on
-  {sequences} ranks.
-- **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and sends
-  the sums of its heads in every layer.
+  for sending does not decrease: it approaches {sending:.0f} s. The backward pass computes the scores of each
+  visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
+  *data* on {sequences} ranks.
+- **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
+  ranks add up the outputs of their heads in every layer.
 
 ## All {ranks:,} ranks
 
-Each way uses as many of the {ranks:,} ranks as it can. The number before the colon says how many.
+Each method uses as many of the {ranks:,} ranks as it can. The number before the colon says how many.
 
 {by_length}
 
-Up to T = {last:,} *data* wins, although it leaves ranks idle as soon as there are fewer sequences
-than ranks. From T = {first:,} on the **ring** wins. At T = {longest:,} it takes {ring:,.0f} s, *ulysses*
-{ulysses:,.0f} s and *data* {data:,.0f} s.
+Up to T = {last:,} *data* is the fastest, although some ranks are idle when there are fewer sequences
+than ranks. From T = {first:,} on the **ring** is the fastest. At T = {longest:,} it takes {ring:,.0f} s,
+*ulysses* {ulysses:,.0f} s and *data* {data:,.0f} s.
 
-On {ranks:,} ranks, half of the time that *data* spends on sending is latency: each bucket of gradients
-takes two messages to every other rank.
+On {ranks:,} ranks, about half of the time that *data* needs for sending is latency, the {micro:.0f} µs of each
+message: for each bucket of gradients, a rank sends two messages to every other rank.
 
 ## What would change these results
 
-- **Smaller numbers or a faster network.** The time of sending is proportional to the bytes. If it
-  halves, the ring wins from shorter sequences on.
+- **Numbers of 16 bits, or a faster network.** If sending takes half the time, the ring becomes the fastest
+  at shorter sequences.
 - **Sending while computing.** At best, a step takes as long as the slower of the two.
+- **A divided MLP.** Tensor parallel in other libraries divides the MLP like the heads. *heads* would then
+  compute less on each rank, and send about twice as much.
 - **A sliding window.** Keys visit only ranks with queries that see them:
   `mh.cost.communication("ring", …, window=W)` counts these visits.
 - **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence,
-  which rules it out for long ones.
-- **Two ways at once.** Large models divide the sequences among groups of ranks, and heads or
+  which is impossible for long ones.
+- **Two methods at once.** Large models divide the sequences among groups of ranks, and heads or
   positions within a group.
 """  # noqa: E501
 
@@ -114,7 +119,7 @@ def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
 
 
 def most(way: str, t: int) -> int:
-    """The number of ranks that a way can use for sequences of T positions."""
+    """The number of ranks that a method can use for sequences of T positions."""
     return min(WAYS[way][0], TOKENS // t if way == "data" else t)
 
 
@@ -141,7 +146,7 @@ def drawn(by_ranks: Times, by_length: Times) -> Figure:
     right.set(xlabel="positions T of a sequence", title=f"as many of {RANKS:,} ranks as possible")
     right.tick_params(axis="x", rotation=45)
     left.legend(frameon=False, handlelength=4)
-    figure.suptitle("SIMULATED, not measured: a training step shared in one of four ways")
+    figure.suptitle("SIMULATED, not measured: a training step shared by each of four methods")
     return figure
 
 

@@ -106,11 +106,17 @@ TWO_TOKENS = {  # worked by hand in the text
         "last tile of keys left out           right                         off by",
     ],
     "13_many_machines": [
+        "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
+        "[array([8.]), array([8.])]",
+        "shares               dw  5.0 and  5.0   dx 10.0 and 15.0",
+        "the whole loss       dw  5.0 and  5.0   dx 25.0 and 25.0",
+        "mixed                dw 10.0 and 10.0   dx 20.0 and 30.0",
         "rank 0: (2, 1, 1) -> (1, 2, 1), attention [7. 6.], out [7. 5.]",
         "rank 1: (2, 1, 1) -> (1, 2, 1), attention [5. 6.], out [6. 6.]",
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
+        "mistakes that change the first loss: your guess (none), the result 1",
     ],
 }
 

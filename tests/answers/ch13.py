@@ -344,3 +344,62 @@ def ring_of_ranks(queries, keys, values):
 
     return run(on_rank, len(queries), timeout=1)
 ''')
+
+only_rank_0 = wrong("sum_over_ranks", "only rank 0 has the sum, the others their own arrays", "only rank 0 has the sum", START + '''
+        if comm.rank == 0:
+            return x + sum(comm.recv(r) for r in range(1, comm.size))
+        comm.send(x, 0)
+        return x
+''' + END)
+only_rank_0.wrong("only rank 0 has the sum, the others zeros", "only rank 0 has the sum", "        return x\n", "        return np.zeros_like(x)\n")
+wrong("sum_over_ranks", "a chain without a way back", r"chain|back to the others", START + '''
+        total = x.copy()
+        if comm.rank > 0:
+            total += comm.recv(comm.rank - 1)
+        if comm.rank < comm.size - 1:
+            comm.send(total, comm.rank + 1)
+        return total
+''' + END)
+wrong("sum_over_ranks", "arrays of others read from the list", "reads xs of other ranks", START + '''
+        total = x
+        for hop in range(1, comm.size):
+            total = total + xs[(comm.rank - hop) % comm.size]
+        return total
+''' + END)
+everyone.wrong("one array after the other, not their sum", "wrong shape", "sum(received)", "np.concatenate(received)")
+everyone.wrong("the sum of all entries", "wrong shape", "sum(received)", "sum(received).sum()")
+circle.wrong("the last visitor is returned", "an array is missing from the sum", "return acc", "return moving")
+everyone.wrong("waits for itself", r"waits for rank 0", "x if r == comm.rank else comm.recv(r)", "comm.recv(r)")
+circle.wrong("doubled in each step", "counted (several times|twice)", "for step in range(1, comm.size):", "for step in [2**k for k in range(comm.size.bit_length()) if 2**k < comm.size]:", "comm.send(moving, (comm.rank + 1)", "comm.send(acc.copy(), (comm.rank + step)", "comm.rank + comm.size - 1", "comm.rank - step")
+circle.wrong("send without a receiver", "missing 1 required positional argument: 'to'", "comm.send(moving, (comm.rank + 1) % comm.size)", "comm.send(moving)")
+wrong("sum_over_ranks", "gathered, then summed", r"only comm.send and comm.recv, not all_gather", START + '''
+        return comm.all_gather(x[None]).sum(axis=0)
+''' + END)
+
+squares.wrong("the square in place of its derivative", "derivative of x · x", GRADIENT, "x * x * comm.all_reduce(dy)")
+squares.wrong("x summed, dy not", "belongs to dy, not to x", GRADIENT, "2 * comm.all_reduce(x) * dy")
+
+whole.wrong("the bias on rank 0 alone", "only rank 0 adds the bias", "y + b_o", "y + b_o if comm.rank == 0 else y")
+whole.wrong("a share of the bias after the sum", "only a part of the bias", "y + b_o", "y + b_o / comm.size")
+whole.wrong("a share of the bias for each head", "only a part of the bias", "comm.all_reduce(y)\n        return y + b_o", "comm.all_reduce(y + b_o / num_heads)\n        return y")
+whole.wrong("the width of the model divided by the heads", "not M // H", "len(w_o) // num_heads", "x.shape[1] // num_heads")
+whole.wrong("all rows of w_o", "w_o", "w_o[a:b]", "w_o")
+whole.wrong("outputs side by side", r"shape", "comm.all_reduce(y)", "comm.all_gather(y, 1)")
+whole.wrong("every Nth column", "side by side", "w_q[:, a:b], w_k[:, a:b], w_v[:, a:b], w_o[a:b]", "*(w[:, comm.rank :: comm.size] for w in (w_q, w_k, w_v)), w_o[comm.rank :: comm.size]")
+whole.wrong("as many heads on every rank", "different numbers", "a, b = own.start * D, own.stop * D", "k = num_heads // comm.size; a, b = comm.rank * k * D, (comm.rank + 1) * k * D")
+whole.wrong("the number of the last head for the number of heads", "number of heads", "(b - a) // D", "own.stop")
+whole.wrong("values of all heads", "w_v has the columns of all heads", "w_v[:, a:b]", "w_v")
+
+running.wrong("the mean of the visible parts", "averaged", "(a * out + b * o) / (a + b)", "(s * out + o) / (s + 1) if source < comm.rank else out", "for _ in", "for s in", "range(comm.size - 1)", "range(1, comm.size)")
+running.wrong("values do not travel", "values do not travel", "np.concatenate([key, value], axis=1)", "key", "both[:, : key.shape[1]], both[:, key.shape[1] :]", "both, value")
+running.wrong("keys do not travel", "keys do not travel", "np.concatenate([key, value], axis=1)", "value", "both[:, : key.shape[1]], both[:, key.shape[1] :]", "key, both")
+running.wrong("only one's own keys and values are sent", "own keys and values in every step", "np.concatenate([key, value], axis=1)", "np.concatenate([keys[comm.rank], values[comm.rank]], axis=1)")
+running.wrong("keys and values read from the lists", "reads queries, keys or values of other ranks", "            source = (source - 1) % comm.size\n", "            source = (source - 1) % comm.size\n            key, value = keys[source], values[source]\n")
+running.wrong("only the left neighbour's keys", "only one hop", "range(comm.size - 1)", "range(1)")
+running.wrong("the offset of the source", "difference between two positions", "(comm.rank - source) * n", "source * n")
+running.wrong("the offset of the queries", "difference between two positions", "(comm.rank - source) * n", "comm.rank * n")
+running.wrong("the source before the hop", "not shifted|another rank", "            source = (source - 1) % comm.size\n            o, l = attend(query, key, value, (comm.rank - source) * n)\n", "            o, l = attend(query, key, value, (comm.rank - source) * n)\n            source = (source - 1) % comm.size\n")
+running.wrong("parts one below the other", "wrong shape", "(a * out + b * o) / (a + b)", "np.concatenate([out, o])")
+running.wrong("weights of the logarithms", "logarithm of a sum", "(a * out + b * o) / (a + b)", "(lse[:, None] * out + l[:, None] * o) / (lse + l)[:, None]")
+running.wrong("lse of the visitor kept", "lse is that of the last visitor", "lse = m + np.log(a + b)[:, 0]", "lse = l")
+running.wrong("own keys left out", "own keys are left out", "out, lse = attend(query, key, value, 0)", "out, lse = attend(query, key, value, -n)")

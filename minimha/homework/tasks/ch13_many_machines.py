@@ -7,7 +7,7 @@ from ..ranks import WORLDS, of_rank, same_on_ranks
 from ..task import task
 
 
-@task(chapter=13, difficulty=1, minutes=10, hints=(
+@task(chapter=13, difficulty=1, minutes=15, hints=(
     "Imagine the ranks in a circle. Each passes an array on to its right neighbour and gets one "
     "from its left neighbour. How often must they do so until every array has visited every rank?",
     "Start with this rank's array: total = x, visitor = x. In each of size − 1 steps, send the "
@@ -71,7 +71,7 @@ sum_over_ranks.case("three and more ranks", _same_sum, (3,), (4,), (5,), weight=
 sum_over_ranks.case("one rank, and two", _same_sum, (1,), (2,), hidden=True)
 
 
-@task(chapter=13, difficulty=2, minutes=10, hints=(
+@task(chapter=13, difficulty=2, minutes=15, hints=(
     "Ranks differentiate the sum of their losses. x of rank r is part of the y of every rank, so "
     "its gradient has a contribution from the dy of every rank.",
     "For one rank, y = x · x has the gradient dx = 2 · x · dy. Now the sum of the dy of all ranks "
@@ -160,7 +160,7 @@ def attention_of_heads(x, w_q, w_k, w_v, w_o, num_heads):
     return heads.reshape(len(x), -1) @ w_o
 
 
-@task(chapter=13, difficulty=2, minutes=15, given=(attention_of_heads,), hints=(
+@task(chapter=13, difficulty=2, minutes=20, given=(attention_of_heads,), hints=(
     "Heads do not need each other. The output is the sum over heads of headₕ W^Oₕ, so each rank "
     "can compute some of the heads, and the ranks add up their results.",
     "If rank r has the heads from first up to last, it needs the columns from first · D up to "
@@ -249,7 +249,7 @@ def attend(query, key, value, offset):
     return e / seen @ value, np.where(total == 0, -np.inf, largest + np.log(seen))[:, 0]
 
 
-@task(chapter=13, difficulty=3, minutes=20, given=(attend,), hints=(
+@task(chapter=13, difficulty=3, minutes=30, given=(attend,), hints=(
     "Keys and values go round the circle of ranks, as the arrays did in sum_over_ranks. After hop "
     "steps, a rank holds the keys of the rank that is hop places to its left.",
     "Each rank starts with attend on its own queries, keys and values, with offset 0. Each visitor "
@@ -269,8 +269,8 @@ def ring_of_ranks(queries, keys, values):
     Write what one rank does. It has its own query, key and value. The keys and values of other
     ranks come from its left neighbour, one rank's at a time: use comm.send and comm.recv. attend
     computes attention to some of the keys.
-    Returns a list with the output of each rank, (n, Dv): rows r · n, … of causal attention of the
-    whole sequence.
+    Returns a list with the output of each rank, (n, Dv): for rank r, the rows from r · n on of
+    causal attention of the whole sequence.
     """
     from minimha.parallel import run
 
@@ -318,5 +318,5 @@ def _same_sequence(yours, rng, ranks, n):
             )
 
 
-ring_of_ranks.case("a ring of two", _same_sequence, (2, 1))
+ring_of_ranks.case("a ring of two", _same_sequence, (2, 2))
 ring_of_ranks.case("rings of three and four", _same_sequence, (3, 2), (4, 3), weight=2)

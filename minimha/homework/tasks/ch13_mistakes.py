@@ -16,7 +16,7 @@ only the left neighbour's array is added: after one step, pass on what you recei
 times in all
 - total = visitor = x
 + total, visitor = 0 * x, x
-an array is missing in the sum: start with the rank's own, total = x, and add each visitor, total
+an array is missing from the sum: start with the rank's own, total = x, and add each visitor, total
 = total + visitor
 - comm.send(visitor, right)
 + comm.send(total, right)
@@ -28,6 +28,14 @@ pass on the array that you received
 - return total
 + return total / comm.size
 it is the mean, or the sum times the number of ranks: all_reduce returns the sum
++ return total if comm.rank == 0 else x
+- return total
++ return total if comm.rank == 0 else 0 * x
+only rank 0 has the sum: every rank needs it, so it must reach the others as well
+- total = total + visitor
++ total = total + visitor * (_ < comm.rank)
+rank r has the sum of ranks 0 to r only: at the end of a chain, the last rank has the whole sum,
+and it must send it back to the others
 """)
 
 squares_over_ranks.mistakes += patches(r"""
@@ -46,8 +54,15 @@ the dy of all ranks are averaged, or the 2 of 2 · x is missing: the dy add up, 
 of x · x is 2 · x
 + 2 * comm.all_reduce(x) * comm.all_reduce(dy)
 x is summed over ranks as well: the derivative of x · x is 2 · x, with this rank's x
++ 2 * comm.all_reduce(x) * dy
+the sum over ranks belongs to dy, not to x: dx is 2 · x times the dy of all ranks, with this
+rank's x
 + comm.all_reduce(dy)
-the derivative of x · x is missing: multiply by 2 · x
+- 2 * x * comm.all_reduce(dy)
++ 2 * comm.all_reduce(dy)
+- 2 * x * comm.all_reduce(dy)
++ x * x * comm.all_reduce(dy)
+the derivative of x · x is missing: multiply the sum of the dy by 2 · x
 """)
 
 head_parallel.mistakes += patches(r"""
@@ -59,6 +74,13 @@ over all heads
 every rank adds the bias before the sum, so it counts once per rank: add b_o after the all-reduce
 + return comm.all_reduce(out)
 the bias b_o is missing: add it once, after the all-reduce
++ return comm.all_reduce(out) + b_o * (comm.rank == 0)
+only rank 0 adds the bias after the sum, so the other ranks have the output without it: after the
+all-reduce, every rank adds b_o to its own copy of the output
++ return comm.all_reduce(out) + b_o / comm.size
+- return comm.all_reduce(out) + b_o
++ return comm.all_reduce(out + b_o / num_heads)
+only a part of the bias is added: after the all-reduce, every rank adds the whole b_o
 + return comm.all_reduce(out) / comm.size + b_o
 the outputs of the ranks are averaged: heads add up
 - columns = slice(own.start * d, own.stop * d)
@@ -68,8 +90,25 @@ own counts heads, and each head has D columns: the columns go from own.start · 
 every rank computes all heads, so each head counts once per rank: use only the columns of the
 rank's own heads
 + columns = slice(comm.rank * d, (comm.rank + 1) * d); own = slice(0, 1)
-the columns are not those of the rank's own heads: ranks can have different numbers of heads, and
-own says which
+-         columns = slice(own.start * d, own.stop * d)
++         k = num_heads // comm.size; own = slice(k * comm.rank, k * (comm.rank + 1))
++         columns = slice(own.start * d, own.stop * d)
+-         columns = slice(own.start * d, own.stop * d)
++         columns = slice(comm.rank, None, comm.size)
+the columns are not those of the rank's own heads: own says which, ranks can have different
+numbers of heads, and the D columns of a head lie side by side
+- w_q.shape[1] // num_heads
++ x.shape[1] // num_heads
+D is not M // H here: the width of a head is w_q.shape[1] // num_heads
+- own.stop - own.start
++ num_heads
+- own.stop - own.start
++ own.stop
+the number of heads given to attention_of_heads is not that of the rank's own heads, own.stop −
+own.start
+- w_v[:, columns]
++ w_v
+w_v has the columns of all heads: use only those of the rank's own heads
 - w_o[columns]
 + w_o[:, columns]
 w_o is divided by columns: its rows belong to the heads, w_o[columns]
@@ -79,8 +118,29 @@ ring_of_ranks.mistakes += patches(r"""
 - range(1, comm.size)
 + range(1, comm.size - 1)
 one hop too few: the keys of the right neighbour, which travel farthest, never arrive
++ range(1, 2)
+only one hop: a rank passes on the keys and values that it received, size − 1 times in all
 + range(1, comm.size + 1)
 one hop too many: a rank's own keys come back and count twice
+-             comm.send(key, right)
+-             comm.send(value, right)
++             comm.send(keys[comm.rank], right)
++             comm.send(values[comm.rank], right)
+each rank sends its own keys and values in every step, so you receive the left neighbour's again
+and again: pass on the key and value that you received
+-             comm.send(value, right)
+-             key, value = comm.recv(left), comm.recv(left)
++             key = comm.recv(left)
+the values do not travel: the visiting keys belong to the values of their own rank, so send both
+-             comm.send(key, right)
+-             comm.send(value, right)
+-             key, value = comm.recv(left), comm.recv(left)
++             comm.send(value, right)
++             value = comm.recv(left)
+the keys do not travel: the visiting values belong to the keys of their own rank, so send both
+- out, lse = attend(query, key, value, 0)
++ out, lse = attend(query, key, value, -n)
+the rank's own keys are left out: start with attend(query, key, value, 0)
 - source = (comm.rank - hop) % comm.size
 + source = (comm.rank + hop) % comm.size
 the visiting keys are treated as those of another rank: keys move to the right, so after hop steps
@@ -88,12 +148,20 @@ they come from hop places to the left, (comm.rank − hop) % comm.size
 + source = left
 the visiting keys are treated as those of the left neighbour, which only passes them on. After hop
 steps they come from (comm.rank − hop) % comm.size
+-     def on_rank(comm):
++     def on_rank(comm, attend=lambda q, k, v, _: attend(q, k, v, len(q) * len(keys))):
+nothing is hidden: a query also sees later keys. attend hides them if it is given the right offset
 - (comm.rank - source) * n
 + 0
 the mask is not shifted: with offset 0, the visiting keys count as if they were at this rank's own
 positions. The offset is (comm.rank − source) · n
 + comm.rank - source
 the offset counts ranks, but positions are needed: each rank has n of them
++ source * n
+- (comm.rank - source) * n
++ comm.rank * n
+the offset is the difference between two positions, that of the first query minus that of the
+first key: (comm.rank − source) · n
 + (source - comm.rank) * n
 the offset has the wrong sign: it is the position of the first query minus that of the first key
 - np.exp(lse - new)[:, None] * out + np.exp(more_lse - new)[:, None] * more_out
@@ -103,13 +171,19 @@ counts in proportion to this sum
 + np.exp(more_lse - new)[:, None] * out + np.exp(lse - new)[:, None] * more_out
 the weights are swapped: out has the weight e^(lse − new), more_out has e^(more_lse − new)
 + (out + more_out) / 2
+- np.exp(lse - new)[:, None] * out + np.exp(more_lse - new)[:, None] * more_out
++ (hop * out + more_out) / (hop + 1) if hop <= comm.rank else out
 the parts are averaged: each is divided by its own sum of exponentials, e^lse, so it counts in
 proportion to this sum
++ (lse[:, None] * out + more_lse[:, None] * more_out) / (lse + more_lse)[:, None]
+lse is the logarithm of a sum of exponentials: a part counts in proportion to the sum, e^lse
 + np.exp(lse)[:, None] * out + np.exp(more_lse)[:, None] * more_out
 the sum of both parts is not divided by the sum of all exponentials, e^new
 -             lse = new
 +
 lse stays that of the rank's own keys: after a merge it is new, which covers all keys so far
++             lse = more_lse
+lse is that of the last visitor: after a merge it is new, which covers all keys so far
 - np.logaddexp(lse, more_lse)
 + np.maximum(lse, more_lse)
 new is the larger of the two logarithms: that keeps exp from overflowing, but the weights do not
