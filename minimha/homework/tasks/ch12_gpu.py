@@ -162,115 +162,6 @@ def _same_softmax(yours, rng, x, m, n):
 
 
 @task(chapter=12, difficulty=3, minutes=15, hints=(
-    "The loop is that of softmax_rows, with one more sum: acc, the weighted values. The result is "
-    "stored after the loop, so one loop is enough.",
-    "Load the queries once, before the loop. The keys must be transposed, (D, n): tile (0, j) of "
-    "the array whose axes are exchanged, order=(1, 0). Pad queries, keys and values with zeros. A "
-    "key beyond the edge then has the score 0, which counts: put −∞ there.",
-    "at = j * n + ct.arange(n, dtype=ct.int32); scores = ct.where((at < S).reshape((1, n)), "
-    "scores, -np.inf). Then new, shrink = e^(peak − new), p = e^(scores − new); total = total · "
-    "shrink + the sum of p; acc = ct.mma(p, v, acc * shrink). Store acc / total, and peak + "
-    "ct.log(total) in the shape (m,).",
-))  # fmt: skip
-def attention_in_blocks(query, key, value, scale, m, n):
-    """Attention of one head: one block computes the output of m queries, n keys at a time.
-
-    query  (T, D); D and Dv are powers of 2, so that a tile can hold whole rows
-    key    (S, D)
-    value  (S, Dv)
-    scale  a number: scores are scale · Q Kᵀ
-    m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
-    Write the kernel. A tile of scores is (m, n), and no tile holds more queries or keys.
-    Returns out (T, Dv), softmax(scale · Q Kᵀ) V, and lse (T,), the logarithm of each row's sum of
-    e^score.
-    """
-    from minimha.kernels import numpy_tile as ct
-
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-
-    def kernel(query, key, value, out, lse):
-        # BEGIN SOLUTION: load queries, loop over tiles of keys, store out and lse
-        i, zero = ct.bid(0), ct.PaddingMode.ZERO
-        q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
-        peak = ct.full((m, 1), -np.inf, ct.float64)
-        total = ct.full((m, 1), 0.0, ct.float64)
-        acc = ct.full((m, dv), 0.0, ct.float64)
-        for j in range(ct.cdiv(s, n)):
-            k = ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
-            v = ct.load(value, (j, 0), (n, dv), padding_mode=zero)
-            scores = scale * ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))
-            at = j * n + ct.arange(n, dtype=ct.int32)
-            scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)
-            new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
-            p, shrink = ct.exp(scores - new), ct.exp(peak - new)
-            total = total * shrink + ct.sum(p, axis=1, keepdims=True)
-            acc = ct.mma(p, v, acc * shrink)
-            peak = new
-        ct.store(out, (i, 0), acc / total)
-        ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))
-        # END SOLUTION
-
-    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
-    return out, lse
-
-
-@attention_in_blocks.check
-def two_tokens_worked_by_hand(yours, rng):
-    tokens = np.array([[[np.log(3)], [0.0]], [[1.0], [0.0]], [[8.0], [4.0]]])
-    out, lse = yours(*tokens, 1.0, 2, 1)
-    _same(out, [[7.0], [6.0]], "out", "query width")
-    _same(lse, np.log([4.0, 2.0]), "lse", "query")
-    _attended_in_blocks(yours, rng, 2, 2, n=1)
-
-
-def _head(rng, t, s):
-    """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
-    query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
-    key[-2:] *= 3
-    return query, key, value
-
-
-def _attended(query, key, value, scale):
-    """out, lse and the weights, all pairs at once."""
-    scores = scale * query @ key.T
-    lse = np.log(np.exp(scores).sum(axis=-1))
-    weights = np.exp(scores - lse[:, None])
-    return weights @ value, lse, weights
-
-
-def _same_attention(yours, rng, t, s):
-    inputs = _head(rng, t, s)
-    expected = _attended(*inputs, 0.7)
-    found = yours(*inputs, 0.7, 2, 4)
-    for name, part, right in zip(("out", "lse"), found, expected, strict=False):
-        what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
-        axes = "query width" if name == "out" else "query"
-        _same(part, right, what, axes)
-    _attended_in_blocks(yours, rng, t, s)
-
-
-_AXES = {
-    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
-    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
-}  # fmt: skip
-
-
-def _attended_in_blocks(yours, rng, t, s, n=4):
-    inputs = dict(zip(("query", "key", "value"), _head(rng, t, s), strict=True))
-    expected = dict(zip(("out", "lse"), _attended(*inputs.values(), 0.7), strict=False))
-    same_in_blocks(yours, inputs, (0.7, 2, n), expected, _AXES, {"T": 2, "S": n})
-
-
-attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))
-attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (4, 2))
-attention_in_blocks.case(
-    "numbers of queries and keys that are no multiples", _same_attention,
-    (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
-)  # fmt: skip
-
-
-@task(chapter=12, difficulty=3, minutes=15, hints=(
     "A block owns n keys and goes through all tiles of queries. Which sums does it keep, and what "
     "shape do they have?",
     "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores "
@@ -324,6 +215,27 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     arrays = query, key, value, lse, dout, delta, dkey, dvalue
     ct.launch(None, (ct.cdiv(s, n),), kernel, arrays)
     return dkey, dvalue
+
+
+def _head(rng, t, s):
+    """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
+    query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
+    key[-2:] *= 3
+    return query, key, value
+
+
+def _attended(query, key, value, scale):
+    """out, lse and the weights, all pairs at once."""
+    scores = scale * query @ key.T
+    lse = np.log(np.exp(scores).sum(axis=-1))
+    weights = np.exp(scores - lse[:, None])
+    return weights @ value, lse, weights
+
+
+_AXES = {
+    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
+    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
+}  # fmt: skip
 
 
 def _key_gradients(rng, t, s):

@@ -1,7 +1,7 @@
 """The usual mistakes in the tasks of chapter 12, as patches of their solutions."""
 
 from ..mistakes import patches
-from .ch12_gpu import attention_in_blocks, key_gradients_in_blocks, softmax_rows, tiled_product
+from .ch12_gpu import key_gradients_in_blocks, softmax_rows, tiled_product
 
 tiled_product.mistakes += patches(r"""
 - return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
@@ -58,68 +58,6 @@ every block loads the first rows in the second loop: block i needs tile (i, j)
 -             ct.store(out, (i, j), ct.exp(tile - peak) / total)
 +             ct.store(out, (i, j), ct.exp(tile - peak) / total)
 a tile is stored before the sum of its row is known: go through the tiles a second time
-""")
-
-attention_in_blocks.mistakes += patches(r"""
-- scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)
-+ pass
-keys beyond the edge are not hidden: their score is 0, and e^(0 − peak) counts in the sum. Put −∞
-where j · n + arange(n) is S or more
-- at = j * n + ct.arange(n, dtype=ct.int32)
-+ at = ct.arange(n, dtype=ct.int32)
-the offset of the tile is missing or wrong: the keys of tile j are j · n + arange(n)
-- (at < s)
-+ (at <= s)
-key S is visible: the last one is S − 1
-+ (at < s - 1)
-the last key, S − 1, is hidden
-+ (at < t)
-only T keys count: there are S
-- acc = ct.mma(p, v, acc * shrink)
-+ acc = ct.mma(p, v, acc)
-acc is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
-- total * shrink +
-+ total +
-total is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
--             total = total * shrink + ct.sum(p, axis=1, keepdims=True)
--             acc = ct.mma(p, v, acc * shrink)
-+             total = total + ct.sum(p, axis=1, keepdims=True)
-+             acc = ct.mma(p, v, acc)
-total and acc are not rescaled: they are relative to the old maximum, so multiply both by e^(peak
-− new)
-- ct.exp(peak - new)
-+ ct.exp(new - peak)
-the factor is e^(new − peak); the old sums have to be multiplied by e^(peak − new)
--             peak = new
-+
-peak is never updated: at the end of each step it becomes new
-- acc / total
-+ acc
-out is not divided by the sum of the row: store acc / total
-- (peak + ct.log(total))
-+ (ct.log(total))
-the maximum is missing in lse: it is peak + ln total, because total is Σ e^(score − peak)
-+ (peak + total)
-total is added, not its logarithm in lse: it is peak + ln total, because total is Σ e^(score −
-peak)
-+ (peak + ct.log2(total))
-the logarithm has base 2 in lse: it is peak + ln total, because total is Σ e^(score − peak)
-- scale * ct.mma(q, k
-+ scale**2 * ct.mma(q, k
-the scores are multiplied by scale twice; once is enough
-+ ct.mma(q, k
-the factor scale is missing: scores are scale · Q Kᵀ
-- ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
-+ ct.load(key, (j, 0), (n, d), padding_mode=zero).reshape((d, n))
-reshape does not transpose: load the tile of keys with its axes exchanged, order=(1, 0)
-+ ct.load(key, (j, 0), (n, d), padding_mode=zero)
-the keys are not transposed: Q Kᵀ needs a tile (D, n), loaded with order=(1, 0)
-- ct.load(value, (j, 0)
-+ ct.load(value, (0, 0)
-every step uses the first tile of values: it should use tile (j, 0)
-- range(ct.cdiv(s, n))
-+ range(s // n)
-the last, incomplete tile of keys is left out: // rounds down. Round up with ct.cdiv
 """)
 
 key_gradients_in_blocks.mistakes += patches(r"""
