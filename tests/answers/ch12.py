@@ -296,33 +296,6 @@ def softmax_rows(x, m, n):
     return out
 """)
 
-right("attention_in_blocks", """
-def attention_in_blocks(query, key, value, scale, m, n):
-    from minimha.kernels import numpy_tile as ct
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-    zero = ct.PaddingMode.ZERO
-
-    def kernel(key, query, value, lse, out):
-        # each tile of keys has an output and an lse of its own, which are merged as in chapter 13
-        i = ct.bid(0)
-        parts = []
-        for j in reversed(range(ct.cdiv(s, n))):
-            q = ct.load(query, (0, i), (d, m), order="F", padding_mode=zero)
-            k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
-            x = (k @ q) * scale                                        # keys first: (n, m)
-            x = ct.where((j * n + np.arange(n) < s)[:, None], x, -np.inf)
-            log = ct.max(x, axis=0) + ct.log(ct.sum(ct.exp(x - ct.max(x, axis=0)), axis=0))
-            v = ct.load(value, (0, j), (dv, n), order=(1, 0), padding_mode=zero)
-            parts.append((ct.mma(v, ct.exp(x - log), ct.full((dv, m), 0, ct.float64)), log))
-        whole = np.logaddexp.reduce([log for _, log in parts])
-        ct.store(lse, (i,), whole)
-        ct.store(out, (0, i), sum(y * ct.exp(log - whole) for y, log in parts), order=(1, 0))
-
-    ct.launch(None, (ct.cdiv(t, m), 1, 1), kernel, (key, query, value, lse, out))
-    return out, lse
-""")
-
 right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     from minimha.kernels import numpy_tile as ct
@@ -369,3 +342,95 @@ product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", 
 softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
     "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
 backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")
+
+costs, *_ = right("step_costs", """
+def step_costs(vocabulary, layers, b, t, m, h):
+    n = b * t
+    linear = lambda rows, columns: (rows * columns + columns, 2 * n * rows * columns)
+    parts = [linear(m, m)] * 4 + [linear(m, 4 * m), linear(4 * m, m)]
+    block = sum(p for p, _ in parts) + 2 * 2 * m
+    forward = sum(f for _, f in parts) + 2 * (2 * b * t * t * m)
+    parameters = vocabulary * m + t * m + layers * block + 2 * m + m * vocabulary
+    flops = layers * forward + 2 * n * m * vocabulary
+    numbers = parameters * 4  # bytes
+    state = numbers + numbers + 2 * numbers
+    update = state + numbers + 2 * numbers
+    kept = layers * b * h * t * t * 4
+    return parameters, 3 * flops, state, update, kept
+""", """
+def step_costs(vocabulary, layers, b, t, m, h):
+    d = m // h
+    shapes = []
+    for _ in range(layers):
+        for _ in range(3):
+            shapes += [(h, m, d), (h, d)]
+        shapes += [(m, m), (m,), (m, 4 * m), (4 * m,), (4 * m, m), (m,)]
+        shapes += [(2, m), (2, m)]
+    shapes += [(2, m), (m, vocabulary), (vocabulary, m), (t, m)]
+    parameters = sum(int(np.prod(shape)) for shape in shapes)
+    flops = 0
+    for _ in range(layers):
+        for head in range(h):
+            flops += 3 * 2 * b * t * m * d                 # q, k, v
+            flops += 2 * b * t * t * d + 2 * b * t * t * d  # scores, out
+        flops += 2 * b * t * m * m + 2 * b * t * m * 4 * m + 2 * b * t * 4 * m * m
+    flops += 2 * b * t * m * vocabulary
+    return [parameters, flops + 2 * flops, 16 * parameters, 28 * parameters, 4 * layers * h * b * t**2]
+""", """
+def step_costs(vocabulary, layers, b, t, m, h):
+    P = 2 * vocabulary * m + t * m + layers * (12 * m * m + 13 * m) + 2 * m
+    return np.array([
+        P,
+        6 * b * t * (P - vocabulary * m - t * m - 13 * layers * m - 2 * m) + 12 * layers * b * t * t * m,
+        4 * 4 * P,
+        (4 + 3) * 4 * P,
+        layers * b * h * t * t * np.dtype("float32").itemsize,
+    ])
+""", """
+def step_costs(vocabulary, layers, b, t, m, h):
+    attention = 4 * (m * m + m)
+    mlp = m * 4 * m + 4 * m + 4 * m * m + m
+    norm = m + m
+    P = layers * (attention + mlp + 2 * norm) + norm + m * vocabulary
+    P += m * vocabulary + m * t
+    def product(rows, inner, columns):
+        y, da, db = [2 * rows * inner * columns] * 3
+        return y + da + db
+    F = product(b * t, m, vocabulary)
+    for layer in range(layers):
+        F += 4 * product(b * t, m, m) + product(b * t, m, 4 * m) + product(b * t, 4 * m, m)
+        F += b * h * (product(t, m / h, t) + product(t, t, m / h))
+    reads, writes = 4 * P, 3 * P
+    return P, F, P * 4 * 4, 4 * (reads + writes), np.zeros((layers, b, h, t, t), "float32").nbytes
+""")
+costs.wrong("biases forgotten", r"bias", "rows * columns + columns, 2", "rows * columns, 2")
+costs.wrong("layer norms of the blocks forgotten", r"norm", " + 2 * 2 * m\n", "\n")
+costs.wrong("no norm at the end", r"norm.*end|end", " + 2 * m + m * vocabulary", " + m * vocabulary")
+costs.wrong("norms without shifts", r"norm.*shift|factor and a shift", "+ 2 * 2 * m", "+ 2 * m", "block + 2 * m", "block + m")
+costs.wrong("no table of positions", r"position", " + t * m", "")
+costs.wrong("a tied head", r"head", "block + 2 * m + m * vocabulary", "block + 2 * m")
+costs.wrong("matrices for each head", r"H times|for all heads", "[linear(m, m)] * 4", "[linear(m, m)] * 4 * h")
+costs.wrong("pairs of neighbours", r"T·T", "2 * (2 * b * t * t * m)", "2 * (2 * b * t * m)")
+costs.wrong("a narrow perceptron", r"perceptron", "[linear(m, 4 * m), linear(4 * m, m)]", "[linear(m, m), linear(m, m)]")
+costs.wrong("no W^O", r"W\^O|four matrices", "[linear(m, m)] * 4", "[linear(m, m)] * 3")
+costs.wrong("flops of the forward", r"forward", "3 * flops, state", "flops, state")
+costs.wrong("a backward as long as the forward", r"backward|three times|twice", "3 * flops, state", "2 * flops, state")
+costs.wrong("a multiply-add is one", r"are two|multiplication", "3 * flops, state", "3 * flops // 2, state")
+costs.wrong("no products of attention", r"Q Kᵀ|without parameters", " + 2 * (2 * b * t * t * m)", "")
+costs.wrong("no weights times V", r"one product", "2 * (2 * b * t * t * m)", "(2 * b * t * t * m)")
+costs.wrong("wide heads", r"H times|M/H", "2 * (2 * b * t * t * m)", "2 * (2 * b * h * t * t * m)")
+costs.wrong("no product with the head", r"head", "forward + 2 * n * m * vocabulary", "forward")
+costs.wrong("six flops for each parameter", r"not every parameter", "3 * flops, state", "6 * n * parameters, state")
+costs.wrong("one sequence", r"one sequence|there are B", "n = b * t", "n = t", "2 * b * t * t", "2 * t * t")
+costs.wrong("visible pairs alone", r"hidden pairs", "2 * (2 * b * t * t * m)", "2 * b * t * (t + 1) * m")
+costs.wrong("SGD's state", r"moments", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers\n    update")
+costs.wrong("one moment", r"two moments|three", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers + numbers\n    update")
+costs.wrong("numbers for bytes", r"bytes", "parameters * 4  # bytes", "parameters")
+costs.wrong("an update that writes nothing", r"writes?", "update = state + numbers + 2 * numbers", "update = state")
+costs.wrong("gradients written", r"gradients", "update = state + numbers + 2 * numbers", "update = 2 * state")
+costs.wrong("only parameters written", r"moments are written|written", "update = state + numbers + 2 * numbers", "update = state + numbers")
+costs.wrong("weights of one block", r"one block|layers", "layers * b * h * t * t * 4", "b * h * t * t * 4")
+costs.wrong("weights of one head", r"each head|heads?", "layers * b * h * t * t * 4", "layers * b * t * t * 4")
+costs.wrong("weights of one sequence", r"each sequence|batch", "layers * b * h * t * t * 4", "layers * h * t * t * 4")
+costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * b * h * t * t * 4", "layers * b * h * t * (t + 1) // 2 * 4")
+costs.wrong("weights as numbers", r"bytes", "layers * b * h * t * t * 4", "layers * b * h * t * t")

@@ -1,9 +1,10 @@
-"""Tasks of chapter 12: kernels for a GPU, run block by block on NumPy."""
+"""Tasks of chapter 12: kernels for a GPU, run block by block on NumPy, and the cost of a step."""
 
 import numpy as np
 
+from ...cost import gpt_step
 from ..blocks import same_in_blocks
-from ..comparisons import same
+from ..comparisons import named, same
 from ..task import task
 
 
@@ -17,7 +18,7 @@ def _same(yours, expected, name, axes):
     same(yours, expected, name, axes, tolerance=1e-11, advice=advice)
 
 
-@task(chapter=12, difficulty=1, minutes=10, hints=(
+@task(chapter=12, difficulty=1, minutes=15, hints=(
     "Block (i, j) computes tile (i, j) of the result. Which tiles of x does it need, and which "
     "tiles of y? An index counts tiles, not entries.",
     "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, "
@@ -80,7 +81,7 @@ tiled_product.case(
 )  # fmt: skip
 
 
-@task(chapter=12, difficulty=2, minutes=15, hints=(
+@task(chapter=12, difficulty=2, minutes=20, hints=(
     "A row is longer than a tile, so a block goes through its tiles twice: first for the maximum "
     "and the sum of each row, then for the result.",
     "The first loop is the online softmax of chapter 11 without values: new = the larger of the "
@@ -161,7 +162,7 @@ def _same_softmax(yours, rng, x, m, n):
     same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile, largest=m * n)
 
 
-@task(chapter=12, difficulty=3, minutes=15, hints=(
+@task(chapter=12, difficulty=3, minutes=30, hints=(
     "A block owns n keys and goes through all tiles of queries. Which sums does it keep, and what "
     "shape do they have?",
     "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores "
@@ -176,13 +177,16 @@ def _same_softmax(yours, rng, x, m, n):
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     """dkey and dvalue of one head: one block computes those of n keys, m queries at a time.
 
-    query, key, value, scale
-           as in attention_in_blocks
-    lse    (T,), as attention_in_blocks returns it
+    query  (T, D); D and Dv are powers of 2, so that a tile can hold whole rows
+    key    (S, D)
+    value  (S, Dv)
+    lse    (T,), the logarithm of each row's sum of e^score
     dout   (T, Dv), the gradient of out
     delta  (T,), Σ dout · out in each row
+    scale  a number: scores are scale · Q Kᵀ
     m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
-    Write the kernel. It recomputes the weights of a tile from the scores and lse.
+    Write the kernel. It recomputes the weights of a tile from the scores and lse, and no tile holds
+    more than m queries or n keys.
     Returns dkey (S, D) and dvalue (S, Dv).
     """
     from minimha.kernels import numpy_tile as ct
@@ -267,3 +271,141 @@ key_gradients_in_blocks.case(
     "tiles of queries and keys beyond the edge", _same_key_gradients,
     (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
 )  # fmt: skip
+
+
+@task(chapter=12, difficulty=2, minutes=20, hints=(
+    "Count one block first: its matrices, their biases, its two layer norms. A product of (B·T, a) "
+    "and (a, b) takes 2·B·T·a·b flops. In which two products is there no parameter?",
+    "A block has four matrices (M, M) and two with 4·M² numbers, and 13·M other numbers. "
+    "Forward, each number of these matrices and of the head takes part in one multiplication and "
+    "one addition for each token; the tables take part in no product. Then add Q Kᵀ and the "
+    "weights times V: for all heads of a sequence together, each takes 2·T·T·M flops. The backward "
+    "of y = a b has two products as large.",
+    "flops = 3 * (2 * b * t * (layers * 12 * m**2 + m * vocabulary) + layers * 4 * b * t * t * m). "
+    "The state is 4 arrays as large as the parameters. Adam reads all 4 and writes all but the "
+    "gradients: 7 in total. The attention weights of a block are (B, H, T, T).",
+))  # fmt: skip
+def step_costs(vocabulary, layers, b, t, m, h):
+    """What a step of training a GPT takes, in float32, with Adam.
+
+    b, t, m, h  the numbers B of sequences, T of tokens in each, M of features, H of heads
+    The model consists of
+        two tables: M numbers for each token of the vocabulary, and for each of T positions
+        blocks, `layers` of them, each with
+            attention: W^Q, W^K, W^V and W^O, (M, M) for all heads together, and four biases (M,)
+            a perceptron: matrices (M, 4·M) and (4·M, M), with biases (4·M,) and (M,)
+            two layer norms, each with a factor and a shift for each of M features
+        one more layer norm, and the head, a matrix (M, vocabulary) without a bias
+    Returns
+        parameters  the number of all learned numbers
+        flops       of all matrix products, forward and backward; a multiplication and an addition
+                    are two. Scores and weights are computed for all pairs of T queries and T keys,
+                    hidden or not
+        state       bytes of the parameters, their gradients, and Adam's two moments
+        update      bytes that Adam's update moves: it reads these four arrays once, and writes
+                    once those that it changes. The gradients stay as they are
+        kept        bytes of the attention weights of all blocks, which the backward needs
+    """
+    # BEGIN SOLUTION: return parameters, flops, state, update, kept
+    matrices, head = layers * 12 * m**2, m * vocabulary
+    others = layers * 13 * m + 2 * m
+    parameters = (vocabulary + t) * m + matrices + others + head
+    attention = layers * 4 * b * t * t * m
+    flops = 3 * (2 * b * t * (matrices + head) + attention)
+    size = 4 * parameters
+    return parameters, flops, 4 * size, 7 * size, 4 * layers * b * h * t * t
+    # END SOLUTION
+
+
+_MODELS = (5, 2, 3, 7, 6, 2), (65, 4, 8, 64, 96, 6)
+
+
+def _same_cost(yours, rng, name):
+    names = ["parameters", "flops", "state", "update", "kept"]
+    found = np.array([named(yours(*model), names)[name] for model in _MODELS])
+    expected = [getattr(_right(*model), name) for model in _MODELS]
+    usual = zip(*(_wrong(*model)[name] for model in _MODELS), strict=True)
+    guess = next((text for (a, text), (b, _) in usual if list(found) == [a, b]), "")
+    first, second = _MODELS
+    what = f"{name} of step_costs{first} and {second}"
+    same(found, expected, what, "model", guess=guess)
+
+
+def _right(vocabulary, layers, b, t, m, h):
+    return gpt_step(vocabulary, layers, B=b, T=t, M=m, H=h)
+
+
+def _wrong(vocabulary, layers, b, t, m, h):
+    """Wrong values of each result, and the mistakes that give them."""
+    right = _right(vocabulary, layers, b, t, m, h)
+    p, f, kept = right.parameters, right.flops, right.kept
+    pairs, head = 12 * layers * b * t * t * m, 6 * b * t * m * vocabulary
+    narrow, attention, array = layers * m, layers * (m * m + m), 4 * p
+    in_bytes = "these are numbers, not bytes: a number in float32 has 4 bytes"
+    return {
+        "parameters": [
+            (p - 9 * narrow, "the biases are missing, 4·M in attention and 5·M in a perceptron"),
+            (p - 4 * narrow, "the layer norms of the blocks are missing, 4·M numbers in each"),
+            (
+                p - 4 * narrow - 2 * m,
+                "the layer norms are missing, two in a block, one at the end",
+            ),
+            (p - 2 * narrow - m, "a layer norm has a factor and a shift: 2·M numbers"),
+            (p - 2 * m, "the layer norm at the end is missing, 2·M numbers"),
+            (
+                p - 13 * narrow - 2 * m,
+                "biases and layer norms are missing, 13·M numbers in a block",
+            ),
+            (p + 4 * (h - 1) * attention, "attention is counted H times: (M, M) is for all heads"),
+            (p - narrow * (6 * m + 3), "the perceptron is too narrow: (M, 4·M) and (4·M, M)"),
+            (p - attention, "one of the four matrices of attention is missing: W^O, perhaps"),
+            (p - t * m, "the table of positions is missing, T·M numbers"),
+            (p - m * vocabulary, "the head is missing, or the table of tokens: each is a matrix"),
+        ],
+        "flops": [
+            (f // 3, "this is the forward alone: add two products for the backward of each"),
+            (2 * f // 3, "the backward takes twice the flops of the forward: together three times"),
+            (f // 2, "a multiplication and an addition are two flops"),
+            (
+                f - pairs,
+                "the products without parameters are missing: Q Kᵀ and the weights times V",
+            ),
+            (f - pairs // 2, "one product of attention is missing: Q Kᵀ or the weights times V"),
+            (
+                f - pairs + pairs // (2 * t) * (t + 1),
+                "hidden pairs are left out: count T·T of them",
+            ),
+            (f - pairs + pairs // t, "each query meets T keys: attention has T·T pairs, not T"),
+            (f + (h - 1) * pairs, "attention is counted H times: a head is only M/H wide"),
+            (f - head, "the product with the head is missing: (B·T, M) times (M, vocabulary)"),
+            (6 * b * t * p, "not every parameter is in a product, and two products have none"),
+            (6 * b * t * p + pairs, "not every parameter is in a product: tables are looked up"),
+            (f // b, "these are the flops of one sequence: there are B"),
+        ],
+        "state": [
+            (2 * array, "the moments are missing: Adam keeps two numbers for each parameter"),
+            (3 * array, "three arrays are counted: parameters, gradients and two moments are four"),
+            (4 * p, in_bytes),
+        ],
+        "update": [
+            (4 * array, "Adam also writes: the parameters and both moments change"),
+            (8 * array, "Adam does not write the gradients: it reads four arrays, writes three"),
+            (5 * array, "the moments are written, too: a step changes them and the parameters"),
+            (3 * array, "one direction is missing: Adam reads four arrays and writes three"),
+            (7 * p, in_bytes),
+        ],
+        "kept": [
+            (kept // layers, "these are the attention weights of one block: each keeps its own"),
+            (kept // h, "each head has attention weights of its own: (B, H, T, T)"),
+            (kept // b, "each sequence has attention weights of its own: (B, H, T, T)"),
+            (2 * layers * b * h * t * (t + 1), "hidden pairs are left out: count T·T of them"),
+            (kept // 4, in_bytes),
+        ],
+    }
+
+
+step_costs.case("the number of parameters", _same_cost, ("parameters",))
+step_costs.case("flops of the matrix products", _same_cost, ("flops",), weight=2)
+step_costs.case("bytes of parameters, gradients and moments", _same_cost, ("state",))
+step_costs.case("bytes that the update moves", _same_cost, ("update",))
+step_costs.case("bytes of attention weights", _same_cost, ("kept",))
