@@ -434,3 +434,121 @@ costs.wrong("weights of one head", r"each head|heads?", "layers * b * h * t * t 
 costs.wrong("weights of one sequence", r"each sequence|batch", "layers * b * h * t * t * 4", "layers * h * t * t * 4")
 costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * b * h * t * t * 4", "layers * b * h * t * (t + 1) // 2 * 4")
 costs.wrong("weights as numbers", r"bytes", "layers * b * h * t * t * 4", "layers * b * h * t * t")
+
+product.wrong("everything in one block", r"at most|did not load", "total = ct.full((m, n), 0, ct.float64)", "pass",
+    "row, column = ct.bid(0), ct.bid(1)\n", """if ct.bid(0) + ct.bid(1):
+            return
+        for row, column in np.ndindex(*grid):
+            self = ct.full((m, n), 0, ct.float64)
+            for step in range(-(-y.shape[0] // k)):
+                a = ct.load(x, (row, step), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                self = self + a @ ct.load(y, (step, column), (k, n), padding_mode=ct.PaddingMode.ZERO)
+            ct.store(out, (row, column), self)
+        return
+""")
+wrong("tiled_product", "a grid of one block", r"at most", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    def kernel(x, y, out):
+        for i in range(ct.cdiv(x.shape[0], m)):
+            for j in range(ct.cdiv(y.shape[1], n)):
+                acc = ct.full((m, n), 0.0, ct.float64)
+                for c in range(ct.cdiv(x.shape[1], k)):
+                    a = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                    b = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
+                    acc = ct.mma(a, b, acc)
+                ct.store(out, (i, j), acc)
+    ct.launch(None, (1, 1), kernel, (x, y, out))
+    return out
+""")
+wrong("tiled_product", "whole rows and columns at once", r"entries along D", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    d = 16
+    def kernel(x, y, out):
+        i, j = ct.bid(0), ct.bid(1)
+        a = ct.load(x, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
+        b = ct.load(y, (0, j), (d, n), padding_mode=ct.PaddingMode.ZERO)
+        ct.store(out, (i, j), a @ b)
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)), kernel, (x, y, out))
+    return out
+""")
+product.wrong("the loop runs along M", r"along D|along M|range|outside|loop|last tile", "range(-(-y.shape[0] // k))", "range(-(-y.shape[1] // k))")
+product.wrong("nothing stored", r"no block has stored|not stored|zero", "ct.store(out, index=(row, column), tile=total)", "pass")
+product.wrong("the entries multiplied", r"broadcast|@|mma|shape", "total + a @ b", "total + a * b")
+product.wrong("a grid with one axis", r"grid|no block has stored|two stores|axis|axes", "grid = (-(-x.shape[0] // m), -(-y.shape[1] // n))", "grid = (-(-x.shape[0] // m),)")
+product.wrong("a grid of entries", r"outside|grid|too many", "-(-x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0], y.shape[1]")
+product.wrong("y loaded transposed", r"transpos|exchang|swap|shape", "shape=(k, n), pad", "shape=(k, n), order=(1, 0), pad")
+product.wrong("padding of minus infinity", r"padding|zeros?\b|NaN|−∞", "ct.PaddingMode.ZERO", "ct.PaddingMode.NEG_INF")
+
+wrong("softmax_rows", "softmax of each tile alone", r"each tile alone|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        for j in range(ct.cdiv(x.shape[1], n)):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+            ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "a block for each tile", r"each tile alone|did not load|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i, j = ct.bid(0), ct.bid(1)
+        t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(x.shape[1], n)), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "one tile for a whole row", r"entries along (S|columns)", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        t = ct.load(x, (ct.bid(0), 0), (m, 32), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (ct.bid(0), 0), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "NumPy in the kernel", r"Memory|load", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        rows = x[i * m : (i + 1) * m]
+        e = np.exp(rows - rows.max(axis=1, keepdims=True))
+        out[i * m : (i + 1) * m] = e / e.sum(axis=1, keepdims=True)
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+softmax.wrong("the peak of each tile in the second loop", r"each tile|tile's own|peak|row", "ct.exp(t - biggest) / total)", "ct.exp(t - ct.max(t, axis=1, keepdims=True)) / total)")
+softmax.wrong("the logarithm of softmax", r"logarithm|\bln\b|\blog", "ct.exp(t - biggest) / total)", "t - biggest - ct.log(total))")
+softmax.wrong("zeros beyond the edge in the sum alone", r"NEG_INF|−∞|beyond", "(i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)\n            total", "(i, j), (m, n), padding_mode=ct.PaddingMode.ZERO)\n            total")
+softmax.wrong("a sum over the whole tile", r"whole tile|each row|axis", "ct.sum(ct.exp(t - biggest), axis=1, keepdims=True)", "ct.sum(ct.exp(t - biggest))")
+softmax.wrong("the sum of the last tile", r"last tile|add it", "total = total + ct.sum", "total = ct.sum")
+online.wrong("new terms rescaled too", r"new terms are multiplied", "l = l * ct.exp(old - top) + ct.sum(ct.exp(t - top[:, None]), axis=1)", "l = (l + ct.sum(ct.exp(t - top[:, None]), axis=1)) * ct.exp(old - top)")
+online.wrong("terms relative to the old maximum", r"divided by ∞", "ct.sum(ct.exp(t - top[:, None]), axis=1)", "ct.sum(ct.exp(t - old[:, None]), axis=1)")
+softmax.wrong("nothing stored", r"no block has stored|not stored", "ct.store(out, (i, j), ct.exp(t - biggest) / total)", "pass")
+
+backward.wrong("delta outside the bracket", r"bracket|p · dp − delta|weights|precedence|\(dweights − delta\)", "p * (v @ g.T - D)", "p * (v @ g.T) - D")
+backward.wrong("delta added", r"sign|subtract|delta", "v @ g.T - D", "v @ g.T + D")
+backward.wrong("weights normalised in each tile", r"lse|normalis|tile", "p = ct.exp(scale * (k @ q.T) - logs)", "p = ct.exp(scale * (k @ q.T)); p = p / ct.sum(p, axis=0, keepdims=True)")
+backward.wrong("divided by lse", r"lse", "ct.exp(scale * (k @ q.T) - logs)", "ct.exp(scale * (k @ q.T)) / logs")
+backward.wrong("dkey from the weights", r"dscores", "gk + ds @ q", "gk + p @ q")
+backward.wrong("dkey and dvalue exchanged", r"exchang|swap|order|shape", "return dkey, dvalue", "return dvalue, dkey")
+backward.wrong("a loop over tiles of S", r"S queries|there are T|range|outside", "range(ct.cdiv(t, m))", "range(ct.cdiv(s, n))")
+backward.wrong("scale inside delta", r"scale", "v @ g.T - D", "v @ g.T - scale * D")
+backward.wrong("everything in one block", r"at most", "j = ct.bid(0)\n        Z", "pass\n        Z",
+    "(ct.cdiv(s, n),), kernel", "(1,), kernel", "        Z = ct.PaddingMode.ZERO\n", "        Z = ct.PaddingMode.ZERO\n        for j in range(ct.cdiv(s, n)): one(j, query, key, value, lse, dout, delta, dkey, dvalue)\n\n    def one(j, query, key, value, lse, dout, delta, dkey, dvalue):\n        Z = ct.PaddingMode.ZERO\n")
+backward.wrong("no kernel", r"loaded 0 times", "ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))\n", "p = np.exp(scale * key @ query.T - lse)\n    ds = p * (value @ dout.T - delta)\n    dkey, dvalue = scale * ds @ query, p @ dout\n")
+backward.wrong("a race over tiles of queries", r"race|another block|tiles of queries are missing", "for i in range(ct.cdiv(t, m)):", "for i in [ct.bid(0)]:", "j = ct.bid(0)", "j = 0")

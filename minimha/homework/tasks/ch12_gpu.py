@@ -14,7 +14,7 @@ def _same(yours, expected, name, axes):
     if np.isnan(yours).any():
         advice = "NaN: was the padding of a tile used, or was −∞ subtracted from −∞?"
     elif (np.asarray(yours) == 0).any():
-        advice = "0: no block has stored there"
+        advice = "0: no block has stored there, or it divided by ∞"
     same(yours, expected, name, axes, tolerance=1e-11, advice=advice)
 
 
@@ -158,7 +158,8 @@ def _same_softmax(yours, rng, x, m, n):
     name = f"softmax of an array of shape {x.shape}, in tiles of ({m}, {n}),"
     _same(yours(x, m, n), softmax(x), name, "row column")
     x = rng.standard_normal(x.shape)
-    axes, tile = {"x": "T S", "softmax": "T C"}, {"T": m, "S": n, "C": n}
+    axes = {"x": "T S", "softmax": "T columns"}  # each depends on the whole row
+    tile = {"T": m, "S": n, "columns": n}
     same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile, largest=m * n)
 
 

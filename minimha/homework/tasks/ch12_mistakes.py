@@ -11,6 +11,13 @@ with ct.cdiv
 - range(ct.cdiv(x.shape[1], k))
 + range(x.shape[1] // k)
 the last tile along D is left out: // rounds down. Round up with ct.cdiv
++ range(ct.cdiv(y.shape[1], k))
+the loop runs over tiles along M: the sum of a product runs along D
+- left = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+-             right = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
++ left = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.NEG_INF)
++             right = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.NEG_INF)
+the padding −∞ is for a maximum; in a product pad with zeros, which add nothing
 - acc = ct.mma(left, right, acc)
 + acc = ct.mma(left, right, ct.full((m, n), 0.0, ct.float64))
 only the last product is kept: ct.mma(left, right, acc) adds to acc
@@ -27,6 +34,12 @@ zeros beyond the edge count in the sum, since e^(0 − peak) is not 0: pad with 
 the old sum is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
 + total = total * ct.exp(new - peak) + terms
 the factor is e^(new − peak); the old sum has to be multiplied by e^(peak − new)
++ total = (total + terms) * ct.exp(peak - new)
+- peak = new
++ pass
+total becomes 0: peak is never updated, or the new terms are multiplied by e^(peak − new), too, which
+is 0 in the first step. It is only for the old total
+- total = total * ct.exp(peak - new) + terms
 + total = terms
 only the sum of the last tile is kept: add it to the rescaled total
 - new = ct.maximum(peak, ct.max(tile, axis=1, keepdims=True))
@@ -39,10 +52,18 @@ the maximum runs along the columns: each row has its own, axis=1
 + peak = ct.full((m, 1), 0.0
 peak is larger than the maximum of its row, so every exp of a row can be 0: start from −∞, and take
 the maximum of each row, not of the whole tile: axis=1
--             peak = new
-+
-peak is never updated: at the end of each step it becomes new
+- ct.sum(ct.exp(tile - new), axis=1, keepdims=True)
++ ct.sum(ct.exp(tile - new))
+the sum is that of the whole tile: each row has its own, axis=1
+- ct.store(out, (i, j), ct.exp(tile - peak) / total)
++ tile = ct.exp(tile - ct.max(tile, axis=1, keepdims=True))
++             ct.store(out, (i, j), tile / ct.sum(tile, axis=1, keepdims=True))
+this is the softmax of each tile alone: maximum and sum belong to the whole row
 - ct.exp(tile - peak) / total
++ ct.exp(tile - ct.max(tile, axis=1, keepdims=True)) / total
+the second loop subtracts the maximum of each tile: total is relative to peak, that of the row
++ tile - peak - ct.log(total)
+this is the logarithm of the softmax
 + ct.exp(tile - peak)
 the result is not divided by the sum of the row, total
 + ct.exp(tile) / total
@@ -72,11 +93,25 @@ dvalue has the factor scale; out = weights V has none
 dkey has the factor scale twice, in dscores and in the store; once is enough
 + ds = p * dp
 delta is missing: dscores = weights · (dweights − delta)
++ ds = p * dp - mean
+delta is outside the bracket: dscores = weights · (dweights − delta)
++ ds = p * (dp + mean)
+delta is added, not subtracted: dscores = weights · (dweights − delta)
++ ds = p * (dp - scale * mean)
+delta has no factor scale: dscores = weights · (dweights − delta)
 + ds = dp - mean
 the factor weights is missing: dscores = weights · (dweights − delta)
 - acc_v = ct.mma(p, g, acc_v)
 + acc_v = ct.mma(ds, g, acc_v)
 dvalue is computed from dscores: it is weightsᵀ dout
+- acc_k = ct.mma(ds, q, acc_k)
++ acc_k = ct.mma(p, q, acc_k)
+dkey is computed from the weights: it is scale · dscoresᵀ Q
+- p = ct.exp(scale * ct.mma(k, columns, none) - logs)
++ p = ct.exp(scale * ct.mma(k, columns, none)); p = p / ct.sum(p, axis=0, keepdims=True)
+the weights are normalised in each tile: the sum of a row runs over all keys, so e^(scores − lse)
++ p = ct.exp(scale * ct.mma(k, columns, none)) / logs
+lse is a logarithm: the weights are e^(scores − lse), not e^scores / lse
 - ct.mma(k, columns, none) - logs)
 + ct.mma(k, columns, none))
 the weights are not normalised: they are e^(scores − lse)
@@ -103,4 +138,13 @@ only the last tile of queries counts: a key's gradient is a sum over all of them
 the last, incomplete tile of queries is left out: // rounds down. Round up with ct.cdiv
 + range(ct.cdiv(s, m))
 the loop runs over S queries: there are T
++ range(ct.cdiv(s, n))
+tiles of queries are missing: each block goes through all of them, range(ct.cdiv(T, m))
+- q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
+-             g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+-             columns = ct.load(query, (0, i)
++ q = ct.load(query, (0, 0), (m, d), padding_mode=zero)
++             g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
++             columns = ct.load(query, (0, 0)
+every step uses the first tile of queries: it should use tile i
 """)
