@@ -1,5 +1,5 @@
 # minimha homework: key_gradients_in_blocks
-# earns 0.25
+# earns 0.75
 # Right where one block computes everything in any case; elsewhere blocks share a variable.
 import numpy as np
 
