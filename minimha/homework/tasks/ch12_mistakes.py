@@ -37,8 +37,8 @@ the factor is e^(new − peak); the old sum has to be multiplied by e^(peak − 
 + total = (total + terms) * ct.exp(peak - new)
 - peak = new
 + pass
-total becomes 0: peak is never updated, or the new terms are multiplied by e^(peak − new), too, which
-is 0 in the first step. It is only for the old total
+total becomes 0: peak is never updated, or the new terms are multiplied by e^(peak − new), too,
+which is 0 in the first step. It is only for the old total
 - total = total * ct.exp(peak - new) + terms
 + total = terms
 only the sum of the last tile is kept: add it to the rescaled total
