@@ -344,96 +344,96 @@ softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1
 backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")
 
 costs, *_ = right("step_costs", """
-def step_costs(vocabulary, layers, b, t, m, h):
-    n = b * t
+def step_costs(vocabulary, layers, B, T, M, H):
+    n = B * T
     linear = lambda rows, columns: (rows * columns + columns, 2 * n * rows * columns)
-    parts = [linear(m, m)] * 4 + [linear(m, 4 * m), linear(4 * m, m)]
-    block = sum(p for p, _ in parts) + 2 * 2 * m
-    forward = sum(f for _, f in parts) + 2 * (2 * b * t * t * m)
-    parameters = vocabulary * m + t * m + layers * block + 2 * m + m * vocabulary
-    flops = layers * forward + 2 * n * m * vocabulary
+    parts = [linear(M, M)] * 4 + [linear(M, 4 * M), linear(4 * M, M)]
+    block = sum(p for p, _ in parts) + 2 * 2 * M
+    forward = sum(f for _, f in parts) + 2 * (2 * B * T * T * M)
+    parameters = vocabulary * M + T * M + layers * block + 2 * M + M * vocabulary
+    flops = layers * forward + 2 * n * M * vocabulary
     numbers = parameters * 4  # bytes
     state = numbers + numbers + 2 * numbers
     update = state + numbers + 2 * numbers
-    kept = layers * b * h * t * t * 4
+    kept = layers * B * H * T * T * 4
     return parameters, 3 * flops, state, update, kept
 """, """
-def step_costs(vocabulary, layers, b, t, m, h):
-    d = m // h
+def step_costs(vocabulary, layers, B, T, M, H):
+    d = M // H
     shapes = []
     for _ in range(layers):
         for _ in range(3):
-            shapes += [(h, m, d), (h, d)]
-        shapes += [(m, m), (m,), (m, 4 * m), (4 * m,), (4 * m, m), (m,)]
-        shapes += [(2, m), (2, m)]
-    shapes += [(2, m), (m, vocabulary), (vocabulary, m), (t, m)]
+            shapes += [(H, M, d), (H, d)]
+        shapes += [(M, M), (M,), (M, 4 * M), (4 * M,), (4 * M, M), (M,)]
+        shapes += [(2, M), (2, M)]
+    shapes += [(2, M), (M, vocabulary), (vocabulary, M), (T, M)]
     parameters = sum(int(np.prod(shape)) for shape in shapes)
     flops = 0
     for _ in range(layers):
-        for head in range(h):
-            flops += 3 * 2 * b * t * m * d                 # q, k, v
-            flops += 2 * b * t * t * d + 2 * b * t * t * d  # scores, out
-        flops += 2 * b * t * m * m + 2 * b * t * m * 4 * m + 2 * b * t * 4 * m * m
-    flops += 2 * b * t * m * vocabulary
-    return [parameters, flops + 2 * flops, 16 * parameters, 28 * parameters, 4 * layers * h * b * t**2]
+        for head in range(H):
+            flops += 3 * 2 * B * T * M * d                 # q, k, v
+            flops += 2 * B * T * T * d + 2 * B * T * T * d  # scores, out
+        flops += 2 * B * T * M * M + 2 * B * T * M * 4 * M + 2 * B * T * 4 * M * M
+    flops += 2 * B * T * M * vocabulary
+    return [parameters, flops + 2 * flops, 16 * parameters, 28 * parameters, 4 * layers * H * B * T**2]
 """, """
-def step_costs(vocabulary, layers, b, t, m, h):
-    P = 2 * vocabulary * m + t * m + layers * (12 * m * m + 13 * m) + 2 * m
+def step_costs(vocabulary, layers, B, T, M, H):
+    P = 2 * vocabulary * M + T * M + layers * (12 * M * M + 13 * M) + 2 * M
     return np.array([
         P,
-        6 * b * t * (P - vocabulary * m - t * m - 13 * layers * m - 2 * m) + 12 * layers * b * t * t * m,
+        6 * B * T * (P - vocabulary * M - T * M - 13 * layers * M - 2 * M) + 12 * layers * B * T * T * M,
         4 * 4 * P,
         (4 + 3) * 4 * P,
-        layers * b * h * t * t * np.dtype("float32").itemsize,
+        layers * B * H * T * T * np.dtype("float32").itemsize,
     ])
 """, """
-def step_costs(vocabulary, layers, b, t, m, h):
-    attention = 4 * (m * m + m)
-    mlp = m * 4 * m + 4 * m + 4 * m * m + m
-    norm = m + m
-    P = layers * (attention + mlp + 2 * norm) + norm + m * vocabulary
-    P += m * vocabulary + m * t
+def step_costs(vocabulary, layers, B, T, M, H):
+    attention = 4 * (M * M + M)
+    mlp = M * 4 * M + 4 * M + 4 * M * M + M
+    norm = M + M
+    P = layers * (attention + mlp + 2 * norm) + norm + M * vocabulary
+    P += M * vocabulary + M * T
     def product(rows, inner, columns):
         y, da, db = [2 * rows * inner * columns] * 3
         return y + da + db
-    F = product(b * t, m, vocabulary)
+    F = product(B * T, M, vocabulary)
     for layer in range(layers):
-        F += 4 * product(b * t, m, m) + product(b * t, m, 4 * m) + product(b * t, 4 * m, m)
-        F += b * h * (product(t, m / h, t) + product(t, t, m / h))
+        F += 4 * product(B * T, M, M) + product(B * T, M, 4 * M) + product(B * T, 4 * M, M)
+        F += B * H * (product(T, M / H, T) + product(T, T, M / H))
     reads, writes = 4 * P, 3 * P
-    return P, F, P * 4 * 4, 4 * (reads + writes), np.zeros((layers, b, h, t, t), "float32").nbytes
+    return P, F, P * 4 * 4, 4 * (reads + writes), np.zeros((layers, B, H, T, T), "float32").nbytes
 """)
 costs.wrong("biases forgotten", r"bias", "rows * columns + columns, 2", "rows * columns, 2")
-costs.wrong("layer norms of the blocks forgotten", r"norm", " + 2 * 2 * m\n", "\n")
-costs.wrong("no norm at the end", r"norm.*end|end", " + 2 * m + m * vocabulary", " + m * vocabulary")
-costs.wrong("norms without shifts", r"norm.*shift|factor and a shift", "+ 2 * 2 * m", "+ 2 * m", "block + 2 * m", "block + m")
-costs.wrong("no table of positions", r"position", " + t * m", "")
-costs.wrong("a tied head", r"head", "block + 2 * m + m * vocabulary", "block + 2 * m")
-costs.wrong("matrices for each head", r"H times|for all heads", "[linear(m, m)] * 4", "[linear(m, m)] * 4 * h")
-costs.wrong("pairs of neighbours", r"T·T", "2 * (2 * b * t * t * m)", "2 * (2 * b * t * m)")
-costs.wrong("a narrow perceptron", r"perceptron", "[linear(m, 4 * m), linear(4 * m, m)]", "[linear(m, m), linear(m, m)]")
-costs.wrong("no W^O", r"W\^O|four matrices", "[linear(m, m)] * 4", "[linear(m, m)] * 3")
+costs.wrong("layer norms of the blocks forgotten", r"norm", " + 2 * 2 * M\n", "\n")
+costs.wrong("no norm at the end", r"norm.*end|end", " + 2 * M + M * vocabulary", " + M * vocabulary")
+costs.wrong("norms without shifts", r"norm.*shift|factor and a shift", "+ 2 * 2 * M", "+ 2 * M", "block + 2 * M", "block + M")
+costs.wrong("no table of positions", r"position", " + T * M", "")
+costs.wrong("a tied head", r"head", "block + 2 * M + M * vocabulary", "block + 2 * M")
+costs.wrong("matrices for each head", r"H times|for all heads", "[linear(M, M)] * 4", "[linear(M, M)] * 4 * H")
+costs.wrong("pairs of neighbours", r"T·T", "2 * (2 * B * T * T * M)", "2 * (2 * B * T * M)")
+costs.wrong("a narrow perceptron", r"perceptron", "[linear(M, 4 * M), linear(4 * M, M)]", "[linear(M, M), linear(M, M)]")
+costs.wrong("no W^O", r"W\^O|four matrices", "[linear(M, M)] * 4", "[linear(M, M)] * 3")
 costs.wrong("flops of the forward", r"forward", "3 * flops, state", "flops, state")
 costs.wrong("a backward as long as the forward", r"backward|three times|twice", "3 * flops, state", "2 * flops, state")
 costs.wrong("a multiply-add is one", r"are two|multiplication", "3 * flops, state", "3 * flops // 2, state")
-costs.wrong("no products of attention", r"Q Kᵀ|without parameters", " + 2 * (2 * b * t * t * m)", "")
-costs.wrong("no weights times V", r"one product", "2 * (2 * b * t * t * m)", "(2 * b * t * t * m)")
-costs.wrong("wide heads", r"H times|M/H", "2 * (2 * b * t * t * m)", "2 * (2 * b * h * t * t * m)")
-costs.wrong("no product with the head", r"head", "forward + 2 * n * m * vocabulary", "forward")
+costs.wrong("no products of attention", r"Q Kᵀ|without parameters", " + 2 * (2 * B * T * T * M)", "")
+costs.wrong("no weights times V", r"one product", "2 * (2 * B * T * T * M)", "(2 * B * T * T * M)")
+costs.wrong("wide heads", r"H times|M/H", "2 * (2 * B * T * T * M)", "2 * (2 * B * H * T * T * M)")
+costs.wrong("no product with the head", r"head", "forward + 2 * n * M * vocabulary", "forward")
 costs.wrong("six flops for each parameter", r"not every parameter", "3 * flops, state", "6 * n * parameters, state")
-costs.wrong("one sequence", r"one sequence|there are B", "n = b * t", "n = t", "2 * b * t * t", "2 * t * t")
-costs.wrong("visible pairs alone", r"hidden pairs", "2 * (2 * b * t * t * m)", "2 * b * t * (t + 1) * m")
+costs.wrong("one sequence", r"one sequence|there are B", "n = B * T", "n = T", "2 * B * T * T", "2 * T * T")
+costs.wrong("visible pairs alone", r"hidden pairs", "2 * (2 * B * T * T * M)", "2 * B * T * (T + 1) * M")
 costs.wrong("SGD's state", r"moments", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers\n    update")
 costs.wrong("one moment", r"two moments|three", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers + numbers\n    update")
 costs.wrong("numbers for bytes", r"bytes", "parameters * 4  # bytes", "parameters")
 costs.wrong("an update that writes nothing", r"writes?", "update = state + numbers + 2 * numbers", "update = state")
 costs.wrong("gradients written", r"gradients", "update = state + numbers + 2 * numbers", "update = 2 * state")
 costs.wrong("only parameters written", r"moments are written|written", "update = state + numbers + 2 * numbers", "update = state + numbers")
-costs.wrong("weights of one block", r"one block|layers", "layers * b * h * t * t * 4", "b * h * t * t * 4")
-costs.wrong("weights of one head", r"each head|heads?", "layers * b * h * t * t * 4", "layers * b * t * t * 4")
-costs.wrong("weights of one sequence", r"each sequence|batch", "layers * b * h * t * t * 4", "layers * h * t * t * 4")
-costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * b * h * t * t * 4", "layers * b * h * t * (t + 1) // 2 * 4")
-costs.wrong("weights as numbers", r"bytes", "layers * b * h * t * t * 4", "layers * b * h * t * t")
+costs.wrong("weights of one block", r"one block|layers", "layers * B * H * T * T * 4", "B * H * T * T * 4")
+costs.wrong("weights of one head", r"each head|heads?", "layers * B * H * T * T * 4", "layers * B * T * T * 4")
+costs.wrong("weights of one sequence", r"each sequence|batch", "layers * B * H * T * T * 4", "layers * H * T * T * 4")
+costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * B * H * T * T * 4", "layers * B * H * T * (T + 1) // 2 * 4")
+costs.wrong("weights as numbers", r"bytes", "layers * B * H * T * T * 4", "layers * B * H * T * T")
 
 product.wrong("everything in one block", r"at most|did not load", "total = ct.full((m, n), 0, ct.float64)", "pass",
     "row, column = ct.bid(0), ct.bid(1)\n", """if ct.bid(0) + ct.bid(1):

@@ -282,14 +282,14 @@ key_gradients_in_blocks.case(
     "one addition for each token; the tables take part in no product. Then add Q Kᵀ and the "
     "weights times V: for all heads of a sequence together, each takes 2·T·T·M flops. The backward "
     "of y = a b has two products as large.",
-    "flops = 3 * (2 * b * t * (layers * 12 * m**2 + m * vocabulary) + layers * 4 * b * t * t * m). "
+    "flops = 3 * (2 * B * T * (layers * 12 * M**2 + M * vocabulary) + layers * 4 * B * T * T * M). "
     "The state is 4 arrays as large as the parameters. Adam reads all 4 and writes all but the "
     "gradients: 7 in total. The attention weights of a block are (B, H, T, T).",
 ))  # fmt: skip
-def step_costs(vocabulary, layers, b, t, m, h):
+def step_costs(vocabulary, layers, B, T, M, H):
     """What a step of training a GPT takes, in float32, with Adam.
 
-    b, t, m, h  the numbers B of sequences, T of tokens in each, M of features, H of heads
+    B, T, M, H  numbers of sequences, of tokens in each, of features, and of heads
     The model consists of
         two tables: M numbers for each token of the vocabulary, and for each of T positions
         blocks, `layers` of them, each with
@@ -308,13 +308,13 @@ def step_costs(vocabulary, layers, b, t, m, h):
         kept        bytes of the attention weights of all blocks, which the backward needs
     """
     # BEGIN SOLUTION: return parameters, flops, state, update, kept
-    matrices, head = layers * 12 * m**2, m * vocabulary
-    others = layers * 13 * m + 2 * m
-    parameters = (vocabulary + t) * m + matrices + others + head
-    attention = layers * 4 * b * t * t * m
-    flops = 3 * (2 * b * t * (matrices + head) + attention)
+    matrices, head = layers * 12 * M**2, M * vocabulary
+    others = layers * 13 * M + 2 * M
+    parameters = (vocabulary + T) * M + matrices + others + head
+    attention = layers * 4 * B * T * T * M
+    flops = 3 * (2 * B * T * (matrices + head) + attention)
     size = 4 * parameters
-    return parameters, flops, 4 * size, 7 * size, 4 * layers * b * h * t * t
+    return parameters, flops, 4 * size, 7 * size, 4 * layers * B * H * T * T
     # END SOLUTION
 
 
@@ -326,42 +326,42 @@ def _same_cost(yours, rng, name):
     found = np.array([named(yours(*model), names)[name] for model in _MODELS])
     expected = [getattr(_right(*model), name) for model in _MODELS]
     usual = zip(*(_wrong(*model)[name] for model in _MODELS), strict=True)
-    guess = next((text for (a, text), (b, _) in usual if list(found) == [a, b]), "")
+    guess = next((text for (one, text), (two, _) in usual if list(found) == [one, two]), "")
     first, second = _MODELS
     what = f"{name} of step_costs{first} and {second}"
     same(found, expected, what, "model", guess=guess)
 
 
-def _right(vocabulary, layers, b, t, m, h):
-    return gpt_step(vocabulary, layers, B=b, T=t, M=m, H=h)
+def _right(vocabulary, layers, B, T, M, H):
+    return gpt_step(vocabulary, layers, B=B, T=T, M=M, H=H)
 
 
-def _wrong(vocabulary, layers, b, t, m, h):
+def _wrong(vocabulary, layers, B, T, M, H):
     """Wrong values of each result, and the mistakes that give them."""
-    right = _right(vocabulary, layers, b, t, m, h)
+    right = _right(vocabulary, layers, B, T, M, H)
     p, f, kept = right.parameters, right.flops, right.kept
-    pairs, head = 12 * layers * b * t * t * m, 6 * b * t * m * vocabulary
-    narrow, attention, array = layers * m, layers * (m * m + m), 4 * p
+    pairs, head = 12 * layers * B * T * T * M, 6 * B * T * M * vocabulary
+    narrow, attention, array = layers * M, layers * (M * M + M), 4 * p
     in_bytes = "these are numbers, not bytes: a number in float32 has 4 bytes"
     return {
         "parameters": [
             (p - 9 * narrow, "the biases are missing, 4·M in attention and 5·M in a perceptron"),
             (p - 4 * narrow, "the layer norms of the blocks are missing, 4·M numbers in each"),
             (
-                p - 4 * narrow - 2 * m,
+                p - 4 * narrow - 2 * M,
                 "the layer norms are missing, two in a block, one at the end",
             ),
-            (p - 2 * narrow - m, "a layer norm has a factor and a shift: 2·M numbers"),
-            (p - 2 * m, "the layer norm at the end is missing, 2·M numbers"),
+            (p - 2 * narrow - M, "a layer norm has a factor and a shift: 2·M numbers"),
+            (p - 2 * M, "the layer norm at the end is missing, 2·M numbers"),
             (
-                p - 13 * narrow - 2 * m,
+                p - 13 * narrow - 2 * M,
                 "biases and layer norms are missing, 13·M numbers in a block",
             ),
-            (p + 4 * (h - 1) * attention, "attention is counted H times: (M, M) is for all heads"),
-            (p - narrow * (6 * m + 3), "the perceptron is too narrow: (M, 4·M) and (4·M, M)"),
+            (p + 4 * (H - 1) * attention, "attention is counted H times: (M, M) is for all heads"),
+            (p - narrow * (6 * M + 3), "the perceptron is too narrow: (M, 4·M) and (4·M, M)"),
             (p - attention, "one of the four matrices of attention is missing: W^O, perhaps"),
-            (p - t * m, "the table of positions is missing, T·M numbers"),
-            (p - m * vocabulary, "the head is missing, or the table of tokens: each is a matrix"),
+            (p - T * M, "the table of positions is missing, T·M numbers"),
+            (p - M * vocabulary, "the head is missing, or the table of tokens: each is a matrix"),
         ],
         "flops": [
             (f // 3, "this is the forward alone: add two products for the backward of each"),
@@ -373,15 +373,15 @@ def _wrong(vocabulary, layers, b, t, m, h):
             ),
             (f - pairs // 2, "one product of attention is missing: Q Kᵀ or the weights times V"),
             (
-                f - pairs + pairs // (2 * t) * (t + 1),
+                f - pairs + pairs // (2 * T) * (T + 1),
                 "hidden pairs are left out: count T·T of them",
             ),
-            (f - pairs + pairs // t, "each query meets T keys: attention has T·T pairs, not T"),
-            (f + (h - 1) * pairs, "attention is counted H times: a head is only M/H wide"),
+            (f - pairs + pairs // T, "each query meets T keys: attention has T·T pairs, not T"),
+            (f + (H - 1) * pairs, "attention is counted H times: a head is only M/H wide"),
             (f - head, "the product with the head is missing: (B·T, M) times (M, vocabulary)"),
-            (6 * b * t * p, "not every parameter is in a product, and two products have none"),
-            (6 * b * t * p + pairs, "not every parameter is in a product: tables are looked up"),
-            (f // b, "these are the flops of one sequence: there are B"),
+            (6 * B * T * p, "not every parameter is in a product, and two products have none"),
+            (6 * B * T * p + pairs, "not every parameter is in a product: tables are looked up"),
+            (f // B, "these are the flops of one sequence: there are B"),
         ],
         "state": [
             (2 * array, "the moments are missing: Adam keeps two numbers for each parameter"),
@@ -397,9 +397,9 @@ def _wrong(vocabulary, layers, b, t, m, h):
         ],
         "kept": [
             (kept // layers, "these are the attention weights of one block: each keeps its own"),
-            (kept // h, "each head has attention weights of its own: (B, H, T, T)"),
-            (kept // b, "each sequence has attention weights of its own: (B, H, T, T)"),
-            (2 * layers * b * h * t * (t + 1), "hidden pairs are left out: count T·T of them"),
+            (kept // H, "each head has attention weights of its own: (B, H, T, T)"),
+            (kept // B, "each sequence has attention weights of its own: (B, H, T, T)"),
+            (2 * layers * B * H * T * (T + 1), "hidden pairs are left out: count T·T of them"),
             (kept // 4, in_bytes),
         ],
     }
