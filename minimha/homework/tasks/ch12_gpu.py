@@ -303,7 +303,7 @@ def step_costs(vocabulary, layers, B, T, M, H):
                     are two. Scores and weights are computed for all pairs of T queries and T keys,
                     hidden or not
         state       bytes of the parameters, their gradients, and Adam's two moments
-        update      bytes that Adam's update moves: it reads these four arrays once, and writes
+        update      bytes that Adam's update moves: it reads all four arrays once, and writes
                     once those that it changes. The gradients stay as they are
         kept        bytes of the attention weights of all blocks, which the backward needs
     """
