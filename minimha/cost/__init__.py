@@ -17,17 +17,21 @@ dropout, and with the gradient of the input.
     mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True)  # what each rank sends
 
 `communication` and `training_step` are exact: the bytes and messages of ranks that share a model.
+
+    mh.cost.gpt_step(65, layers=6, M=384, H=6, B=16, T=256)  # a step of training, on one machine
 """
 
 from .attention import attention, multi_head
 from .communication import Sent, communication, training_step, update
 from .comparison import Comparison, compare
+from .gpt import Step, gpt_step
 from .machine import Machine, calibrate
 from .primitives import Cost, Primitive
 from .projections import projections
 from .setting import Setting
 
 __all__ = [
-    "Comparison", "Cost", "Machine", "Primitive", "Sent", "Setting", "attention", "calibrate",
-    "communication", "compare", "multi_head", "projections", "training_step", "update",
+    "Comparison", "Cost", "Machine", "Primitive", "Sent", "Setting", "Step", "attention",
+    "calibrate", "communication", "compare", "gpt_step", "multi_head", "projections",
+    "training_step", "update",
 ]  # fmt: skip

@@ -126,87 +126,6 @@ softmax.wrong("stored before the sum is known", r"before|second time|sum",
     "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
     "    ct.store")
 
-forward, *_ = right("attention_in_blocks", """
-def attention_in_blocks(query, key, value, scale, m, n):
-    from minimha.kernels import numpy_tile as ct
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-
-    def kernel(query, key, value, out, lse):
-        i = ct.bid(0)
-        Z = ct.PaddingMode.ZERO
-        q = ct.load(query, (i, 0), (m, d), padding_mode=Z) * scale
-        top = ct.full((m, 1), -np.inf, ct.float64)
-        l = ct.full((m, 1), 0.0, ct.float64)
-        acc = ct.full((m, dv), 0.0, ct.float64)
-        for j in range(ct.cdiv(s, n)):
-            k = ct.load(key, (j, 0), (n, d), padding_mode=Z)
-            v = ct.load(value, (j, 0), (n, dv), padding_mode=Z)
-            x = q @ k.T
-            place = j * n + ct.arange(n, dtype=ct.int32)[None, :]
-            x = ct.where(place < s, x, -np.inf)
-            new = ct.maximum(top, ct.max(x, axis=1, keepdims=True))
-            a = ct.exp(top - new)
-            p = ct.exp(x - new)
-            l = l * a + ct.sum(p, axis=1, keepdims=True)
-            acc = acc * a + p @ v
-            top = new
-        ct.store(out, (i, 0), acc / l)
-        ct.store(lse, (i,), (top + ct.log(l)).reshape((m,)))
-
-    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
-    return out, lse
-""", """
-def attention_in_blocks(query, key, value, scale, m, n):
-    from minimha.kernels import numpy_tile as ct
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-
-    def kernel(query, key, value, out, lse):
-        # two passes: first lse, then the weights
-        i, steps = ct.bid(0), ct.cdiv(s, n)
-        q = ct.load(query, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
-
-        def scores(j):
-            k = ct.load(key, (0, j), (d, n), order="F", padding_mode=ct.PaddingMode.ZERO)
-            x = ct.mma(q, k, ct.full((m, n), 0.0, ct.float64)) * scale
-            return ct.where((j * n + ct.arange(n, dtype=ct.int32) >= s)[None, :], -np.inf, x)
-
-        top = ct.full((m,), -np.inf, ct.float64)
-        for j in range(steps):
-            top = ct.maximum(top, ct.max(scores(j), axis=1))
-        total = ct.full((m,), 0.0, ct.float64)
-        for j in range(steps):
-            total = total + ct.sum(ct.exp(scores(j) - top[:, None]), axis=1)
-        logs = top + ct.log(total)
-        acc = ct.full((m, dv), 0.0, ct.float64)
-        for j in range(steps):
-            v = ct.load(value, (j, 0), (n, dv), padding_mode=ct.PaddingMode.ZERO)
-            acc = ct.mma(ct.exp(scores(j) - logs[:, None]), v, acc)
-        ct.store(out, (i, 0), acc)
-        ct.store(lse, (i,), logs)
-
-    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
-    return out, lse
-""")
-forward.wrong("keys beyond the edge count", r"beyond|hidden|−∞",
-    "x = ct.where(place < s, x, -np.inf)", "pass")
-forward.wrong("the offset of the tile forgotten", r"offset|j · n", "j * n + ct.arange", "ct.arange")
-forward.wrong("one key too many", r"last one|S − 1|beyond|hidden", "place < s", "place <= s")
-forward.wrong("acc not rescaled", r"rescal|old maximum", "acc = acc * a +", "acc = acc +")
-forward.wrong("l not rescaled", r"rescal|old maximum", "l = l * a +", "l = l +")
-forward.wrong("not divided", r"divid|acc / total", "acc / l", "acc")
-forward.wrong("lse without the maximum", r"maximum is missing|peak \+ ln", "(top + ct.log(l))", "ct.log(l)")
-forward.wrong("no scale", r"scale", " * scale", "")
-forward.wrong("values beyond the edge", r"values.*(NaN|zero)|padding", "(n, dv), padding_mode=Z", "(n, dv)")
-forward.wrong("reshape for a transpose", r"transpos", "k.T", "k.reshape((d, n))")
-forward.wrong("keys not transposed", r"transpos", "q @ k.T", "ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))")
-forward.wrong("the last tile of keys forgotten", r"last.*tile|rounds? (down|up)|incomplete",
-    "ct.cdiv(s, n)", "s // n")
-forward.wrong("a race", r"two stores|race|same place", "i = ct.bid(0)", "i = 0")
-forward.wrong("stored in the loop", r"two stores|store once|after the loop",
-    "        ct.store(out", "            ct.store(out")
-
 backward, *_ = right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     from minimha.kernels import numpy_tile as ct
@@ -286,9 +205,6 @@ softmax.wrong("the maximum starts at 0", r"−∞|-inf|starts?|negative|initial"
 softmax.wrong("the maximum of the last tile", r"last tile|so far|larger of|maximum of", "ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))", "ct.max(t, axis=1, keepdims=True)")
 softmax.wrong("no maximum", r"overflow|subtract|maximum", "ct.exp(t - biggest)", "ct.exp(t)")
 softmax.wrong("the columns of a tile", r"axis|columns|rows", "axis=1", "axis=0", "(m, 1)", "(1, n)")
-forward.wrong("√D for the scale", r"\bscale", "* scale", "/ np.sqrt(d)")
-forward.wrong("the maximum is not kept", r"maximum|updat|old|peak", "            top = new\n", "")
-forward.wrong("the factor upside down", r"factor|invers|upside|overflow|sign|exchang", "ct.exp(top - new)", "ct.exp(new - top)")
 backward.wrong("the weights missing in dscores", r"weights|factor|times|multipl", "p * (v @ g.T - D)", "v @ g.T - D")
 backward.wrong("no scale in the scores", r"scale", "scale * (k @ q.T)", "k @ q.T")
 backward.wrong("dscores transposed", r"transpos", "ds @ q", "ds.T @ q")
@@ -296,7 +212,6 @@ backward.wrong("scale twice", r"twice|scale", "ds = p *", "ds = scale * p *")
 product.wrong("not a power of 2", r"powers of 2", "ct.full((m, n)", "ct.full((3, n)")
 product.wrong("a tile changed in place", r"cannot be assigned", "total = total + a @ b", "total[...] = total + a @ b")
 product.wrong("a shape with one axis", r"of shape \(4,\)", "shape=(m, k)", "shape=(m,)")
-forward.wrong("a tile stored in the wrong shape", r"of shape \(2, 1\)", "(top + ct.log(l)).reshape((m,))", "top + ct.log(l)")
 backward.wrong("the same queries in every step", r"tile i|every step|only the first|queries", "q = ct.load(query, (i, 0)", "q = ct.load(query, (0, 0)")
 
 right("tiled_product", """
@@ -381,33 +296,6 @@ def softmax_rows(x, m, n):
     return out
 """)
 
-right("attention_in_blocks", """
-def attention_in_blocks(query, key, value, scale, m, n):
-    from minimha.kernels import numpy_tile as ct
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-    zero = ct.PaddingMode.ZERO
-
-    def kernel(key, query, value, lse, out):
-        # each tile of keys has an output and an lse of its own, which are merged as in chapter 13
-        i = ct.bid(0)
-        parts = []
-        for j in reversed(range(ct.cdiv(s, n))):
-            q = ct.load(query, (0, i), (d, m), order="F", padding_mode=zero)
-            k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
-            x = (k @ q) * scale                                        # keys first: (n, m)
-            x = ct.where((j * n + np.arange(n) < s)[:, None], x, -np.inf)
-            log = ct.max(x, axis=0) + ct.log(ct.sum(ct.exp(x - ct.max(x, axis=0)), axis=0))
-            v = ct.load(value, (0, j), (dv, n), order=(1, 0), padding_mode=zero)
-            parts.append((ct.mma(v, ct.exp(x - log), ct.full((dv, m), 0, ct.float64)), log))
-        whole = np.logaddexp.reduce([log for _, log in parts])
-        ct.store(lse, (i,), whole)
-        ct.store(out, (0, i), sum(y * ct.exp(log - whole) for y, log in parts), order=(1, 0))
-
-    ct.launch(None, (ct.cdiv(t, m), 1, 1), kernel, (key, query, value, lse, out))
-    return out, lse
-""")
-
 right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     from minimha.kernels import numpy_tile as ct
@@ -453,5 +341,214 @@ product.wrong("the kernel reads x around it", r"entries are read without ct.load
 product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", "shape=(m, k)", "shape=(m, 2 * k)", "shape=(k, n)", "shape=(2 * k, n)", "-(-y.shape[0] // k)", "-(-y.shape[0] // (2 * k))")
 softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
     "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
-forward.wrong("all keys in one tile", r"loaded a tile with \d+ entries along S", "def kernel(query", "n = 32\n    def kernel(query")
 backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")
+
+costs, *_ = right("step_costs", """
+def step_costs(vocabulary, layers, B, T, M, H):
+    n = B * T
+    linear = lambda rows, columns: (rows * columns + columns, 2 * n * rows * columns)
+    parts = [linear(M, M)] * 4 + [linear(M, 4 * M), linear(4 * M, M)]
+    block = sum(p for p, _ in parts) + 2 * 2 * M
+    forward = sum(f for _, f in parts) + 2 * (2 * B * T * T * M)
+    parameters = vocabulary * M + T * M + layers * block + 2 * M + M * vocabulary
+    flops = layers * forward + 2 * n * M * vocabulary
+    numbers = parameters * 4  # bytes
+    state = numbers + numbers + 2 * numbers
+    update = state + numbers + 2 * numbers
+    kept = layers * B * H * T * T * 4
+    return parameters, 3 * flops, state, update, kept
+""", """
+def step_costs(vocabulary, layers, B, T, M, H):
+    d = M // H
+    shapes = []
+    for _ in range(layers):
+        for _ in range(3):
+            shapes += [(H, M, d), (H, d)]
+        shapes += [(M, M), (M,), (M, 4 * M), (4 * M,), (4 * M, M), (M,)]
+        shapes += [(2, M), (2, M)]
+    shapes += [(2, M), (M, vocabulary), (vocabulary, M), (T, M)]
+    parameters = sum(int(np.prod(shape)) for shape in shapes)
+    flops = 0
+    for _ in range(layers):
+        for head in range(H):
+            flops += 3 * 2 * B * T * M * d                 # q, k, v
+            flops += 2 * B * T * T * d + 2 * B * T * T * d  # scores, out
+        flops += 2 * B * T * M * M + 2 * B * T * M * 4 * M + 2 * B * T * 4 * M * M
+    flops += 2 * B * T * M * vocabulary
+    return [parameters, flops + 2 * flops, 16 * parameters, 28 * parameters, 4 * layers * H * B * T**2]
+""", """
+def step_costs(vocabulary, layers, B, T, M, H):
+    P = 2 * vocabulary * M + T * M + layers * (12 * M * M + 13 * M) + 2 * M
+    return np.array([
+        P,
+        6 * B * T * (P - vocabulary * M - T * M - 13 * layers * M - 2 * M) + 12 * layers * B * T * T * M,
+        4 * 4 * P,
+        (4 + 3) * 4 * P,
+        layers * B * H * T * T * np.dtype("float32").itemsize,
+    ])
+""", """
+def step_costs(vocabulary, layers, B, T, M, H):
+    attention = 4 * (M * M + M)
+    mlp = M * 4 * M + 4 * M + 4 * M * M + M
+    norm = M + M
+    P = layers * (attention + mlp + 2 * norm) + norm + M * vocabulary
+    P += M * vocabulary + M * T
+    def product(rows, inner, columns):
+        y, da, db = [2 * rows * inner * columns] * 3
+        return y + da + db
+    F = product(B * T, M, vocabulary)
+    for layer in range(layers):
+        F += 4 * product(B * T, M, M) + product(B * T, M, 4 * M) + product(B * T, 4 * M, M)
+        F += B * H * (product(T, M / H, T) + product(T, T, M / H))
+    reads, writes = 4 * P, 3 * P
+    return P, F, P * 4 * 4, 4 * (reads + writes), np.zeros((layers, B, H, T, T), "float32").nbytes
+""")
+costs.wrong("biases forgotten", r"bias", "rows * columns + columns, 2", "rows * columns, 2")
+costs.wrong("layer norms of the blocks forgotten", r"norm", " + 2 * 2 * M\n", "\n")
+costs.wrong("no norm at the end", r"norm.*end|end", " + 2 * M + M * vocabulary", " + M * vocabulary")
+costs.wrong("norms without shifts", r"norm.*shift|factor and a shift", "+ 2 * 2 * M", "+ 2 * M", "block + 2 * M", "block + M")
+costs.wrong("no table of positions", r"position", " + T * M", "")
+costs.wrong("a tied head", r"head", "block + 2 * M + M * vocabulary", "block + 2 * M")
+costs.wrong("matrices for each head", r"H times|for all heads", "[linear(M, M)] * 4", "[linear(M, M)] * 4 * H")
+costs.wrong("pairs of neighbours", r"T·T", "2 * (2 * B * T * T * M)", "2 * (2 * B * T * M)")
+costs.wrong("a narrow perceptron", r"perceptron", "[linear(M, 4 * M), linear(4 * M, M)]", "[linear(M, M), linear(M, M)]")
+costs.wrong("no W^O", r"W\^O|four matrices", "[linear(M, M)] * 4", "[linear(M, M)] * 3")
+costs.wrong("flops of the forward", r"forward", "3 * flops, state", "flops, state")
+costs.wrong("a backward as long as the forward", r"backward|three times|twice", "3 * flops, state", "2 * flops, state")
+costs.wrong("a multiply-add is one", r"are two|multiplication", "3 * flops, state", "3 * flops // 2, state")
+costs.wrong("no products of attention", r"Q Kᵀ|without parameters", " + 2 * (2 * B * T * T * M)", "")
+costs.wrong("no weights times V", r"one product", "2 * (2 * B * T * T * M)", "(2 * B * T * T * M)")
+costs.wrong("wide heads", r"H times|M/H", "2 * (2 * B * T * T * M)", "2 * (2 * B * H * T * T * M)")
+costs.wrong("no product with the head", r"head", "forward + 2 * n * M * vocabulary", "forward")
+costs.wrong("six flops for each parameter", r"not every parameter", "3 * flops, state", "6 * n * parameters, state")
+costs.wrong("one sequence", r"one sequence|there are B", "n = B * T", "n = T", "2 * B * T * T", "2 * T * T")
+costs.wrong("visible pairs alone", r"hidden pairs", "2 * (2 * B * T * T * M)", "2 * B * T * (T + 1) * M")
+costs.wrong("SGD's state", r"moments", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers\n    update")
+costs.wrong("one moment", r"two moments|three", "numbers + numbers + 2 * numbers\n    update", "numbers + numbers + numbers\n    update")
+costs.wrong("numbers for bytes", r"bytes", "parameters * 4  # bytes", "parameters")
+costs.wrong("an update that writes nothing", r"writes?", "update = state + numbers + 2 * numbers", "update = state")
+costs.wrong("gradients written", r"gradients", "update = state + numbers + 2 * numbers", "update = 2 * state")
+costs.wrong("only parameters written", r"moments are written|written", "update = state + numbers + 2 * numbers", "update = state + numbers")
+costs.wrong("weights of one block", r"one block|layers", "layers * B * H * T * T * 4", "B * H * T * T * 4")
+costs.wrong("weights of one head", r"each head|heads?", "layers * B * H * T * T * 4", "layers * B * T * T * 4")
+costs.wrong("weights of one sequence", r"each sequence|batch", "layers * B * H * T * T * 4", "layers * H * T * T * 4")
+costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * B * H * T * T * 4", "layers * B * H * T * (T + 1) // 2 * 4")
+costs.wrong("weights as numbers", r"bytes", "layers * B * H * T * T * 4", "layers * B * H * T * T")
+
+product.wrong("everything in one block", r"at most|did not load", "total = ct.full((m, n), 0, ct.float64)", "pass",
+    "row, column = ct.bid(0), ct.bid(1)\n", """if ct.bid(0) + ct.bid(1):
+            return
+        for row, column in np.ndindex(*grid):
+            self = ct.full((m, n), 0, ct.float64)
+            for step in range(-(-y.shape[0] // k)):
+                a = ct.load(x, (row, step), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                self = self + a @ ct.load(y, (step, column), (k, n), padding_mode=ct.PaddingMode.ZERO)
+            ct.store(out, (row, column), self)
+        return
+""")
+wrong("tiled_product", "a grid of one block", r"at most", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    def kernel(x, y, out):
+        for i in range(ct.cdiv(x.shape[0], m)):
+            for j in range(ct.cdiv(y.shape[1], n)):
+                acc = ct.full((m, n), 0.0, ct.float64)
+                for c in range(ct.cdiv(x.shape[1], k)):
+                    a = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                    b = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
+                    acc = ct.mma(a, b, acc)
+                ct.store(out, (i, j), acc)
+    ct.launch(None, (1, 1), kernel, (x, y, out))
+    return out
+""")
+wrong("tiled_product", "whole rows and columns at once", r"entries along D", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    d = 16
+    def kernel(x, y, out):
+        i, j = ct.bid(0), ct.bid(1)
+        a = ct.load(x, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
+        b = ct.load(y, (0, j), (d, n), padding_mode=ct.PaddingMode.ZERO)
+        ct.store(out, (i, j), a @ b)
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)), kernel, (x, y, out))
+    return out
+""")
+product.wrong("the loop runs along M", r"along D|along M|range|outside|loop|last tile", "range(-(-y.shape[0] // k))", "range(-(-y.shape[1] // k))")
+product.wrong("nothing stored", r"no block has stored|not stored|zero", "ct.store(out, index=(row, column), tile=total)", "pass")
+product.wrong("the entries multiplied", r"broadcast|@|mma|shape", "total + a @ b", "total + a * b")
+product.wrong("a grid with one axis", r"grid|no block has stored|two stores|axis|axes", "grid = (-(-x.shape[0] // m), -(-y.shape[1] // n))", "grid = (-(-x.shape[0] // m),)")
+product.wrong("a grid of entries", r"outside|grid|too many", "-(-x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0], y.shape[1]")
+product.wrong("y loaded transposed", r"transpos|exchang|swap|shape", "shape=(k, n), pad", "shape=(k, n), order=(1, 0), pad")
+product.wrong("padding of minus infinity", r"padding|zeros?\b|NaN|−∞", "ct.PaddingMode.ZERO", "ct.PaddingMode.NEG_INF")
+
+wrong("softmax_rows", "softmax of each tile alone", r"each tile alone|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        for j in range(ct.cdiv(x.shape[1], n)):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+            ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "a block for each tile", r"each tile alone|did not load|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i, j = ct.bid(0), ct.bid(1)
+        t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(x.shape[1], n)), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "one tile for a whole row", r"entries along (S|columns)", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        t = ct.load(x, (ct.bid(0), 0), (m, 32), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (ct.bid(0), 0), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "NumPy in the kernel", r"Memory|load", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        rows = x[i * m : (i + 1) * m]
+        e = np.exp(rows - rows.max(axis=1, keepdims=True))
+        out[i * m : (i + 1) * m] = e / e.sum(axis=1, keepdims=True)
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+softmax.wrong("the peak of each tile in the second loop", r"each tile|tile's own|peak|row", "ct.exp(t - biggest) / total)", "ct.exp(t - ct.max(t, axis=1, keepdims=True)) / total)")
+softmax.wrong("the logarithm of softmax", r"logarithm|\bln\b|\blog", "ct.exp(t - biggest) / total)", "t - biggest - ct.log(total))")
+softmax.wrong("zeros beyond the edge in the sum alone", r"NEG_INF|−∞|beyond", "(i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)\n            total", "(i, j), (m, n), padding_mode=ct.PaddingMode.ZERO)\n            total")
+softmax.wrong("a sum over the whole tile", r"whole tile|each row|axis", "ct.sum(ct.exp(t - biggest), axis=1, keepdims=True)", "ct.sum(ct.exp(t - biggest))")
+softmax.wrong("the sum of the last tile", r"last tile|add it", "total = total + ct.sum", "total = ct.sum")
+online.wrong("new terms rescaled too", r"new terms are multiplied", "l = l * ct.exp(old - top) + ct.sum(ct.exp(t - top[:, None]), axis=1)", "l = (l + ct.sum(ct.exp(t - top[:, None]), axis=1)) * ct.exp(old - top)")
+online.wrong("terms relative to the old maximum", r"divided by ∞", "ct.sum(ct.exp(t - top[:, None]), axis=1)", "ct.sum(ct.exp(t - old[:, None]), axis=1)")
+softmax.wrong("nothing stored", r"no block has stored|not stored", "ct.store(out, (i, j), ct.exp(t - biggest) / total)", "pass")
+
+backward.wrong("delta outside the bracket", r"bracket|p · dp − delta|weights|precedence|\(dweights − delta\)", "p * (v @ g.T - D)", "p * (v @ g.T) - D")
+backward.wrong("delta added", r"sign|subtract|delta", "v @ g.T - D", "v @ g.T + D")
+backward.wrong("weights normalised in each tile", r"lse|normalis|tile", "p = ct.exp(scale * (k @ q.T) - logs)", "p = ct.exp(scale * (k @ q.T)); p = p / ct.sum(p, axis=0, keepdims=True)")
+backward.wrong("divided by lse", r"lse", "ct.exp(scale * (k @ q.T) - logs)", "ct.exp(scale * (k @ q.T)) / logs")
+backward.wrong("dkey from the weights", r"dscores", "gk + ds @ q", "gk + p @ q")
+backward.wrong("dkey and dvalue exchanged", r"exchang|swap|order|shape", "return dkey, dvalue", "return dvalue, dkey")
+backward.wrong("a loop over tiles of S", r"S queries|there are T|range|outside", "range(ct.cdiv(t, m))", "range(ct.cdiv(s, n))")
+backward.wrong("scale inside delta", r"scale", "v @ g.T - D", "v @ g.T - scale * D")
+backward.wrong("everything in one block", r"at most", "j = ct.bid(0)\n        Z", "pass\n        Z",
+    "(ct.cdiv(s, n),), kernel", "(1,), kernel", "        Z = ct.PaddingMode.ZERO\n", "        Z = ct.PaddingMode.ZERO\n        for j in range(ct.cdiv(s, n)): one(j, query, key, value, lse, dout, delta, dkey, dvalue)\n\n    def one(j, query, key, value, lse, dout, delta, dkey, dvalue):\n        Z = ct.PaddingMode.ZERO\n")
+backward.wrong("no kernel", r"loaded 0 times", "ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))\n", "p = np.exp(scale * key @ query.T - lse)\n    ds = p * (value @ dout.T - delta)\n    dkey, dvalue = scale * ds @ query, p @ dout\n")
+backward.wrong("a race over tiles of queries", r"race|another block|tiles of queries are missing", "for i in range(ct.cdiv(t, m)):", "for i in [ct.bid(0)]:", "j = ct.bid(0)", "j = 0")

@@ -866,37 +866,6 @@ def softmax_rows(x, m, n):
     return out
 """)
 
-right("attention_in_blocks", """
-# tiles of keys times queries, from the last key to the first
-def attention_in_blocks(query, key, value, scale, m, n):
-    from minimha.kernels import numpy_tile as ct
-
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-
-    def kernel(query, key, value, out, lse):
-        i, zero = ct.bid(0), ct.PaddingMode.ZERO
-        q = ct.load(query, (0, i), (d, m), order="F", padding_mode=zero)
-        peak = ct.full((1, m), -np.inf, ct.float64)
-        total = ct.full((1, m), 0.0, ct.float64)
-        acc = ct.full((dv, m), 0.0, ct.float64)
-        for j in reversed(range(ct.cdiv(s, n))):
-            k = ct.load(key, (j, 0), (n, d), padding_mode=zero)
-            v = ct.load(value, (0, j), (dv, n), order="F", padding_mode=zero)
-            inside = j * n + ct.arange(n, dtype=ct.int64) < s
-            scores = ct.where(inside[:, None], scale * (k @ q), -np.inf)
-            new = ct.maximum(peak, ct.max(scores, axis=0, keepdims=True))
-            shrink, e = ct.exp(peak - new), ct.exp(scores - new)
-            total = shrink * total + ct.sum(e, axis=0, keepdims=True)
-            acc = ct.mma(v, e, shrink * acc)
-            peak = new
-        ct.store(out, (0, i), acc / total, order="F")
-        ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))
-
-    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
-    return out, lse
-""")
-
 right("key_gradients_in_blocks", """
 # tiles of keys times queries
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):

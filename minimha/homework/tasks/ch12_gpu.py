@@ -1,9 +1,10 @@
-"""Tasks of chapter 12: kernels for a GPU, run block by block on NumPy."""
+"""Tasks of chapter 12: kernels for a GPU, run block by block on NumPy, and the cost of a step."""
 
 import numpy as np
 
+from ...cost import gpt_step
 from ..blocks import same_in_blocks
-from ..comparisons import same
+from ..comparisons import named, same
 from ..task import task
 
 
@@ -13,11 +14,11 @@ def _same(yours, expected, name, axes):
     if np.isnan(yours).any():
         advice = "NaN: was the padding of a tile used, or was −∞ subtracted from −∞?"
     elif (np.asarray(yours) == 0).any():
-        advice = "0: no block has stored there"
+        advice = "0: no block has stored there, or it divided by ∞"
     same(yours, expected, name, axes, tolerance=1e-11, advice=advice)
 
 
-@task(chapter=12, difficulty=1, minutes=10, hints=(
+@task(chapter=12, difficulty=1, minutes=15, hints=(
     "Block (i, j) computes tile (i, j) of the result. Which tiles of x does it need, and which "
     "tiles of y? An index counts tiles, not entries.",
     "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, "
@@ -80,7 +81,7 @@ tiled_product.case(
 )  # fmt: skip
 
 
-@task(chapter=12, difficulty=2, minutes=15, hints=(
+@task(chapter=12, difficulty=2, minutes=20, hints=(
     "A row is longer than a tile, so a block goes through its tiles twice: first for the maximum "
     "and the sum of each row, then for the result.",
     "The first loop is the online softmax of chapter 11 without values: new = the larger of the "
@@ -157,120 +158,12 @@ def _same_softmax(yours, rng, x, m, n):
     name = f"softmax of an array of shape {x.shape}, in tiles of ({m}, {n}),"
     _same(yours(x, m, n), softmax(x), name, "row column")
     x = rng.standard_normal(x.shape)
-    axes, tile = {"x": "T S", "softmax": "T C"}, {"T": m, "S": n, "C": n}
+    axes = {"x": "T S", "softmax": "T columns"}  # each depends on the whole row
+    tile = {"T": m, "S": n, "columns": n}
     same_in_blocks(yours, {"x": x}, (m, n), {"softmax": softmax(x)}, axes, tile, largest=m * n)
 
 
-@task(chapter=12, difficulty=3, minutes=15, hints=(
-    "The loop is that of softmax_rows, with one more sum: acc, the weighted values. The result is "
-    "stored after the loop, so one loop is enough.",
-    "Load the queries once, before the loop. The keys must be transposed, (D, n): tile (0, j) of "
-    "the array whose axes are exchanged, order=(1, 0). Pad queries, keys and values with zeros. A "
-    "key beyond the edge then has the score 0, which counts: put −∞ there.",
-    "at = j * n + ct.arange(n, dtype=ct.int32); scores = ct.where((at < S).reshape((1, n)), "
-    "scores, -np.inf). Then new, shrink = e^(peak − new), p = e^(scores − new); total = total · "
-    "shrink + the sum of p; acc = ct.mma(p, v, acc * shrink). Store acc / total, and peak + "
-    "ct.log(total) in the shape (m,).",
-))  # fmt: skip
-def attention_in_blocks(query, key, value, scale, m, n):
-    """Attention of one head: one block computes the output of m queries, n keys at a time.
-
-    query  (T, D); D and Dv are powers of 2, so that a tile can hold whole rows
-    key    (S, D)
-    value  (S, Dv)
-    scale  a number: scores are scale · Q Kᵀ
-    m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
-    Write the kernel. A tile of scores is (m, n), and no tile holds more queries or keys.
-    Returns out (T, Dv), softmax(scale · Q Kᵀ) V, and lse (T,), the logarithm of each row's sum of
-    e^score.
-    """
-    from minimha.kernels import numpy_tile as ct
-
-    (t, d), (s, dv) = query.shape, value.shape
-    out, lse = np.zeros((t, dv)), np.zeros(t)
-
-    def kernel(query, key, value, out, lse):
-        # BEGIN SOLUTION: load queries, loop over tiles of keys, store out and lse
-        i, zero = ct.bid(0), ct.PaddingMode.ZERO
-        q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
-        peak = ct.full((m, 1), -np.inf, ct.float64)
-        total = ct.full((m, 1), 0.0, ct.float64)
-        acc = ct.full((m, dv), 0.0, ct.float64)
-        for j in range(ct.cdiv(s, n)):
-            k = ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
-            v = ct.load(value, (j, 0), (n, dv), padding_mode=zero)
-            scores = scale * ct.mma(q, k, ct.full((m, n), 0.0, ct.float64))
-            at = j * n + ct.arange(n, dtype=ct.int32)
-            scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)
-            new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
-            p, shrink = ct.exp(scores - new), ct.exp(peak - new)
-            total = total * shrink + ct.sum(p, axis=1, keepdims=True)
-            acc = ct.mma(p, v, acc * shrink)
-            peak = new
-        ct.store(out, (i, 0), acc / total)
-        ct.store(lse, (i,), (peak + ct.log(total)).reshape((m,)))
-        # END SOLUTION
-
-    ct.launch(None, (ct.cdiv(t, m),), kernel, (query, key, value, out, lse))
-    return out, lse
-
-
-@attention_in_blocks.check
-def two_tokens_worked_by_hand(yours, rng):
-    tokens = np.array([[[np.log(3)], [0.0]], [[1.0], [0.0]], [[8.0], [4.0]]])
-    out, lse = yours(*tokens, 1.0, 2, 1)
-    _same(out, [[7.0], [6.0]], "out", "query width")
-    _same(lse, np.log([4.0, 2.0]), "lse", "query")
-    _attended_in_blocks(yours, rng, 2, 2, n=1)
-
-
-def _head(rng, t, s):
-    """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
-    query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
-    key[-2:] *= 3
-    return query, key, value
-
-
-def _attended(query, key, value, scale):
-    """out, lse and the weights, all pairs at once."""
-    scores = scale * query @ key.T
-    lse = np.log(np.exp(scores).sum(axis=-1))
-    weights = np.exp(scores - lse[:, None])
-    return weights @ value, lse, weights
-
-
-def _same_attention(yours, rng, t, s):
-    inputs = _head(rng, t, s)
-    expected = _attended(*inputs, 0.7)
-    found = yours(*inputs, 0.7, 2, 4)
-    for name, part, right in zip(("out", "lse"), found, expected, strict=False):
-        what = f"{name}, for T = {t}, S = {s} and m = 2, n = 4,"
-        axes = "query width" if name == "out" else "query"
-        _same(part, right, what, axes)
-    _attended_in_blocks(yours, rng, t, s)
-
-
-_AXES = {
-    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
-    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
-}  # fmt: skip
-
-
-def _attended_in_blocks(yours, rng, t, s, n=4):
-    inputs = dict(zip(("query", "key", "value"), _head(rng, t, s), strict=True))
-    expected = dict(zip(("out", "lse"), _attended(*inputs.values(), 0.7), strict=False))
-    same_in_blocks(yours, inputs, (0.7, 2, n), expected, _AXES, {"T": 2, "S": n})
-
-
-attention_in_blocks.case("all tiles inside the arrays", _same_attention, (6, 12))
-attention_in_blocks.case("fewer keys than a tile holds", _same_attention, (4, 2))
-attention_in_blocks.case(
-    "numbers of queries and keys that are no multiples", _same_attention,
-    (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
-)  # fmt: skip
-
-
-@task(chapter=12, difficulty=3, minutes=15, hints=(
+@task(chapter=12, difficulty=3, minutes=30, hints=(
     "A block owns n keys and goes through all tiles of queries. Which sums does it keep, and what "
     "shape do they have?",
     "Work with tiles of (n, m), keys first, so that dkey and dvalue need no transposition: scores "
@@ -285,13 +178,16 @@ attention_in_blocks.case(
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     """dkey and dvalue of one head: one block computes those of n keys, m queries at a time.
 
-    query, key, value, scale
-           as in attention_in_blocks
-    lse    (T,), as attention_in_blocks returns it
+    query  (T, D); D and Dv are powers of 2, so that a tile can hold whole rows
+    key    (S, D)
+    value  (S, Dv)
+    lse    (T,), the logarithm of each row's sum of e^score
     dout   (T, Dv), the gradient of out
     delta  (T,), Σ dout · out in each row
+    scale  a number: scores are scale · Q Kᵀ
     m, n   queries and keys in a tile, powers of 2. T and S need not be multiples of them
-    Write the kernel. It recomputes the weights of a tile from the scores and lse.
+    Write the kernel. It recomputes the weights of a tile from the scores and lse, and no tile holds
+    more than m queries or n keys.
     Returns dkey (S, D) and dvalue (S, Dv).
     """
     from minimha.kernels import numpy_tile as ct
@@ -326,6 +222,27 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     return dkey, dvalue
 
 
+def _head(rng, t, s):
+    """Query, key and value of one head, D = 8, Dv = 2; the last keys match best."""
+    query, key, value = (rng.standard_normal(shape) for shape in ((t, 8), (s, 8), (s, 2)))
+    key[-2:] *= 3
+    return query, key, value
+
+
+def _attended(query, key, value, scale):
+    """out, lse and the weights, all pairs at once."""
+    scores = scale * query @ key.T
+    lse = np.log(np.exp(scores).sum(axis=-1))
+    weights = np.exp(scores - lse[:, None])
+    return weights @ value, lse, weights
+
+
+_AXES = {
+    "query": "T D", "key": "S D", "value": "S Dv", "out": "T Dv", "lse": "T", "dout": "T Dv",
+    "delta": "T", "dkey": "S D", "dvalue": "S Dv",
+}  # fmt: skip
+
+
 def _key_gradients(rng, t, s):
     """The inputs of the task for these lengths, and the right results."""
     query, key, value = _head(rng, t, s)
@@ -355,3 +272,141 @@ key_gradients_in_blocks.case(
     "tiles of queries and keys beyond the edge", _same_key_gradients,
     (5, 7), (2, 9), (9, 3), weight=2, hidden=True,
 )  # fmt: skip
+
+
+@task(chapter=12, difficulty=2, minutes=20, hints=(
+    "Count one block first: its matrices, their biases, its two layer norms. A product of (B·T, a) "
+    "and (a, b) takes 2·B·T·a·b flops. In which two products is there no parameter?",
+    "A block has four matrices (M, M) and two with 4·M² numbers, and 13·M other numbers. "
+    "Forward, each number of these matrices and of the head takes part in one multiplication and "
+    "one addition for each token; the tables take part in no product. Then add Q Kᵀ and the "
+    "weights times V: for all heads of a sequence together, each takes 2·T·T·M flops. The backward "
+    "of y = a b has two products as large.",
+    "flops = 3 * (2 * B * T * (layers * 12 * M**2 + M * vocabulary) + layers * 4 * B * T * T * M). "
+    "The state is 4 arrays as large as the parameters. Adam reads all 4 and writes all but the "
+    "gradients: 7 in total. The attention weights of a block are (B, H, T, T).",
+))  # fmt: skip
+def step_costs(vocabulary, layers, B, T, M, H):
+    """What a step of training a GPT takes, in float32, with Adam.
+
+    B, T, M, H  numbers of sequences, of tokens in each, of features, and of heads
+    The model consists of
+        two tables: M numbers for each token of the vocabulary, and for each of T positions
+        blocks, `layers` of them, each with
+            attention: W^Q, W^K, W^V and W^O, (M, M) for all heads together, and four biases (M,)
+            a perceptron: matrices (M, 4·M) and (4·M, M), with biases (4·M,) and (M,)
+            two layer norms, each with a factor and a shift for each of M features
+        one more layer norm, and the head, a matrix (M, vocabulary) without a bias
+    Returns
+        parameters  the number of all learned numbers
+        flops       of all matrix products, forward and backward; a multiplication and an addition
+                    are two. Scores and weights are computed for all pairs of T queries and T keys,
+                    hidden or not
+        state       bytes of the parameters, their gradients, and Adam's two moments
+        update      bytes that Adam's update moves: it reads all four arrays once, and writes
+                    once those that it changes. The gradients stay as they are
+        kept        bytes of the attention weights of all blocks, which the backward needs
+    """
+    # BEGIN SOLUTION: return parameters, flops, state, update, kept
+    matrices, head = layers * 12 * M**2, M * vocabulary
+    others = layers * 13 * M + 2 * M
+    parameters = (vocabulary + T) * M + matrices + others + head
+    attention = layers * 4 * B * T * T * M
+    flops = 3 * (2 * B * T * (matrices + head) + attention)
+    size = 4 * parameters
+    return parameters, flops, 4 * size, 7 * size, 4 * layers * B * H * T * T
+    # END SOLUTION
+
+
+_MODELS = (5, 2, 3, 7, 6, 2), (65, 4, 8, 64, 96, 6)
+
+
+def _same_cost(yours, rng, name):
+    names = ["parameters", "flops", "state", "update", "kept"]
+    found = np.array([named(yours(*model), names)[name] for model in _MODELS])
+    expected = [getattr(_right(*model), name) for model in _MODELS]
+    usual = zip(*(_wrong(*model)[name] for model in _MODELS), strict=True)
+    guess = next((text for (one, text), (two, _) in usual if list(found) == [one, two]), "")
+    first, second = _MODELS
+    what = f"{name} of step_costs{first} and {second}"
+    same(found, expected, what, "model", guess=guess)
+
+
+def _right(vocabulary, layers, B, T, M, H):
+    return gpt_step(vocabulary, layers, B=B, T=T, M=M, H=H)
+
+
+def _wrong(vocabulary, layers, B, T, M, H):
+    """Wrong values of each result, and the mistakes that give them."""
+    right = _right(vocabulary, layers, B, T, M, H)
+    p, f, kept = right.parameters, right.flops, right.kept
+    pairs, head = 12 * layers * B * T * T * M, 6 * B * T * M * vocabulary
+    narrow, attention, array = layers * M, layers * (M * M + M), 4 * p
+    in_bytes = "these are numbers, not bytes: a number in float32 has 4 bytes"
+    return {
+        "parameters": [
+            (p - 9 * narrow, "the biases are missing, 4·M in attention and 5·M in a perceptron"),
+            (p - 4 * narrow, "the layer norms of the blocks are missing, 4·M numbers in each"),
+            (
+                p - 4 * narrow - 2 * M,
+                "the layer norms are missing, two in a block, one at the end",
+            ),
+            (p - 2 * narrow - M, "a layer norm has a factor and a shift: 2·M numbers"),
+            (p - 2 * M, "the layer norm at the end is missing, 2·M numbers"),
+            (
+                p - 13 * narrow - 2 * M,
+                "biases and layer norms are missing, 13·M numbers in a block",
+            ),
+            (p + 4 * (H - 1) * attention, "attention is counted H times: (M, M) is for all heads"),
+            (p - narrow * (6 * M + 3), "the perceptron is too narrow: (M, 4·M) and (4·M, M)"),
+            (p - attention, "one of the four matrices of attention is missing: W^O, perhaps"),
+            (p - T * M, "the table of positions is missing, T·M numbers"),
+            (p - M * vocabulary, "the head is missing, or the table of tokens: each is a matrix"),
+        ],
+        "flops": [
+            (f // 3, "this is the forward alone: add two products for the backward of each"),
+            (2 * f // 3, "the backward takes twice the flops of the forward: together three times"),
+            (f // 2, "a multiplication and an addition are two flops"),
+            (
+                f - pairs,
+                "the products without parameters are missing: Q Kᵀ and the weights times V",
+            ),
+            (f - pairs // 2, "one product of attention is missing: Q Kᵀ or the weights times V"),
+            (
+                f - pairs + pairs // (2 * T) * (T + 1),
+                "hidden pairs are left out: count T·T of them",
+            ),
+            (f - pairs + pairs // T, "each query meets T keys: attention has T·T pairs, not T"),
+            (f + (H - 1) * pairs, "attention is counted H times: a head is only M/H wide"),
+            (f - head, "the product with the head is missing: (B·T, M) times (M, vocabulary)"),
+            (6 * B * T * p, "not every parameter is in a product, and two products have none"),
+            (6 * B * T * p + pairs, "not every parameter is in a product: tables are looked up"),
+            (f // B, "these are the flops of one sequence: there are B"),
+        ],
+        "state": [
+            (2 * array, "the moments are missing: Adam keeps two numbers for each parameter"),
+            (3 * array, "three arrays are counted: parameters, gradients and two moments are four"),
+            (4 * p, in_bytes),
+        ],
+        "update": [
+            (4 * array, "Adam also writes: the parameters and both moments change"),
+            (8 * array, "Adam does not write the gradients: it reads four arrays, writes three"),
+            (5 * array, "the moments are written, too: a step changes them and the parameters"),
+            (3 * array, "one direction is missing: Adam reads four arrays and writes three"),
+            (7 * p, in_bytes),
+        ],
+        "kept": [
+            (kept // layers, "these are the attention weights of one block: each keeps its own"),
+            (kept // H, "each head has attention weights of its own: (B, H, T, T)"),
+            (kept // B, "each sequence has attention weights of its own: (B, H, T, T)"),
+            (2 * layers * B * H * T * (T + 1), "hidden pairs are left out: count T·T of them"),
+            (kept // 4, in_bytes),
+        ],
+    }
+
+
+step_costs.case("the number of parameters", _same_cost, ("parameters",))
+step_costs.case("flops of the matrix products", _same_cost, ("flops",), weight=2)
+step_costs.case("bytes of parameters, gradients and moments", _same_cost, ("state",))
+step_costs.case("bytes that the update moves", _same_cost, ("update",))
+step_costs.case("bytes of attention weights", _same_cost, ("kept",))

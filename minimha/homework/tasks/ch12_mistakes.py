@@ -1,7 +1,7 @@
 """The usual mistakes in the tasks of chapter 12, as patches of their solutions."""
 
 from ..mistakes import patches
-from .ch12_gpu import attention_in_blocks, key_gradients_in_blocks, softmax_rows, tiled_product
+from .ch12_gpu import key_gradients_in_blocks, softmax_rows, tiled_product
 
 tiled_product.mistakes += patches(r"""
 - return ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)
@@ -11,6 +11,13 @@ with ct.cdiv
 - range(ct.cdiv(x.shape[1], k))
 + range(x.shape[1] // k)
 the last tile along D is left out: // rounds down. Round up with ct.cdiv
++ range(ct.cdiv(y.shape[1], k))
+the loop runs over tiles along M: the sum of a product runs along D
+- left = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+-             right = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
++ left = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.NEG_INF)
++             right = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.NEG_INF)
+the padding −∞ is for a maximum; in a product pad with zeros, which add nothing
 - acc = ct.mma(left, right, acc)
 + acc = ct.mma(left, right, ct.full((m, n), 0.0, ct.float64))
 only the last product is kept: ct.mma(left, right, acc) adds to acc
@@ -27,6 +34,12 @@ zeros beyond the edge count in the sum, since e^(0 − peak) is not 0: pad with 
 the old sum is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
 + total = total * ct.exp(new - peak) + terms
 the factor is e^(new − peak); the old sum has to be multiplied by e^(peak − new)
++ total = (total + terms) * ct.exp(peak - new)
+- peak = new
++ pass
+total becomes 0: peak is never updated, or the new terms are multiplied by e^(peak − new), too,
+which is 0 in the first step. It is only for the old total
+- total = total * ct.exp(peak - new) + terms
 + total = terms
 only the sum of the last tile is kept: add it to the rescaled total
 - new = ct.maximum(peak, ct.max(tile, axis=1, keepdims=True))
@@ -39,10 +52,18 @@ the maximum runs along the columns: each row has its own, axis=1
 + peak = ct.full((m, 1), 0.0
 peak is larger than the maximum of its row, so every exp of a row can be 0: start from −∞, and take
 the maximum of each row, not of the whole tile: axis=1
--             peak = new
-+
-peak is never updated: at the end of each step it becomes new
+- ct.sum(ct.exp(tile - new), axis=1, keepdims=True)
++ ct.sum(ct.exp(tile - new))
+the sum is that of the whole tile: each row has its own, axis=1
+- ct.store(out, (i, j), ct.exp(tile - peak) / total)
++ tile = ct.exp(tile - ct.max(tile, axis=1, keepdims=True))
++             ct.store(out, (i, j), tile / ct.sum(tile, axis=1, keepdims=True))
+this is the softmax of each tile alone: maximum and sum belong to the whole row
 - ct.exp(tile - peak) / total
++ ct.exp(tile - ct.max(tile, axis=1, keepdims=True)) / total
+the second loop subtracts the maximum of each tile: total is relative to peak, that of the row
++ tile - peak - ct.log(total)
+this is the logarithm of the softmax
 + ct.exp(tile - peak)
 the result is not divided by the sum of the row, total
 + ct.exp(tile) / total
@@ -60,68 +81,6 @@ every block loads the first rows in the second loop: block i needs tile (i, j)
 a tile is stored before the sum of its row is known: go through the tiles a second time
 """)
 
-attention_in_blocks.mistakes += patches(r"""
-- scores = ct.where((at < s).reshape((1, n)), scores, -np.inf)
-+ pass
-keys beyond the edge are not hidden: their score is 0, and e^(0 − peak) counts in the sum. Put −∞
-where j · n + arange(n) is S or more
-- at = j * n + ct.arange(n, dtype=ct.int32)
-+ at = ct.arange(n, dtype=ct.int32)
-the offset of the tile is missing or wrong: the keys of tile j are j · n + arange(n)
-- (at < s)
-+ (at <= s)
-key S is visible: the last one is S − 1
-+ (at < s - 1)
-the last key, S − 1, is hidden
-+ (at < t)
-only T keys count: there are S
-- acc = ct.mma(p, v, acc * shrink)
-+ acc = ct.mma(p, v, acc)
-acc is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
-- total * shrink +
-+ total +
-total is not rescaled: it is relative to the old maximum, so multiply it by e^(peak − new)
--             total = total * shrink + ct.sum(p, axis=1, keepdims=True)
--             acc = ct.mma(p, v, acc * shrink)
-+             total = total + ct.sum(p, axis=1, keepdims=True)
-+             acc = ct.mma(p, v, acc)
-total and acc are not rescaled: they are relative to the old maximum, so multiply both by e^(peak
-− new)
-- ct.exp(peak - new)
-+ ct.exp(new - peak)
-the factor is e^(new − peak); the old sums have to be multiplied by e^(peak − new)
--             peak = new
-+
-peak is never updated: at the end of each step it becomes new
-- acc / total
-+ acc
-out is not divided by the sum of the row: store acc / total
-- (peak + ct.log(total))
-+ (ct.log(total))
-the maximum is missing in lse: it is peak + ln total, because total is Σ e^(score − peak)
-+ (peak + total)
-total is added, not its logarithm in lse: it is peak + ln total, because total is Σ e^(score −
-peak)
-+ (peak + ct.log2(total))
-the logarithm has base 2 in lse: it is peak + ln total, because total is Σ e^(score − peak)
-- scale * ct.mma(q, k
-+ scale**2 * ct.mma(q, k
-the scores are multiplied by scale twice; once is enough
-+ ct.mma(q, k
-the factor scale is missing: scores are scale · Q Kᵀ
-- ct.load(key, (0, j), (d, n), order=(1, 0), padding_mode=zero)
-+ ct.load(key, (j, 0), (n, d), padding_mode=zero).reshape((d, n))
-reshape does not transpose: load the tile of keys with its axes exchanged, order=(1, 0)
-+ ct.load(key, (j, 0), (n, d), padding_mode=zero)
-the keys are not transposed: Q Kᵀ needs a tile (D, n), loaded with order=(1, 0)
-- ct.load(value, (j, 0)
-+ ct.load(value, (0, 0)
-every step uses the first tile of values: it should use tile (j, 0)
-- range(ct.cdiv(s, n))
-+ range(s // n)
-the last, incomplete tile of keys is left out: // rounds down. Round up with ct.cdiv
-""")
-
 key_gradients_in_blocks.mistakes += patches(r"""
 - ct.store(dkey, (j, 0), scale * acc_k)
 + ct.store(dkey, (j, 0), acc_k)
@@ -134,11 +93,25 @@ dvalue has the factor scale; out = weights V has none
 dkey has the factor scale twice, in dscores and in the store; once is enough
 + ds = p * dp
 delta is missing: dscores = weights · (dweights − delta)
++ ds = p * dp - mean
+delta is outside the bracket: dscores = weights · (dweights − delta)
++ ds = p * (dp + mean)
+delta is added, not subtracted: dscores = weights · (dweights − delta)
++ ds = p * (dp - scale * mean)
+delta has no factor scale: dscores = weights · (dweights − delta)
 + ds = dp - mean
 the factor weights is missing: dscores = weights · (dweights − delta)
 - acc_v = ct.mma(p, g, acc_v)
 + acc_v = ct.mma(ds, g, acc_v)
 dvalue is computed from dscores: it is weightsᵀ dout
+- acc_k = ct.mma(ds, q, acc_k)
++ acc_k = ct.mma(p, q, acc_k)
+dkey is computed from the weights: it is scale · dscoresᵀ Q
+- p = ct.exp(scale * ct.mma(k, columns, none) - logs)
++ p = ct.exp(scale * ct.mma(k, columns, none)); p = p / ct.sum(p, axis=0, keepdims=True)
+the weights are normalised in each tile: the sum of a row runs over all keys, so e^(scores − lse)
++ p = ct.exp(scale * ct.mma(k, columns, none)) / logs
+lse is a logarithm: the weights are e^(scores − lse), not e^scores / lse
 - ct.mma(k, columns, none) - logs)
 + ct.mma(k, columns, none))
 the weights are not normalised: they are e^(scores − lse)
@@ -165,4 +138,13 @@ only the last tile of queries counts: a key's gradient is a sum over all of them
 the last, incomplete tile of queries is left out: // rounds down. Round up with ct.cdiv
 + range(ct.cdiv(s, m))
 the loop runs over S queries: there are T
++ range(ct.cdiv(s, n))
+tiles of queries are missing: each block goes through all of them, range(ct.cdiv(T, m))
+- q = ct.load(query, (i, 0), (m, d), padding_mode=zero)
+-             g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
+-             columns = ct.load(query, (0, i)
++ q = ct.load(query, (0, 0), (m, d), padding_mode=zero)
++             g = ct.load(dout, (i, 0), (m, dv), padding_mode=zero)
++             columns = ct.load(query, (0, 0)
+every step uses the first tile of queries: it should use tile i
 """)

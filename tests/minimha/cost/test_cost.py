@@ -44,7 +44,8 @@ class Counted(np.ndarray):
         y = getattr(ufunc, method)(*plain, **settings)
         if ufunc is np.matmul:
             Counted.products[2 * y.size * plain[0].shape[-1]] += 1
-        Counted.note(plain, y)
+        if method != "at":  # that changes its operand and returns nothing
+            Counted.note(plain, y)
         return to_counted(y)
 
     def __array_function__(self, function, types, inputs, settings):
@@ -291,6 +292,43 @@ def test_a_comparison_shows_every_possible_form():
     made = mh.MultiHeadAttention(64, 4, num_kv_heads=2)
     assert dict(rows)["stacked"] == f"{sum(p.data.size for p in made.parameters()):,}"
     assert "fused" not in mh.cost.compare(M=64, H=4, T=16, S=9, machine=EVEN).costs()
+
+
+@pytest.mark.parametrize("letters", [
+    {"B": 2, "T": 5, "M": 12, "H": 3},
+    {"B": 3, "T": 7, "M": 8, "H": 4, "G": 2, "D": 6, "bias": False, "dtype": "float64"},
+])  # fmt: skip
+def test_a_step_of_a_gpt_takes_what_is_predicted(letters, count):
+    sizes = {WORDS.get(k, k): n for k, n in letters.items() if k not in ("B", "T")}
+    model = mh.GPT(11, context=letters["T"], num_layers=2, **sizes)
+    optimiser = mh.AdamW(model.parameters(), lr=1e-3)
+    for p in model.parameters():
+        p._data = p.data.view(Counted)
+    tokens = np.arange(letters["B"] * letters["T"]).reshape(letters["B"], -1) % 11
+    tokens, places = tokens.view(Counted), np.arange(letters["T"]).view(Counted)
+    kept = []
+
+    def forward_and_backward():
+        with mh.implementation("reference"):
+            loss = mh.functional.cross_entropy(model(tokens, positions=places), tokens)
+        pairs = letters["T"], letters["T"]
+        arrays = {id(owner(x)): x for x in saved_by(loss)}.values()
+        kept.extend(x.nbytes for x in arrays if x.shape[-2:] == pairs and x.dtype.kind == "f")
+        loss.backward()
+
+    products, _ = count(forward_and_backward)
+    for p in model.parameters():
+        p._data, p.grad = to_plain(p.data), to_plain(p.grad)
+    optimiser.step()
+    step = mh.cost.gpt_step(11, 2, **letters)
+    assert step.parameters == sum(p.data.size for p in model.parameters())
+    assert step.flops == sum(n * times for n, times in products.items())
+    moments = [x.nbytes for x in optimiser.state().values() if x.ndim]
+    gradients = [p.grad.nbytes for p in model.parameters()]
+    values = [p.data.nbytes for p in model.parameters()]
+    assert step.state == sum(values + gradients + moments)
+    assert step.update == step.state + sum(values + moments)
+    assert step.kept == sum(kept)
 
 
 @pytest.mark.thorough
