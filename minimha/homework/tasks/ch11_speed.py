@@ -133,7 +133,7 @@ def attention_costs(H, T, S, D, Dv, block):
                     output, if it keeps the weights
     kept_in_tiles   the same, if it keeps lse instead, one number per row
     """
-    # BEGIN SOLUTION: return flops, flops_backward, moved, moved_in_tiles, kept, kept_in_tiles
+    # BEGIN SOLUTION: return the six numbers, in this order
     scores = H * T * S
     flops = 2 * scores * (D + Dv)
     flops_backward = 2 * scores * (3 * D + 2 * Dv)
