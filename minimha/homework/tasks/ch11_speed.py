@@ -184,7 +184,8 @@ _SLIPS = {
 
 
 def _same_cost(yours, rng, name):
-    for sizes in ((3, 22, 13, 7, 5, 11), (2, 1024, 1536, 64, 32, 128)):
+    h, s, d, dv, block, blocks = map(int, rng.integers(2, 99, size=6))
+    for sizes in ((3, 33, 13, 7, 5, 11), (h, block * blocks, s, d, dv, block)):
         letters = dict(zip(("H", "T", "S", "D", "Dv", "block"), sizes, strict=True))
         when = ", ".join(f"{letter} = {size}" for letter, size in letters.items())
         found, right = (named(f(*sizes), _COSTS)[name] for f in (yours, attention_costs))
