@@ -151,7 +151,7 @@ costs.wrong("peak and total are kept", r"peak and total", "kept_tiled = 4", "kep
 costs.wrong("a tile is kept", r"includes a tile", "kept_tiled = 4 * H * T", "kept_tiled = 4 * (H * T + block * block)")
 costs.wrong("weights are kept in tiles too", r"again from lse", "kept_tiled = 4 * H * T", "kept_tiled = kept")
 costs.wrong("lse of one head", r"one head", "kept_tiled = 4 * H * T", "kept_tiled = 4 * T")
-costs.wrong("four results", r"should return flops, .* not 4 values", "tiled, kept, kept_tiled\n", "tiled\n")
+costs.wrong("four results", r"should return flops", "tiled, kept, kept_tiled\n", "tiled\n")
 
 forward, *_ = right("tiled_forward", """
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
@@ -440,7 +440,7 @@ back.wrong("one delta for all rows", r"each row|axis|every row|own", "(out * dou
 back.wrong("no scale in the scores", r"scale", "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
 back.wrong("tiles overwrite dquery", r"\+=|accumul|add|sum|overwr|last tile", "dquery[r] +=", "dquery[r] =")
 online.wrong("one maximum for all rows", r"over all rows", "scores.max(axis=1)", "scores.max()")
-online.wrong("two results", r"should return peak, total, acc, not 2 values", "return m_new, alpha", "return alpha")
+online.wrong("two results", r"should return peak, total, acc", "return m_new, alpha", "return alpha")
 online.wrong("the maximum after exp", r"overflow|before exp", "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
 forward.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
 forward.wrong("the output alone", r"should return out, lse", "return out, lse", "return out")
