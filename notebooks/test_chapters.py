@@ -89,10 +89,12 @@ TWO_TOKENS = {  # worked by hand in the text
         "Unmasked: 1 finding\nleak from the future",
     ],
     "11_speed": [
-        "score 1.0986   factor 0.3333   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
-        "score 0.0000   factor 1.0000   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",
+        "score 1.0986: shrink 0.3333 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
+        "score 0.0000: shrink 1.0000 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
+        f"flops         {1073.742:13}{1073.742:13}",
+        f"moved         {205.521:13}{205.718:13}",
+        f"kept          {16.777:13}{16.777:13}",
         "query 0 key 1:  P 0.25   dS -0.75",
-        "all in order: True",
         "zigzag, 0 1 1 0          tiles [68, 68]",
     ],
     "12_gpu": [

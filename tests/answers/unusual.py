@@ -729,17 +729,37 @@ def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_d
 
 right("online_softmax", """
 # logarithms of sums, and averages
-def online_softmax(m, l, acc, scores, value):
+def online_softmax(peak, total, acc, scores, value):
     def known(x):
         return np.where(np.isneginf(x), 0, x)
 
-    lse = known(m) + np.log(l, where=l > 0, out=np.full(m.shape, -np.inf))
+    lse = known(peak) + np.log(total, where=total > 0, out=np.full(peak.shape, -np.inf))
     every = np.logaddexp(lse, np.logaddexp.reduce(scores, axis=1))
-    largest = np.max([m, *scores.T], axis=0)
+    largest = np.max([peak, *scores.T], axis=0)
     total = np.exp(every - known(largest))
-    new = acc * np.exp(m - known(largest))[:, None]
+    new = acc * np.exp(peak - known(largest))[:, None]
     new += total[:, None] * (np.exp(scores - known(every)[:, None]) @ value)
     return largest, total, new
+""")
+
+right("attention_costs", """
+# counts the entries of arrays, and the tiles one by one
+def attention_costs(H, T, S, D, Dv, block):
+    def entries(*shapes):
+        return sum(np.prod(shape, dtype=int) for shape in shapes)
+
+    q, k, v, out = np.array([[T, D], [S, D], [S, Dv], [T, Dv]])
+    pairs = T, S
+    steps = [(q, k, pairs), (pairs, pairs), (pairs,), (pairs, pairs)]
+    steps += [(pairs, pairs), (pairs,), (pairs, pairs), (pairs, v, out)]
+    widths = {"forward": [D, Dv], "backward": [D, Dv, Dv, D, D]}
+    flops = {way: sum(2 * T * S * width for width in ws) for way, ws in widths.items()}
+    tiles = [(block, D), *[k, v] * 1, (block, Dv)]
+    result = [
+        flops["forward"], flops["backward"], 4 * sum(entries(*step) for step in steps),
+        4 * sum(entries(*tiles) for _ in range(0, T, block)), 4 * T * S, 4 * T,
+    ]
+    return tuple(np.multiply(H, result))
 """)
 
 right("tiled_forward", """

@@ -4,40 +4,53 @@ from ..mistakes import patches
 from .ch11_speed import online_softmax, tiled_backward, tiled_forward
 
 online_softmax.mistakes += patches(r"""
-- np.exp(m - safe)
-+ np.exp(safe - m)
-the factor is e^(new − m); to turn e^(x − m) into e^(x − new), multiply by e^(m − new)
-- acc * factor[:, None] + e @ value
-+ (acc * factor[:, None] + e @ value) / (l * factor + e.sum(axis=-1))[:, None]
-acc is divided by l in each block: keep the plain sum, and divide once after the last block
-- factor = np.exp(m - safe)
+- np.exp(peak - safe)
++ np.exp(safe - peak)
+the factor is e^(new − peak); to turn e^(x − peak) into e^(x − new), multiply by e^(peak − new)
+- acc * shrink[:, None] + e @ value
++ (acc * shrink[:, None] + e @ value) / (total * shrink + e.sum(axis=-1))[:, None]
+acc is divided by total in each block: keep the plain sum, and divide once after the last block
+- shrink = np.exp(peak - safe)
 -     e = np.exp(scores - safe[:, None])
--     return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e @ value
+-     return new, total * shrink + e.sum(axis=-1), acc * shrink[:, None] + e @ value
 + e = np.exp(scores)
-+     return new, l + e.sum(axis=-1), acc + e @ value
++     return new, total + e.sum(axis=-1), acc + e @ value
 no maximum is subtracted before exp, so large scores overflow: subtract the new one
-- return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e @ value
-+ return new, l * factor + e.sum(axis=0), acc * factor[:, None] + e @ value
+- return new, total * shrink + e.sum(axis=-1), acc * shrink[:, None] + e @ value
++ return new, total * shrink + e.sum(axis=0), acc * shrink[:, None] + e @ value
 the maximum or the sum runs along the queries; each row has its own, along the keys: axis=-1
-+ return new, l * factor + e.sum(axis=-1), acc * factor + e @ value
-factor is (T,) and acc is (T, Dv): make it a column, factor[:, None]
-- np.maximum(m, scores.max(axis=-1))
-+ np.maximum(m, scores.max())
++ weights = e / np.where(new == -np.inf, 1, e.sum(axis=-1))[:, None]
++     return new, total + 1, acc + weights @ value
+each block has a softmax of its own, divided by its own sum: keep plain sums of e^(score − peak),
+and divide once after the last block
++ return new, (total + e.sum(axis=-1)) * shrink, acc * shrink[:, None] + e @ value
+- return new, total * shrink + e.sum(axis=-1), acc * shrink[:, None] + e @ value
++ return new, (total + e.sum(axis=-1)) * shrink, (acc + e @ value) * shrink[:, None]
+shrink multiplies the new block too: it corrects only what was summed before
++ return new, total * shrink + e.sum(axis=-1), shrink * acc + e @ value
+- return new, total * shrink + e.sum(axis=-1), acc * shrink[:, None] + e @ value
++ return new, total * shrink + e.sum(axis=-1), acc * shrink + e @ value
+shrink is (T,) and acc is (T, Dv): make it a column, shrink[:, None]
+- np.maximum(peak, scores.max(axis=-1))
++ np.maximum(peak, scores.max())
 the maximum is taken over all rows; each has its own, axis=-1
 """)
 
 tiled_forward.mistakes += patches(r"""
 - acc / total[:, None]
 + acc
-out is not divided by l: after the last tile of keys, out = acc / l
+out is not divided by total: after the last tile of keys, out = acc / total
 + acc / total
-l is (n,) and acc is (n, Dv): make it a column, l[:, None]
-- m + np.log(total)
+total is (n,) and acc is (n, Dv): make it a column, total[:, None]
+- peak + np.log(total)
 + np.log(total)
-m is missing: lse = m + ln l, the logarithm of Σ e^score, because l is Σ e^(score − m)
+peak is missing: lse = peak + ln total, the logarithm of Σ e^score, because total is the sum of
+e^(score − peak)
 - scale * query[rows] @ key[keys].T
 + query[rows] @ key[keys].T
 the factor scale is missing: scores = scale · Q Kᵀ
++ scale * scale * query[rows] @ key[keys].T
+the scores are scaled twice
 - (first[rows, None] <= keys) & (
 + (
 first is ignored: query i sees only the keys with first[i] ≤ j ≤ last[i]
@@ -80,6 +93,10 @@ the factor scale is missing in the scores: scale · Q Kᵀ, as in the forward
 -             dkey[keys] += scale * dscores.T @ query[rows]
 + dquery[rows] += dscores @ key[keys]
 +             dkey[keys] += dscores.T @ query[rows]
+- scale * dscores @ key[keys]
++ dscores @ key[keys]
+- scale * dscores.T @ query[rows]
++ dscores.T @ query[rows]
 the factor scale is missing: the scores are scale · Q Kᵀ, so dquery = scale · dscores K and dkey =
 scale · dscoresᵀ Q
 - delta[rows, None]

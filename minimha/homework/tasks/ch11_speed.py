@@ -9,33 +9,34 @@ from ..comparisons import named, product, same
 from ..task import task
 
 
-@task(chapter=11, difficulty=2, minutes=10, hints=(
+@task(chapter=11, difficulty=2, minutes=15, hints=(
     "The sums so far are relative to the old maximum. Which factor turns each term e^(x − old) "
     "into e^(x − new)?",
-    "new is the larger of m and the largest score of the block. Multiply l and acc by e^(m − new). "
-    "Then add the block's e^(scores − new): to l their sum, to acc their product with value. Where "
-    "new is still −∞, subtract 0 instead, because −∞ − (−∞) is NaN.",
-    "new = np.maximum(m, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); factor = "
-    "np.exp(m - safe); e = np.exp(scores - safe[:, None]); then new, l * factor + e.sum(axis=-1), "
-    "and acc * factor[:, None] + e @ value.",
+    "new is the larger of peak and the largest score of the block, and shrink is e^(peak − new). "
+    "Multiply total and acc by shrink. Then add the block's e^(scores − new): to total their sum, "
+    "to acc their product with value. Where new is still −∞, subtract 0 instead, because −∞ − (−∞) "
+    "is NaN.",
+    "new = np.maximum(peak, scores.max(axis=-1)); safe = np.where(new == -np.inf, 0, new); shrink "
+    "= np.exp(peak - safe); e = np.exp(scores - safe[:, None]); then new, total * shrink + "
+    "e.sum(axis=-1), and acc * shrink[:, None] + e @ value.",
 ))  # fmt: skip
-def online_softmax(m, l, acc, scores, value):
+def online_softmax(peak, total, acc, scores, value):
     """Update the softmax sums of each row with one more block of keys.
 
-    m       (T,), the largest score so far; −∞ if no key was visible
-    l       (T,), the sum of e^(score − m) over the scores so far; 0 if no key was visible
-    acc     (T, Dv), the sum of e^(score − m) times the value of the key; 0 if no key was visible
+    peak    (T,), the largest score so far; −∞ if no key was visible
+    total   (T,), the sum of e^(score − peak) over the scores so far; 0 if no key was visible
+    acc     (T, Dv), the sum of e^(score − peak) times the value of the key; 0 if no key was visible
     scores  (T, N), the scores of the next N keys; −∞ where a key is hidden
     value   (N, Dv), the values of these keys
-    Returns the updated m, l, acc. Rows without a visible key so far stay −∞, 0, 0. Scores as large
-    as 1000 must not overflow. After the last block, acc / l is the output.
+    Returns the updated peak, total, acc. Rows without a visible key so far stay −∞, 0, 0. Scores as
+    large as 1000 must not overflow. After the last block, acc / total is the output.
     """
-    # BEGIN SOLUTION: return m, l, acc
-    new = np.maximum(m, scores.max(axis=-1))
+    # BEGIN SOLUTION: return peak, total, acc
+    new = np.maximum(peak, scores.max(axis=-1))
     safe = np.where(new == -np.inf, 0, new)
-    factor = np.exp(m - safe)
+    shrink = np.exp(peak - safe)
     e = np.exp(scores - safe[:, None])
-    return new, l * factor + e.sum(axis=-1), acc * factor[:, None] + e @ value
+    return new, total * shrink + e.sum(axis=-1), acc * shrink[:, None] + e @ value
     # END SOLUTION
 
 
@@ -68,7 +69,7 @@ def hidden_keys_add_nothing(yours, rng):
 @online_softmax.check(hidden=True)
 def large_scores_do_not_overflow(yours, rng):
     scores = np.array([[-1000.0, 1000.0, 999.0], [1000.0, -1000.0, -1000.0]])
-    advice = "subtract the new maximum from m and from the scores before exp"
+    advice = "subtract the new maximum from peak and from the scores before exp"
     with np.errstate(all="ignore"):
         _feed(yours, scores, rng.standard_normal((3, 2)), [1, 1, 1], advice)
 
@@ -84,29 +85,146 @@ def _feed(yours, scores, value, sizes, advice):
         _same_parts(state, expected, _STATE, f" after block {k + 1}", advice)
 
 
-def _same_parts(yours, expected, names, when="", advice=""):
+def _same_parts(yours, expected, names, when="", advice="", guess=""):
     """Compare the arrays of a tuple, one after the other."""
     for (name, part), right in zip(named(yours, names).items(), expected, strict=True):
-        same(part, right, f"{name}{when}", _AXES.get(name), tolerance=1e-11, advice=advice)
+        what, axes = f"{name}{when}", _AXES.get(name)
+        same(part, right, what, axes, tolerance=1e-11, guess=guess, advice=advice)
 
 
-_STATE, _GRADIENTS = ("m", "l", "acc"), ("dquery", "dkey", "dvalue")
+_STATE, _GRADIENTS = ("peak", "total", "acc"), ("dquery", "dkey", "dvalue")
 _AXES = {
-    **dict.fromkeys(["m", "l", "lse"], "query"),
+    **dict.fromkeys(["peak", "total", "lse"], "query"),
     **dict.fromkeys(["acc", "out", "dquery"], "query width"),
     **dict.fromkeys(["dkey", "dvalue"], "key width"),
 }
 
 
-@task(chapter=11, difficulty=3, minutes=20, given=(online_softmax.solution,), hints=(
-    "Write two loops, over the first query of a tile and over its first key. m, l and acc start "
-    "anew for each tile of queries, and each tile of keys updates them.",
+@task(chapter=11, difficulty=2, minutes=15, hints=(
+    "An m × k matrix times a k × n matrix takes m · n sums of k products. Which sizes are m, n and "
+    "k in Q Kᵀ, and which in weights · V? Everything happens once for each head.",
+    "Each of the five backward products has a T, an S and one width: D in three of them. Without "
+    "tiles, count how often all H · T · S scores are read or written: once in Q Kᵀ, twice in scale "
+    "and so on. Then add Q, K, V and the output. In tiles there are T / block blocks of queries, "
+    "and keys and values are read once for each.",
+    "scores = H * T * S; flops = 2 * scores * (D + Dv); flops_backward = 2 * scores * (3 * D + 2 * "
+    "Dv); moved = 4 * (12 * scores + H * (T + S) * (D + Dv)); moved_in_tiles = 4 * H * (T + T // "
+    "block * S) * (D + Dv); kept = 4 * scores; kept_in_tiles = 4 * H * T",
+))  # fmt: skip
+def attention_costs(H, T, S, D, Dv, block):
+    """Predict what attention costs, with all scores in memory and in tiles.
+
+    H, T, S, D, Dv  integers: Q is (H, T, D), K (H, S, D), V (H, S, Dv). All numbers are float32, 4
+                    bytes each, and no key is hidden
+    block           the number of queries in a tile; T is a multiple of it
+    Returns six numbers:
+    flops           of the two matrix products in the forward pass; a multiplication and an addition
+                    are two flops
+    flops_backward  of the five matrix products in a backward pass in tiles: Q Kᵀ again, weightsᵀ
+                    dout, dout Vᵀ, dscores K, dscoresᵀ Q
+    moved           bytes that the forward pass moves if all scores are in memory. Each of its eight
+                    steps reads its arrays from memory and writes its result there: Q Kᵀ, scale,
+                    maximum, subtract, exp, sum, divide, weights · V. Leave out arrays with one
+                    number per row, such as the maxima
+    moved_in_tiles  bytes that the forward pass moves in tiles, which never leave the cache. Each
+                    block of queries is read once, and for each block all keys and values are read
+                    once. Each entry of the output is written once
+    kept            bytes that the forward pass keeps for the backward pass, besides Q, K, V and the
+                    output, if it keeps the weights
+    kept_in_tiles   the same, if it keeps lse instead, one number per row
+    """
+    # BEGIN SOLUTION: return the six numbers, in this order
+    scores = H * T * S
+    flops = 2 * scores * (D + Dv)
+    flops_backward = 2 * scores * (3 * D + 2 * Dv)
+    moved = 4 * (12 * scores + H * (T + S) * (D + Dv))
+    moved_in_tiles = 4 * H * (T + T // block * S) * (D + Dv)
+    return flops, flops_backward, moved, moved_in_tiles, 4 * scores, 4 * H * T
+    # END SOLUTION
+
+
+_COSTS = "flops", "flops_backward", "moved", "moved_in_tiles", "kept", "kept_in_tiles"
+_SLIPS = {
+    "flops": {
+        "H * T * S * (D + Dv)": "these are the multiplications; add the additions",
+        "4 * H * T * S * D": "these are two products of width D; values have the width Dv",
+        "2 * H * T * S * D": "this is Q Kᵀ alone; weights · V is the second product",
+    },
+    "flops_backward": {
+        "H * T * S * (3 * D + 2 * Dv)": "these are the multiplications; add the additions",
+        "4 * H * T * S * (D + Dv)": "this is twice the forward pass: it lacks the scores, which a "
+        "backward pass in tiles computes again",
+        "5 * H * T * S * (D + Dv)": "this is 2.5 times the forward pass, which is right if D = Dv",
+        "6 * H * T * S * (D + Dv)": "this is three times the forward pass: count the five products",
+        "2 * H * T * S * (4 * D + 3 * Dv)": "this includes the forward pass",
+        "2 * H * T * S * (2 * D + 3 * Dv)": "three products have the width D, and two have Dv",
+    },
+    "moved": {
+        "48 * H * T * S": "these are the scores alone; Q, K, V and the output move too",
+        "4 * (12 * H * T * S + H * (T * D + S * (D + Dv)))": "the output is missing",
+    },
+    "moved_in_tiles": {
+        "4 * H * (T + S) * (D + Dv)": "keys and values are read only once here; each block of "
+        "queries reads them once",
+        "4 * H * (T + T * S) * (D + Dv)": "keys and values are read once for each query here, not "
+        "for each block of queries",
+        "4 * H * T // block * S * (D + Dv)": "queries and output are missing",
+        "4 * H * (T * D + T // block * S * (D + Dv))": "the output is missing",
+        "4 * H * (T + -(-S // block) * S) * (D + Dv)": "these are S / block blocks; there are T / "
+        "block blocks of queries",
+    },
+    "kept": {"8 * H * T * S": "this is twice the weights, which are enough"},
+    "kept_in_tiles": {
+        "8 * H * T": "this is two numbers per row, such as peak and total; lse is enough",
+        "4 * H * T * S": "these are all weights; tiles compute them again from lse",
+        "4 * (H * T + block * block)": "this includes a tile, which is not kept",
+    },
+}
+"""Usual mistakes in each number, so that a message names one even if several numbers are wrong."""
+
+
+def _same_cost(yours, rng, name):
+    h, s, d, dv, block, blocks = map(int, rng.integers(2, 99, size=6))
+    for sizes in ((3, 33, 13, 7, 5, 11), (h, block * blocks, s, d, dv, block)):
+        letters = dict(zip(("H", "T", "S", "D", "Dv", "block"), sizes, strict=True))
+        when = ", ".join(f"{letter} = {size}" for letter, size in letters.items())
+        found, right = (named(f(*sizes), _COSTS)[name] for f in (yours, attention_costs))
+        guess = _slip(name, found, right, letters) if isinstance(found, int | float) else ""
+        same(found, right, f"{name} for {when}", guess=guess)
+
+
+def _slip(name, yours, right, letters):
+    """What a wrong number is, if that is known."""
+    for formula, text in _SLIPS[name].items():
+        if yours == eval(formula, dict(letters)):
+            return text
+    h, scores = letters["H"], letters["H"] * letters["T"] * letters["S"]
+    if name not in ("flops", "flops_backward") and yours in (right / 4, 2 * right):
+        return f"this has {4 * yours // right} bytes for each number; float32 has 4"
+    if h * yours == right:
+        return "this is one head; there are H"
+    times, rest = divmod(yours - right, 4 * scores)
+    if name != "moved" or rest:
+        return ""
+    return f"all scores are read or written {times + 12:.0f} times here: go through the eight steps"
+
+
+attention_costs.case("flops of the forward pass", _same_cost, ("flops",))
+attention_costs.case("flops of the backward pass in tiles", _same_cost, ("flops_backward",))
+attention_costs.case("bytes moved with all scores in memory", _same_cost, ("moved",))
+attention_costs.case("bytes moved in tiles", _same_cost, ("moved_in_tiles",))
+attention_costs.case("bytes kept for the backward pass", _same_cost, ("kept",), ("kept_in_tiles",))
+
+
+@task(chapter=11, difficulty=3, minutes=30, given=(online_softmax.solution,), hints=(
+    "Write two loops, over the first query of a tile and over its first key. peak, total and acc "
+    "start anew for each block of queries, and each block of keys updates them.",
     "keys = np.arange(j, min(j + block, S)) are the positions of a tile's keys, and (first[rows, "
     "None] <= keys) & (keys <= last[rows, None]) is the mask of the tile; continue if no entry is "
     "True. Hide scores with np.where(…, scores, -np.inf), then call online_softmax.",
-    "After the inner loop: total = np.where(l > 0, l, 1); out[rows] = acc / total[:, None]; "
-    "lse[rows] = m + np.log(total). Before it: m = np.full(n, -np.inf), l = np.zeros(n), "
-    "acc = np.zeros((n, Dv)), with n = len(query[rows]).",
+    "Before the inner loop: peak = np.full(n, -np.inf), total = np.zeros(n), acc = np.zeros((n, "
+    "Dv)), with n = len(query[rows]). After it: total = np.where(total > 0, total, 1); out[rows] = "
+    "acc / total[:, None]; lse[rows] = peak + np.log(total).",
 ))  # fmt: skip
 def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
     """Attention of one head, tile by tile: no array holds all T · S pairs, and no Python loop runs
@@ -129,7 +247,7 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     for i in range(0, len(query), block):
         rows = slice(i, i + block)
         n = len(query[rows])
-        m, l, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))
+        peak, total, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))
         for j in range(0, len(key), block):
             keys = np.arange(j, min(j + block, len(key)))
             visible = (first[rows, None] <= keys) & (keys <= last[rows, None])
@@ -137,9 +255,9 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
                 continue
             scores = tap("scores", scale * query[rows] @ key[keys].T)
             scores = np.where(visible, scores, -np.inf)
-            m, l, acc = online_softmax(m, l, acc, scores, value[keys])
-        total = np.where(l > 0, l, 1)
-        out[rows], lse[rows] = acc / total[:, None], m + np.log(total)
+            peak, total, acc = online_softmax(peak, total, acc, scores, value[keys])
+        total = np.where(total > 0, total, 1)
+        out[rows], lse[rows] = acc / total[:, None], peak + np.log(total)
     return out, lse
     # END SOLUTION
 
@@ -148,14 +266,18 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
 def tiles_of_any_size(yours, rng):
     inputs, everything = _inputs(rng, 5, 7), (np.zeros(5, int), np.full(5, 6))
     advice = {  # 1 first: no tile is smaller than the others
-        1: "start each query with −∞, 0, 0; after its last key return acc / l and m + ln l",
+        1: "start each query with −∞, 0, 0; after its last key, acc / total and peak + ln total",
         8: "tiles of 1 × 1 are right, but not one tile that is smaller than block",
-        3: "one tile is right: do you keep m, l and acc for the next? The last tile may be smaller",
+        3: "one tile is right: are peak, total and acc kept for the next? The last may be smaller",
     }
     for block, tip in advice.items():
         when = f" in tiles of {block} × {block}, for T = 5 and S = 7,"
         found = yours(*inputs, 0.3, *everything, block)
-        _same_out(found, inputs, 0.3, *everything, when, tip)
+        value, out = inputs[2], named(found, ("out", "lse"))["out"]
+        alone = [value.mean(axis=0), value.sum(axis=0), value[-1]] if block == 1 else []
+        guess = "each tile has a softmax of its own: keep peak, total and acc from tile to tile"
+        is_alone = any(np.shape(out) == (5, 2) and np.allclose(out, row) for row in alone)
+        _same_out(found, inputs, 0.3, *everything, when, tip, guess if is_alone else "")
 
 
 @tiled_forward.check(weight=2)
@@ -167,7 +289,7 @@ def each_query_sees_its_own_keys(yours, rng):
         " where last[i] = i + 2": (0 * at, at + 2, places),
         " where first = (0, 9, 2, 4, 1), last = (0, 9, 1, 8, 6)": (
             np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]),
-            "queries 1 and 2 see nothing, so l = 0: do not divide by it; lse is −∞",
+            "queries 1 and 2 see nothing, so total is 0: do not divide by it; lse is −∞",
         ),
     }  # fmt: skip
     with np.errstate(all="ignore"):
@@ -190,7 +312,7 @@ def no_array_holds_all_pairs(yours, rng):
     _same_out(found, inputs[0], 0.7, *_window(1024), "", "")
 
 
-@task(chapter=11, difficulty=3, minutes=20, hints=(
+@task(chapter=11, difficulty=3, minutes=30, hints=(
     "The two loops are the same as in the forward. In a tile, compute the weights first: how do "
     "they follow from lse?",
     "weights = e^(scores − lse), 0 where a key is hidden; this includes the division by the row's "
@@ -327,15 +449,16 @@ def _visible(first, last, s):
 def _attended(query, key, value, scale, first, last):
     """out and lse, all pairs at once."""
     scores = np.where(_visible(first, last, len(key)), scale * query @ key.T, -np.inf)
-    m = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(m == -np.inf, 0, m))
-    l = e.sum(axis=-1, keepdims=True)
-    total = np.where(l == 0, 1, l)
-    return e / total @ value, (m + np.log(total))[:, 0]
+    peak = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(peak == -np.inf, 0, peak))
+    total = e.sum(axis=-1, keepdims=True)
+    total = np.where(total == 0, 1, total)
+    return e / total @ value, (peak + np.log(total))[:, 0]
 
 
-def _same_out(found, inputs, scale, first, last, when, advice):
-    _same_parts(found, _attended(*inputs, scale, first, last), ("out", "lse"), when, advice)
+def _same_out(found, inputs, scale, first, last, when, advice, guess=""):
+    expected = _attended(*inputs, scale, first, last)
+    _same_parts(found, expected, ("out", "lse"), when, advice, guess)
 
 
 def _same_gradients(yours, *arguments, advice=""):
