@@ -82,7 +82,9 @@ TWO_TOKENS = {  # worked by hand in the text
         "entropy [0.56233514 0.69314718]",
         "loss 0.693147",
         "GPT: no findings",
+        "GPT 0 of 35\nCut 32 of 35",
         "Unmasked: 1 finding\nleak from the future",
+        "the result parameters missing from the optimiser\nPatient: no findings",
     ],
     "11_speed": [
         "score 1.0986   factor 0.3333   m 1.0986   l 1.3333   acc 9.3333\nout 7.0",

@@ -122,10 +122,16 @@ class Patient(GPT):
         else:
             guessed(self._question, _ward(self.student)[1][self.number - 1])
 
-    def __call__(
-        self, tokens: Any, *, caches: None = None, return_weights: bool = False, **_: Any
-    ) -> Any:
-        """The logits (B, T, V) of tokens (B, T); with return_weights also those of attention."""
+    def __call__(self, tokens: Any, *, return_weights: bool = False, **settings: Any) -> Any:
+        """The logits (B, T, V) of tokens (B, T); with return_weights also the attention weights
+        (B, H, T, T) of each block.
+
+        Raises ValueError for caches: call `mh.generate` with cache=False.
+        """
+        if settings.get("caches"):
+            raise ValueError("a patient has no caches: mh.generate(…, cache=False)")
+        assert self.positions is not None
+        assert self.head is not None
         x, weights = self.tokens(tokens) + self.positions(np.arange(tokens.shape[1])), []
         if self._has("dropout outside training"):
             x = Dropout(0.3)(x, self._rng)
@@ -145,7 +151,7 @@ class Patient(GPT):
         return (logits, weights) if return_weights else logits
 
     def __repr__(self) -> str:
-        return f"{self._question}: V = {self.vocabulary}, T = {self.context}, M = {self.d_model}"
+        return f"{self._question}: V = {self.vocabulary}, T = {self.context}"
 
     @property
     def _question(self) -> str:
