@@ -100,6 +100,14 @@ def leaks(model, tokens, vocabulary):
             return True
     return False
 """, """
+def leaks(model, tokens, vocabulary):  # the position just before the changed tokens is enough
+    y = model(tokens)
+    later = np.arange(tokens.shape[1])[:, None] > np.arange(tokens.shape[1] - 1)
+    return any(
+        np.any((model(np.where(w, (tokens + 1) % vocabulary, tokens)) != y)[:, t])
+        for t, w in enumerate(later.T)
+    )
+""", """
 def leaks(model, tokens, vocabulary):
     first = model(tokens)
     found = False
@@ -178,3 +186,15 @@ each.wrong("an else that returns", r"only t = 1",
 each.wrong("the mean changes", r"in one of|little|sequences|small", "not np.array_equal(model(other)[:, :t], first[:, :t])", "model(other)[:, :t].mean() > first[:, :t].mean()")
 each.wrong("later tokens in reverse order", r"every token is|reverse|look", "(other[:, t:] + 1) % vocabulary", "other[:, t:][:, ::-1]")
 each.wrong("starts at 2", r"only the first|every t", "range(1, T)", "range(2, T)")
+looped.wrong("norms", r"norm grows", "largest, abs(g).max())", "largest, np.linalg.norm(g))", "not abs(g).max() >", "not np.linalg.norm(g) >")
+looped.wrong("the largest entry with its sign", r"with its sign", "largest, abs(g).max())", "largest, g.max())")
+listed.wrong("relative to the median", r"largest entry of all gradients", "max([np.abs(g).max() for g in arrays] + [0])", "np.median([np.abs(g).max() for g in arrays] + [0])")
+listed.wrong("in alphabetical order", r"in this order", "return [", "return sorted([", "largest)]", "largest)])")
+each.wrong("one token changes, and only its neighbour is compared", r"next but one", "other[:, t:] = (other[:, t:] + 1)", "other[:, t] = (other[:, t] + 1)", "(other)[:, :t], first[:, :t]", "(other)[:, t - 1], first[:, t - 1]")
+each.wrong("only the first position", r"only t = 1", "range(1, T)", "range(1, 2)")
+each.wrong("nothing changes", r"returns False", "other[:, t:] = (other[:, t:] + 1) % vocabulary", "other[:, t:]")
+each.wrong("no result without a leak", r"True or False, not None", "    return False", "    pass")
+each.wrong("the last class only", r"single class", "(other)[:, :t], first[:, :t]", "(other)[:, :t, -1], first[:, :t, -1]")
+masked.wrong("weights clipped from below", r"small|entropy of a row", "weights > 0)", "weights > 0)", "-np.sum(weights", "-np.sum(np.maximum(weights, 1e-8)")
+masked.wrong("one minus the sum of squares", r"entropy is wrong", "-np.sum(weights * logs", "1 - np.sum(weights**2")
+loop.wrong("in single precision", r"float32", "np.zeros(weights.shape[:-1])", "np.zeros(weights.shape[:-1], np.float32)")

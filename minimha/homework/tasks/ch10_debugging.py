@@ -125,8 +125,12 @@ def a_real_gradient_is_not_listed(yours, rng):
 @without_gradient.check
 def rounding_counts_as_zero(yours, rng):
     for scale in (1.0, 1e4):
-        head, rounding = scale * rng.standard_normal((4, 5)), 1e-8 * scale * rng.random(4)
-        _named(yours, {"b_k": rounding, "tokens": None, "head": -head, "b_q": 1e-3 * head[0]})
+        head, small = -scale * (1 + rng.random((4, 5))), scale * rng.random((2, 200, 40))
+        gradients = {
+            "b_k": 1e-8 * small[0, 0], "tokens": None, "head": head, "table": 3e-7 * small[0],
+            "b_q": 1e-3 * small[1, 0], "scale": 1e-13 * small[1, 1], "shift": 1e-10 * small[1, 2],
+        }  # fmt: skip
+        _named(yours, gradients)
 
 
 @without_gradient.check(hidden=True)
@@ -191,6 +195,7 @@ def _models(rng, vocabulary, first):
         "at all tokens up to their own": (looking(np.tri), False),
         "at all tokens": (looking(everything), True),
         "at their own token and the next": (looking(lambda t: np.eye(t, k=1)), True),
+        "at their own token and the next but one": (looking(lambda t: np.eye(t, k=2)), True),
         "at the last token of the sequence": (
             looking(lambda t: np.maximum(np.tri(t), np.arange(t) == t - 1)), True,
         ),

@@ -38,9 +38,14 @@ entries of a sum cancel: take the largest absolute value, np.abs(g).max()
 entries of a mean cancel: take the largest absolute value, np.abs(g).max()
 + np.abs(g).min()
 the smallest entry is compared: a gradient is zero only if its largest entry is
++ np.linalg.norm(g)
+a norm grows with the number of entries: take the largest entry, np.abs(g).max()
 + np.abs(g).mean()
 the mean is compared, which is small if a few entries are not zero: take the largest entry
 - least = 1e-6 * max(sizes.values(), default=0.0)
++ least = 1e-6 * max((g.max() for g in gradients.values() if g is not None), default=0.0)
+the largest entry of all is taken with its sign: the largest absolute value may be that of a
+negative entry
 + least = 0.0
 only an exact zero counts, but rounding leaves small numbers: compare with 1e-6 times the largest
 entry of all gradients
