@@ -183,7 +183,7 @@ each.wrong("an early return", r"no change|as soon as",
     "if np.array_equal(model(other)[:, :t], first[:, :t]):\n            return False\n    return True")
 each.wrong("an else that returns", r"only t = 1",
     "            return True\n    return False", "            return True\n        else:\n            return False")
-each.wrong("the mean changes", r"in one of|little|sequences|small", "not np.array_equal(model(other)[:, :t], first[:, :t])", "model(other)[:, :t].mean() > first[:, :t].mean()")
+each.wrong("the mean changes", r"at the last token", "not np.array_equal(model(other)[:, :t], first[:, :t])", "model(other)[:, :t].mean() > first[:, :t].mean()")
 each.wrong("later tokens in reverse order", r"every token is|reverse|look", "(other[:, t:] + 1) % vocabulary", "other[:, t:][:, ::-1]")
 each.wrong("starts at 2", r"only the first|every t", "range(1, T)", "range(2, T)")
 looped.wrong("norms", r"norm grows", "largest, abs(g).max())", "largest, np.linalg.norm(g))", "not abs(g).max() >", "not np.linalg.norm(g) >")

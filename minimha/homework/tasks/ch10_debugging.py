@@ -92,11 +92,11 @@ def _named(yours, gradients):
     for name, g in gradients.items():
         if (name in found) != (name in expected):
             is_listed = "lists" if name in found else "does not list"
-            size = "" if g is None else f"an array whose largest entry is {np.max(abs(g)):.1e}"
-            raise AssertionError(
-                f"without_gradient {is_listed} {name!r}, whose gradient is\n{size or None}; the "
-                f"largest entry of all gradients is {largest:.1e}"
-            )
+            size = "None" if g is None else f"{np.max(abs(g)):.1e} at its largest entry"
+            raise AssertionError(textwrap.fill(
+                f"without_gradient {is_listed} {name!r}, whose gradient is {size}; the largest "
+                f"entry of all gradients is {largest:.1e}", 80,
+            ))  # fmt: skip
     if found != expected:
         raise AssertionError(f"the names should be {expected}, in this order, not {found}")
 
@@ -128,7 +128,7 @@ def rounding_counts_as_zero(yours, rng):
         head, small = -scale * (1 + rng.random((4, 5))), scale * rng.random((2, 200, 40))
         gradients = {
             "b_k": 1e-8 * small[0, 0], "tokens": None, "head": head, "table": 3e-7 * small[0],
-            "b_q": 1e-3 * small[1, 0], "scale": 1e-13 * small[1, 1], "shift": 1e-10 * small[1, 2],
+            "b_q": 1e-3 * small[1, 0], "scale": 1e-15 * small[1, 1], "shift": 1e-10 * small[1, 2],
         }  # fmt: skip
         _named(yours, gradients)
 
