@@ -86,7 +86,12 @@ TWO_TOKENS = {  # worked by hand in the text
         "entropy [0.56233514 0.69314718]",
         "loss 0.693147",
         "GPT: no findings",
+        "lowest possible 0.069",
+        "GPT 0 of 35\nCut 32 of 35",
+        "lr = 0.1    step 1  516",
+        "lr = 0.001  step 1    5.1",
         "Unmasked: 1 finding\nleak from the future",
+        "the result parameters missing from the optimiser\nPatient: no findings",
     ],
     "11_speed": [
         "score 1.0986: shrink 0.3333 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",

@@ -4,6 +4,7 @@ mh.homework.check(softmax)    in a notebook: checks your function
 mh.homework.hint("softmax")   a hint, one more each time
 mh.homework.mine("softmax")   your own function, to build on
 mh.homework.guess("…", 0.9)   a guess, which `guessed` shows beside the result
+mh.homework.patient(3)        a model with a hidden fault, for chapter 10
 mh.homework.progress()        what you have done, in notebooks and files
 mh.homework.task(…)           defines a task of your own
 """
@@ -20,12 +21,13 @@ from .comparisons import (
     value_of,
 )
 from .guesses import guess, guessed
+from .hospital import CAUSES, Patient, patient
 from .notebook import check, hint, progress
 from .student_functions import mine
 from .task import TASKS, Task, task
 
 __all__ = [
-    "TASKS", "Task", "check", "course", "guess", "guessed", "hint", "load_tasks", "mine",
-    "progress", "recorded", "same", "same_gradients", "same_operation", "same_pullback",
-    "same_steps", "tap_is_used", "task", "value_of",
+    "CAUSES", "TASKS", "Patient", "Task", "check", "course", "guess", "guessed", "hint",
+    "load_tasks", "mine", "patient", "progress", "recorded", "same", "same_gradients",
+    "same_operation", "same_pullback", "same_steps", "tap_is_used", "task", "value_of",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ class Finding(NamedTuple):
 
     name     a short name, the same for every model: "leak from the future"
     where    the part of the model, as the path of a parameter or a module, or the axis concerned
-    figure   what was measured
+    figure   what was measured, or computed from the weights
     text     what it means, and the likely cause
     chapter  the chapter to read: "06 masks"
     """

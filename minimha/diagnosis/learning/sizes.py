@@ -68,12 +68,14 @@ def depth(probe: Probe) -> Iterator[Finding]:
 def steps(probe: Probe) -> Iterator[Finding]:
     """A step of AdamW changes a weight by a few percent at most.
 
-    Its first steps change each entry by lr, so the ratio is lr / root mean square of the weights.
+    Its first step changes each entry by lr, so the ratio is lr / root mean square of the weights:
+    it is computed, and no step is made.
     """
     sizes = [float(np.sqrt(np.mean(x**2))) for x in probe.weights().values() if x.ndim > 1]
     ratio = probe.lr / max(float(np.median([s for s in sizes if s] or [1.0])), 1e-30)
     figure = (
-        f"a step of AdamW at lr = {probe.lr:g} changes the weights by {ratio:.1%} of their size"
+        f"a first step of AdamW at lr = {probe.lr:g} would change the weights by {ratio:.1%} of "
+        "their size"
     )
     probe.figures["update over weight"] = figure
     if ratio > _LARGE_STEP:

@@ -1,7 +1,7 @@
 """The usual mistakes in the tasks of chapter 10, as patches of their solutions."""
 
 from ..mistakes import patches
-from .ch10_debugging import attention_entropy, leaks, update_ratio
+from .ch10_debugging import attention_entropy, leaks, without_gradient
 
 attention_entropy.mistakes += patches(r"""
 - return -(weights * logs).sum(axis=-1)
@@ -27,40 +27,43 @@ a small number added inside the logarithm changes every entropy: take the logari
 weight is 0, and of the weight elsewhere
 """)
 
-update_ratio.mistakes += patches(r"""
-- np.sqrt(np.sum(before**2))
-+ np.sqrt(np.sum(after**2))
-the ratio is to the norm before the step, not after it
-- moved / np.sqrt(np.sum(before**2))
-+ np.sqrt(np.sum(before**2)) / moved
-the ratio is upside down: ‖step‖ / ‖before‖
-+ moved
-this is the norm of the step: divide by the norm of before
-- moved = np.sqrt(np.sum((after - before) ** 2))
--     return moved / np.sqrt(np.sum(before**2))
-+ return np.sum((after - before) ** 2) / np.sum(before**2)
-the square root is missing: this is the square of the ratio
-+ return np.std(after - before) / np.std(before)
-a standard deviation subtracts the mean first: the norm is the root of the sum of the squares
-+ return np.mean(abs(after - before) / abs(before))
-this is the mean of the ratios of single entries, which is large where an entry is near 0: divide
-the norms of the whole arrays
-+ return np.mean(abs(after - before)) / np.mean(abs(before))
-this compares absolute values: the norm is the root of the sum of the squares
-+ return np.max(abs(after - before)) / np.max(abs(before))
-this compares absolute values: the norm is the root of the sum of the squares
-+ return abs((after - before).sum()) / abs(before.sum())
-the entries are added with their signs and cancel: square them first
-+ return np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
-this is one ratio for each row: the norm is that of the whole array, without axis
-+ order = 2 if before.ndim == 2 else None
-+     return np.linalg.norm(after - before, order) / np.linalg.norm(before, order)
-for a matrix, ord=2 is the largest singular value: use np.linalg.norm(x) without ord
-- moved = np.sqrt(np.sum((after - before) ** 2))
-+ moved = np.sqrt(np.sum(after**2)) - np.sqrt(np.sum(before**2))
-this is the difference of two norms: take the norm of the difference, ‖after − before‖
-+ moved = np.sqrt(np.sum(after**2))
-this is ‖after‖ / ‖before‖: the numerator is the norm of the step, ‖after − before‖
+without_gradient.mistakes += patches(r"""
+- np.abs(g).max()
++ g.max()
+g.max() is the largest entry with its sign, so a gradient with negative entries only looks like
+zero: take np.abs(g).max()
++ abs(g.sum())
+entries of a sum cancel: take the largest absolute value, np.abs(g).max()
++ abs(g.mean())
+entries of a mean cancel: take the largest absolute value, np.abs(g).max()
++ np.abs(g).min()
+the smallest entry is compared: a gradient is zero only if its largest entry is
++ np.linalg.norm(g)
+a norm grows with the number of entries: take the largest entry, np.abs(g).max()
++ np.abs(g).mean()
+the mean is compared, which is small if a few entries are not zero: take the largest entry
+- least = 1e-6 * max(sizes.values(), default=0.0)
++ least = 1e-6 * max((g.max() for g in gradients.values() if g is not None), default=0.0)
+the largest entry of all is taken with its sign: the largest absolute value may be that of a
+negative entry
++ least = 0.0
+only an exact zero counts, but rounding leaves small numbers: compare with 1e-6 times the largest
+entry of all gradients
+- least = 1e-6 * max(sizes.values(), default=0.0)
++ least = 1e-6
+- least = 1e-6 * max(sizes.values(), default=0.0)
++ least = 1e-8
+the limit is a fixed number: compare with 1e-6 times the largest entry of all gradients
+- sizes[name] <= least
++ sizes[name] < least
+if all gradients are 0, so is the limit, and no size is below it: compare with <=
+- name not in sizes or sizes[name] <= least
++ name not in sizes
+only None is found: a gradient of zeros does not move a parameter either
++ name in sizes and sizes[name] <= least
+None is left out: it means that the backward pass did not reach the parameter
++ not (name not in sizes or sizes[name] <= least)
+these are the parameters that do get a gradient: return the others
 """)
 
 leaks.mistakes += patches(r"""
@@ -70,10 +73,18 @@ every model seems to leak, because you compare logits that may depend on the tok
 change the tokens from t on, and compare the logits before t, [:, :t]
 + np.all(model(changed)[:, :t] != before[:, :t])
 np.all demands that every logit changes: a single one is a leak, so use np.any
-+ not np.allclose(model(changed)[:, :t], before[:, :t], atol=1e-4)
++ np.any(model(changed)[:, :t].argmax(axis=-1) != before[:, :t].argmax(axis=-1))
+only the largest logit is compared: a leak may change the logits and leave the order as it is, so
+compare them all, with !=
++ not np.allclose(model(changed)[:, :t], before[:, :t])
 a small change is a leak too: logits that do not see the future are equal bit for bit, so compare
 with !=
++ np.any(model(changed)[0, :t] != before[0, :t])
+only sequence 0 of the batch is compared: a leak may show in another one
 - changed[:, t:] = (changed[:, t:] + 1) % vocabulary
++ changed[:, t:] = 0
+the later tokens become 0: where they were 0 already nothing changes, so take a token that differs
+from the old one, (token + 1) % vocabulary
 + changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % vocabulary
 the token at t stays the same, so a model that looks one token ahead passes: change the tokens
 from t on, and compare the logits before t
@@ -82,6 +93,14 @@ from t on, and compare the logits before t
 +             return False
 +     return True
 True and False are exchanged: return True if the logits change
+-         if np.any(model(changed)[:, :t] != before[:, :t]):
+-             return True
+-     return False
++         if not np.any(model(changed)[:, :t] != before[:, :t]):
++             return False
++     return True
+your function returns False as soon as one t shows no change: a leak at a single t is enough for
+True, and False is known only after the loop
 -         if np.any(model(changed)[:, :t] != before[:, :t]):
 -             return True
 +         return bool(np.any(model(changed)[:, :t] != before[:, :t]))

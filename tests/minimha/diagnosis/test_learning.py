@@ -41,9 +41,17 @@ def test_a_leak_and_a_softmax_are_found(name):
     assert [f.name for f in diagnosed(make).findings][:1] == [finding]
 
 
+PAGE = (Path(__file__).parents[3] / "docs" / "diagnose.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_page_prints_what_the_page_shows(capsys):
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == shown
+
+
 def test_the_page_lists_each_finding_of_the_catalogue_once():
-    page = Path(__file__).parents[3] / "docs" / "diagnose.md"
-    table = page.read_text(encoding="utf-8").partition("## What it finds")[2].partition("\n## ")[0]
+    table = PAGE.partition("## What it finds")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)[2:]
     assert sorted(listed) == sorted({finding for finding, _ in BROKEN.values()})
 
