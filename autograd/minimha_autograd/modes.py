@@ -53,7 +53,7 @@ class no_grad(_Counted):  # noqa: N801  reads as a statement
 
 
 class detect_anomaly(_Counted):  # noqa: N801
-    """NaN and infinity are errors where they first appear, forward or backward.
+    """NaN and infinity raise an error where they first appear, forward or backward.
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. An infinity among the inputs, as in a mask of −∞, is not an anomaly; a NaN is. Arrays

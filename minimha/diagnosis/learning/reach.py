@@ -41,7 +41,7 @@ def reach(probe: Probe) -> Iterator[Finding]:
     blocked = [name for name in without if name not in never]
     still = _zero_after_steps(probe) if blocked else set()
     if stuck := [name for name in blocked if name in still]:
-        figure = f"the gradient is 0 in {some(stuck)}, also after two steps"
+        figure = f"the gradient is 0 in {some(stuck)}, even after two steps"
         text = (
             "zeros that keep each other at zero: the gradient of each is a product with the other. "
             "Initialise at random all but the last map of a branch"
