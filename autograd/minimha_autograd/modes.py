@@ -1,7 +1,7 @@
 """Blocks that change what operations on Tensors do: `no_grad`, `detect_anomaly`, `watch`.
 
 One context variable counts the open blocks, so each thread and each asyncio task has its own. As in
-PyTorch, a generator that is suspended inside such a block leaves it open for its consumer.
+PyTorch, if a generator yields inside such a block, the block stays open for the generator's caller.
 """
 
 from __future__ import annotations
