@@ -102,12 +102,12 @@ def head(command: str) -> str:
 {common.machine()}
 {common.versions(**PACKAGES)}
 
-`scaled_dot_product_attention` of float32 arrays ({BATCH}, {HEADS}, N, D), called as a user would:
-on Tensors, with newly allocated memory, and for the forward pass alone under `no_grad`. With a
-window, each query sees its own key and the {WINDOW - 1} keys before it; PyTorch's function has no
-option for this and gets a boolean mask. The libraries take turns. Each figure is the ratio of
-our time to PyTorch's in the same turn: the median, with the quartiles in brackets. Below 1,
-minimha is faster."""
+`scaled_dot_product_attention` of float32 arrays of the shape ({BATCH}, {HEADS}, N, D), called as a
+user would call it: on Tensors, with newly allocated memory, and under `no_grad` for the forward
+pass alone. With a window, each query sees its own key and the {WINDOW - 1} keys before it;
+PyTorch's function has no option for this and gets a boolean mask. The libraries take turns. Each
+figure is the ratio of our time to PyTorch's in the same turn: the median, with the quartiles in
+brackets. Below 1, minimha is faster. A bound is the largest ratio that we accept."""
 
 
 # The libraries, called as a user would.
@@ -293,9 +293,9 @@ def of_memory(quick: bool) -> str:
     rows = [[name, f"{mb:.0f}", verdict(mb, bounds.get(name))] for name, mb in grown.items()]
     return f"""## Memory
 
-The largest growth of a process, in MB, during forward and backward with N = {length}, causal,
-D = 64, 2 threads, after a small call. Each implementation has its own process. Implementations that
-store all scores are left out.
+The largest growth of a process's memory, in MB, during forward and backward with N = {length},
+causal, D = 64, 2 threads, after a small call. Each implementation has its own process.
+Implementations that store all scores are left out.
 
 {table(["", "MB", "bound"], rows)}"""
 
@@ -391,7 +391,7 @@ class Page:
             for cell, times in self.cells.items()
             if cell.bound and torch
         ]
-        bounds = f"At D = 64 on 2 threads, {sum(judged)} of {len(judged)} bounds on the time hold."
+        bounds = f"At D = 64 on 2 threads, {sum(judged)} of {len(judged)} bounds hold."
         missing = f"Not measured for lack of time: {'; '.join(map(str, self.missing))}."
         settings = dict.fromkeys(cell[:2] for cell in self.cells)
         parts = [self.head, bounds if judged else "", missing if self.missing else ""]

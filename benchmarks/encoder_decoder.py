@@ -24,18 +24,18 @@ BOUND = 120.0  # seconds
 TITLE = f"""# The encoder-decoder copies, reverses and adds
 
 `python benchmarks/encoder_decoder.py`. One model with the architecture of "Attention Is All You
-Need" learns three tasks at once: to copy words (`>hello` → `hello`), to reverse them
-(`<hello` → `olleh`), and to add numbers of two digits (`27+58` → `85`, with the digits in the usual
-order). Words have 1 to 6 letters. {WORDS} words for each of the first two tasks and all 8100 sums
-are the items; a random tenth of each task is held out and never seen in training, and 27+58 and
-58+27 are held out together.
+Need" learns three tasks at once: to copy words (`>hello` → `hello`), to reverse them (`<hello` →
+`olleh`), and to add numbers of two digits (`27+58` → `85`, with the digits in the usual order).
+Words have 1 to 6 letters. The items are {WORDS} words for each of the first two tasks and all 8100
+sums. A random tenth of each task is held out and never seen in training; 27+58 and 58+27 are held
+out together.
 
 Encoder and decoder have {SIZES["num_layers"]} blocks of width {SIZES["d_model"]} with
 {SIZES["num_heads"]} heads, with the norm after each sum, ReLU and sinusoidal positions, and no
 dropout. Training takes {STEPS} steps with batches of {BATCH} items, AdamW (betas 0.9 and 0.98,
 decay 0.1 on matrices), gradients clipped at 1, and a learning rate that rises to {LR} over 100
-steps and falls to 0 along a cosine. An answer counts only if every character is right. The bound
-for the time of training and decoding is {BOUND:g} s on {THREADS} cores.
+steps and falls to 0 along a cosine. An answer counts only if every character is right. Training and
+decoding should take at most {BOUND:g} s on {THREADS} cores.
 
 """
 

@@ -118,9 +118,9 @@ CASES: dict[str, tuple[Any, ...]] = {  # one step in minimha, HIPS autograd and 
 LIBRARIES = ("minimha", *PEERS)
 TITLE = """# What a step of the tape costs
 
-`python benchmarks/engine.py`. A chain of 500 equal steps on an 8x8 float32 array, forward and
+`python benchmarks/engine.py`. A chain of 500 equal steps on an 8 × 8 float32 array, forward and
 backward, on one thread and with all checks on. The libraries take turns. The table shows our time
-per step in microseconds, and its ratio to the time of each other library: the median over the
+per step in microseconds, and its ratio to the times of the other libraries: the median over the
 turns, with the quartiles in brackets. The median ratio over all steps should be at most 1.0 for
 HIPS autograd and 2.0 for PyTorch, and no step should take more than 2.0 times HIPS autograd's time;
 the last column marks steps that do. Some steps consist of two operations, the same ones in every

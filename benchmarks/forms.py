@@ -39,12 +39,13 @@ CELLS = {
 DISTINCT = 1.2  # forms whose times differ by more should be ordered correctly
 TITLE = """# Which form is faster: predicted and measured
 
-`python benchmarks/forms.py`. Forward and backward on one thread, float32. The forms take turns;
-each turn keeps the shortest of several calls, and the table shows the median over the turns. The
-first column of times is in milliseconds; the others are multiples of it. In brackets is the
-prediction of `mh.cost`, based on an earlier measurement by `mh.cost.calibrate`. A pair of forms
-counts if the measured times differ by more than 20%. The aim is to predict the order of nine in ten
-of these pairs.
+`python benchmarks/forms.py`. The times of forward and backward on one thread, in float32, for the
+forms of the projections and for three implementations of attention. These take turns; each turn
+keeps the shortest of several calls, and the table shows the median over the turns. The first column
+of times is in milliseconds, and the others are multiples of it. The prediction of `mh.cost`, based
+on an earlier measurement by `mh.cost.calibrate`, is in brackets. A pair of forms counts if their
+measured times differ by more than 20%. The aim is to predict which is faster in nine of ten such
+pairs; the last column lists those predicted wrongly.
 
 """
 
@@ -153,7 +154,9 @@ def main() -> None:
     text += (
         f"Predicted correctly: {total['right']} of {total['all']} pairs, {share:.0%}: {parts}.\n"
     )
-    text += f"Predicted correctly by the flops alone, which are often equal: {total['flops']}.\n\n"
+    text += (
+        f"From the number of flops alone, which is often equal for two forms: {total['flops']}.\n\n"
+    )
     text += f"Calibrated: {machine}.\n{versions()}\n"
     show(text, options.save)
 

@@ -26,10 +26,11 @@ TOKENS, EARLY, LATE, AROUND = 272, 32, 256, 8
 BOUND = 1.3
 TITLE = f"""# What a generated token costs
 
-`python benchmarks/generation.py`. `mh.generate` writes {TOKENS} tokens with a GPT of
-{SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads and width {SIZES["d_model"]}, one sequence,
-float32, {THREADS} threads. The time of a token is the median over the {2 * AROUND} tokens around it
-and over all runs. With the cache, the bound for token {LATE} is {BOUND} times token {EARLY}.
+`python benchmarks/generation.py`. `mh.generate` writes one sequence of {TOKENS} tokens with a GPT
+of {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads and width {SIZES["d_model"]}, in float32
+on {THREADS} threads. The time of a token is the median over the {2 * AROUND} tokens around it and
+over all runs. With the cache, token {LATE} should take at most {BOUND} times as long as token
+{EARLY}.
 
 """
 

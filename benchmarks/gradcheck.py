@@ -126,9 +126,10 @@ def main() -> None:
     whole = milliseconds(lambda: mh.gradcheck(attention, *inputs), turns)
     text = f"""# What gradient checks find
 
-`python benchmarks/gradcheck.py`. Softmax attention in float64, with query (2, 3, 5, 4) and 7 keys.
-The table shows the smallest error of the gradient of the query, relative to the gradient itself,
-that each checker catches with its default settings at all of {seeds} seeds.
+`python benchmarks/gradcheck.py`. Each checker gets softmax attention in float64, with a query (2,
+3, 5, 4) and 7 keys, and a gradient of the query that is wrong by a known amount. The table shows
+the smallest error, relative to the gradient, that the checker finds with its default settings for
+all of {seeds} seeds.
 
 {table(headers, rows)}
 

@@ -22,9 +22,10 @@ print(time.perf_counter() - start[0], time.process_time() - start[1])
 """
 TITLE = f"""# What importing costs
 
-`python benchmarks/importing.py`. The two imports take turns, each in a new process, with bytecode
-already compiled, as pip leaves it. The table shows elapsed time and CPU time in milliseconds: the
-median, with the quartiles in brackets. The aim is at most {BOUND} times NumPy's time.
+`python benchmarks/importing.py`. The imports of minimha and NumPy take turns, each in a new
+process. The bytecode is already compiled, as after an installation with pip. The table shows
+elapsed time and CPU time in milliseconds: the median, with the quartiles in brackets. The aim is at
+most {BOUND} times NumPy's time.
 
 """
 

@@ -44,11 +44,12 @@ TITLE = f"""# What nanoGPT's recipe gives
 
 `python benchmarks/recipe.py`. A GPT with {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads,
 width {SIZES["d_model"]} and a tied embedding, without biases or dropout, learns the characters of
-tiny Shakespeare: {STEPS} steps of {BATCH} sequences of {CONTEXT} characters with AdamW, a learning
-rate from 1e-3 to 1e-4 after {RATES["warmup"]} steps of warm-up, a decay of {DECAY} on matrices and
-clipping at {CLIP}. PyTorch runs the same recipe eagerly, with `scaled_dot_product_attention` and
-`AdamW(fused=True)`. Both use {THREADS} threads and float32. The validation loss is the mean over
-200 random batches of the last tenth of the text. The time is that of the whole run.
+tiny Shakespeare: {STEPS} steps of {BATCH} sequences of {CONTEXT} characters with AdamW. After
+{RATES["warmup"]} steps of warm-up, the learning rate falls from 1e-3 to 1e-4; matrices have a
+weight decay of {DECAY}, and gradients are clipped at {CLIP}. PyTorch runs the same recipe eagerly,
+with `scaled_dot_product_attention` and `AdamW(fused=True)`. Both use {THREADS} threads and float32.
+The validation loss is the mean over 200 random batches of the last tenth of the text. The time is
+that of the whole run.
 
 """
 

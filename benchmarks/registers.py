@@ -25,11 +25,12 @@ SIZES = (32, 32), (64, 32), (64, 64), (128, 64)  # candidates for the queries an
 TITLE = """\
 # Registers of the kernels for GPUs
 
-`python benchmarks/registers.py`, on a machine without a GPU. It compiles the kernels
-of tiled attention, without options, for heads of width D. Each cell shows the registers of a
-thread, and how many bytes do not fit into them and spill to memory. `tiled.tile_sizes` chooses a
-large tile (queries × keys) that spills little on sm_90; it is marked "in use". Products of float32
-are three products of TF32. The speed of the kernels has not been measured on a GPU yet.
+`python benchmarks/registers.py`, on a machine without a GPU. It compiles the kernels of tiled
+attention, without options such as dropout, for heads of width D. Each cell shows the number of
+registers of a thread, and how many bytes do not fit into them and spill to memory.
+`tiled.tile_sizes` chooses a large tile (queries × keys) that spills little on sm_90; it is marked
+"in use". Products of float32 are three products of TF32. The speed of the kernels has not been
+measured on a GPU yet.
 
 """
 

@@ -37,13 +37,13 @@ SKIPPED, COUNTED = 3, 10  # steps of a turn
 BOUND = 0.9
 TITLE = f"""# What a training step costs
 
-`python benchmarks/training_step.py`. Forward, loss, backward and fused AdamW of a GPT at nanoGPT's
-size for a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]},
-{BATCH} sequences of {CONTEXT} characters out of {VOCABULARY}, float32, {THREADS} threads. PyTorch
-runs eagerly, with its `scaled_dot_product_attention` and `AdamW(fused=True)`. The libraries take
-turns of {SKIPPED + COUNTED} steps, of which the last {COUNTED} count. The tables show the median
-over the turns, with the quartiles in brackets; a ratio compares two consecutive turns. The aim is
-at most {BOUND} times PyTorch's time.
+`python benchmarks/training_step.py`. Forward, loss, backward and fused AdamW of a GPT of the size
+that nanoGPT uses on a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width
+{SIZES["d_model"]}, {BATCH} sequences of {CONTEXT} characters, a vocabulary of {VOCABULARY},
+float32, {THREADS} threads. PyTorch runs eagerly, with its `scaled_dot_product_attention` and
+`AdamW(fused=True)`. The libraries take turns of {SKIPPED + COUNTED} steps, of which the last
+{COUNTED} count. The tables show the median over the turns, with the quartiles in brackets; a ratio
+compares two consecutive turns. The aim is at most {BOUND} times PyTorch's time.
 
 """
 

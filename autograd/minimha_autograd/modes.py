@@ -1,7 +1,7 @@
 """Blocks that change what operations on Tensors do: `no_grad`, `detect_anomaly`, `watch`.
 
 One context variable counts the open blocks, so each thread and each asyncio task has its own. As in
-PyTorch, a generator that is suspended inside such a block leaves it open for its consumer.
+PyTorch, if a generator yields inside such a block, the block stays open for the generator's caller.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class no_grad(_Counted):  # noqa: N801  reads as a statement
 
 
 class detect_anomaly(_Counted):  # noqa: N801
-    """NaN and infinity are errors where they first appear, forward or backward.
+    """NaN and infinity raise an error where they first appear, forward or backward.
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. An infinity among the inputs, as in a mask of −∞, is not an anomaly; a NaN is. Arrays

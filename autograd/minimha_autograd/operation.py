@@ -64,7 +64,7 @@ def operation(
     function     as described at the top of this file; returns several values as a tuple
     requirement  called with the arguments after an error: returns the requirement that they violate
                  and the likely fix, or None
-    converts     the value may have another dtype or library than the arguments
+    converts     the value may have another dtype or library than that of the arguments
     settings     the positional arguments that are settings as well; their gradients are None
     describes    errors list the arguments; False if those of the function say what is wrong
 

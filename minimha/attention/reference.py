@@ -43,9 +43,9 @@ def attention(
     with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
     from the bottom up. With a sink, softmax is `sink_softmax`.
 
-    Shapes as in `scaled_dot_product_attention`; wanted says which of the seven gradients are. A
-    pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse is None
-    unless it is asked for.
+    Shapes are as in `scaled_dot_product_attention`; wanted says which of the seven gradients to
+    compute. A pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse
+    is None unless it is asked for.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)

@@ -62,14 +62,13 @@ def scaled_dot_product_attention(
     value    (…, G, S, Dv)
     mask     one of `minimha.masks`, or a boolean array that broadcasts to (…, H, T, S);
              True = may attend
-    bias     broadcasts to (…, H, T, S), is added to the scores; an entry of −∞ counts as masked
+    bias     broadcasts to (…, H, T, S) and is added to the scores; an entry of −∞ counts as masked
     scale    1/√D by default, so that scores of independent entries of variance 1 have variance 1
     softcap  limits the scaled scores to softcap · tanh(scores / softcap), before the bias is added
-    sink     broadcasts to (…, H): a logit for each head that takes part in the softmax but has no
-             value
+    sink     broadcasts to (…, H): one more logit in the softmax of each head, without a value
     dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
-    rng      the generator that draws which weights are kept; on a GPU it draws a seed for them
-    keep     broadcasts to (…, H, T, S), boolean: replays such a draw
+    rng      the generator that draws which weights are kept; on a GPU it draws only a seed for this
+    keep     boolean, broadcasts to (…, H, T, S): which weights to keep, instead of a draw
     return_weights
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
     return_lse
@@ -130,7 +129,7 @@ def computed(
 
 @contextlib.contextmanager
 def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
-    """Within the block, an implementation computes attention instead of "auto".
+    """Within the `with` block, this implementation computes attention.
 
     by  one of `IMPLEMENTATIONS`, "auto", or a function like these
 

@@ -52,7 +52,7 @@ def attention_steps(
 ) -> Steps:
     """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
 
-        raw      Q Kᵀ                                    (…, H, T, S), and so all but the last
+        raw      Q Kᵀ                                    (…, H, T, S), like all but out
         scaled   scale · raw
         capped   softcap · tanh(scaled / softcap)        with a softcap
         biased   capped + bias                           with a bias

@@ -60,12 +60,13 @@ class Machine:
 def calibrate(dtype: str = "float32") -> Machine:
     """The times of this machine, measured in at most two seconds by the first call.
 
-    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y; at
-              most as long as the smaller products that make it up, since waiting threads should
-              not count
+    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y. A
+              product counts as no slower than smaller ones of as many flops, so that times in
+              which threads wait for each other do not count
     walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
               the cache, in memory, and in memory that the system has yet to provide
-    overhead  of the stacked projections of a 2×2 input, forward and backward, by their calls
+    overhead  the time of the stacked projections of a 2 × 2 input, forward and backward, divided by
+              the number of calls in it
     """
 
     def ones(*shape: int) -> Any:

@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all": {"action": "store_true", "help": "show all hints at once"},
         "--agents": {
             "action": "store_true",
-            "help": "also write AGENTS.md and CLAUDE.md, which ask coding agents to tutor you, not "
-            "to solve",
+            "help": "also write AGENTS.md and CLAUDE.md, which ask coding agents to tutor you "
+            "instead of solving the tasks",
         },
         "tasks": {"type": Path, "metavar": "FILE", "help": "a file with tasks of your own"},
         "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "check a task or a file, or everything that you have started"),
         ("hint", _hint, ["name", "--from", "--all"], "show a hint for a task, one more each time"),
         ("progress", progress, ["--from"],
-         "show what you have done in each chapter; runs no code of yours"),
+         "show what you have done in each chapter, without running your code"),
         ("export", package.run, ["--from"], "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
         ("test", _test, ["tasks"], "for teachers: test tasks of your own"),

@@ -105,7 +105,7 @@ def _printed(question: Question) -> str:
 
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
-    """Three questions, if the lines of the answers allow for so many; the same ones each time. They
+    """Three questions, or fewer if the answers have too few lines; the same ones each time. They
     are about different lines if possible, first those that the task did not give."""
     order = random.Random(student)
     distinct, repeated = list[Question](), list[Question]()

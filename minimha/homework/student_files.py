@@ -117,7 +117,7 @@ def start(task: Task, folder: Path, place: Path) -> None:
 
 
 def write_agents(folder: Path) -> None:
-    """Write AGENTS.md, which asks coding agents to tutor and not to solve, and CLAUDE.md, which
+    """Write AGENTS.md, which asks coding agents to be tutors, and CLAUDE.md, which
     refers to it, unless they exist. Raises OSError if they cannot be written."""
     texts = {_AGENTS.name: _AGENTS.read_text(encoding="utf-8"), "CLAUDE.md": f"@{_AGENTS.name}\n"}
     for name, text in texts.items():

@@ -14,10 +14,10 @@ Reading gives (mask, bias) for `scaled_dot_product_attention(query, key, value, 
 None where the arguments have no mask or no bias. Writing gives a dictionary of keyword arguments;
 reading these gives the same mask, and the same bias where it is not hidden.
 
-Where a query may attend to nothing, the output is 0 here. Elsewhere it depends. torch 2.13 on a CPU
-gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its MultiheadAttention
-gives NaN where weights are requested and in eval(), else 0. keras 3.15 gives 0 where scores are
-requested, else the mean. (0 and the mean are those before the output projection.)
+Where a query may attend to nothing, the output is 0 here. In other libraries it depends: torch 2.13
+on a CPU gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its
+MultiheadAttention gives NaN if weights are requested and in eval(), else 0; keras 3.15 gives 0 if
+scores are requested, else the mean. (0 and the mean are those before the output projection.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAn
     """Read the arguments of torch.nn.functional.scaled_dot_product_attention. True = may attend.
 
     attn_mask  boolean, or floats that are added to the scores; broadcasts to (…, H, T, S)
-    is_causal  top-left: query i sees key j where j ≤ i, also if T ≠ S
+    is_causal  top-left: query i sees key j where j ≤ i, even if T ≠ S
 
     Raises TypeError for integers, ValueError for both arguments: torch's kernels disagree on them.
     """
@@ -75,7 +75,7 @@ def to_torch_sdpa(
     bias    floats that broadcast to it
     like    an array of the library and on the device wanted, such as torch's query
 
-    Left out, like is the bias, or NumPy's. Raises ValueError where mask or bias do not fit.
+    By default, like is the bias, or a NumPy array. Raises ValueError if mask or bias do not fit.
     """
     x = _written(mask, shape, bias, like)
     return {} if x is None else {"attn_mask": x}
@@ -87,7 +87,7 @@ def from_torch_mha(
     """Read the arguments of torch.nn.MultiheadAttention. True = is hidden: may NOT attend.
 
     attn_mask         (T, S) or (B·H, T, S), boolean or floats that are added to the scores
-    key_padding_mask  (B, S), or (S,) without a batch; the same
+    key_padding_mask  (B, S), or (S,) without a batch; boolean or floats as well
     num_heads         H, needed for an attn_mask of three axes
 
     torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough.
@@ -139,7 +139,7 @@ def from_keras(
     use_causal_mask        top-left: query i sees key j where j ≤ i
 
     All of them hold together. The bias is None: keras takes none, and casts numbers to booleans,
-    which turns a mask of 0 and −1e9 into its opposite. So numbers are a TypeError here.
+    which turns a mask of 0 and −1e9 into its opposite. So numbers raise a TypeError here.
     """
     return _together(
         (causal(align="top-left") if use_causal_mask else None, None),

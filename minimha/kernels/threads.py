@@ -38,8 +38,8 @@ def _default() -> int:
 
 
 def divide_cpus(processes: int) -> None:
-    """Divide the CPUs of this machine among so many processes, for kernels and for BLAS, unless the
-    environment sets the number of threads."""
+    """Divide the CPUs of this machine among this many processes, for kernels and for BLAS, unless
+    the environment sets the number of threads."""
     if any(os.environ.get(name) for name in _NAMES):
         return
     threads = min(number(), max(1, min(os.cpu_count() or 1, _quota()) // processes))

@@ -23,7 +23,7 @@ def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
 
     With T = S the offset is 0. Otherwise it must be given, since libraries disagree: offset=…, or
     align="top-left" (offset 0: both sequences start together) or align="bottom-right" (S − T: they
-    end together). Raises ValueError naming all three when it is left out.
+    end together). Without it, raises a ValueError that names all three.
     """
     return Band("causal", None, 0, checked("causal", offset, align), align)
 
@@ -33,7 +33,7 @@ def sliding_window(
 ) -> Mask:
     """Query i sees key j where i + offset − left ≤ j ≤ i + offset + right.
 
-    left and right are integers of at least 0, or None for no end on that side. The offset is that
+    left and right are integers of at least 0, or None for no limit on that side. The offset is that
     of `causal`. Raises ValueError as `causal` does, and for a negative left or right.
     """
     name = "sliding_window"
@@ -65,7 +65,7 @@ def keys(valid: Array) -> Mask:
 
 
 def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None = None) -> Mask:
-    """Query i sees key j where both are of the same document: several packed into one sequence.
+    """Query i sees key j if both are in the same one of several documents packed into a sequence.
 
     ids      (…, S) integers, the document of each key. The queries are those at the same positions:
              all if T = S, else ids[offset : offset + T] with the offset given to `Mask.at`

@@ -90,8 +90,8 @@ class KeyIntervals(NamedTuple):
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
-    A subclass defines `_array`, and `_intervals` where it can do so without the array. Both are for
-    the queries and keys that the scores want, and intervals count keys from the first one wanted.
+    A subclass defines `_array`, and `_intervals` where it can do so without the array. Both
+    return the queries and keys that `scores` asks for; intervals count from the first such key.
     """
 
     svg: ClassVar[Callable[[Mask], str | None] | None] = None

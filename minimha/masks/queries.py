@@ -15,7 +15,7 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
     """The boolean array of a mask or of a bare array, for these shapes; None for no mask.
 
     query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
-    taken as `dense`, unless it could be (B, S): that is refused, since it would silently broadcast
+    read as `dense`. One that could be (B, S) raises a ValueError, since it would silently broadcast
     over queries instead of the batch.
     """
     if mask is None:
@@ -27,16 +27,16 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | None:
     """Where the keys that each query sees begin and end; None for no mask.
 
-    For attention in blocks: it skips the keys that no query of a block sees, and asks for an array,
-    by `Mask.array(…, queries=…)` of `inside`, only where an interval is not enough. It needs
-    O(T + S) memory per sequence, in addition to the array of `dense`. Arguments and errors are
+    Attention in blocks skips the keys that no query of a block sees. Only where an interval is not
+    enough, it needs an array, which `Mask.array(…, queries=…)` of `inside` builds. The intervals
+    take O(T + S) memory per sequence, in addition to the array of `dense`. Arguments and errors are
     those of `resolve`.
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
-    intervals of each query meet, as in causal() | prefix(n). For queries on a device, only the
-    first four are known to have none, and documents with ids on the host: finding out would make
-    the host wait.
+    intervals of each query meet, as in causal() | prefix(n). For queries on a device, it
+    is None only for the first four, and for documents with ids on the host, since finding out would
+    make the host wait.
     """
     if mask is None:
         return None

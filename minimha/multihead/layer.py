@@ -35,8 +35,8 @@ class MultiHeadAttention(Module):
     bias          whether the projections add b_q, b_k, b_v, b_o
     scale         of the scores, 1/√D unless given
     softcap       limits the scores to softcap · tanh(scores / softcap)
-    sink          whether each head has a learned logit that takes part in the softmax but has no
-                  value; starts at 0
+    sink          whether the softmax of each head has one more logit, without a value, which is
+                  learned and starts at 0
     qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights
     rope          `positions.Rope(…)`: Q and K are rotated by their positions
     alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
@@ -188,8 +188,8 @@ class MultiHeadAttention(Module):
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
         """A copy with its projections in another form: see `projections.Form.convert`.
 
-        Also raises ValueError for the bilinear form with rope or qk_norm, which act between W^Q and
-        W^K, and with a b_k that is not zero together with a softcap or a sink.
+        Also raises ValueError for the bilinear form if the layer has rope or qk_norm, which act
+        between W^Q and W^K, or a nonzero b_k together with a softcap or a sink.
         """
         if form == "bilinear":
             self._check_bilinear()

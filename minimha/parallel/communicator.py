@@ -13,7 +13,7 @@ from minimha_autograd.backend import Array
 from . import collectives
 
 TIMEOUT = 300.0
-"""For how many seconds a rank waits for a message, unless told otherwise."""
+"""How many seconds a rank waits for a message by default."""
 
 
 class CommunicationError(RuntimeError):

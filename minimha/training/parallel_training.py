@@ -52,7 +52,8 @@ class ParallelTraining(Training):
             raise ValueError(f"way = {way!r}: there are {', '.join(parallel.WAYS)}")
         if model.settings["dropout"] and way != "data":
             raise ValueError(
-                f"dropout needs the way 'data': ranks of {way!r} would draw different masks"
+                f"dropout works only with the way 'data': ranks of {way!r} would draw "
+                "different masks"
             )
         self.comm, self.way = comm, parallel.WAYS[way](comm, model)
         super().__init__(model, tokens, **settings)

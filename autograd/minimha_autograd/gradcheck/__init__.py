@@ -48,8 +48,8 @@ def gradcheck(
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module
 
-    f must be a function: the same inputs give the same value. Where f allows it, gradients in
-    float32 are compared with numeric ones in float64.
+    f must be deterministic: the same inputs must give the same value. Where f allows it, gradients
+    in float32 are compared with numeric ones in float64.
 
     If a gradient is wrong, the check searches the intermediates for the wrong step. On
     Tensors these are all operations. On arrays, f may have a keyword `tap`: it calls tap(name, x)

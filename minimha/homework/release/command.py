@@ -23,34 +23,34 @@ You need Python 3.11 or later. In this folder, create an environment and install
     python3 -m pip --python .venv install --quiet --no-compile pip "./{wheel}[notebooks]"
     source .venv/bin/activate
 
-(On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks. In the
-environment of an earlier week, one command is enough:
+(On Windows, the last line is `.venv\\Scripts\\activate`.) `jupyter lab` opens the notebooks. If you
+have an environment from an earlier week, activate it and install the new wheel in it:
 
     python -m pip install "./{wheel}"
 
-If you write your answers into files only, 80 MB are enough in place of 620: leave out `[notebooks]`
-and add `--no-deps numpy`.
+If you write your answers only in files, leave out `[notebooks]` and add `--no-deps numpy`: the
+environment then takes 80 MB instead of 620.
 
-Write your answers into the files in `homework/`, or into the cells of the notebooks in `notebooks/`
-that begin with `# minimha homework:`. One place for each task is enough.{alone}
-Check them as often as you like:
+Write your answers in the files in `homework/`, or in the cells of the notebooks in `notebooks/`
+that begin with `# minimha homework:`. You need not do both.{alone}
+Check your answers as often as you like:
 
     minimha homework check {task}
     minimha homework hint {task}
     minimha homework progress
 
 If a task uses a function of an earlier task, its file starts with an unfinished copy of that
-function: replace the copy with your own. Some chapters continue with your functions of earlier
+function: replace the copy with your own function. Some chapters use your functions from earlier
 weeks: copy their files into `homework/`, too.
 
-Hand in the files or the notebooks with your answers. Keep their lines `# minimha homework: …`. In a
-file, add imports only of your own modules and of modules such as `math`.
+Hand in the files or the notebooks with your answers. Keep the lines `# minimha homework: …`. In a
+file, the only imports that you may add are your own modules and modules such as `math`.
 {more}
 | task | chapter | difficulty | minutes |
 | --- | --- | --- | --- |
 {tasks}
 """
-MORE = "\nYour answers are graded with these checks on other inputs, and with further checks.\n"
+MORE = "\nYour answers are graded with these checks on other inputs, and with additional checks.\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

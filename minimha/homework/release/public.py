@@ -13,7 +13,7 @@ ATTRIBUTES = ("mistake", "mistakes")
 
 def public(text: str, *, hidden: bool = False) -> str:
     """The source without solutions, without the mistakes, which are edits of solutions, and without
-    the third hints, which almost give the code.
+    the third hints, which nearly give the code away.
 
     hidden  whether to leave out the hidden checks, too
     """

@@ -19,7 +19,7 @@ _ADVICE = re.compile(r"^  (?:looks like|relation|try|in NumPy) +(.+(?:\n {10,}.+
 
 def as_overview(report: dict[str, Any]) -> str:
     """The page: the mean and the quartiles of the points; for each check, how many of the answers
-    pass it; and the commonest messages about a student's first failure in a task."""
+    pass it; and the most frequent messages of a student's first failure in a task."""
     students = report["students"]
     points = [student["points"] for student in students]
     middle = statistics.quantiles(points, method="inclusive") if points[1:] else points * 3
@@ -58,7 +58,7 @@ def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) 
 
 
 def _messages(students: list[dict[str, Any]]) -> list[str]:
-    """The commonest messages, each with its task, its check and the number of students."""
+    """The most frequent messages, each with its task, its check and the number of students."""
     first = Counter(
         (task["task"], *failed[0])
         for student in students

@@ -75,7 +75,7 @@ def one_error(code, capsys):
         ("--transport threads", "--transport threads needs --parallel WAY and --ranks N"),
         ("--parallel data --ranks 2", "--ranks needs --transport threads; mpiexec -n sets it"),
         (f"{THREADS} 3 --parallel data", "3 ranks need at least 3 sequences, but there are 2"),
-        (f"{THREADS} 2 --parallel heads", "dropout needs the way 'data'"),
+        (f"{THREADS} 2 --parallel heads", "dropout works only with the way 'data'"),
         (f"{THREADS} 3 --parallel heads --dropout 0", "3 ranks need at least 3 heads"),
     ],
 )

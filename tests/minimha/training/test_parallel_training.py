@@ -124,7 +124,7 @@ def test_each_rank_draws_its_own_dropout():
     [
         (6, "data", {}, "6 ranks need at least 6 sequences, but there are 5"),
         (5, "heads", {}, "5 ranks need at least 5 heads"),
-        (2, "heads", {"dropout": 0.1}, "dropout needs the way 'data'"),
+        (2, "heads", {"dropout": 0.1}, "dropout works only with the way 'data'"),
         (5, "ulysses", {}, "5 ranks need at least 5 heads"),
         (12, "ulysses", {"num_heads": 16}, "12 ranks need at least 12 positions"),
         (2, "sideways", {}, "way = 'sideways': there are data, heads, ulysses, ring"),
