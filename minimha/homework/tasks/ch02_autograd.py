@@ -234,7 +234,7 @@ def _walked(yours, made, gradient):
     graph = "the graph: " + "; ".join(text for text, _, _ in made)
     expected = backward([(parents, pull) for _, parents, pull in made], gradient)
     nodes = [(p, pull and counted(k, pull)) for k, (_, p, pull) in enumerate(made)]
-    found = yours(nodes, np.array(gradient) if np.ndim(gradient) else gradient)
+    found = yours(nodes, gradient)
     if not isinstance(found, list) or len(found) != len(made):
         kind = f"{len(found)}" if isinstance(found, list) else f"a {type(found).__name__}"
         kind = "None: is a return missing?" if found is None else kind

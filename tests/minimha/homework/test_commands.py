@@ -16,7 +16,7 @@ import pytest
 
 from minimha import homework
 from minimha.homework import progress_file, student_files
-from minimha.homework.error_messages import arguments_watched
+from minimha.homework.calls import calls_recorded, changed_in_place
 
 ROOT = Path(__file__).parents[3]
 
@@ -199,7 +199,7 @@ BAD = {
     "shows the values": ("def twice(x):\n    y, n = None, (1, 2)\n    return x.dot(y, n)", "  where x has shape (3,), y is None, n is (1, 2)\n\n"),
     "has values of many kinds": ("def twice(x):\n    a, b, c, d, e = 10 ** 9999, 's' * 99, 's', [], x > 0\n    return a.f(b, c, d, e)", "  where a is an int, b is a str, c is 's', d is [], e has shape (3,), bool\n"),
     "fails in a helper": ("def half(y):\n    return y.nonesuch\ndef twice(x):\n    return half(x)", "in half, line 4: return y.nonesuch\n  where y has shape (3,)\n  called in twice, line 6: return half(x)\n"),
-    "changes its argument": ("def twice(x):\n    x *= 3\n    return x", "of ones\ntwice changes x in place: work on a copy\ntwice one is wrong\n"),
+    "changes its argument": ("def twice(x):\n    x *= 3\n    return x", "of ones\nyours changes x in place; it should work on a copy\ntwice one is wrong\n"),
     "asks for a debugger": ("def twice(x):\n    breakpoint()", "run: pytest --pyargs minimha.homework -k NAME\n  in twice, line 4: breakpoint()"),
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n  in twice, line 4: assert x.ndim == 2"),
     "raises a BaseException": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
@@ -249,9 +249,10 @@ def test_changes_in_nested_arguments_are_detected():
         parents["b"].remove("a")
         x += 0
 
-    changed = set()
-    arguments_watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
-    assert changed == {"parents"}
+    calls, parents = [], {"a": [], "b": ["a"]}
+    calls_recorded(changing, calls)(parents, np.ones(3))
+    assert changed_in_place(changing, calls) == {"parents"}
+    assert parents["b"] == ["a"]
 
 
 FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"
