@@ -313,7 +313,7 @@ product.wrong("the mean of the copies", r"mean|average|divid|copies", "unbroadca
 plain.wrong("db from dy transposed", r"transpos|mT|swapaxes|order", "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
 plain.wrong("the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", "swapaxes(-1, -2)", "swapaxes(0, 1)")
 plain.wrong("db alone is not summed", r"broadcast|copies|copied|shared|summed", "unbroadcast(db, b.shape)", "db")
-kahn.wrong("a set", r"not a set", "return order", "return set(order)")
+kahn.wrong("a set", r"returns a set", "return order", "return set(order)")
 kahn.wrong("added after its first parent", r"before|after|\d times|all (its )?parents", "if waiting[c] == 0:", "if c not in order:")
 kahn.wrong("no leaves", r"leaf|leaves|missing|0 times", "return order", "return [n for n in order if parents[n]]")
 wrong("topological_order", "depth first, reversed", r"before|after", """

@@ -292,6 +292,6 @@ whole.wrong("dvalue from the scores", r"weights|scores (instead|in place)|softma
 whole.wrong("the names exchanged", r"swap|exchang|dictionary", "\"weights\": dweights, \"scores\": dscores", "\"weights\": dscores, \"scores\": dweights")
 whole.wrong("the sum loses its axis", r"keepdims|None\]|newaxis", "axis=-1, keepdims=True", "axis=-1")
 steps.wrong("nothing returned", r"return missing", "return weights @ value", "weights @ value")
-steps.wrong("no tap", r"weights is missing", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
+steps.wrong("no tap", r"not pass weights", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
 whole.wrong("no steps", r"a dictionary", ", {\"weights\": dweights, \"scores\": dscores}", "")
 whole.wrong("weights in place of dscores", r"between key and scores|dscores", "dscores.mT @ query", "weights.mT @ query")

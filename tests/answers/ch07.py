@@ -299,7 +299,7 @@ merged.wrong("axes counted from the front", r"front|any number|−3", "x.swapaxe
 merged.wrong("an array and no tuple", r"tuple", "(dy.reshape(*front, T, H, D).swapaxes(-3, -2),)", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)")
 shared.wrong("a single head is not repeated", r"repeat|rep\b|heads", "x.shape\n", "x.shape\n    if G == 1:\n        return x, lambda dy: (dy,)\n")
 whole.wrong("the result of tap ignored", r"heads = tap", "heads = tap(\"heads\", heads)", "tap(\"heads\", heads)")
-whole.wrong("a step without tap", r"merged is missing", "tap(\"merged\", merge(heads))", "merge(heads)")
+whole.wrong("a step without tap", r"not pass merged", "tap(\"merged\", merge(heads))", "merge(heads)")
 whole.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
 whole.wrong("no steps", r"a dictionary of query, key, value, heads, merged", "dw_o, steps", "dw_o")
 whole.wrong("two steps exchanged", r"dictionary", "\"heads\": dheads, \"merged\": dmerged", "\"heads\": dmerged, \"merged\": dheads")

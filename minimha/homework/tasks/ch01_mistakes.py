@@ -37,7 +37,7 @@ this is √(mean of x²), from which the mean is not subtracted: √(mean of (x 
 + return x - mean / deviation
 x - mean / deviation divides only the mean: put x - mean in brackets
 + return x - mean
-the mean is subtracted, but the result is not divided by the deviation
+the mean is subtracted, but nothing is divided: (x − mean) / deviation
 + return x / deviation
 the mean is not subtracted: (x − mean) / deviation
 + return (x - mean) * deviation

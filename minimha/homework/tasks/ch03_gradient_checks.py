@@ -94,7 +94,7 @@ def accurate_to_the_last_digits(yours, rng):
     x = rng.standard_normal(1)
     gradient = yours(lambda x: complex(np.sum(x**3)), x)
     if np.iscomplexobj(gradient):
-        raise AssertionError("the gradient should hold floats, not complex numbers")
+        raise AssertionError("the gradient holds complex numbers; it should hold floats")
     guess = _step_is_too_large(gradient, 3 * x**2)
     same(gradient, 3 * x**2, "the gradient of Σ x³", tolerance=1e-14, guess=guess)
 

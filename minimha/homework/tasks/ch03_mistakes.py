@@ -16,7 +16,7 @@ the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)
 + f(x + step) - f(x - step) / (2 * h)
 only f(x − h e) is divided by 2h: put the difference in brackets
 + f(x + step) - f(x - step)
-the difference is not divided by 2h
+the difference is not divided: / (2 * h)
 + (f(x + step) - f(x)) / h
 this is the forward difference, (f(x + h e) − f(x)) / h; the central one steps to both sides:
 (f(x + h e) − f(x − h e)) / 2h
@@ -41,7 +41,7 @@ range(len(x)) runs over the first axis only, so a whole row moves together: loop
 np.ndindex(x.shape)
 - step[k] = h
 + step[k] = 1
-the entry moves by 1, not by h
+the entry moves by 1: the step is h
 + step[:] = h
 all entries move together; each entry of the gradient needs a step in that entry alone
 - (f(x + step) - f(x - step)) / (2 * h)
@@ -50,13 +50,13 @@ an entry is still shifted by −h when the next one moves: restore it first
 - step = np.zeros(x.shape)
 + step = np.zeros_like(x)
 x holds integers, so np.zeros_like(x), np.empty_like(x) and x.copy() hold integers too, and
-fractions are cut off. Use np.zeros(x.shape) or x.astype(float)
+fractions are cut off: use np.zeros(x.shape) or x.astype(float)
 """)
 
 complex_step.mistakes += patches(r"""
 - f(z).imag / 1e-20
 + f(z).imag
-the imaginary part is not divided by h = 1e-20
+the imaginary part is not divided: f(z).imag / 1e-20
 + f(z).real / 1e-20
 this is the value of f, divided by h; the derivative is in the imaginary part: f(z).imag / h
 + f(z) / 1e-20
@@ -85,7 +85,7 @@ index
 gradient_error.mistakes += patches(r"""
 - np.max(abs(gradient - numeric)) / np.max(abs(numeric))
 + np.max(abs(gradient - numeric))
-the largest deviation is not divided by max |numeric|
+the largest deviation is not divided: the error is relative to max |numeric|
 + np.max(abs(gradient - numeric)) / np.max(abs(gradient))
 the deviation is divided by max |analytic|, the gradient under test, or by the larger of both:
 divide by max |numeric|

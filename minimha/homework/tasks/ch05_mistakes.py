@@ -117,5 +117,5 @@ dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D
 √D
 - weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
 + scores * (dweights - (dweights * scores).sum(axis=-1, keepdims=True))
-the pullback of softmax uses its output, the weights, not its input, the scores
+the pullback of softmax uses its input, the scores: it needs its output, the weights
 """)

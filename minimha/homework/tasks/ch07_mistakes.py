@@ -137,10 +137,11 @@ dheads = split(dmerged, num_heads): dmerged comes from the pullback of the outpu
 split is the pullback of merge
 - dquery, dkey, dvalue = pull_attention
 + dvalue, dkey, dquery = pull_attention
-the pullback of attention returns dquery, dkey, dvalue, in this order
+dquery, dkey and dvalue are in the wrong order: the pullback of attention returns them in this one
 - dmerged, dw_o = pull_o(dy)
 + dw_o, dmerged = pull_o(dy)
-the pullback of linear returns the gradient of its input first, then that of its matrix
+two gradients are exchanged: the pullback of linear returns that of its input first, then that of
+its matrix
 - merge(dquery)
 + dquery
 dquery, dkey and dvalue are still split into heads: merge each before the pullback of its

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import same, same_operation, same_pullback, value_of
+from ..comparisons import instead, same, same_operation, same_pullback, value_of
 from ..task import task
 
 
@@ -200,7 +200,7 @@ def _same_step(yours, arguments, settings=None, tolerance=1e-7, advice=""):
     with np.errstate(all="ignore"):
         returned = yours(*arguments, **(settings or {}))
     if not isinstance(returned, tuple) or len(returned) != 3:
-        raise AssertionError("adamw_step should return three arrays: p, m, v")
+        raise AssertionError(instead("yours returns", returned, "return three arrays: p, m, v"))
     names = ("m, the average of g,", "v, the average of g²,", "p")
     expected = adamw_step(*arguments, **(settings or {}))
     for k in (1, 2, 0):  # p follows from m and v

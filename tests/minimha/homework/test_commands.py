@@ -192,7 +192,7 @@ BAD = {
     "redefines np": ("np = None\ndef twice(x):\n    return np.add(x, x)", "'NoneType' object has no attribute 'add'"),
     "has another name": ("def twcie(x):\n    return x", "twice.py defines no function twice: is it twcie?"),
     "defines no function": ("twice = 3", "twice.py defines no function twice"),
-    "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
+    "returns nothing": ("def twice(x):\n    x + x", "twice one is None; it should be an array of shape (3,): is a return missing?"),
     "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments but 1 was given\n  it should begin  def twice(x):\n"),
     "takes too much": ("def twice(x, y):\n    return 2", "it should begin  def twice(x):\n"),
     "raises a TypeError": ("def twice(x):\n    return 'a' + 1", "in twice, line 4: return 'a' + 1\n\nin twice.py"),

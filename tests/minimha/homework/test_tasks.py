@@ -41,6 +41,13 @@ def test_every_task_describes_the_required_function(task):
     assert all(len(line) <= 100 for line in task.code(solved=True).splitlines())
 
 
+def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
+    for mistake in task.mistakes:
+        wrong, _, right = re.sub("[:;] ", ": ", mistake.text).partition(": ")
+        assert wrong, mistake.text
+        assert right, mistake.text
+
+
 def with_mistake(task, old, new):
     """The solution of a task with an edit."""
     return function(task.name, Mistake(old, new, "").made_in(task.code(solved=True)))
