@@ -188,3 +188,56 @@ padded.wrong("another kind of error", r"TypeError.*should raise a ValueError", "
 padded.wrong("no ones in front", r"length 1|longer|front|fewer|out of range", "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
 loop.wrong("one axis in front", r"one axis|several|only|while|axes", "while dy.ndim", "if dy.ndim")
 loop.wrong("nothing to do for a number", r"shape \(\)|number|sum", "    while dy", "    if not shape:\n        return dy\n    while dy")
+wrong("standardise", "the mean absolute deviation", r"√\(mean|squares|absolute|root of the|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.abs(centred).mean(-1, keepdims=True)
+""")
+wrong("standardise", "scaled to a range of 1", r"divide by|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True))
+""")
+wrong("standardise", "the mean is subtracted after the division", r"divides? (only|the mean)|subtract .*first|before", """
+def standardise(x):
+    y = x / x.std(-1, keepdims=True)
+    return y - x.mean(-1, keepdims=True)
+""")
+wrong("broadcast_shape", "the first axis is lost", r"front|first|longer|shorter", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a, b = [1] * (n - len(a)) + list(a), [1] * (n - len(b)) + list(b)
+    out = []
+    for i in range(n - 1, 0, -1):
+        if a[i] != b[i] and 1 not in (a[i], b[i]):
+            raise ValueError("no")
+        out.insert(0, b[i] if a[i] == 1 else a[i])
+    return tuple(out)
+""")
+wrong("broadcast_shape", "a shorter shape is refused", r"shorter|longer|ones|front|length|aligned", """
+def broadcast_shape(a, b):
+    if len(a) != len(b):
+        raise ValueError("different numbers of axes")
+    for m, n in zip(a, b):
+        if m != n and m != 1 and n != 1:
+            raise ValueError("lengths")
+    return tuple(n if m == 1 else m for m, n in zip(a, b))
+""")
+wrong("unbroadcast", "the sum over the axes of length 1 only if dy has more", r"length 1|axes in front|front|keepdims", """
+def unbroadcast(dy, shape):
+    n = dy.ndim - len(shape)
+    for k, length in enumerate(shape):
+        if length == 1:
+            dy = dy.sum(axis=k, keepdims=True)
+    for _ in range(n):
+        dy = dy.sum(axis=0)
+    return dy
+""")
+wrong("unbroadcast", "the copies are averaged along axes of length 1", r"mean|average", """
+def unbroadcast(dy, shape):
+    dy = dy.sum(axis=tuple(range(dy.ndim - len(shape))))
+    for k, n in enumerate(shape):
+        if n == 1:
+            dy = dy.mean(axis=k, keepdims=True)
+    return dy
+""")

@@ -331,3 +331,72 @@ tape.wrong("a parent that occurs twice counts once", r"twice|both|each (use|time
 tape.wrong("gradients of leaves alone", r"every node|each node|all nodes|\d+ (entries|gradients)|length|intermediate", "return grads", "return [g for g, (_, f) in zip(grads, nodes) if f is None]")
 tape.wrong("nothing returned", r"return missing", "    return grads\n", "")
 tape.wrong("the gradient is not put in its place", r"gradient of", "grads[-1] = gradient", "pass")
+wrong("multiply", "the quotient by the wrong factor", r"it is the gradient of a", """
+def multiply(a, b):
+    y = a * b
+
+    def pullback(dy):
+        return unbroadcast(dy * y / b, a.shape), unbroadcast(dy * y / a, b.shape)
+
+    return y, pullback
+""")
+wrong("multiply", "dy is forgotten", r"dy|cotangent|gradient of the output|chain", """
+def multiply(a, b):
+    def pullback(dy):
+        one = np.ones_like(dy)
+        return unbroadcast(one * b, a.shape), unbroadcast(one * a, b.shape)
+
+    return a * b, pullback
+""")
+wrong("matmul", "sums over the wrong letter", r"transpos|\.mT|side|einsum|sum", """
+def matmul(a, b):
+    def pullback(dy):
+        da = np.einsum("...nm,...km->...nk", dy, b)
+        db = np.einsum("...nk,...nm->...mk", a, dy)
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+
+    return a @ b, pullback
+""")
+wrong("topological_order", "sorted by the number of parents", r"before|parents? (is|are) listed|wait", """
+def topological_order(parents):
+    return sorted(parents, key=lambda name: len(parents[name]))
+""")
+wrong("topological_order", "one pass", r"\d times|once|wait|several|before", """
+def topological_order(parents):
+    done = []
+    for name in parents:
+        if all(p in done for p in parents[name]):
+            done.append(name)
+    return done
+""")
+wrong("topological_order", "the dict is emptied", r"in place|copy", """
+def topological_order(parents):
+    order = []
+    while parents:
+        for name in list(parents):
+            if not any(p in parents for p in parents[name]):
+                order.append(name)
+                del parents[name]
+    return order
+""")
+wrong("backward", "only the first parent", r"parent|only one|None|nothing arrived", """
+def backward(nodes, gradient):
+    grads = [None] * (len(nodes) - 1) + [gradient]
+    for k in range(len(nodes) - 1, -1, -1):
+        parents, pullback = nodes[k]
+        if pullback and grads[k] is not None:
+            p, g = parents[0], pullback(grads[k])[0]
+            grads[p] = g if grads[p] is None else grads[p] + g
+    return grads
+""")
+wrong("backward", "zeros for nodes without a gradient", r"None", """
+def backward(nodes, gradient):
+    grads = [0.0] * len(nodes)
+    grads[-1] = gradient
+    for k in reversed(range(len(nodes))):
+        parents, pullback = nodes[k]
+        if pullback is not None:
+            for p, g in zip(parents, pullback(grads[k])):
+                grads[p] = grads[p] + g
+    return grads
+""")

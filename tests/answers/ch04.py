@@ -306,3 +306,70 @@ beside.wrong("a list", r"is a list", "np.concatenate(list(weights), axis=1)", "l
 one.wrong("heads in front of the batch", r"in front|batch", "y.swapaxes(-2, -3)", "np.moveaxis(y, -2, 0)")
 axes.wrong("queries and keys", r"should return q, k, v", "range(3))", "range(2))")
 letters.wrong("the heads in reverse", r"order|revers|are the right", "hmd\", first, weights", "hmd\", first, weights[::-1]")
+wrong("stacked", "D from the width of x", r"width of x|D is|M // H|from M", """
+def stacked(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    y = x @ weight
+    return y.reshape(*y.shape[:-1], num_heads, D).swapaxes(-3, -2)
+""")
+wrong("stacked", "slices of the width M // H", r"width of x|D is|M // H|from M", """
+def stacked(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    y = x @ weight
+    return np.stack([y[..., i * D : i * D + D] for i in range(num_heads)], axis=-3)
+""")
+wrong("stacked", "weight reshaped to (M, D, H)", r"interleav|\(D, H\)|\(T, D, H\)", """
+def stacked(x, weight, num_heads):
+    m, d = weight.shape[0], weight.shape[1] // num_heads
+    return np.einsum("...tm,mdh->...htd", x, weight.reshape(m, d, num_heads))
+""")
+wrong("stacked", "D and H exchanged, then the swap", r"interleav|\(D, H\)|D, T, H", """
+def stacked(x, weight, num_heads):
+    y = x @ weight
+    d = y.shape[-1] // num_heads
+    return y.reshape(*y.shape[:-1], d, num_heads).swapaxes(-3, -2)
+""")
+wrong("fused", "D from the width of x", r"width of x|D is|M // H|from M", """
+def fused(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    parts = np.split(x @ weight, 3, axis=-1)
+    return tuple(y.reshape(*y.shape[:-1], num_heads, D).swapaxes(-3, -2) for y in parts)
+""")
+wrong("fused", "one reshape, D from the width of x", r"width of x|D is|M // H|from M", """
+def fused(x, weight, num_heads):
+    y = (x @ weight).reshape(*x.shape[:-1], 3, num_heads, x.shape[-1] // num_heads)
+    return tuple(y[..., k, :, :].swapaxes(-3, -2) for k in range(3))
+""")
+wrong("fused", "weight reshaped to (M, 3, D, H)", r"interleav|\(D, H\)|\(T, D, H\)", """
+def fused(x, weight, num_heads):
+    w = weight.reshape(weight.shape[0], 3, -1, num_heads)
+    return tuple(np.einsum("...tm,mdh->...htd", x, w[:, k]) for k in range(3))
+""")
+wrong("split_heads", "a batch axis for the heads", r"front|any number|−3|axes", """
+def split_heads(x, num_heads):
+    d = x.shape[-1] // num_heads
+    return np.stack([x[..., i * d : (i + 1) * d] for i in range(num_heads)])
+""")
+wrong("per_head", "the sum over the heads", r"sum|one axis|axis of heads|stay", """
+def per_head(x, weights):
+    return np.einsum("...tm,hmd->...td", x, weights)
+""")
+wrong("double", "the second map first", r"order|side|W Wᵢ|transpos|aligned|k is", """
+def double(first, weights):
+    return weights @ first
+""")
+wrong("double", "the sum over the heads", r"sum|each head|matrix of|stay", """
+def double(first, weights):
+    return first @ weights.sum(axis=0)
+""")
+wrong("bilinear", "K and Q exchanged", r"exchang|transpos|W\^Q W\^Kᵀ|swap|order", """
+def bilinear(w_q, w_k):
+    return w_k @ w_q.mT
+""")
+wrong("linear", "dweight as an outer product of the sums", r"row|sum|einsum|letter", """
+def linear(x, weight):
+    def pullback(dy):
+        return dy @ weight.T, np.einsum("...tm,...sn->mn", x, dy)
+
+    return x @ weight, pullback
+""")

@@ -1,7 +1,7 @@
 """Chapter 05: attention."""
 
 # fmt: off
-from . import right
+from . import right, wrong
 
 ROOT = r"√ ?D|√\d|sqrt"
 AXIS = r"axis|over the (queries|keys|rows|columns)|each column"
@@ -295,3 +295,52 @@ steps.wrong("nothing returned", r"return missing", "return weights @ value", "we
 steps.wrong("no tap", r"not pass weights", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
 whole.wrong("no steps", r"a dictionary", ", {\"weights\": dweights, \"scores\": dscores}", "")
 whole.wrong("weights in place of dscores", r"between key and scores|dscores", "dscores.mT @ query", "weights.mT @ query")
+wrong("scores", "a scale only in the value", r"√D|scale|factor", """
+def scores(query, key):
+    def pullback(dy):
+        return dy @ key, dy.mT @ query
+
+    return query @ key.mT / np.sqrt(query.shape[-1]), pullback
+""")
+wrong("softmax", "the sum outside", r"sum|mean|y \*|row|product", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * dy - (y * dy).sum(axis=-1, keepdims=True),)
+
+    return y, pullback
+""")
+wrong("softmax", "the gradient of exp alone", r"sum|term|diagonal|missing", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (dy * y,)
+
+    return y, pullback
+""")
+wrong("attention_forward", "the weights of the raw scores", r"scale|√D|scores", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    raw = query @ key.mT
+    tap("scores", raw / query.shape[-1] ** 0.5)
+    e = np.exp(raw - raw.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention", "the scale twice in dquery", r"√D|scale|root|factor", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+    out = weights @ value
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))
+        return (dscores / root) @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return out, pullback
+""")

@@ -303,3 +303,61 @@ whole.wrong("a step without tap", r"not pass merged", "tap(\"merged\", merge(hea
 whole.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
 whole.wrong("no steps", r"a dictionary of query, key, value, heads, merged", "dw_o, steps", "dw_o")
 whole.wrong("two steps exchanged", r"dictionary", "\"heads\": dheads, \"merged\": dmerged", "\"heads\": dmerged, \"merged\": dheads")
+wrong("merge_heads", "the sum over the heads", r"sum|side|concaten|mean over", """
+def merge_heads(x):
+    def pullback(dy):
+        return (np.broadcast_to(dy[..., None, :, :], x.shape),)
+
+    return x.sum(axis=-3), pullback
+""")
+wrong("repeat_heads", "one gradient of each group", r"sum|group|all (of )?|add", """
+def repeat_heads(x, rep):
+    def pullback(dy):
+        return (dy[..., ::rep, :, :],)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("repeat_heads", "tiled", r"tile|order|interleav|h // rep|h % G|adjacent|are the right", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (sum(dy[..., r * G : (r + 1) * G, :, :] for r in range(rep)),)
+
+    return np.concatenate([x] * rep, axis=-3), pullback
+""")
+wrong("head_contributions", "every head gets all of w_o divided", r"own|rows|head|block", """
+def head_contributions(heads, w_o):
+    H, T, D = heads.shape[-3:]
+    merged = heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], T, H * D)
+    y = merged @ w_o
+    return np.stack([y / H] * H, axis=-3)
+""")
+wrong("head_contributions", "columns of w_o", r"rows|columns|reshape|H, D|mismatch|core dim", """
+def head_contributions(heads, w_o):
+    H = heads.shape[-3]
+    blocks = np.split(w_o, H, axis=1)
+    return np.stack([heads[..., h, :, :] @ blocks[h] for h in range(H)], axis=-3)
+""")
+wrong("multi_head_attention", "dx from the queries alone", r"dx|sum|add|three|keys", """
+def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
+    q, pull_q = linear(x, w_q)
+    k, pull_k = linear(x, w_k)
+    v, pull_v = linear(x, w_v)
+    query, key, value = (tap(n, split(a, num_heads)) for n, a in (("query", q), ("key", k), ("value", v)))
+    heads, pull_attention = attention(query, key, value)
+    heads = tap("heads", heads)
+    merged = tap("merged", merge(heads))
+    y, pull_o = linear(merged, w_o)
+
+    def pullback(dy):
+        dmerged, dw_o = pull_o(dy)
+        dheads = split(dmerged, num_heads)
+        dquery, dkey, dvalue = pull_attention(dheads)
+        dx, dw_q = pull_q(merge(dquery))
+        _, dw_k = pull_k(merge(dkey))
+        _, dw_v = pull_v(merge(dvalue))
+        return dx, dw_q, dw_k, dw_v, dw_o, {"query": dquery, "key": dkey, "value": dvalue, "heads": dheads, "merged": dmerged}
+
+    return y, pullback
+""")

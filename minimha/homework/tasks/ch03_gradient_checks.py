@@ -163,9 +163,14 @@ def error_0_if_right_and_1_if_doubled(yours, rng):
 @gradient_error.check
 def largest_deviation_over_largest_entry(yours, rng):
     x = np.array([2.0, 1.0, 0.1]) * rng.uniform(1, 1.1, 3)
-    off = np.array([0.0, 0.0, -1e-3])
-    error = yours(lambda x: (1e-6 * x**2, lambda dy: (1e-6 * dy * (2 * x + off),)), x, np.ones(3))
-    same(error, 1e-3 / (2 * x[0]), "the error", tolerance=1e-9)
+
+    def error_with(off):
+        return yours(
+            lambda x: (1e-6 * x**2, lambda dy: (1e-6 * dy * (2 * x + off),)), x, np.ones(3)
+        )
+
+    for error in [error_with(-1e-3 * row) for row in np.eye(3)[[2, 0]]]:  # all tell the mistake
+        same(error, 1e-3 / (2 * x[0]), "the error", tolerance=1e-9)
 
 
 @gradient_error.check(weight=2)

@@ -68,6 +68,8 @@ the result is 0: a real step leaves the imaginary part 0, and the real part does
 an imaginary step, 1e-20j, in an array of complex numbers, x.astype(complex), and take f(z).imag
 + z[k] = 1e-20j
 the step replaces the entry of x; add it instead: z[k] += 1e-20j
++ z[k] *= 1 + 1e-20j
+the step is proportional to the entry of x: it is the same for all, z[k] += 1e-20j
 + z += 1e-20j
 all entries move together; each entry of the gradient needs a step in that entry alone: z[k] +=
 1e-20j
@@ -89,6 +91,10 @@ the largest deviation is not divided: the error is relative to max |numeric|
 + np.max(abs(gradient - numeric)) / np.max(abs(gradient))
 the deviation is divided by max |analytic|, the gradient under test, or by the larger of both:
 divide by max |numeric|
++ np.max(abs(gradient - numeric)) / (np.max(abs(gradient)) + np.max(abs(numeric)))
+the deviation is divided by the sum of both gradients: divide by max |numeric|
++ np.max(abs(gradient - numeric)) / (np.max(abs(numeric)) + 1e-8)
+a small number is added to max |numeric|: add nothing
 + np.max(abs(gradient - numeric) / abs(numeric))
 each deviation is divided by its own entry of the numeric gradient: divide max |analytic −
 numeric| by max |numeric|
@@ -101,6 +107,11 @@ max numeric ignores negative entries: divide by max |numeric|
 this is the sum or the mean, in which one wrong entry of many is lost: take the maximum
 + np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)
 these are norms over all entries; the task asks for the largest entries: np.max(abs(…))
++ abs(np.linalg.norm(gradient) - np.linalg.norm(numeric)) / np.linalg.norm(numeric)
+- np.max(abs(gradient - numeric)) / np.max(abs(numeric))
++ abs(np.max(abs(gradient)) - np.max(abs(numeric))) / np.max(abs(numeric))
+this is the difference of two norms or of two maxima: subtract entry by entry first, max |analytic −
+numeric|
 + np.max(abs(gradient)) / np.max(abs(numeric))
 the numeric gradient is not subtracted from the analytic one: max |analytic − numeric|
 + np.max((gradient - numeric) ** 2) / np.max(numeric**2)

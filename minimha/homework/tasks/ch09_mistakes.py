@@ -13,6 +13,8 @@ this is the logarithm of the mean probability: take the mean of the logarithms
 the loss is in bits, with the logarithm to base 2: use the natural logarithm, np.log
 + -log_p.sum() / targets.size
 the sum runs over all classes: only the target of each row counts
++ -log_p.real.max(axis=-1).sum() / targets.size
+this is −log p of the most probable class: take that of the target
 + -(np.exp(log_p) * log_p).sum() / targets.size
 this is the entropy of softmax(logits), Σ −p log p, which does not use the targets: take −log p of
 the target alone
@@ -75,6 +77,12 @@ only the target's logit gets a gradient, but all logits are in the sum of softma
 
 layer_norm.mistakes += patches(r"""
 - centred = x - x.mean(axis=-1, keepdims=True)
++ centred = x - x.sum(axis=-1, keepdims=True)
+the sum of each row is subtracted: x̂ = (x − mean) / σ
++ x, weight, bias = x * weight + bias, 1.0, 0.0
++     centred = x - x.mean(axis=-1, keepdims=True)
+weight and bias act before the rows are normalised: y = x̂ · weight + bias
+- centred = x - x.mean(axis=-1, keepdims=True)
 + centred = x
 the mean is not subtracted, as in RMSNorm: x̂ = (x − mean) / σ
 - x_hat = centred / sigma
@@ -118,6 +126,18 @@ a fixed number replaces the argument eps: σ = √(variance + eps)
 + dx = g * (1 - 1 / x.shape[-1] - x_hat**2 / x.shape[-1]) / sigma
 only the diagonal of the Jacobian is used, but every entry of x acts on the whole row: dx = (g −
 mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean = dy.mean(axis=-1, keepdims=True)
++         through_sigma = x_hat * (dy * x_hat).mean(axis=-1, keepdims=True)
++         dx = weight * (dy - through_mean - through_sigma) / sigma
+the weight multiplies the means from outside, but each entry of dy has its own weight: dx = (g −
+mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean = dy.mean(axis=-1, keepdims=True)
++         through_sigma = x_hat * (dy * x_hat).mean(axis=-1, keepdims=True)
++         dx = (g - through_mean - through_sigma) / sigma
+the weight is missing in the means: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean, through_sigma = x.shape[-1] * through_mean, x.shape[-1] * through_sigma
++         dx = (g - through_mean - through_sigma) / sigma
+both means are sums here: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 + dx = (g + through_mean + through_sigma) / sigma
 the two means have the wrong sign: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 + dx = (g - through_mean + through_sigma) / sigma
@@ -229,8 +249,17 @@ top_p.mistakes += patches(r"""
 + kept[order] = np.where(before + largest < p, largest, 0.0)
 the token that crosses p is dropped: keep it, so that the kept tokens together have at least p
 + kept = np.where(probabilities >= p, probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= p, probabilities, 0.0); kept[order[0]] = largest[0]
+- kept[order] = np.where(before < p, largest, 0.0)
++ return np.where(probabilities >= p, probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= p * largest[0], probabilities, 0.0)
 each probability alone is compared with a limit: add them up from the largest down, and stop as
 soon as the sum reaches p
++ kept[order] = largest
+every token is kept: add the probabilities up from the largest down, and stop as soon as the sum
+reaches p
 + kept[:] = np.where(before < p, largest, 0.0)[order]
 order is applied a second time, which does not undo the sort: assign with kept[order] = …
 - return kept / kept.sum()
