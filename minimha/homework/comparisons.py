@@ -128,11 +128,12 @@ def _entries(*entries: Any) -> list[str]:
     return texts
 
 
-def named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The arrays in a tuple by name. Raises AssertionError unless there is one for each name."""
+def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[str, Any]:
+    """The arrays in a tuple that a function returned, by name. Raises AssertionError unless there
+    is one for each name."""
     several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
     if not several or len(returned) != len(names):
-        raise AssertionError(instead("yours returns", returned, f"return {', '.join(names)}"))
+        raise AssertionError(instead(f"{function} returns", returned, f"return {', '.join(names)}"))
     return dict(zip(names, returned, strict=True))
 
 
@@ -179,10 +180,15 @@ def same_pullback(
     returned = yours(*inputs)
     same(value_of(returned, right.__name__), expected, f"{name}{when}", tolerance=tolerance)
     dy = np.asarray(np.random.default_rng(0).standard_normal(expected.shape), expected.dtype)[()]
-    pairs = zip(returned[1](dy.copy()), pull(dy), strict=True)
-    for parameter, (gradient, right_gradient) in zip(parameters, pairs, strict=False):
+    gradients, right_gradients = returned[1](dy), pull(dy)
+    names = [
+        f"a dictionary of {', '.join(x)}" if isinstance(x, dict) else f"d{parameter}"
+        for parameter, x in zip(parameters, right_gradients, strict=False)
+    ]
+    pairs = zip(named(gradients, names, "the pullback").items(), right_gradients, strict=True)
+    for (gradient_name, gradient), right_gradient in pairs:
         if not isinstance(right_gradient, dict):
-            same(gradient, right_gradient, f"d{parameter}{when}", tolerance=tolerance)
+            same(gradient, right_gradient, f"{gradient_name}{when}", tolerance=tolerance)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
