@@ -241,3 +241,30 @@ def unbroadcast(dy, shape):
             dy = dy.mean(axis=k, keepdims=True)
     return dy
 """)
+wrong("standardise", "the row is divided by its length", r"deviation|length|norm|√|mean", """
+def standardise(x):
+    c = x - x.mean(-1, keepdims=True)
+    return c / np.linalg.norm(c, axis=-1, keepdims=True)
+""")
+wrong("standardise", "the mean of the columns", r"axis=0|column|along the|last axis", """
+def standardise(x):
+    mean = x.mean(axis=0)
+    return (x - mean) / x.std(axis=-1, keepdims=True)
+""")
+wrong("broadcast_shape", "the smaller of two lengths that differ", r"ValueError|raise|differ|stretch|length (of )?1", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    return tuple(m if k == 1 else min(m, k) if m > 1 else k for m, k in zip(a, b))
+""")
+wrong("unbroadcast", "axes counted after some are gone", r"axis|axes|only|wrong ax|length 1|out of bounds", """
+def unbroadcast(dy, shape):
+    n = dy.ndim - len(shape)
+    for k in range(n):
+        dy = dy.sum(axis=k)
+    for k, length in enumerate(shape):
+        if length == 1:
+            dy = dy.sum(axis=k, keepdims=True)
+    return dy
+""")

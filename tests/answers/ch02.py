@@ -400,3 +400,53 @@ def backward(nodes, gradient):
                 grads[p] = grads[p] + g
     return grads
 """)
+wrong("multiply", "the gradients of a sum", r"b|product|factor|dy times", """
+def multiply(a, b):
+    def pullback(dy):
+        return unbroadcast(dy, a.shape), unbroadcast(dy, b.shape)
+
+    return a * b, pullback
+""")
+wrong("matmul", "the axes of all reversed", r"\.T\b|swapaxes|mT|last two|revers", """
+def matmul(a, b):
+    def pullback(dy):
+        return unbroadcast(dy @ b.T, a.shape), unbroadcast(a.T @ dy, b.shape)
+
+    return a @ b, pullback
+""")
+wrong("topological_order", "breadth first from the leaves", r"comes before|times", """
+def topological_order(parents):
+    order = [n for n in parents if not parents[n]]
+    for done in order:
+        for name in parents:
+            if done in parents[name] and name not in order:
+                order.append(name)
+    return order
+""")
+wrong("backward", "the gradient is added once more", r"twice|times|factor|2 times|added|sum", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+    grads[-1] = gradient
+    for k in range(len(nodes))[::-1]:
+        parents, pull = nodes[k]
+        if pull is None or grads[k] is None:
+            continue
+        for i, p in enumerate(parents):
+            g = pull(grads[k])[i]
+            grads[p] = g if grads[p] is None else grads[p] + g
+    return grads
+""")
+wrong("backward", "parents are walked by recursion", r"times|once|complete|recurs", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+
+    def walk(k, g):
+        grads[k] = g if grads[k] is None else grads[k] + g
+        parents, pull = nodes[k]
+        if pull:
+            for p, d in zip(parents, pull(g)):
+                walk(p, d)
+
+    walk(len(nodes) - 1, gradient)
+    return grads
+""")

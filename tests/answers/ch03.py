@@ -237,3 +237,37 @@ def gradient_error(f, x, c):
         n[k] = np.sum(c * (f(x + e)[0] - f(x - e)[0])) / 2e-5
     return np.max(abs(g - n)) / np.max(abs(n))
 """)
+wrong("central_difference", "the order of the entries is transposed", r"order|axes|transpos|wrong places", """
+def central_difference(f, x, h):
+    g = []
+    for j in range(x.shape[-1]):
+        for i in range(x.size // x.shape[-1]):
+            e = np.zeros(x.shape)
+            e.reshape(-1, x.shape[-1])[i, j] = h
+            g.append((f(x + e) - f(x - e)) / (2 * h))
+    return np.array(g).reshape(x.shape)
+""")
+wrong("central_difference", "minus the gradient", r"sign|flipped|order", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h
+        g[k] = (f(x - e) - f(x + e)) / (2 * h)
+    return g
+""")
+wrong("complex_step", "h = 1e-8", r"h is too large|1e-20", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        z = x + 0j
+        z[k] += 1e-8j
+        g[k] = np.imag(f(z)) / 1e-8
+    return g
+""")
+wrong("gradient_error", "the root of the mean square", r"largest|max|mean|norm", """
+def gradient_error(f, x, c):
+    (g,) = f(x)[1](c)
+    n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
+    return np.sqrt(np.mean((g - n) ** 2)) / np.sqrt(np.mean(n**2))
+""")

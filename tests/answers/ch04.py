@@ -373,3 +373,34 @@ def linear(x, weight):
 
     return x @ weight, pullback
 """)
+wrong("linear", "dx and dweight from the same product", r"transpos|side|weight", """
+def linear(x, weight):
+    def pullback(dy):
+        rows, drows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        return dy @ weight.T, (drows.T @ rows)
+
+    return x @ weight, pullback
+""")
+wrong("split_heads", "the heads last", r"order|axes|T, D, H|T, H, D|swap|interleav", """
+def split_heads(x, num_heads):
+    d = x.shape[-1] // num_heads
+    return np.stack([x[..., i * d : (i + 1) * d] for i in range(num_heads)], axis=-1)
+""")
+wrong("stack_weights", "every second column of a head", r"interleav", """
+def stack_weights(weights):
+    H, M, D = weights.shape
+    out = np.empty((M, H * D))
+    for h in range(H):
+        out[:, h::H] = weights[h]
+    return out
+""")
+wrong("fused", "the heads first, then the roles", r"heads first|q₀ k₀ v₀|split into q, k, v first|is what . should be|order", """
+def fused(x, weight, num_heads):
+    y = x @ weight
+    y = y.reshape(*y.shape[:-1], num_heads, 3, -1)
+    return tuple(y[..., k, :].swapaxes(-3, -2) for k in range(3))
+""")
+wrong("per_head", "the heads at the end", r"order|axes|stack|axis", """
+def per_head(x, weights):
+    return np.einsum("...tm,hmd->...tdh", x, weights)
+""")

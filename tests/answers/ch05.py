@@ -322,7 +322,7 @@ def softmax(x):
 
     return y, pullback
 """)
-wrong("attention_forward", "the weights of the raw scores", r"scale|√D|scores", """
+wrong("attention_forward", "the weights of the raw scores", r"without the scale", """
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
     raw = query @ key.mT
     tap("scores", raw / query.shape[-1] ** 0.5)
@@ -343,4 +343,65 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return (dscores / root) @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
 
     return out, pullback
+""")
+wrong("scores", "the root of the root", r"√D|root|scale|factor", """
+def scores(query, key):
+    s = query.shape[-1] ** 0.25
+
+    def pullback(dy):
+        return dy @ key / s, dy.mT @ query / s
+
+    return query @ key.mT / s, pullback
+""")
+wrong("softmax", "the factor y twice", r"y |factor|twice|square|y²|sum", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy * y - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("softmax", "e in place of y", r"e |exp|normal|sum|divided|y\b", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (e * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("attention_forward", "value before softmax", r"softmax|weights|value", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
+    weights = tap("weights", scores / scores.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention", "dscores without the sum", r"sum|softmax|dscores|scores", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * dweights
+        return dscores @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
+""")
+wrong("attention", "the scale within dscores", r"√D|root|scale|dscores|scores", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True)) / root
+        return dscores @ key, dscores.mT @ query, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
 """)

@@ -263,3 +263,43 @@ def masked_softmax(x, mask):
 
     return y, pullback
 """)
+wrong("causal", "True where hidden", r"exchanged|True", """
+def causal(t, s, offset=0):
+    return np.triu(np.ones((t, s), bool), offset + 1)
+""")
+wrong("causal", "the key itself is hidden", r"j ≤ i|itself|<=|own|diagonal|one (key|position)", """
+def causal(t, s, offset=0):
+    i, j = np.ogrid[:t, :s]
+    return j < i + offset
+""")
+wrong("padding", "queries hidden too", r"quer|B, 1, 1", """
+def padding(lengths, s):
+    ok = np.arange(s) < np.asarray(lengths)[:, None]
+    return ok[:, None, :, None] & ok[:, None, None, :]
+""")
+wrong("padding", "the last keys", r"first|last|left|revers|other", """
+def padding(lengths, s):
+    return (np.arange(s) >= s - np.asarray(lengths)[:, None])[:, None, None, :]
+""")
+wrong("masked_softmax", "−1e9 for hidden entries", r"no visible|hidden|−∞|large negative|NaN", """
+def masked_softmax(x, mask):
+    z = np.where(mask, x, -1e9)
+    e = np.exp(z - z.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("masked_softmax", "multiplied by the mask", r"NaN|np\.where|hidden|multipl", """
+def masked_softmax(x, mask):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True)) * mask
+    total = e.sum(axis=-1, keepdims=True)
+    y = e / np.where(total == 0, 1, total)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")

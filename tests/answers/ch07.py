@@ -361,3 +361,36 @@ def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x
 
     return y, pullback
 """)
+wrong("merge_heads", "interleaved", r"interleav|order|h·D|swap|wrong places|axes", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (np.moveaxis(dy.reshape(*front, T, D, H), -1, -3),)
+
+    return np.moveaxis(x, -3, -1).reshape(*front, T, D * H), pullback
+""")
+wrong("merge_heads", "the right shape by reshape", r"swap|reshape|mix", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return x.reshape(*front, T, H * D), pullback
+""")
+wrong("repeat_heads", "the mean over the group", r"mean|sum|1/", """
+def repeat_heads(x, rep):
+    *front, G, S, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(*front, G, rep, S, D).mean(axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("head_contributions", "the whole w_o reshaped to columns", r"rows|block|own|columns|reshape", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    w = w_o.reshape(D, H, -1).swapaxes(0, 1)
+    return heads @ w
+""")

@@ -441,17 +441,105 @@ def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_d
     p -= lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
     return p, m, v
 """)
-wrong("adamw_step", "v of the new average", r"v is|average of g²|g²", """
+wrong("adamw_step", "v of the new average", r"v is a moving", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * m * m
     mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
     return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
 """)
-wrong("adamw_step", "climbs", r"sign|subtract|minus|down", """
+wrong("adamw_step", "climbs", r"goes up|subtract lr", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
     mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
     return p + lr * mh / (np.sqrt(vh) + eps) - lr * weight_decay * p, m, v
+""")
+wrong("cross_entropy", "the mean over the rows of the batch only", r"mean|targets\.size|number|1/N|factor|times", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+    hot = np.eye(logits.shape[-1])[targets]
+    n = targets.shape[-1]
+
+    def pullback(dy):
+        return (dy * (np.exp(log_p) - hot) / n,)
+
+    return -(log_p * hot).sum() / n, pullback
+""")
+wrong("cross_entropy", "log of the sum forgotten", r"logarithm", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    hot = np.eye(logits.shape[-1])[targets]
+    total = np.exp(s).sum(axis=-1, keepdims=True)
+    log_p = s - total
+
+    def pullback(dy):
+        return (dy * (np.exp(s) / total - hot) / targets.size,)
+
+    return -(log_p * hot).sum() / targets.size, pullback
+""")
+wrong("layer_norm", "the mean through σ without x̂ inside", r"x̂|last term|mean\(g", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = (g - g.mean(axis=-1, keepdims=True) - xh * g.mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "the term through the mean forgotten", r"mean\(g\)|mean of g|through", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = (g - xh * (g * xh).mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("adamw_step", "the correction uses t + 1", r"exponent t \+ 1", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh, vh = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "only m is corrected", r"v is not corrected", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh = m / (1 - beta1**t)
+    return p - lr * (mh / (np.sqrt(v) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "the decay is a factor of the new p", r"p before the step|after the step|decay", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    p = p - lr * mh / (np.sqrt(vh) + eps)
+    return p * (1 - lr * weight_decay), m, v
+""")
+wrong("top_p", "the number of tokens rounded down", r"too many|dropped|crosses|at least", """
+def top_p(probabilities, p):
+    order = np.argsort(probabilities)[::-1]
+    total = np.cumsum(probabilities[order])
+    n = int((total <= p).sum())
+    kept = np.zeros_like(probabilities)
+    kept[order[:n]] = probabilities[order[:n]]
+    return kept / kept.sum()
+""")
+wrong("top_p", "the inverse permutation is forgotten", r"order|place|sorted", """
+def top_p(probabilities, p):
+    s = np.sort(probabilities)[::-1]
+    return np.where(np.cumsum(s) - s < p, s, 0) / s[np.cumsum(s) - s < p].sum()
 """)

@@ -21,6 +21,8 @@ axis=1 is the last axis only if x has two axes; count it from the back: axis=-1
 - x.mean(axis=-1, keepdims=True)
 + x.mean()
 x.mean() is the mean of the whole array; each row needs its own: axis=-1, keepdims=True
++ x.mean(axis=0)
+x.mean(axis=0) is the mean of each column; each row needs its own: axis=-1, keepdims=True
 - x.std(axis=-1, keepdims=True)
 + x.std()
 this is one deviation of the whole array; each row needs its own: axis=-1, keepdims=True

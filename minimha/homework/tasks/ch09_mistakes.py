@@ -45,6 +45,9 @@ log p directly, as (x − max) − log Σ exp(x − max)
 + log_p = logits - np.log
 the largest logit is subtracted only inside the exponential: subtract it from both terms, log p =
 (x − max) − log Σ exp(x − max)
+- np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
++ np.exp(shifted).sum(axis=-1, keepdims=True)
+the sum is subtracted without its logarithm: log p = (x − max) − log Σ exp(x − max)
 - np.exp(shifted).sum(axis=-1, keepdims=True)
 + np.exp(shifted).sum(axis=0, keepdims=True)
 softmax does not run along the classes: sum along the last axis, axis=-1
@@ -159,6 +162,9 @@ the factor x̂ is missing in the last term: dx = (g − mean(g) − x̂ · mean(
 + centred * (g * centred).mean(axis=-1, keepdims=True)
 the last term contains x − mean instead of x̂: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g =
 dy · weight
++ x_hat * g.mean(axis=-1, keepdims=True)
+the factor x̂ is missing in the last mean: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy ·
+weight
 + x_hat * (g * x_hat).sum(axis=-1, keepdims=True)
 the last mean is a sum here: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 - g.mean(axis=-1, keepdims=True)
@@ -200,11 +206,15 @@ step
 the factor p of the decay is missing: subtract lr · weight_decay · p, with the p before the step
 + p = p - lr * (m_hat / (np.sqrt(v_hat) + eps) + weight_decay * p * p)
 the decay contains p²: subtract lr · weight_decay · p, with the p before the step
++ p = p + lr * (m_hat / (np.sqrt(v_hat) + eps) - weight_decay * p)
+the step goes up the gradient: subtract lr · m̂ / (√v̂ + eps)
 - (1 - beta1) * g
 + g
 m is a moving average of g: m = β₁ m + (1 − β₁) g
 - beta2 * v + (1 - beta2) * g * g
 + beta1 * v + (1 - beta1) * g * g
+- beta2 * v + (1 - beta2) * g * g
++ beta2 * v + (1 - beta2) * m * m
 v is a moving average of g²: v = β₂ v + (1 − β₂) g²
 - np.sqrt(v_hat)
 + v_hat
@@ -220,6 +230,12 @@ in the bias correction the power is outside: m̂ = m / (1 − β₁ᵗ) and v̂ 
 + m_hat = m / (1 - beta1)
 +     v_hat = v / (1 - beta2)
 in the bias correction the exponent t is missing: m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)
++ m_hat = m / (1 - beta1 ** (t + 1))
++     v_hat = v / (1 - beta2 ** (t + 1))
+the bias correction has the exponent t + 1, but t is 1 in the first step: m̂ = m / (1 − β₁ᵗ) and v̂ =
+v / (1 − β₂ᵗ)
++ v_hat, m_hat = v, m / (1 - beta1**t)
+v is not corrected: v starts at 0 like m, so v̂ = v / (1 − β₂ᵗ)
 + m_hat = m / (1 - beta1 * t)
 +     v_hat = v / (1 - beta2 * t)
 in the bias correction β₁ is multiplied by t: m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)
