@@ -268,3 +268,23 @@ def unbroadcast(dy, shape):
             dy = dy.sum(axis=k, keepdims=True)
     return dy
 """)
+wrong("standardise", "x is multiplied by the inverse variance", r"variance|root", """
+def standardise(x):
+    c = x - x.mean(axis=-1, keepdims=True)
+    return c * (1 / (c * c).mean(axis=-1, keepdims=True))
+""")
+wrong("unbroadcast", "the longest equal shape only", r"sum|copies", """
+def unbroadcast(dy, shape):
+    while dy.ndim > len(shape):
+        dy = dy[0]
+    return dy[tuple(slice(0, n) for n in shape)]
+""")
+wrong("broadcast_shape", "equal lengths only", r"length of 1|stretch", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    if a != b:
+        raise ValueError("not equal")
+    return a
+""")

@@ -450,3 +450,42 @@ def backward(nodes, gradient):
     walk(len(nodes) - 1, gradient)
     return grads
 """)
+wrong("multiply", "db from the changed dy", r"in place|wrong", """
+def multiply(a, b):
+    def pullback(dy):
+        da = unbroadcast(dy * b, a.shape)
+        dy *= a
+        return da, unbroadcast(dy, b.shape)
+
+    return a * b, pullback
+""")
+wrong("matmul", "no unbroadcast of da", r"summed|broadcast", """
+def matmul(a, b):
+    def pullback(dy):
+        return dy @ b.mT, unbroadcast(a.mT @ dy, b.shape)
+
+    return a @ b, pullback
+""")
+wrong("topological_order", "a dict in the right order", r"should return a list", """
+def topological_order(parents):
+    order = {}
+    while len(order) < len(parents):
+        for n in parents:
+            if n not in order and all(p in order for p in parents[n]):
+                order[n] = None
+    return order
+""")
+wrong("backward", "the leaves are skipped", r"leaf", """
+def backward(nodes, gradient):
+    grads = [None] * len(nodes)
+    grads[-1] = gradient
+    for k in range(len(nodes) - 1, -1, -1):
+        parents, pull = nodes[k]
+        if pull is None or grads[k] is None:
+            continue
+        for p, g in zip(parents, pull(grads[k])):
+            if nodes[p][1] is None:
+                continue
+            grads[p] = g if grads[p] is None else grads[p] + g
+    return grads
+""")

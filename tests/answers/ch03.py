@@ -271,3 +271,27 @@ def gradient_error(f, x, c):
     n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
     return np.sqrt(np.mean((g - n) ** 2)) / np.sqrt(np.mean(n**2))
 """)
+wrong("central_difference", "h of the entry's size", r"proportional", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h * abs(x[k])
+        g[k] = (f(x + e) - f(x - e)) / (2 * h * abs(x[k]))
+    return g
+""")
+wrong("complex_step", "a central difference", r"imag|complex|nothing is subtracted|h is too large|result is 0", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = 1e-6
+        g[k] = (f(x + e) - f(x - e)).real / 2e-6
+    return g
+""")
+wrong("gradient_error", "the cotangent only in the pullback", r"leaves c out", """
+def gradient_error(f, x, c):
+    _, pull = f(x)
+    n = complex_step(lambda z: f(z)[0].sum(), x)
+    return abs(pull(c)[0] - n).max() / abs(n).max()
+""")

@@ -404,3 +404,30 @@ wrong("per_head", "the heads at the end", r"order|axes|stack|axis", """
 def per_head(x, weights):
     return np.einsum("...tm,hmd->...tdh", x, weights)
 """)
+wrong("linear", "dx by the transposed dy", r"transpos|side", """
+def linear(x, weight):
+    def pullback(dy):
+        rows, drows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        return weight @ dy.mT, rows.T @ drows
+
+    return x @ weight, pullback
+""")
+wrong("split_heads", "chunks by np.split, joined in front", r"in front|order|−3", """
+def split_heads(x, num_heads):
+    return np.array(np.split(x, num_heads, axis=-1))
+""")
+wrong("stacked", "the product summed over the heads", r"sum|mean|shape", """
+def stacked(x, weight, num_heads):
+    M = weight.shape[0]
+    w = weight.reshape(M, num_heads, -1)
+    return np.einsum("...tm,mhd->...td", x, w)
+""")
+wrong("bilinear", "the heads summed", r"sum", """
+def bilinear(w_q, w_k):
+    return np.einsum("hmd,hnd->mn", w_q, w_k)
+""")
+wrong("fused", "v before k", r"what k should|what v should|swapped", """
+def fused(x, weight, num_heads):
+    q, v, k = np.split(x @ weight, 3, axis=-1)
+    return split_heads(q, num_heads), split_heads(k, num_heads), split_heads(v, num_heads)
+""")

@@ -405,3 +405,42 @@ def attention(query, key, value, *, tap=lambda name, x: x):
 
     return weights @ value, pullback
 """)
+wrong("scores", "the sum over the queries in dkey is lost", r"transpos|dyᵀ|mT|aligned|core dim|k is", """
+def scores(query, key):
+    root = np.sqrt(query.shape[-1])
+
+    def pullback(dy):
+        return dy @ key / root, dy @ query / root
+
+    return query @ key.mT / root, pullback
+""")
+wrong("softmax", "the mean instead of the sum", r"mean", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).mean(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("attention_forward", "1/√D after softmax", r"√5 times", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True) / query.shape[-1] ** 0.5)
+    return weights @ value
+""")
+wrong("attention", "dvalue from dweights", r"dvalue|weightsᵀ|gradient of value", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
+        return dscores @ key / root, dscores.mT @ query / root, dweights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
+""")

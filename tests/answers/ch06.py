@@ -303,3 +303,16 @@ def masked_softmax(x, mask):
 
     return y, pullback
 """)
+wrong("masked_softmax", "the gradient of hidden entries is not cut off", r"hidden|dy|NaN", """
+def masked_softmax(x, mask):
+    z = np.where(mask, x, -np.inf)
+    top = z.real.max(axis=-1, keepdims=True)
+    e = np.where(mask, np.exp(z - np.where(np.isinf(top), 0, top)), 0)
+    total = e.sum(axis=-1, keepdims=True)
+    y = e / np.where(total == 0, 1, total)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")

@@ -394,3 +394,26 @@ def head_contributions(heads, w_o):
     w = w_o.reshape(D, H, -1).swapaxes(0, 1)
     return heads @ w
 """)
+wrong("repeat_heads", "groups that overlap", r"g · rep", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (np.stack([dy[..., g : g + rep, :, :].sum(axis=-3) for g in range(G)], axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("head_contributions", "the sum over the heads", r"sum", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    return sum(heads[..., h, :, :] @ w_o[h * D : h * D + D] for h in range(H))
+""")
+wrong("merge_heads", "dx is not split by head", r"swap|axes|transpos|reshape", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return np.moveaxis(x, -3, -2).reshape(*front, T, H * D), pullback
+""")

@@ -543,3 +543,57 @@ def top_p(probabilities, p):
     s = np.sort(probabilities)[::-1]
     return np.where(np.cumsum(s) - s < p, s, 0) / s[np.cumsum(s) - s < p].sum()
 """)
+wrong("cross_entropy", "the probability of the target, times log", r"multiplied by p", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    p = np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
+    hot = np.eye(logits.shape[-1])[targets]
+
+    def pullback(dy):
+        return (dy * (p - hot) / targets.size,)
+
+    return -(p * np.log(p) * hot).sum() / targets.size, pullback
+""")
+wrong("layer_norm", "the gradient of x without 1/σ", r"divided by σ|/ σ|σ", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = g - g.mean(axis=-1, keepdims=True) - xh * (g * xh).mean(axis=-1, keepdims=True)
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("adamw_step", "v without the square", r"g²|square|v is", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * abs(g)
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "the averages are corrected before they are returned", r"uncorrected", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = (beta1 * m + (1 - beta1) * g) / (1 - beta1**t)
+    v = (beta2 * v + (1 - beta2) * g * g) / (1 - beta2**t)
+    return p - lr * (m / (np.sqrt(v) + eps) + weight_decay * p), m, v
+""")
+wrong("top_p", "tokens beyond p in the given order", r"own order|sort", """
+def top_p(probabilities, p):
+    total = np.cumsum(probabilities)
+    kept = np.where(total - probabilities < p, probabilities, 0.0)
+    return kept / kept.sum()
+""")
+wrong("top_p", "renormalised by softmax", r"softmax", """
+def top_p(probabilities, p):
+    order = np.argsort(-probabilities)
+    before = np.cumsum(probabilities[order]) - probabilities[order]
+    z = np.full(len(probabilities), -np.inf)
+    chosen = order[before < p]
+    z[chosen] = probabilities[chosen]
+    e = np.exp(z)
+    return e / e.sum()
+""")

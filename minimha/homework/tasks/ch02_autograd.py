@@ -268,6 +268,7 @@ def a_chain(yours, rng):
         ("x", [], None),
         ("y = exp(x)", [0], lambda dy: (dy * y,)),
         ("z = w @ y", [1], lambda dy: (w.T @ dy,)),
+        ("u = 3 * z", [2], lambda dy: (3 * dy,)),
     ]
     _walked(yours, made, rng.standard_normal(4))
 

@@ -40,6 +40,11 @@ reshape before you call f
 range(len(x)) runs over the first axis only, so a whole row moves together: loop over
 np.ndindex(x.shape)
 - step[k] = h
+-         gradient[k] = (f(x + step) - f(x - step)) / (2 * h)
++ step[k] = h * abs(x[k])
++         gradient[k] = (f(x + step) - f(x - step)) / (2 * h * abs(x[k]))
+the step is proportional to the entry of x: it is h for each entry
+- step[k] = h
 + step[k] = 1
 the entry moves by 1: the step is h
 + step[:] = h

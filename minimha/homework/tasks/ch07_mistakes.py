@@ -51,6 +51,8 @@ these: reshape to (…, G, rep, S, D), then sum over rep
 + np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)
 dx is the sum over all query heads; rep adjacent query heads share a head of x, so dx is the sum
 over these: reshape to (…, G, rep, S, D), then sum over rep
++ sum(dy[..., r : r + x.shape[-3], :, :] for r in range(rep))
+the groups of query heads overlap: heads g · rep to (g + 1) · rep − 1 belong to head g of x
 + groups.sum(axis=-4)
 dx is the sum over the wrong axis, along the groups; rep adjacent query heads share a head of x,
 so dx is the sum over these: reshape to (…, G, rep, S, D), then sum over rep

@@ -15,6 +15,8 @@ the loss is in bits, with the logarithm to base 2: use the natural logarithm, np
 the sum runs over all classes: only the target of each row counts
 + -log_p.real.max(axis=-1).sum() / targets.size
 this is −log p of the most probable class: take that of the target
++ -(np.exp(log_p) * log_p * one_hot).sum() / targets.size
+−log p of the target is multiplied by p: the loss is −log p alone
 + -(np.exp(log_p) * log_p).sum() / targets.size
 this is the entropy of softmax(logits), Σ −p log p, which does not use the targets: take −log p of
 the target alone
@@ -284,6 +286,8 @@ the kept probabilities are divided by p: divide them by their sum, which may be 
 + return kept
 the kept probabilities no longer sum to 1: divide them by their sum
 + return np.exp(kept) / np.exp(kept).sum()
+- return kept / kept.sum()
++ return np.where(kept > 0, np.exp(kept), 0) / np.exp(kept).sum(where=kept > 0)
 these are probabilities already, so no softmax is needed: divide the kept ones by their sum
 + return np.where(kept > 0, 1 / (kept > 0).sum(), 0.0)
 the kept tokens get equal probabilities: divide their own by their sum
