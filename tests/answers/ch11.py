@@ -358,7 +358,7 @@ back.wrong("one delta for all rows", r"each row|axis|every row|own", "(out * dou
 back.wrong("no scale in the scores", r"scale", "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
 back.wrong("tiles overwrite dquery", r"\+=|accumul|add|sum|overwr|last tile", "dquery[r] +=", "dquery[r] =")
 online.wrong("one maximum for all rows", r"over all rows", "scores.max(axis=1)", "scores.max()")
-online.wrong("two results", r"should return m, l, acc", "return m_new, alpha", "return alpha")
+online.wrong("two results", r"should return m, l, acc, not 2 values", "return m_new, alpha", "return alpha")
 online.wrong("the maximum after exp", r"overflow|before exp", "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
 forward.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
 forward.wrong("the output alone", r"should return out, lse", "return out, lse", "return out")
