@@ -197,7 +197,7 @@ def test_infinity_and_float32_are_not_equal_to_other_values():
         (STUB, [PASSED, TO_DO], ""),
         ("raise NotImplementedError", [TO_DO, TO_DO], ""),
         ("def scale(x): pass", [FAILED, FAILED], "scaled.py defines no function scaled"),
-        (RIGHT.replace("return y, pullback", "return [y, pullback]"), [FAILED, PASSED], "not a list of array, function"),
+        (RIGHT.replace("return y, pullback", "return [y, pullback]"), [FAILED, PASSED], "returns a list of array, function; it should return two things"),
         (
             f"import minimha\n{RIGHT}", [FAILED, FAILED],
             "ImportError: minimha cannot be imported here, where homework is graded in <module>, line 1: import minimha",
