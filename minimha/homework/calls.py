@@ -126,6 +126,8 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 def _differs(x: Any, y: Any) -> bool:
     """Whether a copy is no longer equal, bit by bit, to what it was made of."""
+    if type(x) is not type(y):
+        return True
     if isinstance(x, np.ndarray):
         return x.shape != y.shape or x.tobytes() != y.tobytes()
     if type(x) in (tuple, list):

@@ -245,13 +245,14 @@ def test_an_open_debugger_is_not_interrupted(monkeypatch):
 
 
 def test_changes_in_nested_arguments_are_detected():
-    def changing(parents, x):
+    def changing(parents, x, xs):
         parents["b"].remove("a")
         x += 0
+        xs[0] = None
 
-    calls, parents = [], {"a": [], "b": ["a"]}
-    calls_recorded(changing, calls)(parents, np.ones(3))
-    assert changed_in_place(changing, calls) == {"parents"}
+    calls, parents, x = [], {"a": [], "b": ["a"]}, np.ones(3)
+    calls_recorded(changing, calls)(parents, x, [x])
+    assert changed_in_place(changing, calls) == {"parents", "xs"}
     assert parents["b"] == ["a"]
 
 
