@@ -290,7 +290,7 @@ beside.wrong("stacked along a new axis", r"reshape|only the shape|side by side|c
 beside.wrong("transposed", r"transpos|\.T\b|axes|order", "axis=1)", "axis=1).T")
 one.wrong("the axes stay (T, H, D)", r"swap|axes|transpos", ".swapaxes(-2, -3)", "")
 one.wrong("PyTorch's view", r"reshape", "y.reshape(", "y.view(")
-one.wrong("num_heads for the width", r"num_heads|interleav|every H|H and D|number of heads|swap|exchang", "num_heads, -1)", "-1, num_heads)")
+one.wrong("num_heads for the width", r"num_heads|interleav|every H|\(D, H\)|number of heads|swap|exchang", "num_heads, -1)", "-1, num_heads)")
 wrong("fused", "heads first, each cut into roles", r"role|head by head|W\^Q|heads first", """
 def fused(x, weight, num_heads):
     return tuple(np.split(split_heads(x @ weight, num_heads), 3, axis=-1))

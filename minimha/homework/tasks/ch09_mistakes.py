@@ -273,6 +273,8 @@ the token that crosses p is dropped: keep it, so that the kept tokens together h
 + return np.where(probabilities >= p, probabilities, 0.0)
 - kept[order] = np.where(before < p, largest, 0.0)
 + kept = np.where(probabilities >= p * largest[0], probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= 1 - p, probabilities, 0.0)
 each probability alone is compared with a limit: add them up from the largest down, and stop as
 soon as the sum reaches p
 + kept[order] = largest
