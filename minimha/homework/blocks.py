@@ -58,23 +58,23 @@ def same_in_blocks(
     finally:
         ct.instead = None
     if launched.count > 1:
-        raise AssertionError("launch one kernel, once")
+        raise AssertionError("yours launches twice; it should launch one kernel, once")
     for name in inputs:
         if name not in {place[0] for seen in launched.loaded.values() for place in seen}:
-            raise AssertionError(f"{name} was loaded 0 times: each block loads the tiles it needs")
+            raise AssertionError(f"{name} was loaded 0 times; each block should load its tiles")
     results = _by_name(found, expected)
     for name, right in expected.items():
         if not is_close(np.asarray(results[name]), right):
             whole = _by_name(yours(*inputs.values(), *numbers), expected)
             same(whole[name], right, name, axes[name], tolerance=1e-11)
             raise AssertionError(
-                f"{name} is right only if entries are read without ct.load: a block knows\n"
+                f"{name} is right only if entries are read without ct.load; a block should use\n"
                 "nothing of the arrays except the tiles that it loads"
             )
     places = _places(results)
     tiles = [(block, "stored", _found(places, entries)) for block, entries in launched.stored]
     if missing := set(places.values()).difference(*(seen for *_, seen in tiles)):
-        raise AssertionError(f"{_text(min(missing))} was not stored by a block")
+        raise AssertionError(f"{_text(min(missing))} was not stored by a block; it should be")
     common = {letter for name in inputs for letter in axes[name].split()}
     own = {letter: length for letter, length in tile.items() if letter in common}
     for block, verb, seen in [*tiles, *((b, "loaded", seen) for b, seen in launched.tiles)]:
@@ -184,7 +184,7 @@ def _require_size(
     for letter, length in tile.items():
         if (found := len(_along(seen, axes, letter))) > length:
             raise AssertionError(
-                f"{what} {found} entries along {letter}: its part has at most {length}"
+                f"{what} {found} entries along {letter}; it should have at most {length}"
             )
 
 
@@ -204,11 +204,12 @@ def _require_loads(
     }
     if missing := needed - loaded:
         raise AssertionError(
-            f"block {block} did not load {_text(min(missing))}, which its results need"
+            f"block {block} did not load {_text(min(missing))}, which its results need; it should"
         )
     if extra := loaded - needed:
         raise AssertionError(
-            f"block {block} loaded {_text(min(extra))}, which its results do not need"
+            f"block {block} loaded {_text(min(extra))}, which its results do not need; it should "
+            "load what they need"
         )
 
 

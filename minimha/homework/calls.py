@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ class Raised(NamedTuple):
 class Call:
     """One call of a function: its arguments, and its result or a `Raised`.
 
+    given   copies of the arguments and the settings, which the function got and may have changed
     pulled  the calls of each function that it returned, by place: usually its pullback
     tapped  the name and the array that it passed to its keyword `tap`, and what `tap` returned
             instead: None for no change
@@ -32,6 +34,7 @@ class Call:
 
     arguments: Any
     settings: dict[str, Any]
+    given: tuple[Any, dict[str, Any]]
     result: Any = None
     pulled: dict[int, list[Call]] = field(default_factory=dict)
     tapped: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -40,7 +43,8 @@ class Call:
 def calls_recorded(
     function: Callable[..., Any], calls: list[Call], inside: list[Any] | None = None
 ) -> Callable[..., Any]:
-    """The same function, which adds its calls, and those of its pullbacks, to the list.
+    """The same function, which adds its calls, and those of its pullbacks, to the list. It gets
+    copies of arrays, lists and dictionaries, so that the caller's own never change.
 
     inside  the calls in progress of several functions, to record no call that one of them makes
     """
@@ -49,14 +53,15 @@ def calls_recorded(
     def call(*arguments: Any, **settings: Any) -> Any:
         if inside:
             return function(*arguments, **settings)
-        new = Call(copied(arguments), copied(settings))
+        new = Call(copied(arguments), copied(settings), copied((arguments, settings)))
         calls.append(new)
+        given, named = new.given
         if settings.get("tap"):
-            settings["tap"] = _heard(settings["tap"], new)
+            named = named | {"tap": _heard(settings["tap"], new)}
         if inside is not None:
             inside.append(new)
         try:
-            result = function(*arguments, **settings)
+            result = function(*given, **named)
         except Exception as error:
             new.result = raised(error, file_of(function))
             raise
@@ -96,6 +101,40 @@ def raised(error: Exception, file: str | None) -> Raised:
     text = str(error)
     is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, text, is_own)
+
+
+def changed_in_place(function: Callable[..., Any], calls: list[Call]) -> set[str]:
+    """The names of the arguments that these calls of a function, or of its pullbacks, changed."""
+    found = set[str]()
+    for call in calls:
+        arguments, settings = call.given
+        places = [k for k, x in enumerate(call.arguments) if _differs(x, arguments[k])]
+        names = _parameters(function) if places else []
+        found.update(names[k] if k < len(names) else f"argument {k + 1}" for k in places)
+        found.update(name for name, x in call.settings.items() if _differs(x, settings[name]))
+        for k, inner in call.pulled.items():
+            found |= changed_in_place(call.result[k], inner)
+    return found
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # the function has no signature
+        return []
+
+
+def _differs(x: Any, y: Any) -> bool:
+    """Whether a copy is no longer equal, bit by bit, to what it was made of."""
+    if type(x) is not type(y):
+        return True
+    if isinstance(x, np.ndarray):
+        return x.shape != y.shape or x.tobytes() != y.tobytes()
+    if type(x) in (tuple, list):
+        return len(x) != len(y) or any(map(_differs, x, y))
+    if type(x) is dict:
+        return list(x) != list(y) or any(_differs(x[key], y[key]) for key in x)
+    return x is not y
 
 
 def copied(x: Any) -> Any:

@@ -64,10 +64,9 @@ def _facts(
     """What is wrong with yours; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
-        text = f"{name} should be {wanted}, not {_described(yours)}"
-        if isinstance(yours, list) and expected.shape:
-            text += ": np.array, np.stack or np.concatenate makes one array of a list"
-        return [textwrap.fill(text, 80)]
+        advice = "np.array, np.stack or np.concatenate makes one array of a list"
+        is_list = isinstance(yours, list) and expected.shape
+        return [instead(f"{name} is", yours, f"be {wanted}", advice if is_list else "")]
     yours = np.asarray(yours)
     if yours.shape != expected.shape:
         lettered = f"  ({', '.join(labels)})" if labels else ""
@@ -78,7 +77,7 @@ def _facts(
             *_side_by_side(yours, expected, labels),
         ]
     if (yours.dtype == bool) != (expected.dtype == bool):
-        return [f"{name} should hold {expected.dtype}, not {yours.dtype}"]
+        return [f"{name} holds {yours.dtype}; it should hold {expected.dtype}"]
     a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
     largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # with ∞ anything would pass
     fine = abs(a - b) <= tolerance * largest
@@ -86,7 +85,7 @@ def _facts(
     if fine.all():
         return []
     if yours.dtype == object:
-        return [f"{name} should hold {expected.dtype}, not objects"]
+        return [f"{name} holds objects; it should hold {expected.dtype}"]
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
     facts = [("worst entry", place(worst, labels))]
@@ -129,12 +128,12 @@ def _entries(*entries: Any) -> list[str]:
     return texts
 
 
-def named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The arrays in a tuple by name. Raises AssertionError unless there is one for each name."""
+def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[str, Any]:
+    """The arrays in a tuple that a function returned, by name. Raises AssertionError unless there
+    is one for each name."""
     several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
     if not several or len(returned) != len(names):
-        count = f"{len(returned)} values" if several else type(returned).__name__
-        raise AssertionError(f"it should return {', '.join(names)}, not {count}")
+        raise AssertionError(instead(f"{function} returns", returned, f"return {', '.join(names)}"))
     return dict(zip(names, returned, strict=True))
 
 
@@ -143,8 +142,8 @@ def value_of(returned: Any, name: str = "the function") -> Any:
     value = _value(returned)
     if value is not returned:
         return value
-    wanted = "should return two things, its value and its pullback"
-    raise AssertionError(textwrap.fill(f"{name} {wanted}, not {_described(returned)}", 80))
+    wanted = "return two things, its value and its pullback"
+    raise AssertionError(instead(f"{name} returns", returned, wanted))
 
 
 def same_operation(
@@ -181,10 +180,15 @@ def same_pullback(
     returned = yours(*inputs)
     same(value_of(returned, right.__name__), expected, f"{name}{when}", tolerance=tolerance)
     dy = np.asarray(np.random.default_rng(0).standard_normal(expected.shape), expected.dtype)[()]
-    pairs = zip(returned[1](dy.copy()), pull(dy), strict=True)
-    for parameter, (gradient, right_gradient) in zip(parameters, pairs, strict=False):
+    gradients, right_gradients = returned[1](dy), pull(dy)
+    names = [
+        f"a dictionary of {', '.join(x)}" if isinstance(x, dict) else f"d{parameter}"
+        for parameter, x in zip(parameters, right_gradients, strict=False)
+    ]
+    pairs = zip(named(gradients, names, "the pullback").items(), right_gradients, strict=True)
+    for (gradient_name, gradient), right_gradient in pairs:
         if not isinstance(right_gradient, dict):
-            same(gradient, right_gradient, f"d{parameter}{when}", tolerance=tolerance)
+            same(gradient, right_gradient, f"{gradient_name}{when}", tolerance=tolerance)
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
@@ -202,7 +206,8 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
     for name, step in steps.items():
         if name not in found:
             raise AssertionError(
-                f'{name} is missing: write {name} = tap("{name}", {name}) where it is computed'
+                f"yours does not pass {name} to tap; it should, where it is computed:\n"
+                f'{name} = tap("{name}", {name})'
             )
         labels = AXES.get((name, step.ndim))
         if facts := _facts(found[name], step, name, labels, 1e-12):
@@ -300,10 +305,8 @@ def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any])
     are the intermediates themselves."""
     names = ", ".join(expected)
     if not isinstance(yours, dict) or not set(expected) <= set(yours):
-        found = ", ".join(map(str, yours)) if isinstance(yours, dict) else _described(yours)
-        wanted = "the last thing that the pullback returns should be a dictionary of"
-        text = f"{wanted} {names}, not {found or 'nothing'}"
-        raise AssertionError(textwrap.fill(text, 80))
+        last, wanted = "the last thing that the pullback returns is", f"be a dictionary of {names}"
+        raise AssertionError(instead(last, yours, wanted))
     known = {f"d{name}": x for name, x in expected.items()} | values
     for name, gradient in expected.items():
         what = next((k for k, x in known.items() if _is_equal(yours[name], x)), "")
@@ -336,12 +339,20 @@ def _value(returned: Any) -> Any:
     return returned[0] if pair else returned
 
 
+def instead(yours: str, found: Any, wanted: str, advice: str = "") -> str:
+    """The message about something of the wrong kind: "{yours} a list; it should {wanted}"."""
+    advice = "is a return missing?" if found is None else advice
+    text = f"{yours} {_described(found)}; it should {wanted}"
+    return textwrap.fill(f"{text}: {advice}" if advice else text, 80)
+
+
 def _described(x: Any) -> str:
     if x is None:
-        return "None: is a return missing?"
-    if isinstance(x, tuple | list):
-        kinds = ", ".join(type(y).__name__.replace("ndarray", "array") for y in x)
-        return f"a {type(x).__name__} of {kinds or 'nothing'}"
+        return "None"
+    if isinstance(x, tuple | list | dict):
+        kinds = (type(y).__name__.replace("ndarray", "array") for y in x)
+        inside = ", ".join(map(str, x) if isinstance(x, dict) else kinds)
+        return f"a {type(x).__name__} of {inside or 'nothing':.60}"
     if isinstance(x, np.ndarray):
         return f"an array of shape {x.shape}"
     return f"a {type(x).__name__}: {x!r:.60}"

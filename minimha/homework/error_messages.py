@@ -3,7 +3,6 @@ habit from PyTorch what to write in NumPy."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import traceback
@@ -191,31 +190,3 @@ def _short(x: Any) -> bool:
     if type(x) is int:
         return abs(x) < 1e15
     return len(x) < 30 if type(x) is str else type(x) in (type(None), bool, float, complex)
-
-
-def arguments_watched(function: Callable[..., Any], changed: set[str]) -> Callable[..., Any]:
-    """The same function, which adds to `changed` the arguments that a call modifies in place."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        names = []
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **settings: Any) -> Any:
-        before = [_fingerprint(x) for x in arguments]
-        try:
-            return function(*arguments, **settings)
-        finally:
-            places = [k for k, x in enumerate(arguments) if _fingerprint(x) != before[k]]
-            changed.update(names[k] if k < len(names) else f"argument {k + 1}" for k in places)
-
-    return call
-
-
-def _fingerprint(x: Any) -> Any:
-    """What differs once an array, or one in lists and dictionaries, is modified in place."""
-    if type(x) is np.ndarray:
-        return x.shape, x.tobytes()
-    if type(x) is list:
-        return [_fingerprint(y) for y in x]
-    return {key: _fingerprint(y) for key, y in x.items()} if type(x) is dict else id(x)

@@ -28,7 +28,7 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
                 calls += 1
                 if calls > MOST:
                     raise AssertionError(
-                        f"the pullback called {name} {MOST:,} times: derive the gradient instead.\n"
+                        f"the pullback called {name} {MOST:,} times; it should use a formula.\n"
                         "A numeric gradient takes a call for each entry of the inputs; a formula\n"
                         "needs the values of the forward pass only once"
                     )

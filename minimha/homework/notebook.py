@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import progress_file, student_files
-from .catalogue import task_named
+from .catalogue import course, task_named
 from .error_messages import file_of
 from .verdicts import FAILED, PASSED, TO_DO, lines
 
@@ -21,7 +21,8 @@ def check(function: Callable[..., Any]) -> None:
     TypeError for anything but a function.
     """
     if not callable(function):
-        raise TypeError("pass the function itself, without quotes or a call: check(softmax)")
+        name = function if isinstance(function, str) and function in course() else "softmax"
+        raise TypeError(f"pass the function itself, without quotes or a call: check({name})")
     name = getattr(function, "__name__", repr(function))
     task, outcome = task_named(name), PASSED
     for holds in task.checks:
@@ -36,6 +37,7 @@ def check(function: Callable[..., Any]) -> None:
     if outcome == PASSED or progress_file.read(Path()).get(name, {}).get("notebook") != PASSED:
         progress_file.add(Path(), name, notebook=outcome)  # what once passed stays done
     if outcome == FAILED:
+        _failed.append(name)
         print(f'\nfor a hint: mh.homework.hint("{name}")')
 
 
@@ -47,11 +49,19 @@ def _say_if_done(name: str) -> None:
         print(f"       you have already done this task, in {where}")
 
 
-def hint(task: str | Callable[..., Any]) -> None:
-    """Print the next hint for a task, given its name or your function.
+_failed: list[str] = []
+"""The tasks whose checks failed since Python started, the last one last."""
 
-    Raises ValueError if no task has that name.
+
+def hint(task: str | Callable[..., Any] | None = None) -> None:
+    """Print the next hint for a task, given its name or your function. Without either, it is the
+    task that last failed a check in this notebook.
+
+    Raises ValueError if no task has that name, TypeError if none is given and none has failed.
     """
+    if task is None and not _failed:
+        raise TypeError('write the name of a task: hint("softmax")')
+    task = task or _failed[-1]
     name = task if isinstance(task, str) else task.__name__
     print(student_files.next_hint(task_named(name), Path(), f'mh.homework.hint("{name}")'))
 

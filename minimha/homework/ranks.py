@@ -60,8 +60,8 @@ def same_on_ranks(
             sources = sorted({source for source, to, _ in messages if to == rank})
             received = f"messages from {', '.join(map(str, sources))}" if sources else "nothing"
             text = (
-                f"{name} is right only if it reads {what} of other ranks. A rank knows its own "
-                f"and what it receives; this one received {received}"
+                f"{name} is right only if it reads {what} of other ranks; it should use only what "
+                f"it knows, its own and what it receives: this one received {received}"
             )
             raise AssertionError(textwrap.fill(text, 80))
     return messages

@@ -37,8 +37,8 @@ import numpy as np
 from minimha_autograd.gradcheck import labelled
 
 from . import replay
-from .calls import Call, calls_recorded
-from .error_messages import arguments_watched, error_message, file_of, line_of
+from .calls import Call, calls_recorded, changed_in_place
+from .error_messages import error_message, file_of, line_of
 from .forward_calls import limited
 from .mistakes import Mistake, text_of_mistake
 from .solutions import solved as with_solution
@@ -121,16 +121,15 @@ class Task:
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
-        """The outcome of one check. A function that modifies its arguments fails; an error becomes
-        the message."""
+        """The outcome of one check. An error becomes the message. The function gets copies of its
+        arguments, and fails if it changes them."""
         for name, stored in self._stored(check).items():
             TASKS[name].answer = replay.replaying(stored)
         rng = self.rng(check, seed)
-        file, changed = file_of(yours), set[str]()
-        outcome, message, calls = PASSED, "", list[Call]()
+        file, calls = file_of(yours), list[Call]()
+        outcome, message = PASSED, ""
         try:
-            recorded = calls_recorded(limited(yours), calls)
-            check.holds(arguments_watched(recorded, changed), rng)
+            check.holds(calls_recorded(limited(yours), calls), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
@@ -139,10 +138,11 @@ class Task:
                 message = self._with_mistake(error, message, calls, check, seed)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
-        if changed and "in place" not in message:
-            given = " and ".join(sorted(changed))
-            message = f"{self.name} changes {given} in place: work on a copy\n{message}".rstrip()
-            outcome = FAILED
+        if changed := changed_in_place(yours, calls):
+            given, outcome = " and ".join(sorted(changed)), FAILED
+            message = (
+                f"yours changes {given} in place; it should work on a copy\n{message}".rstrip()
+            )
         return Verdict(self.name, check, outcome, message)
 
     def _stored(self, check: Check) -> dict[str, replay.Calls]:

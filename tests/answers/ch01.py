@@ -183,8 +183,108 @@ def standardise(x):
 """)
 short.wrong("the second axis", r"last axis|axis=-1|any number", "axis=-1", "axis=1")
 steps.wrong("always float64", r"float64|float32|dtype", "x - np.mean", "x.astype(float) - np.mean")
-pairs.wrong("nothing returned", r"not None", "    return tuple(reversed(out))\n", "")
-padded.wrong("another kind of error", r"should raise a ValueError, not TypeError", "raise ValueError(", "raise TypeError(")
+pairs.wrong("nothing returned", r"returns None", "    return tuple(reversed(out))\n", "")
+padded.wrong("another kind of error", r"TypeError.*should raise a ValueError", "raise ValueError(", "raise TypeError(")
 padded.wrong("no ones in front", r"length 1|longer|front|fewer|out of range", "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
 loop.wrong("one axis in front", r"one axis|several|only|while|axes", "while dy.ndim", "if dy.ndim")
 loop.wrong("nothing to do for a number", r"shape \(\)|number|sum", "    while dy", "    if not shape:\n        return dy\n    while dy")
+wrong("standardise", "the mean absolute deviation", r"√\(mean|squares|absolute|root of the|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.abs(centred).mean(-1, keepdims=True)
+""")
+wrong("standardise", "scaled to a range of 1", r"divide by|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True))
+""")
+wrong("standardise", "the mean is subtracted after the division", r"divides? (only|the mean)|subtract .*first|before", """
+def standardise(x):
+    y = x / x.std(-1, keepdims=True)
+    return y - x.mean(-1, keepdims=True)
+""")
+wrong("broadcast_shape", "the first axis is lost", r"front|first|longer|shorter", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a, b = [1] * (n - len(a)) + list(a), [1] * (n - len(b)) + list(b)
+    out = []
+    for i in range(n - 1, 0, -1):
+        if a[i] != b[i] and 1 not in (a[i], b[i]):
+            raise ValueError("no")
+        out.insert(0, b[i] if a[i] == 1 else a[i])
+    return tuple(out)
+""")
+wrong("broadcast_shape", "a shorter shape is refused", r"shorter|longer|ones|front|length|aligned", """
+def broadcast_shape(a, b):
+    if len(a) != len(b):
+        raise ValueError("different numbers of axes")
+    for m, n in zip(a, b):
+        if m != n and m != 1 and n != 1:
+            raise ValueError("lengths")
+    return tuple(n if m == 1 else m for m, n in zip(a, b))
+""")
+wrong("unbroadcast", "the sum over the axes of length 1 only if dy has more", r"length 1|axes in front|front|keepdims", """
+def unbroadcast(dy, shape):
+    n = dy.ndim - len(shape)
+    for k, length in enumerate(shape):
+        if length == 1:
+            dy = dy.sum(axis=k, keepdims=True)
+    for _ in range(n):
+        dy = dy.sum(axis=0)
+    return dy
+""")
+wrong("unbroadcast", "the copies are averaged along axes of length 1", r"mean|average", """
+def unbroadcast(dy, shape):
+    dy = dy.sum(axis=tuple(range(dy.ndim - len(shape))))
+    for k, n in enumerate(shape):
+        if n == 1:
+            dy = dy.mean(axis=k, keepdims=True)
+    return dy
+""")
+wrong("standardise", "the row is divided by its length", r"deviation|length|norm|√|mean", """
+def standardise(x):
+    c = x - x.mean(-1, keepdims=True)
+    return c / np.linalg.norm(c, axis=-1, keepdims=True)
+""")
+wrong("standardise", "the mean of the columns", r"axis=0|column|along the|last axis", """
+def standardise(x):
+    mean = x.mean(axis=0)
+    return (x - mean) / x.std(axis=-1, keepdims=True)
+""")
+wrong("broadcast_shape", "the smaller of two lengths that differ", r"ValueError|raise|differ|stretch|length (of )?1", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    return tuple(m if k == 1 else min(m, k) if m > 1 else k for m, k in zip(a, b))
+""")
+wrong("unbroadcast", "axes counted after some are gone", r"axis|axes|only|wrong ax|length 1|out of bounds", """
+def unbroadcast(dy, shape):
+    n = dy.ndim - len(shape)
+    for k in range(n):
+        dy = dy.sum(axis=k)
+    for k, length in enumerate(shape):
+        if length == 1:
+            dy = dy.sum(axis=k, keepdims=True)
+    return dy
+""")
+wrong("standardise", "x is multiplied by the inverse variance", r"variance|root", """
+def standardise(x):
+    c = x - x.mean(axis=-1, keepdims=True)
+    return c * (1 / (c * c).mean(axis=-1, keepdims=True))
+""")
+wrong("unbroadcast", "the longest equal shape only", r"sum|copies", """
+def unbroadcast(dy, shape):
+    while dy.ndim > len(shape):
+        dy = dy[0]
+    return dy[tuple(slice(0, n) for n in shape)]
+""")
+wrong("broadcast_shape", "equal lengths only", r"length of 1|stretch", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    if a != b:
+        raise ValueError("not equal")
+    return a
+""")

@@ -178,3 +178,120 @@ compare.wrong("lengths instead of largest entries", r"norm|largest|max|root", "n
 compare.wrong("an epsilon below", r"eps|1e-|added|small", "/ np.abs(numeric).max()", "/ (np.abs(numeric).max() + 1e-8)")
 nudge.wrong("nothing returned", r"return missing", "    return grad\n", "")
 rotate.wrong("a step that still shows", r"too large|1e-20|h = ", "1e-20", "1e-8")
+wrong("central_difference", "half the step, divided by 2h", r"half|factor|step|h\b|1/2", """
+def central_difference(f, x, h):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h / 2
+        out[k] = (f(x + e) - f(x - e)) / (2 * h)
+    return out
+""")
+wrong("central_difference", "a flat result", r"shape", """
+def central_difference(f, x, h):
+    out = []
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h
+        out.append((f(x + e) - f(x - e)) / (2 * h))
+    return np.array(out)
+""")
+wrong("central_difference", "x is moved and not restored", r"in place|shifted|restore", """
+def central_difference(f, x, h):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        x[k] += h
+        up = f(x)
+        x[k] -= 2 * h
+        out[k] = (up - f(x)) / (2 * h)
+    return out
+""")
+wrong("complex_step", "a relative step", r"h = 1e-20|1e-20|step", """
+def complex_step(f, x):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        z = x.astype(complex)
+        z[k] *= 1 + 1e-20j
+        out[k] = f(z).imag / 1e-20
+    return out
+""")
+wrong("gradient_error", "the difference of norms", r"entry by entry|difference of (two|the)|subtract", """
+def gradient_error(f, x, c):
+    (g,) = f(x)[1](c)
+    n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
+    return abs(np.linalg.norm(g) - np.linalg.norm(n)) / np.linalg.norm(n)
+""")
+wrong("gradient_error", "the difference of the largest entries", r"entry by entry|difference of (two|the)|subtract", """
+def gradient_error(f, x, c):
+    (g,) = f(x)[1](c)
+    n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
+    return abs(np.max(abs(g)) - np.max(abs(n))) / np.max(abs(n))
+""")
+wrong("gradient_error", "a central difference with h = 1e-5", r"complex_step|digits|rounding", """
+def gradient_error(f, x, c):
+    (g,) = f(x)[1](c)
+    n = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = 1e-5
+        n[k] = np.sum(c * (f(x + e)[0] - f(x - e)[0])) / 2e-5
+    return np.max(abs(g - n)) / np.max(abs(n))
+""")
+wrong("central_difference", "the order of the entries is transposed", r"order|axes|transpos|wrong places", """
+def central_difference(f, x, h):
+    g = []
+    for j in range(x.shape[-1]):
+        for i in range(x.size // x.shape[-1]):
+            e = np.zeros(x.shape)
+            e.reshape(-1, x.shape[-1])[i, j] = h
+            g.append((f(x + e) - f(x - e)) / (2 * h))
+    return np.array(g).reshape(x.shape)
+""")
+wrong("central_difference", "minus the gradient", r"sign|flipped|order", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h
+        g[k] = (f(x - e) - f(x + e)) / (2 * h)
+    return g
+""")
+wrong("complex_step", "h = 1e-8", r"h is too large|1e-20", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        z = x + 0j
+        z[k] += 1e-8j
+        g[k] = np.imag(f(z)) / 1e-8
+    return g
+""")
+wrong("gradient_error", "the root of the mean square", r"largest|max|mean|norm", """
+def gradient_error(f, x, c):
+    (g,) = f(x)[1](c)
+    n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
+    return np.sqrt(np.mean((g - n) ** 2)) / np.sqrt(np.mean(n**2))
+""")
+wrong("central_difference", "h of the entry's size", r"proportional", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h * abs(x[k])
+        g[k] = (f(x + e) - f(x - e)) / (2 * h * abs(x[k]))
+    return g
+""")
+wrong("complex_step", "a central difference", r"imag|complex|nothing is subtracted|h is too large|result is 0", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = 1e-6
+        g[k] = (f(x + e) - f(x - e)).real / 2e-6
+    return g
+""")
+wrong("gradient_error", "the cotangent only in the pullback", r"leaves c out", """
+def gradient_error(f, x, c):
+    _, pull = f(x)
+    n = complex_step(lambda z: f(z)[0].sum(), x)
+    return abs(pull(c)[0] - n).max() / abs(n).max()
+""")

@@ -290,7 +290,7 @@ beside.wrong("stacked along a new axis", r"reshape|only the shape|side by side|c
 beside.wrong("transposed", r"transpos|\.T\b|axes|order", "axis=1)", "axis=1).T")
 one.wrong("the axes stay (T, H, D)", r"swap|axes|transpos", ".swapaxes(-2, -3)", "")
 one.wrong("PyTorch's view", r"reshape", "y.reshape(", "y.view(")
-one.wrong("num_heads for the width", r"num_heads|interleav|every H|H and D|number of heads|swap|exchang", "num_heads, -1)", "-1, num_heads)")
+one.wrong("num_heads for the width", r"num_heads|interleav|every H|\(D, H\)|number of heads|swap|exchang", "num_heads, -1)", "-1, num_heads)")
 wrong("fused", "heads first, each cut into roles", r"role|head by head|W\^Q|heads first", """
 def fused(x, weight, num_heads):
     return tuple(np.split(split_heads(x @ weight, num_heads), 3, axis=-1))
@@ -302,7 +302,132 @@ scored.wrong("a reshape for the transpose", r"reshape|transpos|swapaxes|mT", "w_
 scored.wrong("entry by entry", r"@|elementwise|entry by entry|matrix product|not summed", "w_q @ w_k.mT", "w_q * w_k")
 scored.wrong("every head with every head", r"each head|own|pairs|every head|other heads", "w_q @ w_k.mT", "np.tensordot(w_q, w_k, (-1, -1))")
 rows.wrong("no pullback", r"should return two things", "x @ weight, pullback", "x @ weight")
-beside.wrong("a list", r"not a list", "np.concatenate(list(weights), axis=1)", "list(weights)")
+beside.wrong("a list", r"is a list", "np.concatenate(list(weights), axis=1)", "list(weights)")
 one.wrong("heads in front of the batch", r"in front|batch", "y.swapaxes(-2, -3)", "np.moveaxis(y, -2, 0)")
-axes.wrong("queries and keys", r"q, k, v, not 2", "range(3))", "range(2))")
+axes.wrong("queries and keys", r"should return q, k, v", "range(3))", "range(2))")
 letters.wrong("the heads in reverse", r"order|revers|are the right", "hmd\", first, weights", "hmd\", first, weights[::-1]")
+wrong("stacked", "D from the width of x", r"width of x|D is|M // H|from M", """
+def stacked(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    y = x @ weight
+    return y.reshape(*y.shape[:-1], num_heads, D).swapaxes(-3, -2)
+""")
+wrong("stacked", "slices of the width M // H", r"width of x|D is|M // H|from M", """
+def stacked(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    y = x @ weight
+    return np.stack([y[..., i * D : i * D + D] for i in range(num_heads)], axis=-3)
+""")
+wrong("stacked", "weight reshaped to (M, D, H)", r"interleav|\(D, H\)|\(T, D, H\)", """
+def stacked(x, weight, num_heads):
+    m, d = weight.shape[0], weight.shape[1] // num_heads
+    return np.einsum("...tm,mdh->...htd", x, weight.reshape(m, d, num_heads))
+""")
+wrong("stacked", "D and H exchanged, then the swap", r"interleav|\(D, H\)|D, T, H", """
+def stacked(x, weight, num_heads):
+    y = x @ weight
+    d = y.shape[-1] // num_heads
+    return y.reshape(*y.shape[:-1], d, num_heads).swapaxes(-3, -2)
+""")
+wrong("fused", "D from the width of x", r"width of x|D is|M // H|from M", """
+def fused(x, weight, num_heads):
+    D = x.shape[-1] // num_heads
+    parts = np.split(x @ weight, 3, axis=-1)
+    return tuple(y.reshape(*y.shape[:-1], num_heads, D).swapaxes(-3, -2) for y in parts)
+""")
+wrong("fused", "one reshape, D from the width of x", r"width of x|D is|M // H|from M", """
+def fused(x, weight, num_heads):
+    y = (x @ weight).reshape(*x.shape[:-1], 3, num_heads, x.shape[-1] // num_heads)
+    return tuple(y[..., k, :, :].swapaxes(-3, -2) for k in range(3))
+""")
+wrong("fused", "weight reshaped to (M, 3, D, H)", r"interleav|\(D, H\)|\(T, D, H\)", """
+def fused(x, weight, num_heads):
+    w = weight.reshape(weight.shape[0], 3, -1, num_heads)
+    return tuple(np.einsum("...tm,mdh->...htd", x, w[:, k]) for k in range(3))
+""")
+wrong("split_heads", "a batch axis for the heads", r"front|any number|−3|axes", """
+def split_heads(x, num_heads):
+    d = x.shape[-1] // num_heads
+    return np.stack([x[..., i * d : (i + 1) * d] for i in range(num_heads)])
+""")
+wrong("per_head", "the sum over the heads", r"sum|one axis|axis of heads|stay", """
+def per_head(x, weights):
+    return np.einsum("...tm,hmd->...td", x, weights)
+""")
+wrong("double", "the second map first", r"order|side|W Wᵢ|transpos|aligned|k is", """
+def double(first, weights):
+    return weights @ first
+""")
+wrong("double", "the sum over the heads", r"sum|each head|matrix of|stay", """
+def double(first, weights):
+    return first @ weights.sum(axis=0)
+""")
+wrong("bilinear", "K and Q exchanged", r"exchang|transpos|W\^Q W\^Kᵀ|swap|order", """
+def bilinear(w_q, w_k):
+    return w_k @ w_q.mT
+""")
+wrong("linear", "dweight as an outer product of the sums", r"row|sum|einsum|letter", """
+def linear(x, weight):
+    def pullback(dy):
+        return dy @ weight.T, np.einsum("...tm,...sn->mn", x, dy)
+
+    return x @ weight, pullback
+""")
+wrong("linear", "dx and dweight from the same product", r"transpos|side|weight", """
+def linear(x, weight):
+    def pullback(dy):
+        rows, drows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        return dy @ weight.T, (drows.T @ rows)
+
+    return x @ weight, pullback
+""")
+wrong("split_heads", "the heads last", r"order|axes|T, D, H|T, H, D|swap|interleav", """
+def split_heads(x, num_heads):
+    d = x.shape[-1] // num_heads
+    return np.stack([x[..., i * d : (i + 1) * d] for i in range(num_heads)], axis=-1)
+""")
+wrong("stack_weights", "every second column of a head", r"interleav", """
+def stack_weights(weights):
+    H, M, D = weights.shape
+    out = np.empty((M, H * D))
+    for h in range(H):
+        out[:, h::H] = weights[h]
+    return out
+""")
+wrong("fused", "the heads first, then the roles", r"heads first|q₀ k₀ v₀|split into q, k, v first|is what . should be|order", """
+def fused(x, weight, num_heads):
+    y = x @ weight
+    y = y.reshape(*y.shape[:-1], num_heads, 3, -1)
+    return tuple(y[..., k, :].swapaxes(-3, -2) for k in range(3))
+""")
+wrong("per_head", "the heads at the end", r"order|axes|stack|axis", """
+def per_head(x, weights):
+    return np.einsum("...tm,hmd->...tdh", x, weights)
+""")
+wrong("linear", "dx by the transposed dy", r"transpos|side", """
+def linear(x, weight):
+    def pullback(dy):
+        rows, drows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        return weight @ dy.mT, rows.T @ drows
+
+    return x @ weight, pullback
+""")
+wrong("split_heads", "chunks by np.split, joined in front", r"in front|order|−3", """
+def split_heads(x, num_heads):
+    return np.array(np.split(x, num_heads, axis=-1))
+""")
+wrong("stacked", "the product summed over the heads", r"sum|mean|shape", """
+def stacked(x, weight, num_heads):
+    M = weight.shape[0]
+    w = weight.reshape(M, num_heads, -1)
+    return np.einsum("...tm,mhd->...td", x, w)
+""")
+wrong("bilinear", "the heads summed", r"sum", """
+def bilinear(w_q, w_k):
+    return np.einsum("hmd,hnd->mn", w_q, w_k)
+""")
+wrong("fused", "v before k", r"what k should|what v should|swapped", """
+def fused(x, weight, num_heads):
+    q, v, k = np.split(x @ weight, 3, axis=-1)
+    return split_heads(q, num_heads), split_heads(k, num_heads), split_heads(v, num_heads)
+""")

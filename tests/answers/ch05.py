@@ -1,7 +1,7 @@
 """Chapter 05: attention."""
 
 # fmt: off
-from . import right
+from . import right, wrong
 
 ROOT = r"√ ?D|√\d|sqrt"
 AXIS = r"axis|over the (queries|keys|rows|columns)|each column"
@@ -292,6 +292,155 @@ whole.wrong("dvalue from the scores", r"weights|scores (instead|in place)|softma
 whole.wrong("the names exchanged", r"swap|exchang|dictionary", "\"weights\": dweights, \"scores\": dscores", "\"weights\": dscores, \"scores\": dweights")
 whole.wrong("the sum loses its axis", r"keepdims|None\]|newaxis", "axis=-1, keepdims=True", "axis=-1")
 steps.wrong("nothing returned", r"return missing", "return weights @ value", "weights @ value")
-steps.wrong("no tap", r"weights is missing", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
+steps.wrong("no tap", r"not pass weights", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
 whole.wrong("no steps", r"a dictionary", ", {\"weights\": dweights, \"scores\": dscores}", "")
 whole.wrong("weights in place of dscores", r"between key and scores|dscores", "dscores.mT @ query", "weights.mT @ query")
+wrong("scores", "a scale only in the value", r"√D|scale|factor", """
+def scores(query, key):
+    def pullback(dy):
+        return dy @ key, dy.mT @ query
+
+    return query @ key.mT / np.sqrt(query.shape[-1]), pullback
+""")
+wrong("softmax", "the sum outside", r"sum|mean|y \*|row|product", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * dy - (y * dy).sum(axis=-1, keepdims=True),)
+
+    return y, pullback
+""")
+wrong("softmax", "the gradient of exp alone", r"sum|term|diagonal|missing", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (dy * y,)
+
+    return y, pullback
+""")
+wrong("attention_forward", "the weights of the raw scores", r"without the scale", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    raw = query @ key.mT
+    tap("scores", raw / query.shape[-1] ** 0.5)
+    e = np.exp(raw - raw.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention", "the scale twice in dquery", r"√D|scale|root|factor", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+    out = weights @ value
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))
+        return (dscores / root) @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return out, pullback
+""")
+wrong("scores", "the root of the root", r"√D|root|scale|factor", """
+def scores(query, key):
+    s = query.shape[-1] ** 0.25
+
+    def pullback(dy):
+        return dy @ key / s, dy.mT @ query / s
+
+    return query @ key.mT / s, pullback
+""")
+wrong("softmax", "the factor y twice", r"y |factor|twice|square|y²|sum", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy * y - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("softmax", "e in place of y", r"e |exp|normal|sum|divided|y\b", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (e * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("attention_forward", "value before softmax", r"softmax|weights|value", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
+    weights = tap("weights", scores / scores.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention", "dscores without the sum", r"sum|softmax|dscores|scores", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * dweights
+        return dscores @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
+""")
+wrong("attention", "the scale within dscores", r"√D|root|scale|dscores|scores", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True)) / root
+        return dscores @ key, dscores.mT @ query, weights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
+""")
+wrong("scores", "the sum over the queries in dkey is lost", r"transpos|dyᵀ|mT|aligned|core dim|k is", """
+def scores(query, key):
+    root = np.sqrt(query.shape[-1])
+
+    def pullback(dy):
+        return dy @ key / root, dy @ query / root
+
+    return query @ key.mT / root, pullback
+""")
+wrong("softmax", "the mean instead of the sum", r"mean", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).mean(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("attention_forward", "1/√D after softmax", r"√5 times", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True) / query.shape[-1] ** 0.5)
+    return weights @ value
+""")
+wrong("attention", "dvalue from dweights", r"dvalue|weightsᵀ|gradient of value", """
+def attention(query, key, value, *, tap=lambda name, x: x):
+    root = query.shape[-1] ** 0.5
+    scores = tap("scores", query @ key.mT / root)
+    weights = tap("weights", softmax_rows(scores))
+
+    def pullback(dout):
+        dweights = dout @ value.mT
+        dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
+        return dscores @ key / root, dscores.mT @ query / root, dweights.mT @ dout, {"weights": dweights, "scores": dscores}
+
+    return weights @ value, pullback
+""")

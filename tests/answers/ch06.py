@@ -1,7 +1,7 @@
 """Chapter 06: masks."""
 
 # fmt: off
-from . import right
+from . import right, wrong
 
 compared, lower, *_ = right("causal", """
 def causal(t, s, offset=0):
@@ -234,3 +234,85 @@ lengthwise.wrong("at least one key", r"empty|one key|is 0", "np.asarray(lengths)
 equal.wrong("runs of one id", r"return|later|neighbour", "    return", "    ids = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)\n    return")
 filled.wrong("an array and no tuple", r"tuple|comma", "keepdims=True)),)", "keepdims=True)))")
 filled.wrong("dy hidden only at the end", r"the sum over the row", "        dy = np.where(mask, dy, 0)\n", "", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(np.where(mask, y * (dy - (y * dy).sum(axis=-1, keepdims=True)), 0),)")
+wrong("causal", "the offset moves the keys", r"offset|sign|other (way|direction)", """
+def causal(t, s, offset=0):
+    return np.arange(s) + offset <= np.arange(t)[:, None]
+""")
+wrong("documents", "earlier documents are visible too", r"==|same document|earlier|equal|other documents", """
+def documents(ids):
+    return (ids[:, :, None] >= ids[:, None, :])[:, None]
+""")
+wrong("masked_softmax", "hidden scores are 0", r"e\^0|−∞|-inf|hidden|exp\(0\)|0 instead", """
+def masked_softmax(x, mask):
+    z = np.where(mask, x, 0.0)
+    e = np.exp(z - z.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (np.where(mask, y * (dy - (dy * y).sum(axis=-1, keepdims=True)), 0),)
+
+    return y, pullback
+""")
+wrong("masked_softmax", "weights hidden after softmax", r"after|before|sum to 1|renormal|hidden", """
+def masked_softmax(x, mask):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = np.where(mask, e / e.sum(axis=-1, keepdims=True), 0)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("causal", "True where hidden", r"exchanged|True", """
+def causal(t, s, offset=0):
+    return np.triu(np.ones((t, s), bool), offset + 1)
+""")
+wrong("causal", "the key itself is hidden", r"j ≤ i|itself|<=|own|diagonal|one (key|position)", """
+def causal(t, s, offset=0):
+    i, j = np.ogrid[:t, :s]
+    return j < i + offset
+""")
+wrong("padding", "queries hidden too", r"quer|B, 1, 1", """
+def padding(lengths, s):
+    ok = np.arange(s) < np.asarray(lengths)[:, None]
+    return ok[:, None, :, None] & ok[:, None, None, :]
+""")
+wrong("padding", "the last keys", r"first|last|left|revers|other", """
+def padding(lengths, s):
+    return (np.arange(s) >= s - np.asarray(lengths)[:, None])[:, None, None, :]
+""")
+wrong("masked_softmax", "−1e9 for hidden entries", r"no visible|hidden|−∞|large negative|NaN", """
+def masked_softmax(x, mask):
+    z = np.where(mask, x, -1e9)
+    e = np.exp(z - z.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("masked_softmax", "multiplied by the mask", r"NaN|np\.where|hidden|multipl", """
+def masked_softmax(x, mask):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True)) * mask
+    total = e.sum(axis=-1, keepdims=True)
+    y = e / np.where(total == 0, 1, total)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("masked_softmax", "the gradient of hidden entries is not cut off", r"hidden|dy|NaN", """
+def masked_softmax(x, mask):
+    z = np.where(mask, x, -np.inf)
+    top = z.real.max(axis=-1, keepdims=True)
+    e = np.where(mask, np.exp(z - np.where(np.isinf(top), 0, top)), 0)
+    total = e.sum(axis=-1, keepdims=True)
+    y = e / np.where(total == 0, 1, total)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")

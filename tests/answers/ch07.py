@@ -299,7 +299,121 @@ merged.wrong("axes counted from the front", r"front|any number|−3", "x.swapaxe
 merged.wrong("an array and no tuple", r"tuple", "(dy.reshape(*front, T, H, D).swapaxes(-3, -2),)", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)")
 shared.wrong("a single head is not repeated", r"repeat|rep\b|heads", "x.shape\n", "x.shape\n    if G == 1:\n        return x, lambda dy: (dy,)\n")
 whole.wrong("the result of tap ignored", r"heads = tap", "heads = tap(\"heads\", heads)", "tap(\"heads\", heads)")
-whole.wrong("a step without tap", r"merged is missing", "tap(\"merged\", merge(heads))", "merge(heads)")
+whole.wrong("a step without tap", r"not pass merged", "tap(\"merged\", merge(heads))", "merge(heads)")
 whole.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
 whole.wrong("no steps", r"a dictionary of query, key, value, heads, merged", "dw_o, steps", "dw_o")
 whole.wrong("two steps exchanged", r"dictionary", "\"heads\": dheads, \"merged\": dmerged", "\"heads\": dmerged, \"merged\": dheads")
+wrong("merge_heads", "the sum over the heads", r"sum|side|concaten|mean over", """
+def merge_heads(x):
+    def pullback(dy):
+        return (np.broadcast_to(dy[..., None, :, :], x.shape),)
+
+    return x.sum(axis=-3), pullback
+""")
+wrong("repeat_heads", "one gradient of each group", r"sum|group|all (of )?|add", """
+def repeat_heads(x, rep):
+    def pullback(dy):
+        return (dy[..., ::rep, :, :],)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("repeat_heads", "tiled", r"tile|order|interleav|h // rep|h % G|adjacent|are the right", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (sum(dy[..., r * G : (r + 1) * G, :, :] for r in range(rep)),)
+
+    return np.concatenate([x] * rep, axis=-3), pullback
+""")
+wrong("head_contributions", "every head gets all of w_o divided", r"own|rows|head|block", """
+def head_contributions(heads, w_o):
+    H, T, D = heads.shape[-3:]
+    merged = heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], T, H * D)
+    y = merged @ w_o
+    return np.stack([y / H] * H, axis=-3)
+""")
+wrong("head_contributions", "columns of w_o", r"rows|columns|reshape|H, D|mismatch|core dim", """
+def head_contributions(heads, w_o):
+    H = heads.shape[-3]
+    blocks = np.split(w_o, H, axis=1)
+    return np.stack([heads[..., h, :, :] @ blocks[h] for h in range(H)], axis=-3)
+""")
+wrong("multi_head_attention", "dx from the queries alone", r"dx|sum|add|three|keys", """
+def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
+    q, pull_q = linear(x, w_q)
+    k, pull_k = linear(x, w_k)
+    v, pull_v = linear(x, w_v)
+    query, key, value = (tap(n, split(a, num_heads)) for n, a in (("query", q), ("key", k), ("value", v)))
+    heads, pull_attention = attention(query, key, value)
+    heads = tap("heads", heads)
+    merged = tap("merged", merge(heads))
+    y, pull_o = linear(merged, w_o)
+
+    def pullback(dy):
+        dmerged, dw_o = pull_o(dy)
+        dheads = split(dmerged, num_heads)
+        dquery, dkey, dvalue = pull_attention(dheads)
+        dx, dw_q = pull_q(merge(dquery))
+        _, dw_k = pull_k(merge(dkey))
+        _, dw_v = pull_v(merge(dvalue))
+        return dx, dw_q, dw_k, dw_v, dw_o, {"query": dquery, "key": dkey, "value": dvalue, "heads": dheads, "merged": dmerged}
+
+    return y, pullback
+""")
+wrong("merge_heads", "interleaved", r"interleav|order|h·D|swap|wrong places|axes", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (np.moveaxis(dy.reshape(*front, T, D, H), -1, -3),)
+
+    return np.moveaxis(x, -3, -1).reshape(*front, T, D * H), pullback
+""")
+wrong("merge_heads", "the right shape by reshape", r"swap|reshape|mix", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return x.reshape(*front, T, H * D), pullback
+""")
+wrong("repeat_heads", "the mean over the group", r"mean|sum|1/", """
+def repeat_heads(x, rep):
+    *front, G, S, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(*front, G, rep, S, D).mean(axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("head_contributions", "the whole w_o reshaped to columns", r"rows|block|own|columns|reshape", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    w = w_o.reshape(D, H, -1).swapaxes(0, 1)
+    return heads @ w
+""")
+wrong("repeat_heads", "groups that overlap", r"g · rep", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (np.stack([dy[..., g : g + rep, :, :].sum(axis=-3) for g in range(G)], axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("head_contributions", "the sum over the heads", r"sum", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    return sum(heads[..., h, :, :] @ w_o[h * D : h * D + D] for h in range(H))
+""")
+wrong("merge_heads", "dx is not split by head", r"swap|axes|transpos|reshape", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return np.moveaxis(x, -3, -2).reshape(*front, T, H * D), pullback
+""")

@@ -119,8 +119,8 @@ def _judged(task: Task, check: Check, submission: Submission, seed: int, seconds
         submission.connection.restores, submission.connection.changed = True, False
         verdict = task.verdict(check, yours, seed)
         if verdict.outcome == PASSED and submission.connection.changed:
-            # By changing a lent array, perhaps a cotangent, it could make a wrong answer
-            # look right: check again without the changes. (The task watches the arguments itself.)
+            # By changing an array that a function of the check returned to it, it could make a
+            # wrong answer look right: check again without the changes. (Its arguments are copies.)
             submission.connection.restores = False
             verdict = task.verdict(check, yours, seed)
         return verdict

@@ -43,8 +43,9 @@ def float32_stays_float32(yours, rng):
     found = yours(x)
     same(found, standardise(x), axes="row column", tolerance=1e-5)
     assert found.dtype == x.dtype, (
-        f"x is float32, but the result is {found.dtype}: do you cast it, create an array without\n"
-        "dtype=x.dtype, or scale by a NumPy number? np.sqrt(8) is float64; 8**0.5 keeps float32"
+        f"the result is {found.dtype}; it should be float32, as x is: do you cast it, create an\n"
+        "array without dtype=x.dtype, or scale by a NumPy number? np.sqrt(8) is float64;\n"
+        "8**0.5 keeps float32"
     )
 
 
@@ -79,8 +80,10 @@ def _broadcasts(yours, *pairs):
     for a, b in pairs:
         expected, found = np.broadcast_shapes(a, b), yours(a, b)
         if not isinstance(found, tuple) or found != expected:
-            advice = ": a tuple, not a list" if found == list(expected) else ""
-            raise AssertionError(f"{a} and {b} broadcast to {expected}, not {found!r:.40}{advice}")
+            a_list = ", a tuple, not a list" if found == list(expected) else ""
+            raise AssertionError(
+                f"yours returns {found!r:.40} for {a} and {b};\nit should return {expected}{a_list}"
+            )
 
 
 @broadcast_shape.check
@@ -105,11 +108,13 @@ def shapes_that_do_not_fit_raise_an_error(yours, rng):
             raise
         except Exception as error:  # an error from another process arrives as text, after its name
             found = f"{type(error).__name__}: {error}"
-            assert "ValueError" in found, f"{a} and {b} should raise a ValueError, not\n{found:.80}"
+            assert "ValueError" in found, (
+                f"for {a} and {b}, yours raises\n{found:.60};\nit should raise a ValueError"
+            )
         else:
             raise AssertionError(
-                f"{a} and {b} do not fit, as two lengths differ and neither is 1: raise a\n"
-                f"ValueError; yours returned {shape!r:.20}"
+                f"yours returns {shape!r:.20} for {a} and {b}; it should raise a\n"
+                "ValueError, as two lengths differ and neither is 1"
             )
 
 

@@ -21,6 +21,8 @@ axis=1 is the last axis only if x has two axes; count it from the back: axis=-1
 - x.mean(axis=-1, keepdims=True)
 + x.mean()
 x.mean() is the mean of the whole array; each row needs its own: axis=-1, keepdims=True
++ x.mean(axis=0)
+x.mean(axis=0) is the mean of each column; each row needs its own: axis=-1, keepdims=True
 - x.std(axis=-1, keepdims=True)
 + x.std()
 this is one deviation of the whole array; each row needs its own: axis=-1, keepdims=True
@@ -33,11 +35,15 @@ the rows are divided by the variance; the standard deviation is its square root
 the squares are summed, but the sum is not divided by M: the deviation is √(mean of (x − mean)²)
 + np.sqrt((x**2).mean(axis=-1, keepdims=True))
 this is √(mean of x²), from which the mean is not subtracted: √(mean of (x − mean)²)
++ abs(x - mean).mean(axis=-1, keepdims=True)
+this is the mean of |x − mean|: the deviation is √(mean of (x − mean)²)
 - return (x - mean) / deviation
 + return x - mean / deviation
 x - mean / deviation divides only the mean: put x - mean in brackets
++ return x / deviation - mean
+the mean is subtracted after the division: subtract it first, (x − mean) / deviation
 + return x - mean
-the mean is subtracted, but the result is not divided by the deviation
+the mean is subtracted, but nothing is divided: (x − mean) / deviation
 + return x / deviation
 the mean is not subtracted: (x − mean) / deviation
 + return (x - mean) * deviation
@@ -63,6 +69,8 @@ the result lacks the first axes of the longer shape: put ones in front of the sh
 - tuple(shape)
 + tuple(shape[::-1])
 the lengths are in reverse order: if the loop goes from right to left, reverse the result
++ tuple(shape[1:])
+the first axis is missing: does a loop over the axes stop before it?
 - m if n == 1 else n
 + min(n, m)
 an axis of length 1 is not stretched: if one length is 1, the result has the other
@@ -87,6 +95,8 @@ length
 unbroadcast.mistakes += patches(r"""
 - dy.sum(axis=front)
 + dy.mean(axis=front)
+- dy.sum(axis=axis, keepdims=True)
++ dy.mean(axis=axis, keepdims=True)
 this is the mean of dy over the copies; the gradient is their sum
 - dy = dy.sum(axis=front)
 + return dy.reshape(shape)
@@ -122,6 +132,14 @@ keepdims=True
 -             dy = dy.sum(axis=axis, keepdims=True)
 + dy = dy.sum(axis=front + tuple(k for k, n in enumerate(shape) if n == 1), keepdims=True)
 +     dy = dy.reshape(dy.shape[len(front):])
+- dy = dy.sum(axis=front)
+-     for axis, length in enumerate(shape):
+-         if length == 1:
+-             dy = dy.sum(axis=axis, keepdims=True)
++ for axis, length in enumerate(shape):
++         if length == 1:
++             dy = dy.sum(axis=axis, keepdims=True)
++     dy = dy.sum(axis=front)
 the axes of length 1 are numbered as in shape, but dy has more axes in front: sum over those
 first, or add their number
 """)

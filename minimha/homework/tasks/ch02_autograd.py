@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import same, same_operation
+from ..comparisons import instead, same, same_operation
 from ..task import task
 from .ch01_arrays import unbroadcast
 
@@ -122,16 +122,15 @@ def _ordered(yours, parents):
     """The student's list, after checking that every name is in it once."""
     order = yours(parents)
     if not isinstance(order, list):
-        kind = "None: is a return missing?" if order is None else f"a {type(order).__name__}"
-        raise AssertionError(f"topological_order should return a list, not {kind}")
+        raise AssertionError(instead("yours returns", order, "return a list"))
     for name in [*parents, *order]:
         times = order.count(name) if name in parents else 0
         if times != 1:
-            asked = "it should be there once" if name in parents else "no step has that name"
+            asked = "be there once" if name in parents else "not be there: no step has that name"
             if not order.count(name):
                 asked += ":\nif its parents are not listed yet, it has to wait"
             raise AssertionError(
-                f"{name!r:.20} is in the list {order.count(name)} times; {asked}"
+                f"{name!r:.20} is in the list {order.count(name)} times; it should {asked}"
                 f"{_shown(parents, order)}"
             )
     return order
@@ -151,7 +150,7 @@ def _in_order(yours, parents):
         for parent in listed:
             if place[parent] > place[name]:
                 raise AssertionError(
-                    f"{name} comes before {parent}, its parent: it has to wait until all its\n"
+                    f"{name} comes before {parent}, its parent; it should wait until all its\n"
                     f"parents are listed{_shown(parents, order)}"
                 )
 
@@ -183,7 +182,7 @@ def a_chain_of_4000_steps(yours, rng):
     made = {f"v{k}": [f"v{k - 1}"] if k else [] for k in (3999, *range(3999))}
     order = yours(made)
     if not isinstance(order, list) or order != [f"v{k}" for k in range(4000)]:
-        raise AssertionError("a chain has only one right order, and yours is different")
+        raise AssertionError("the list is in another order; it should be v0, v1, … v3999")
 
 
 @task(chapter=2, difficulty=2, minutes=10, hints=(
@@ -234,24 +233,25 @@ def _walked(yours, made, gradient):
     graph = "the graph: " + "; ".join(text for text, _, _ in made)
     expected = backward([(parents, pull) for _, parents, pull in made], gradient)
     nodes = [(p, pull and counted(k, pull)) for k, (_, p, pull) in enumerate(made)]
-    found = yours(nodes, np.array(gradient) if np.ndim(gradient) else gradient)
+    found = yours(nodes, gradient)
     if not isinstance(found, list) or len(found) != len(made):
-        kind = f"{len(found)}" if isinstance(found, list) else f"a {type(found).__name__}"
-        kind = "None: is a return missing?" if found is None else kind
-        raise AssertionError(
-            f"backward should return a list of {len(made)} gradients, not {kind}\n{graph}"
-        )
+        wanted = f"return a list of {len(made)} gradients"
+        raise AssertionError(f"{instead('yours returns', found, wanted)}\n{graph}")
     for (text, _, _), dx, right, times in zip(made, found, expected, calls, strict=True):
         name = text.partition(" ")[0]
         if right is None and dx is not None:
-            raise AssertionError(f"the gradient of {name} should be None, not {dx!s:.30}\n{graph}")
+            raise AssertionError(
+                f"the gradient of {name} is {dx!s:.30}; it should be None\n{graph}"
+            )
         if right is not None and dx is None:
-            raise AssertionError(f"the gradient of {name} is None: nothing arrived\n{graph}")
+            raise AssertionError(
+                f"the gradient of {name} is None; it should not be: nothing arrived\n{graph}"
+            )
         if right is not None:
             same(dx, right, f"the gradient of {name} ({graph})")
         if times > 1:
             raise AssertionError(
-                f"the pullback of {name} was called {times} times: call it once, with\n"
+                f"the pullback of {name} is called {times} times; it should be called once, with\n"
                 f"the complete gradient of {name}\n{graph}"
             )
 
@@ -268,6 +268,7 @@ def a_chain(yours, rng):
         ("x", [], None),
         ("y = exp(x)", [0], lambda dy: (dy * y,)),
         ("z = w @ y", [1], lambda dy: (w.T @ dy,)),
+        ("u = 3 * z", [2], lambda dy: (3 * dy,)),
     ]
     _walked(yours, made, rng.standard_normal(4))
 

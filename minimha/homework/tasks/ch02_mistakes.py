@@ -48,6 +48,9 @@ only one of the gradients that reach a node is kept; a node used several times g
 +                 gradients[parent] += dx
 += changes an array in place, and a pullback may return the same array for two parents:
 gradients[parent] + dx makes a new one
++ if nodes[parent][1] is not None:
++                 gradients[parent] = dx if gradients[parent] is None else gradients[parent] + dx
+the gradients of leaves are dropped: a leaf has no pullback, but it has a gradient
 + gradients[parent] = dx if gradients[parent] is None else gradients[parent] * dx
 the gradients that reach a node are multiplied: a node used several times gets their sum
 - reversed(range(len(nodes)))

@@ -16,7 +16,7 @@ the difference is divided by h; x + h e and x − h e are 2h apart: / (2 * h)
 + f(x + step) - f(x - step) / (2 * h)
 only f(x − h e) is divided by 2h: put the difference in brackets
 + f(x + step) - f(x - step)
-the difference is not divided by 2h
+the difference is not divided: / (2 * h)
 + (f(x + step) - f(x)) / h
 this is the forward difference, (f(x + h e) − f(x)) / h; the central one steps to both sides:
 (f(x + h e) − f(x − h e)) / 2h
@@ -40,8 +40,13 @@ reshape before you call f
 range(len(x)) runs over the first axis only, so a whole row moves together: loop over
 np.ndindex(x.shape)
 - step[k] = h
+-         gradient[k] = (f(x + step) - f(x - step)) / (2 * h)
++ step[k] = h * abs(x[k])
++         gradient[k] = (f(x + step) - f(x - step)) / (2 * h * abs(x[k]))
+the step is proportional to the entry of x: it is h for each entry
+- step[k] = h
 + step[k] = 1
-the entry moves by 1, not by h
+the entry moves by 1: the step is h
 + step[:] = h
 all entries move together; each entry of the gradient needs a step in that entry alone
 - (f(x + step) - f(x - step)) / (2 * h)
@@ -50,13 +55,13 @@ an entry is still shifted by −h when the next one moves: restore it first
 - step = np.zeros(x.shape)
 + step = np.zeros_like(x)
 x holds integers, so np.zeros_like(x), np.empty_like(x) and x.copy() hold integers too, and
-fractions are cut off. Use np.zeros(x.shape) or x.astype(float)
+fractions are cut off: use np.zeros(x.shape) or x.astype(float)
 """)
 
 complex_step.mistakes += patches(r"""
 - f(z).imag / 1e-20
 + f(z).imag
-the imaginary part is not divided by h = 1e-20
+the imaginary part is not divided: f(z).imag / 1e-20
 + f(z).real / 1e-20
 this is the value of f, divided by h; the derivative is in the imaginary part: f(z).imag / h
 + f(z) / 1e-20
@@ -68,6 +73,8 @@ the result is 0: a real step leaves the imaginary part 0, and the real part does
 an imaginary step, 1e-20j, in an array of complex numbers, x.astype(complex), and take f(z).imag
 + z[k] = 1e-20j
 the step replaces the entry of x; add it instead: z[k] += 1e-20j
++ z[k] *= 1 + 1e-20j
+the step is proportional to the entry of x: it is the same for all, z[k] += 1e-20j
 + z += 1e-20j
 all entries move together; each entry of the gradient needs a step in that entry alone: z[k] +=
 1e-20j
@@ -85,10 +92,14 @@ index
 gradient_error.mistakes += patches(r"""
 - np.max(abs(gradient - numeric)) / np.max(abs(numeric))
 + np.max(abs(gradient - numeric))
-the largest deviation is not divided by max |numeric|
+the largest deviation is not divided: the error is relative to max |numeric|
 + np.max(abs(gradient - numeric)) / np.max(abs(gradient))
 the deviation is divided by max |analytic|, the gradient under test, or by the larger of both:
 divide by max |numeric|
++ np.max(abs(gradient - numeric)) / (np.max(abs(gradient)) + np.max(abs(numeric)))
+the deviation is divided by the sum of both gradients: divide by max |numeric|
++ np.max(abs(gradient - numeric)) / (np.max(abs(numeric)) + 1e-8)
+a small number is added to max |numeric|: add nothing
 + np.max(abs(gradient - numeric) / abs(numeric))
 each deviation is divided by its own entry of the numeric gradient: divide max |analytic −
 numeric| by max |numeric|
@@ -101,6 +112,11 @@ max numeric ignores negative entries: divide by max |numeric|
 this is the sum or the mean, in which one wrong entry of many is lost: take the maximum
 + np.linalg.norm(gradient - numeric) / np.linalg.norm(numeric)
 these are norms over all entries; the task asks for the largest entries: np.max(abs(…))
++ abs(np.linalg.norm(gradient) - np.linalg.norm(numeric)) / np.linalg.norm(numeric)
+- np.max(abs(gradient - numeric)) / np.max(abs(numeric))
++ abs(np.max(abs(gradient)) - np.max(abs(numeric))) / np.max(abs(numeric))
+this is the difference of two norms or of two maxima: subtract entry by entry first, max |analytic −
+numeric|
 + np.max(abs(gradient)) / np.max(abs(numeric))
 the numeric gradient is not subtracted from the analytic one: max |analytic − numeric|
 + np.max((gradient - numeric) ** 2) / np.max(numeric**2)

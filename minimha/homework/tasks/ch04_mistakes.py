@@ -119,6 +119,14 @@ the columns of x @ weight instead
 + y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)
 the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
 to (T, H, D), not (T, D, H)
++ y = y.reshape(*y.shape[:-1], -1, num_heads)
+this is (…, D, T, H): split the last axis into (H, D), not (D, H)
++ y = y.reshape(*y.shape[:-1], num_heads, x.shape[-1] // num_heads)
+- y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
++ d = x.shape[-1] // num_heads
++     return np.stack([y[..., h * d : h * d + d] for h in range(num_heads)], axis=-3)
+D is computed from M, the width of x: the heads share the columns of weight, so D is
+weight.shape[-1] // num_heads
 """)
 
 fused.mistakes += patches(r"""
@@ -135,6 +143,16 @@ the columns are cut at M, the width of x; q, k and v have H·D columns each, a t
 - return tuple(split_heads(part, num_heads) for part in parts)
 + return tuple(parts)
 q, k and v are not split into heads: each is (…, T, H·D) and should be (…, H, T, D)
++ d = x.shape[-1] // num_heads
++     return tuple(part.reshape(*part.shape[:-1], num_heads, d) for part in parts)
+- return tuple(split_heads(part, num_heads) for part in parts)
++ y = (x @ weight).reshape(*x.shape[:-1], 3, num_heads, x.shape[-1] // num_heads)
+D is computed from M, the width of x: the heads share the columns of weight, so D is
+weight.shape[-1] // 3 // num_heads
++ heads = [part.reshape(*part.shape[:-1], -1, num_heads) for part in parts]
++     return tuple(np.moveaxis(y, -1, -3) for y in heads)
+the heads are interleaved: head 0 has the columns 0, H, 2H … of each part; its columns are 0 to D−1,
+so reshape to (T, H, D), not (T, D, H)
 + q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k
 k and v are swapped: the columns of weight are [W^Q W^K W^V]
 """)

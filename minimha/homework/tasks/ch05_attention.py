@@ -269,6 +269,6 @@ def _same_dtypes(arrays):
     for name, x in arrays.items():
         if x.dtype != np.float32:
             raise AssertionError(
-                f"the inputs are float32, but {name} is {x.dtype}. np.sqrt(8) is a NumPy float64;\n"
-                "8**0.5 is a Python number, which keeps the dtype of the array"
+                f"{name} is {x.dtype}; it should be float32, as the inputs are: np.sqrt(8) is a\n"
+                "NumPy float64; 8**0.5 is a Python number, which keeps the dtype of the array"
             )

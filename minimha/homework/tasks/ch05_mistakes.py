@@ -42,6 +42,8 @@ the factor y is missing in the second term: dx = y · (dy − Σ dy · y), with 
 y and dy are exchanged: dx = y · (dy − Σ dy · y), with the sum over each row
 + e * (dy - (dy * e).sum(axis=-1, keepdims=True))
 e is used for y, but is not divided yet: dx = y · (dy − Σ dy · y), with the sum over each row
++ y * (dy * y - (dy * y).sum(axis=-1, keepdims=True))
+the first term has the factor y twice: dx = y · (dy − Σ dy · y), with the sum over each row
 + y * (dy - (dy * y**2).sum(axis=-1, keepdims=True))
 y is squared in the sum: dx = y · (dy − Σ dy · y), with the sum over each row
 + y * (dy - np.stack([(a * b).sum() for a, b in zip(dy, y, strict=True)])[:, None, None])
@@ -64,6 +66,10 @@ attention_forward.mistakes += patches(r"""
 the factor 1/√D is missing: divide Q Kᵀ by query.shape[-1] ** 0.5
 + scores = tap("scores", query @ key.mT) / query.shape[-1] ** 0.5
 the output is right, but tap gets Q Kᵀ without the scale: divide by √D before you call tap
++ scores = query @ key.mT
++     tap("scores", scores / query.shape[-1] ** 0.5)
+softmax gets Q Kᵀ without the scale: scores = tap("scores", Q Kᵀ / √D), and continue with these
+scores
 + scores = query @ key.mT / query.shape[-1] ** 0.5
 +     visible = np.tri(*scores.shape[-2:], dtype=bool)
 +     scores = tap("scores", np.where(visible, scores, -np.inf))
@@ -117,5 +123,5 @@ dvalue = weightsᵀ dout; scores = Q Kᵀ / √D gives dquery = dscores K / √D
 √D
 - weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
 + scores * (dweights - (dweights * scores).sum(axis=-1, keepdims=True))
-the pullback of softmax uses its output, the weights, not its input, the scores
+the pullback of softmax uses its input, the scores: it needs its output, the weights
 """)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import same, same_operation, value_of
+from ..comparisons import instead, same, same_operation, value_of
 from ..task import task
 
 
@@ -163,7 +163,8 @@ def _both(returned, dy):
     y = value_of(returned, "masked_softmax")
     gradients = returned[1](dy)
     if not isinstance(gradients, tuple) or len(gradients) != 1:
-        raise AssertionError("the pullback should return a tuple, (dx,), with the comma")
+        wanted = "return a tuple, (dx,), with the comma"
+        raise AssertionError(instead("the pullback returns", gradients, wanted))
     return y, gradients[0]
 
 

@@ -51,6 +51,8 @@ these: reshape to (…, G, rep, S, D), then sum over rep
 + np.broadcast_to(dy.sum(axis=-3, keepdims=True), x.shape)
 dx is the sum over all query heads; rep adjacent query heads share a head of x, so dx is the sum
 over these: reshape to (…, G, rep, S, D), then sum over rep
++ sum(dy[..., r : r + x.shape[-3], :, :] for r in range(rep))
+the groups of query heads overlap: heads g · rep to (g + 1) · rep − 1 belong to head g of x
 + groups.sum(axis=-4)
 dx is the sum over the wrong axis, along the groups; rep adjacent query heads share a head of x,
 so dx is the sum over these: reshape to (…, G, rep, S, D), then sum over rep
@@ -137,10 +139,11 @@ dheads = split(dmerged, num_heads): dmerged comes from the pullback of the outpu
 split is the pullback of merge
 - dquery, dkey, dvalue = pull_attention
 + dvalue, dkey, dquery = pull_attention
-the pullback of attention returns dquery, dkey, dvalue, in this order
+dquery, dkey and dvalue are in the wrong order: the pullback of attention returns them in this one
 - dmerged, dw_o = pull_o(dy)
 + dw_o, dmerged = pull_o(dy)
-the pullback of linear returns the gradient of its input first, then that of its matrix
+two gradients are exchanged: the pullback of linear returns that of its input first, then that of
+its matrix
 - merge(dquery)
 + dquery
 dquery, dkey and dvalue are still split into heads: merge each before the pullback of its

@@ -13,6 +13,10 @@ this is the logarithm of the mean probability: take the mean of the logarithms
 the loss is in bits, with the logarithm to base 2: use the natural logarithm, np.log
 + -log_p.sum() / targets.size
 the sum runs over all classes: only the target of each row counts
++ -log_p.real.max(axis=-1).sum() / targets.size
+this is −log p of the most probable class: take that of the target
++ -(np.exp(log_p) * log_p * one_hot).sum() / targets.size
+−log p of the target is multiplied by p: the loss is −log p alone
 + -(np.exp(log_p) * log_p).sum() / targets.size
 this is the entropy of softmax(logits), Σ −p log p, which does not use the targets: take −log p of
 the target alone
@@ -43,6 +47,9 @@ log p directly, as (x − max) − log Σ exp(x − max)
 + log_p = logits - np.log
 the largest logit is subtracted only inside the exponential: subtract it from both terms, log p =
 (x − max) − log Σ exp(x − max)
+- np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
++ np.exp(shifted).sum(axis=-1, keepdims=True)
+the sum is subtracted without its logarithm: log p = (x − max) − log Σ exp(x − max)
 - np.exp(shifted).sum(axis=-1, keepdims=True)
 + np.exp(shifted).sum(axis=0, keepdims=True)
 softmax does not run along the classes: sum along the last axis, axis=-1
@@ -74,6 +81,12 @@ only the target's logit gets a gradient, but all logits are in the sum of softma
 """)
 
 layer_norm.mistakes += patches(r"""
+- centred = x - x.mean(axis=-1, keepdims=True)
++ centred = x - x.sum(axis=-1, keepdims=True)
+the sum of each row is subtracted: x̂ = (x − mean) / σ
++ x, weight, bias = x * weight + bias, 1.0, 0.0
++     centred = x - x.mean(axis=-1, keepdims=True)
+weight and bias act before the rows are normalised: y = x̂ · weight + bias
 - centred = x - x.mean(axis=-1, keepdims=True)
 + centred = x
 the mean is not subtracted, as in RMSNorm: x̂ = (x − mean) / σ
@@ -118,6 +131,18 @@ a fixed number replaces the argument eps: σ = √(variance + eps)
 + dx = g * (1 - 1 / x.shape[-1] - x_hat**2 / x.shape[-1]) / sigma
 only the diagonal of the Jacobian is used, but every entry of x acts on the whole row: dx = (g −
 mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean = dy.mean(axis=-1, keepdims=True)
++         through_sigma = x_hat * (dy * x_hat).mean(axis=-1, keepdims=True)
++         dx = weight * (dy - through_mean - through_sigma) / sigma
+the weight multiplies the means from outside, but each entry of dy has its own weight: dx = (g −
+mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean = dy.mean(axis=-1, keepdims=True)
++         through_sigma = x_hat * (dy * x_hat).mean(axis=-1, keepdims=True)
++         dx = (g - through_mean - through_sigma) / sigma
+the weight is missing in the means: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
++ through_mean, through_sigma = x.shape[-1] * through_mean, x.shape[-1] * through_sigma
++         dx = (g - through_mean - through_sigma) / sigma
+both means are sums here: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 + dx = (g + through_mean + through_sigma) / sigma
 the two means have the wrong sign: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 + dx = (g - through_mean + through_sigma) / sigma
@@ -139,6 +164,9 @@ the factor x̂ is missing in the last term: dx = (g − mean(g) − x̂ · mean(
 + centred * (g * centred).mean(axis=-1, keepdims=True)
 the last term contains x − mean instead of x̂: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g =
 dy · weight
++ x_hat * g.mean(axis=-1, keepdims=True)
+the factor x̂ is missing in the last mean: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy ·
+weight
 + x_hat * (g * x_hat).sum(axis=-1, keepdims=True)
 the last mean is a sum here: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · weight
 - g.mean(axis=-1, keepdims=True)
@@ -180,11 +208,15 @@ step
 the factor p of the decay is missing: subtract lr · weight_decay · p, with the p before the step
 + p = p - lr * (m_hat / (np.sqrt(v_hat) + eps) + weight_decay * p * p)
 the decay contains p²: subtract lr · weight_decay · p, with the p before the step
++ p = p + lr * (m_hat / (np.sqrt(v_hat) + eps) - weight_decay * p)
+the step goes up the gradient: subtract lr · m̂ / (√v̂ + eps)
 - (1 - beta1) * g
 + g
 m is a moving average of g: m = β₁ m + (1 − β₁) g
 - beta2 * v + (1 - beta2) * g * g
 + beta1 * v + (1 - beta1) * g * g
+- beta2 * v + (1 - beta2) * g * g
++ beta2 * v + (1 - beta2) * m * m
 v is a moving average of g²: v = β₂ v + (1 − β₂) g²
 - np.sqrt(v_hat)
 + v_hat
@@ -200,6 +232,12 @@ in the bias correction the power is outside: m̂ = m / (1 − β₁ᵗ) and v̂ 
 + m_hat = m / (1 - beta1)
 +     v_hat = v / (1 - beta2)
 in the bias correction the exponent t is missing: m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)
++ m_hat = m / (1 - beta1 ** (t + 1))
++     v_hat = v / (1 - beta2 ** (t + 1))
+the bias correction has the exponent t + 1, but t is 1 in the first step: m̂ = m / (1 − β₁ᵗ) and v̂ =
+v / (1 − β₂ᵗ)
++ v_hat, m_hat = v, m / (1 - beta1**t)
+v is not corrected: v starts at 0 like m, so v̂ = v / (1 − β₂ᵗ)
 + m_hat = m / (1 - beta1 * t)
 +     v_hat = v / (1 - beta2 * t)
 in the bias correction β₁ is multiplied by t: m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)
@@ -229,8 +267,19 @@ top_p.mistakes += patches(r"""
 + kept[order] = np.where(before + largest < p, largest, 0.0)
 the token that crosses p is dropped: keep it, so that the kept tokens together have at least p
 + kept = np.where(probabilities >= p, probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= p, probabilities, 0.0); kept[order[0]] = largest[0]
+- kept[order] = np.where(before < p, largest, 0.0)
++ return np.where(probabilities >= p, probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= p * largest[0], probabilities, 0.0)
+- kept[order] = np.where(before < p, largest, 0.0)
++ kept = np.where(probabilities >= 1 - p, probabilities, 0.0)
 each probability alone is compared with a limit: add them up from the largest down, and stop as
 soon as the sum reaches p
++ kept[order] = largest
+every token is kept: add the probabilities up from the largest down, and stop as soon as the sum
+reaches p
 + kept[:] = np.where(before < p, largest, 0.0)[order]
 order is applied a second time, which does not undo the sort: assign with kept[order] = …
 - return kept / kept.sum()
@@ -239,6 +288,8 @@ the kept probabilities are divided by p: divide them by their sum, which may be 
 + return kept
 the kept probabilities no longer sum to 1: divide them by their sum
 + return np.exp(kept) / np.exp(kept).sum()
+- return kept / kept.sum()
++ return np.where(kept > 0, np.exp(kept), 0) / np.exp(kept).sum(where=kept > 0)
 these are probabilities already, so no softmax is needed: divide the kept ones by their sum
 + return np.where(kept > 0, 1 / (kept > 0).sum(), 0.0)
 the kept tokens get equal probabilities: divide their own by their sum

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import same, same_operation, same_pullback, value_of
+from ..comparisons import instead, same, same_operation, same_pullback, value_of
 from ..task import task
 
 
@@ -200,7 +200,7 @@ def _same_step(yours, arguments, settings=None, tolerance=1e-7, advice=""):
     with np.errstate(all="ignore"):
         returned = yours(*arguments, **(settings or {}))
     if not isinstance(returned, tuple) or len(returned) != 3:
-        raise AssertionError("adamw_step should return three arrays: p, m, v")
+        raise AssertionError(instead("yours returns", returned, "return three arrays: p, m, v"))
     names = ("m, the average of g,", "v, the average of g²,", "p")
     expected = adamw_step(*arguments, **(settings or {}))
     for k in (1, 2, 0):  # p follows from m and v
@@ -263,27 +263,24 @@ def top_p(probabilities, p):
 
 @top_p.check
 def the_most_probable_tokens_share_all_probability(yours, rng):
-    sizes = np.array([0.3, 0.28, 0.22, 0.2])
-    for p in (0.45, 0.71):
-        _same_tokens(yours, sizes, p)
+    _same_tokens(yours, np.array([0.3, 0.28, 0.22, 0.2]), 0.45, 0.71)
 
 
 @top_p.check
 def the_order_of_the_tokens_does_not_matter(yours, rng):
     for size in (5, 9):
         sizes = rng.permutation(np.arange(1.0, size + 1)) ** 2
-        for p in (0.35, 0.65, 0.95):
-            _same_tokens(yours, sizes / sizes.sum(), p)
+        _same_tokens(yours, sizes / sizes.sum(), 0.35, 0.65, 0.95)
 
 
 @top_p.check(hidden=True)
 def exactly_p_is_enough(yours, rng):
-    for p in (0.5, 0.75):
-        _same_tokens(yours, rng.permutation([0.5, 0.25, 0.15625, 0.09375]), p)
+    _same_tokens(yours, rng.permutation([0.5, 0.25, 0.15625, 0.09375]), 0.5, 0.75)
 
 
-def _same_tokens(yours, probabilities, p, right=top_p):
+def _same_tokens(yours, probabilities, *limits, right=top_p):
     with np.errstate(all="ignore"):
-        returned = yours(probabilities, p)
-    name = f"top_p({np.round(probabilities, 3).tolist()}, {p})"
-    same(returned, right(probabilities, p), name, "token")
+        found = [yours(probabilities, p) for p in limits]  # all tell which mistake it is
+    for p, returned in zip(limits, found, strict=True):
+        name = f"top_p({np.round(probabilities, 3).tolist()}, {p})"
+        same(returned, right(probabilities, p), name, "token")

@@ -16,7 +16,7 @@ import pytest
 
 from minimha import homework
 from minimha.homework import progress_file, student_files
-from minimha.homework.error_messages import arguments_watched
+from minimha.homework.calls import calls_recorded, changed_in_place
 
 ROOT = Path(__file__).parents[3]
 
@@ -192,14 +192,14 @@ BAD = {
     "redefines np": ("np = None\ndef twice(x):\n    return np.add(x, x)", "'NoneType' object has no attribute 'add'"),
     "has another name": ("def twcie(x):\n    return x", "twice.py defines no function twice: is it twcie?"),
     "defines no function": ("twice = 3", "twice.py defines no function twice"),
-    "returns nothing": ("def twice(x):\n    x + x", "None: is a return missing?"),
+    "returns nothing": ("def twice(x):\n    x + x", "twice one is None; it should be an array of shape (3,): is a return missing?"),
     "takes nothing": ("def twice():\n    return 2", "takes 0 positional arguments but 1 was given\n  it should begin  def twice(x):\n"),
     "takes too much": ("def twice(x, y):\n    return 2", "it should begin  def twice(x):\n"),
     "raises a TypeError": ("def twice(x):\n    return 'a' + 1", "in twice, line 4: return 'a' + 1\n\nin twice.py"),
     "shows the values": ("def twice(x):\n    y, n = None, (1, 2)\n    return x.dot(y, n)", "  where x has shape (3,), y is None, n is (1, 2)\n\n"),
     "has values of many kinds": ("def twice(x):\n    a, b, c, d, e = 10 ** 9999, 's' * 99, 's', [], x > 0\n    return a.f(b, c, d, e)", "  where a is an int, b is a str, c is 's', d is [], e has shape (3,), bool\n"),
     "fails in a helper": ("def half(y):\n    return y.nonesuch\ndef twice(x):\n    return half(x)", "in half, line 4: return y.nonesuch\n  where y has shape (3,)\n  called in twice, line 6: return half(x)\n"),
-    "changes its argument": ("def twice(x):\n    x *= 3\n    return x", "of ones\ntwice changes x in place: work on a copy\ntwice one is wrong\n"),
+    "changes its argument": ("def twice(x):\n    x *= 3\n    return x", "of ones\nyours changes x in place; it should work on a copy\ntwice one is wrong\n"),
     "asks for a debugger": ("def twice(x):\n    breakpoint()", "run: pytest --pyargs minimha.homework -k NAME\n  in twice, line 4: breakpoint()"),
     "asserts": ("def twice(x):\n    assert x.ndim == 2", "AssertionError\n  in twice, line 4: assert x.ndim == 2"),
     "raises a BaseException": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
@@ -245,13 +245,15 @@ def test_an_open_debugger_is_not_interrupted(monkeypatch):
 
 
 def test_changes_in_nested_arguments_are_detected():
-    def changing(parents, x):
+    def changing(parents, x, xs):
         parents["b"].remove("a")
         x += 0
+        xs[0] = None
 
-    changed = set()
-    arguments_watched(changing, changed)({"a": [], "b": ["a"]}, np.ones(3))
-    assert changed == {"parents"}
+    calls, parents, x = [], {"a": [], "b": ["a"]}, np.ones(3)
+    calls_recorded(changing, calls)(parents, x, [x])
+    assert changed_in_place(changing, calls) == {"parents", "xs"}
+    assert parents["b"] == ["a"]
 
 
 FILE = f"# minimha homework: twice\n# coding: utf-8\nx = 'é'\n{RIGHT}\n"

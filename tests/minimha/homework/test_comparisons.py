@@ -48,7 +48,7 @@ def test_of_a_mask_with_more_axes_the_part_with_the_worst_entry_is_drawn():
     ("scores", "says"),
     [
         (lambda x: x.ravel(), "scores has the wrong shape"),
-        (lambda x: [[1], [2, 3]], "not a list of list, list"),
+        (lambda x: [[1], [2, 3]], "a list of list, list; it should be an array"),
     ],
     ids=["flat", "ragged"],
 )

@@ -29,7 +29,7 @@ def test_a_pullback_may_repeat_its_forward_pass():
 def test_a_pullback_that_repeats_it_for_each_entry_is_stopped_and_told_why():
     f = square(MOST + 1)
     _, pullback = limited(f)(3.0)
-    with pytest.raises(AssertionError, match=r"called square 2,000 times: derive the gradient"):
+    with pytest.raises(AssertionError, match=r"called square 2,000 times; it should"):
         pullback(1.0)
     assert f.__globals__["square"] is f
 

@@ -177,6 +177,16 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
 
 
 def test_a_check_takes_the_function_itself_and_not_its_name_or_its_result(notebook):
-    for argument in ("twice", twice(1)):
-        with pytest.raises(TypeError, match="the function itself, without quotes or a call"):
+    for argument, advice in (("twice", "twice"), ("twic", "softmax"), (twice(1), "softmax")):
+        message = rf"the function itself, without quotes or a call: check\({advice}\)"
+        with pytest.raises(TypeError, match=message):
             notebook(homework.check, argument)
+
+
+def test_a_hint_without_a_name_is_for_the_task_that_failed_last(notebook, monkeypatch):
+    monkeypatch.setattr("minimha.homework.notebook._failed", [])
+    with pytest.raises(TypeError, match=r'write the name of a task: hint\("softmax"\)'):
+        notebook(homework.hint)
+    notebook(homework.check, wrong)
+    notebook(homework.check, thrice)
+    assert notebook(homework.hint).startswith("twice, hint 1 of 3\n")

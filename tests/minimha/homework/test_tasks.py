@@ -41,6 +41,13 @@ def test_every_task_describes_the_required_function(task):
     assert all(len(line) <= 100 for line in task.code(solved=True).splitlines())
 
 
+def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
+    for mistake in task.mistakes:
+        wrong, _, right = re.sub("[:;] ", ": ", mistake.text).partition(": ")
+        assert wrong, mistake.text
+        assert right, mistake.text
+
+
 def with_mistake(task, old, new):
     """The solution of a task with an edit."""
     return function(task.name, Mistake(old, new, "").made_in(task.code(solved=True)))
@@ -109,6 +116,26 @@ def test_a_wrong_value_is_named_whatever_the_pullback_returns():
     _, pullback = calls_recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
     pullback(1.0)
     assert text_of_mistake([once], solution, "f", calls) == "the factor 2 is missing"
+
+
+def test_what_is_said_after_a_change_in_place_is_what_would_be_said_without_it():
+    task = TASKS["adamw_step"]
+    line = "m = beta1 * m"
+    first = [
+        next(v for v in task.verdicts(with_mistake(task, line, f"{changed}; {line}")) if v.message)
+        for changed in ("g = g + p", "g += p")
+    ]
+    apart, in_place = (verdict.message for verdict in first)
+    assert in_place == f"yours changes g in place; it should work on a copy\n{apart}"
+
+
+@pytest.mark.parametrize("name", ["dy", "x"])
+def test_a_pullback_that_changes_an_array_in_place_is_refused(name):
+    task = TASKS["softmax"]
+    line = "return (y * (dy"
+    yours = with_mistake(task, line, f"d = dy.copy(); {name}[...] = 0; dy = d\n        {line}")
+    failed = [v for v in task.verdicts(yours) if v.outcome == FAILED]
+    assert failed[0].message == f"yours changes {name} in place; it should work on a copy"
 
 
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():

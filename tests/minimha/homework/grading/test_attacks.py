@@ -197,7 +197,7 @@ def test_infinity_and_float32_are_not_equal_to_other_values():
         (STUB, [PASSED, TO_DO], ""),
         ("raise NotImplementedError", [TO_DO, TO_DO], ""),
         ("def scale(x): pass", [FAILED, FAILED], "scaled.py defines no function scaled"),
-        (RIGHT.replace("return y, pullback", "return [y, pullback]"), [FAILED, PASSED], "not a list of array, function"),
+        (RIGHT.replace("return y, pullback", "return [y, pullback]"), [FAILED, PASSED], "returns a list of array, function; it should return two things"),
         (
             f"import minimha\n{RIGHT}", [FAILED, FAILED],
             "ImportError: minimha cannot be imported here, where homework is graded in <module>, line 1: import minimha",
@@ -286,7 +286,7 @@ def test_an_argument_changed_in_place_gets_the_same_message_as_without_grading()
     ).replace("True))  #", "True)\n    e = np.exp(x)  #")
     values, gradients, *_ = judged(source, task=softmax)
     for verdict in (values, gradients):
-        assert verdict.message == "softmax changes x in place: work on a copy"
+        assert verdict.message == "yours changes x in place; it should work on a copy"
 
 
 def test_an_array_that_another_function_returned_and_is_changed_in_place_is_detected():
