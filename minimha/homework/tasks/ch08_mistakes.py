@@ -21,8 +21,8 @@ exponent −2i/M
 + every = base ** (-2 * np.arange(width) / width)
 +     table[:, 0::2] = np.sin(t * every[0::2])
 +     table[:, 1::2] = np.cos(t * every[1::2])
-i counts columns here, but must count pairs. Both columns of pair i have the exponent −2i/M, for i
-= 0, …, M/2 − 1
+i counts columns here, but must count pairs: both columns of pair i have the exponent −2i/M, for i =
+0, …, M/2 − 1
 - np.cos(t
 + np.sin(t
 both columns of a pair hold the same function: column 2i is the sine of the angle, column 2i + 1
@@ -74,7 +74,7 @@ every pair is rotated by the angle of the first; pair i has the angle angles[:, 
 + np.cos(angles[:1]), np.sin(angles[:1])
 every position is rotated by the angles of the first; position t has angles[t]
 + (f(angles * np.arange(len(angles))[:, None]) for f in (np.cos, np.sin))
-the angles are multiplied by the position, but angles[t] is already the whole angle at position t
+the angles are multiplied by the position: angles[t] is already the whole angle at position t
 - np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
 + np.stack([a * cos + b * sin, b * cos + a * sin], axis=-1)
 both sines have the same sign, so this is no rotation: the pair becomes (a cos − b sin, b cos + a
@@ -176,7 +176,7 @@ the distance is divided by the slope: multiply them
 + -(2.0 ** (-8 * np.arange(1, len(slopes) + 1) / len(slopes)))[:, None, None] * abs(i - j)
 these are the slopes of the paper: use those that are given
 + slopes[:, None, None] * j * np.ones((t, 1))
-this is m s alone, which softmax cannot distinguish from −m |t − s| under a causal mask. Here the
+this is m s alone, which softmax cannot distinguish from −m |t − s| under a causal mask; here the
 bias itself is asked for
 - i = np.arange(s - t, s)[:, None]
 + i = np.arange(t)[:, None]
@@ -195,7 +195,7 @@ the offset has the wrong sign: the first query is at position S − T, after the
 attend_with_cache.mistakes += patches(r"""
 - np.arange(n + t) <= positions[:, None]
 + np.arange(n + t) <= np.arange(t)[:, None]
-the mask has offset 0, so the new tokens see only the first keys in the cache. The query of row i is
+the mask has offset 0, so the new tokens see only the first keys in the cache: the query of row i is
 at position N + i and sees the keys 0 to N + i
 + np.ones((t, n + t), bool)
 nothing is hidden: when several tokens are new, a query must not see the keys after its own position
@@ -219,10 +219,10 @@ the mask shows each query the key after its own position: row i sees the keys 0 
 + query, key = rotate(query, np.arange(t)), rotate(key, np.arange(t))
 the rotation starts at position 0 in every call: the first new token is at position N
 + query, key = rotate(query, np.arange(t)), rotate(key, positions)
-the query is rotated as if the first new token were at position 0, but it is at position N, as its
-key is
+the query is rotated as if the first new token were at position 0: it is at position N, as its key
+is
 + query, key = rotate(query, positions), rotate(key, np.arange(t))
-the new keys are rotated as if the first of them were at position 0, but it is at position N
+the new keys are rotated as if the first of them were at position 0: it is at position N
 + query, key = rotate(query, positions), key
 the new keys are not rotated: rotate them by their positions, N to N + T − 1
 + query, key = query, rotate(key, positions)
@@ -260,7 +260,7 @@ the new keys come before the cached ones: append them at the end
 np.concatenate joins along axis 0, the heads: with axis=-2 it joins along the positions
 - values = np.concatenate([cached_value, value], axis=-2)
 + values = value
-the values of the cached tokens are missing
+the values of the cached tokens are missing: join cached_value and value
 - keys = np.concatenate([cached_key, key], axis=-2)
 -     values = np.concatenate([cached_value, value], axis=-2)
 -     mask = np.arange(n + t) <= positions[:, None]
@@ -268,7 +268,7 @@ the values of the cached tokens are missing
 the cached keys and values are not used: append the new ones to them
 - return masked_attention(query, keys, values, mask), keys, values
 + return masked_attention(query, keys, values, mask), values, keys
-keys and values are returned in the wrong order
+keys and values are returned in the wrong order: return out, then keys, then values
 + return masked_attention(query, keys, values, mask), key, value
 only the new keys and values are returned: the next call needs the cached ones too
 + return masked_attention(query, keys, values, mask), cached_key, cached_value

@@ -17,7 +17,7 @@ this is exp of the entropy, the perplexity: return −Σ P log P itself
 the entropy is divided by log S, the largest possible: return −Σ P log P in nats
 + p = np.exp(weights) / np.exp(weights).sum(axis=-1, keepdims=True)
 +     return -(p * np.log(p)).sum(axis=-1)
-a softmax is applied to weights that are probabilities already
+a softmax is applied to weights that are probabilities already: use them as they are
 - logs = np.log(np.where(weights > 0, weights, 1.0))
 + logs = np.log(weights)
 log 0 is −∞, and 0 · (−∞) is NaN: where a weight is 0, take the logarithm of 1 instead

@@ -50,7 +50,7 @@ e^(score − peak)
 + query[rows] @ key[keys].T
 the factor scale is missing: scores = scale · Q Kᵀ
 + scale * scale * query[rows] @ key[keys].T
-the scores are scaled twice
+the scores are scaled twice: multiply Q Kᵀ by 1/√D once
 - (first[rows, None] <= keys) & (
 + (
 first is ignored: query i sees only the keys with first[i] ≤ j ≤ last[i]

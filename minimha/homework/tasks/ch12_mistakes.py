@@ -63,9 +63,9 @@ this is the softmax of each tile alone: maximum and sum belong to the whole row
 + ct.exp(tile - ct.max(tile, axis=1, keepdims=True)) / total
 the second loop subtracts the maximum of each tile: total is relative to peak, that of the row
 + tile - peak - ct.log(total)
-this is the logarithm of the softmax
+this is the logarithm of the softmax: softmax is e^x / Σ e^x
 + ct.exp(tile - peak)
-the result is not divided by the sum of the row, total
+the result is not divided by the sum of the row: divide by total
 + ct.exp(tile) / total
 the maximum is not subtracted from the entries: total is relative to it, so e^(tile − peak)
 - i, tiles = ct.bid(0), ct.cdiv(x.shape[1], n)

@@ -104,8 +104,8 @@ D is not M // H here: the width of a head is w_q.shape[1] // num_heads
 + num_heads
 - own.stop - own.start
 + own.stop
-the number of heads given to attention_of_heads is not that of the rank's own heads, own.stop −
-own.start
+the number of heads given to attention_of_heads is not that of the rank's own heads: it is own.stop
+− own.start
 - w_v[:, columns]
 + w_v
 w_v has the columns of all heads: use only those of the rank's own heads
@@ -146,7 +146,7 @@ the rank's own keys are left out: start with attend(query, key, value, 0)
 the visiting keys are treated as those of another rank: keys move to the right, so after hop steps
 they come from hop places to the left, (comm.rank − hop) % comm.size
 + source = left
-the visiting keys are treated as those of the left neighbour, which only passes them on. After hop
+the visiting keys are treated as those of the left neighbour, which only passes them on: after hop
 steps they come from (comm.rank − hop) % comm.size
 -     def on_rank(comm):
 +     def on_rank(comm, attend=lambda q, k, v, _: attend(q, k, v, len(q) * len(keys))):
@@ -178,7 +178,7 @@ proportion to this sum
 + (lse[:, None] * out + more_lse[:, None] * more_out) / (lse + more_lse)[:, None]
 lse is the logarithm of a sum of exponentials: a part counts in proportion to the sum, e^lse
 + np.exp(lse)[:, None] * out + np.exp(more_lse)[:, None] * more_out
-the sum of both parts is not divided by the sum of all exponentials, e^new
+the sum of both parts is not divided: divide it by the sum of all exponentials, e^new
 -             lse = new
 +
 lse stays that of the rank's own keys: after a merge it is new, which covers all keys so far
