@@ -67,16 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _hand_out(options: Any) -> int:
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
-        for path in notebooks():
-            copy = options.folder / path.name
-            if copy.exists():
-                print(f"{copy}  already exists and was left unchanged")
-            else:
-                copy.write_bytes(path.read_bytes())
-                print(copy)
+        chapters = notebooks()
+        new = [path for path in chapters if not (options.folder / path.name).exists()]
+        for path in new:
+            (options.folder / path.name).write_bytes(path.read_bytes())
     except OSError as error:
         print(f"minimha: cannot write to {options.folder}: {error.strerror}", file=sys.stderr)
         return 2
+    print(
+        f"{len(chapters)} chapters in {options.folder}: {len(new)} new, "
+        f"{len(chapters) - len(new)} left unchanged"
+    )
     return 0 if options.no_open else _opened(options.folder)
 
 
