@@ -28,15 +28,15 @@ class Chapter(NamedTuple):
 CHAPTERS = {
     chapter.number: chapter
     for chapter in (
-        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 45),
-        Chapter(2, "autograd", "An engine in one sitting", 60),
-        Chapter(3, "gradient-checks", "Checking gradients", 45),
-        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 60),
-        Chapter(5, "attention", "Attention", 50),
-        Chapter(6, "masks", "Masks, and where NaN comes from", 55),
-        Chapter(7, "multi-head", "Many heads", 75),
+        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 70),
+        Chapter(2, "autograd", "An engine in one sitting", 100),
+        Chapter(3, "gradient-checks", "Checking gradients", 85),
+        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 85),
+        Chapter(5, "attention", "Attention", 85),
+        Chapter(6, "masks", "Masks, and where NaN comes from", 85),
+        Chapter(7, "multi-head", "Many heads", 105),
         Chapter(8, "positions", "Positions", 75),
-        Chapter(9, "training", "Training a transformer", 90),
+        Chapter(9, "training", "Training a transformer", 115),
         Chapter(10, "debugging", "Debugging: when it does not learn", 60),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
         Chapter(12, "gpu", "Kernels for a GPU", 90),
