@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
+        print("minimha: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader left, as head does: print nothing more, even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,8 +55,19 @@ def _tour(options: argparse.Namespace) -> int:
     return tour.take(options.text, library=options.backend, **settings)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors suggest the choice that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
+            choices = re.findall(r"[\w-]+", found[2])
+            near = difflib.get_close_matches(found[1], choices, 1)
+            message += "".join(f"; did you mean {choice}?" for choice in near)
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="minimha",
         description="A tour of multi-head attention from scratch: check every gradient against "
         "finite differences, train a small character-level transformer, and draw what each of its "

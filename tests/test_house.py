@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "autograd"
-ROOTS = {"minimha_autograd": ENGINE, "minimha_pytest": ENGINE, "minimha": ROOT}
+ROOTS = {
+    "minimha_autograd": ENGINE, "minimha_command": ENGINE, "minimha_pytest": ENGINE,
+    "minimha": ROOT,
+}  # fmt: skip
 LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}
 
 

@@ -140,3 +140,24 @@ def test_a_long_chapter_is_two_lessons(source):
         found = make.re.search(r"It is two lessons: the second starts at \*(.+?)\*\.", words)
         assert found, "the introduction does not say where the second lesson starts"
         assert f"\n## {found[1]}\n" in text
+
+
+def guesses(source):
+    """The questions that a chapter asks, and those that it answers below, in its code."""
+    text = source.read_text(encoding="utf-8")
+    asked = make.re.findall(r'mh\.homework\.guess\(\s*"(.+?)", (.+?)\)', text)
+    assert all(answer == "..." for _, answer in asked)
+    return [question for question, _ in asked]
+
+
+def test_every_guess_is_unanswered_and_shown_beside_its_result_below(source):
+    text = source.read_text(encoding="utf-8")
+    for question in guesses(source):
+        asked, shown = f'guess("{question}"', f'guessed("{question}"'
+        shown = shown if shown in text else f'question = "{question}"'
+        assert text.index(asked) < text.index(shown)
+
+
+def test_no_two_questions_of_the_course_are_the_same():
+    questions = [question for source in make.SOURCES for question in guesses(source)]
+    assert len(questions) == len(set(questions)) > 20

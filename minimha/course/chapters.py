@@ -28,15 +28,15 @@ class Chapter(NamedTuple):
 CHAPTERS = {
     chapter.number: chapter
     for chapter in (
-        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 45),
-        Chapter(2, "autograd", "An engine in one sitting", 60),
-        Chapter(3, "gradient-checks", "Checking gradients", 45),
-        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 60),
-        Chapter(5, "attention", "Attention", 50),
-        Chapter(6, "masks", "Masks, and where NaN comes from", 55),
-        Chapter(7, "multi-head", "Many heads", 75),
+        Chapter(1, "arrays", "Arrays, shapes, broadcasting", 70),
+        Chapter(2, "autograd", "An engine in one sitting", 100),
+        Chapter(3, "gradient-checks", "Checking gradients", 85),
+        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 85),
+        Chapter(5, "attention", "Attention", 85),
+        Chapter(6, "masks", "Masks, and where NaN comes from", 85),
+        Chapter(7, "multi-head", "Many heads", 105),
         Chapter(8, "positions", "Positions", 75),
-        Chapter(9, "training", "Training a transformer", 90),
+        Chapter(9, "training", "Training a transformer", 115),
         Chapter(10, "debugging", "Debugging: when it does not learn", 60),
         Chapter(11, "speed", "Speed, and where the time goes", 60),
         Chapter(12, "gpu", "Kernels for a GPU", 90),
@@ -67,16 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _hand_out(options: Any) -> int:
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
-        for path in notebooks():
-            copy = options.folder / path.name
-            if copy.exists():
-                print(f"{copy}  already exists and was left unchanged")
-            else:
-                copy.write_bytes(path.read_bytes())
-                print(copy)
+        chapters = notebooks()
+        new = [path for path in chapters if not (options.folder / path.name).exists()]
+        for path in new:
+            (options.folder / path.name).write_bytes(path.read_bytes())
     except OSError as error:
         print(f"minimha: cannot write to {options.folder}: {error.strerror}", file=sys.stderr)
         return 2
+    print(
+        f"{len(chapters)} chapters in {options.folder}: {len(new)} new, "
+        f"{len(chapters) - len(new)} left unchanged"
+    )
     return 0 if options.no_open else _opened(options.folder)
 
 

@@ -16,21 +16,25 @@ from . import progress_file
 _KEPT = "guesses"
 """Their place in the record of a student's progress, beside the tasks."""
 
+_session: dict[str, Any] = {}
+"""The guesses of this process, which count even if the record cannot be written."""
+
 
 def guess(question: str, answer: Any) -> None:
     """Keep a guess, which replaces an earlier one; `...` asks for one.
 
     question  a few words, by which `guessed` finds it
-    answer    a number, a text, True or False, or a list or an array of these
+    answer    a number, text, True or False, or a list or an array of these
 
     Raises TypeError for any other answer.
     """
     if answer is ...:
-        print(f"your guess, please: replace ... with it  ({question})")
+        print(f"{question}: replace ... with your guess, and run the cell again")
         return
     plain = np.asarray(answer)
     if plain.dtype.kind not in "biufU":
-        raise TypeError(f"a guess is a number, a text, or a list of these, not {answer!r}")
+        raise TypeError(f"a guess is a number, text, or a list of these, not {answer!r}")
+    _session[question] = plain.tolist()
     progress_file.add(Path(), _KEPT, **{question: plain.tolist()})
 
 
@@ -39,28 +43,37 @@ def guessed(
 ) -> None:
     """Print the guess and what was measured; with `axes`, draw a guess that is a number.
 
-    measured  a number, a text, or a list or an array of these
-    axes      of matplotlib: the guess is a line across them, or markers at `at`
+    measured  a number, text, or a list or an array of these
+    axes      of matplotlib: each number guessed is a line across them, or a star at `at`; a guess
+              of another length than `at` is not drawn
     axis      "y" or "x", along which the guess is measured
-    at        the positions of the guess on the other axis; one number, or as many as were guessed
+    at        the positions of the guess on the other axis: one number, or as many as were guessed
     """
-    answer = progress_file.read(Path()).get(_KEPT, {}).get(question)
-    yours = "(none)" if answer is None else _text(answer)
-    print(f"{question}: your guess {yours}, the result {_text(measured)}")
-    if axes is None or answer is None or np.asarray(answer).dtype.kind not in "biuf":
+    kept = progress_file.read(Path()).get(_KEPT, {})
+    answer = _session.get(question, kept.get(question))
+    yours = "no guess" if answer is None else f"your guess {_text(answer)}"
+    print(f"{question}: {yours}, the result {_text(measured)}")
+    numbers = np.ravel([] if answer is None else answer)
+    places = None if at is None else np.ravel(at)
+    if axes is None or numbers.dtype.kind not in "iuf" or numbers.size == 0:
+        return
+    if places is not None and places.shape != numbers.shape:
+        print(f"(your guess is not in the picture: {places.size} numbers fit into it)")
         return
     style = {"color": "#AA4499", "label": "your guess"}
-    if at is None:
-        line = axes.axhline if axis == "y" else axes.axvline
-        line(answer, linestyle=(0, (1, 1)), linewidth=2, **style)
+    if places is None:
+        for number in numbers:
+            line = axes.axhline if axis == "y" else axes.axvline
+            line(number, linestyle=(0, (1, 1)), linewidth=2, **style)
+            style["label"] = "_"  # one entry of the legend is enough
     else:
-        pair = (at, answer) if axis == "y" else (answer, at)
-        axes.plot(*pair, "*", markersize=12, linestyle="none", **style)
+        pair = (places, numbers) if axis == "y" else (numbers, places)
+        axes.plot(*pair, "*", markersize=12, **style)
+    axes.legend(fontsize=8)
 
 
 def _text(x: Any) -> str:
-    if isinstance(x, float | np.floating):
-        return f"{x:.4g}"
-    if isinstance(x, list | tuple | np.ndarray):
+    x = np.asarray(x).tolist()
+    if isinstance(x, list):
         return ", ".join(map(_text, x))
-    return str(x)
+    return f"{x:.4g}" if isinstance(x, float) else str(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -81,14 +82,15 @@ def mine(name: str) -> Callable[..., Any]:
 
 def _problem(task: Task, own: Own) -> str:
     """Why a function cannot be used; "" if it passes its checks."""
+    where = os.path.relpath(own.path)
     try:
         function = own.function(task.name)
     except (Exception, SystemExit):  # a student's code may raise anything
-        return f"{own.path} cannot be loaded"
+        return f"{where} cannot be loaded"
     for check in task.checks:
         outcome = student_files.verdict(task, check, function, str(own.path)).outcome
         if outcome == TO_DO:
-            return f"you have not finished it in {own.path}"
+            return f"you have not finished it in {where}"
         if outcome != PASSED:
-            return f"yours, in {own.path}, does not pass the check “{check.name}”"
+            return f"yours, in {where}, does not pass the check “{check.name}”"
     return ""

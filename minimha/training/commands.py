@@ -44,6 +44,8 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
 
 _RUN, _VOCABULARY, _LOSSES = "run.json", "vocabulary.json", "losses.csv"
 _CHECKPOINT, _PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
+_ATTENTION = "attention.png"
+"""The last file that a run writes."""
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +122,15 @@ def _train(options: argparse.Namespace) -> int:
         if comm.size == 1:
             raise
         return comm.fail(f"minimha: {error}", 1)
+    except KeyboardInterrupt:  # the second one, or while several ranks share the run
+        if not (options.out / _RUN).exists():
+            raise
+        print(f"Stopped. To continue from the last checkpoint:\n{_resume(options.out)}")
+        return 130
+
+
+def _resume(folder: Path) -> str:
+    return f"minimha train --out {shlex.quote(str(folder))} --resume"
 
 
 def _world() -> parallel.Communicator:
@@ -198,6 +209,10 @@ class Run:
             for _ in run:
                 pass
             return 0
+        if run.step == run.steps and (self.folder / _ATTENTION).exists():
+            print(f"The run in {self.folder} is finished: it has made all its {run.steps} steps.")
+            print("To train longer, start a new run with more --steps and another --out.")
+            return 0
         self.begin()
         every = self.settings["every"]
         watched = watching.watch(run, validation, tokenizer, every=every, losses=self.losses)
@@ -215,10 +230,10 @@ class Run:
             weights, labels = watching.attention(run.model, validation, tokenizer)
             title = f"Attention weights of each head after {run.step} steps"
             figure = pictures.attention_heads(weights, labels, title=title)
-            pictures.save(figure, self.folder / "attention.png")
+            pictures.save(figure, self.folder / _ATTENTION)
         if not finished:
             print(f"Stopped after {run.step} of {run.steps} steps. To continue:")
-            print(f"minimha train --out {shlex.quote(str(self.folder))} --resume")
+            print(_resume(self.folder))
             return 130
         print(f"\n{watching.sample(run.model, validation, tokenizer, 256)}\n")
         print(f"The model is in {self.folder}. To let it write more:")
@@ -354,8 +369,7 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.Pretrained
     if not all((folder / name).exists() for name in ("config.json", "model.safetensors")):
         if (folder / _RUN).exists():
             raise ValueError(
-                f"the run in {folder} has saved no model yet: continue it with minimha train "
-                f"--out {folder} --resume"
+                f"the run in {folder} has saved no model yet: continue it with {_resume(folder)}"
             )
         raise ValueError(f"{folder} holds no model: make one with minimha train --out {folder}")
     model = interchange.from_pretrained(folder)

@@ -139,8 +139,7 @@ def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
     if len(tokens) - held_out < context + 1:
         raise ValueError(
             f"the text has {len(tokens)} characters: a context of {context} needs at least "
-            f"{2 * (context + 1)}, half to train on and half to validate on: use a longer text, "
-            "or a shorter context"
+            f"{2 * (context + 1)}, half to train on and half to validate on: use a longer text"
         )
     return Split(tokens[:-held_out], tokens[-held_out:])
 

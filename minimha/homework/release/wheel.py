@@ -66,16 +66,16 @@ def _chapter(name: str) -> int:
 
 
 def _library() -> Iterator[tuple[str, bytes]]:
-    """The files of both packages and the plugin, without chapters and tasks, by their path in a
-    wheel."""
+    """The files of both packages, the command and the plugin, without chapters and tasks, by their
+    path in a wheel."""
     for package in _PACKAGES:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package.parent)
             skipped = "__pycache__" in path.parts or "notebooks" in inside.parts[:2]
             if path.is_file() and not skipped and inside.parent != _TASKS:
                 yield inside.as_posix(), path.read_bytes()
-    plugin = _PACKAGES[1].parent / "minimha_pytest.py"
-    yield plugin.name, plugin.read_bytes()
+    for name in ("minimha_command.py", "minimha_pytest.py"):
+        yield name, (_PACKAGES[1].parent / name).read_bytes()
 
 
 def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:

@@ -107,9 +107,10 @@ def _prepare() -> None:
     """Make the folder, tell the user why this takes a while, and remove other versions' folders in
     which nothing was written for a month."""
     ours = folder()
+    kernels = "more kernels" if ours.is_dir() else "kernels for this machine, once"
     with contextlib.suppress(OSError):  # `save_overload` reports it
         ours.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _log.warning("minimha: compiling kernels for this machine, once (kept in %s)", ours)
+        _log.warning("minimha: compiling %s (kept in %s)", kernels, ours)
         for other in ours.parent.glob("kernels-*"):
             if other != ours and other.stat().st_mtime < time.time() - _MONTH:
                 shutil.rmtree(other, ignore_errors=True)

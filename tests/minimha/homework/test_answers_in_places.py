@@ -163,6 +163,10 @@ def test_mine_is_the_function_in_a_file_or_a_notebook_that_passes(folder, capsys
     assert shown == "twice (99): you have not written it yet, so this is the course's function\n"
     path = notebook(folder / "a.ipynb", MARK + TWICE.replace("2 * x", "x + x"))
     notebook(folder / "b.ipynb", MARK + STUB)
+    notebook(folder / "a.ipynb", MARK + STUB)
+    assert own("twice")(4) == 8
+    assert "you have not finished it in a.ipynb, so" in capsys.readouterr().out
+    notebook(folder / "a.ipynb", MARK + TWICE.replace("2 * x", "x + x"))
     function = own("twice")
     (folder / "b.ipynb").unlink()
     assert (function(4), function.__code__.co_filename) == (8, f"{path.resolve()}: twice")

@@ -60,8 +60,16 @@ def test_a_kernel_and_the_kernels_it_calls_are_compiled_once_for_each_type(toy, 
     assert (toy.last((2, 3)), compiled(toy)) == (6, 2)
     assert (load(toy).last((2, 3)), compiled(toy)) == (6, 0)
     assert (load(toy).last((2.0, 3.5)), compiled(toy)) == (7.0, 2)
-    text = f"minimha: compiling kernels for this machine, once (kept in {cache.folder()})"
-    assert caplog.messages == [text]
+    assert caplog.messages == [
+        f"minimha: compiling kernels for this machine, once (kept in {cache.folder()})"
+    ]
+
+
+def test_a_later_process_that_needs_more_kernels_does_not_say_once_again(toy, caplog):
+    toy.doubled(2)
+    cache._prepare.cache_clear()
+    load(toy).last((2, 3))
+    assert caplog.messages[1:] == [f"minimha: compiling more kernels (kept in {cache.folder()})"]
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,30 @@ def test_a_run_is_interrupted_and_resumed_bit_for_bit(folder, monkeypatch, capsy
             assert (command := f"minimha train --out parts{step} --resume") in shown
             assert main(command.split()[1:]) == 0
         assert content(folder / f"parts{step}") == whole
-    assert main(["train", "--out", "whole", "--resume"]) == 0  # a finished run
-    assert content(folder / "whole") == whole
+
+
+def test_a_finished_run_says_so_and_does_nothing(folder, capsys):
+    assert trained("run") == 0
+    before = content(folder / "run")
+    capsys.readouterr()
+    assert main(["train", "--out", "run", "--resume"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "The run in run is finished: it has made all its 7 steps."
+    assert "more --steps" in second
+    assert content(folder / "run") == before
+
+
+def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(folder, monkeypatch, capsys):
+    interrupt_at(2, monkeypatch)
+    monkeypatch.setattr(commands.Run, "save", lambda run: signal.raise_signal(signal.SIGINT))
+    assert trained("run") == 130
+    shown = capsys.readouterr()
+    command = "minimha train --out run --resume"
+    assert shown.out.endswith(f"Stopped. To continue from the last checkpoint:\n{command}\n")
+    assert shown.err == ""
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert main(command.split()[1:]) == 0
 
 
 def losses(folder):

@@ -1,0 +1,22 @@
+"""The command `minimha`: Ctrl-C ends it with one line, even while its modules are being loaded."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+
+def main() -> int:
+    """Load minimha and run the command line. Returns the exit code."""
+    before = signal.signal(signal.SIGINT, _interrupted)
+    from minimha.__main__ import main
+
+    signal.signal(signal.SIGINT, before)
+    return main()
+
+
+def _interrupted(*_: Any) -> None:
+    """End the process: a module that is being loaded might catch an exception."""
+    os.write(2, b"minimha: interrupted\n")
+    os._exit(130)
