@@ -31,7 +31,7 @@ Several ranks (processes) can share the training of a model by one of four metho
 [chapter 13](../notebooks/13_many_machines.ipynb) explains. This page compares their times.
 
 **Simulated**, not measured: we had no machine with {ranks:,} ranks. The numbers of bytes and messages
-come from `mh.cost.training_step`, and the tests check that ranks send exactly these. The times
+come from `mh.cost.training_step`, and the tests check that ranks send exactly as many. The times
 follow from these numbers and from the following assumptions:
 
 | what | assumed |
@@ -44,7 +44,7 @@ follow from these numbers and from the following assumptions:
 
 `python benchmarks/many_machines.py --save docs/many-machines-costs.md` writes this page.
 
-![Simulated seconds per step of the four methods, over the number of ranks and over T]({image})
+![Simulated seconds per step of the four methods, against the number of ranks and against T]({image})
 
 ## Sequences of {long:,} positions
 
@@ -60,9 +60,9 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
   parameters, and their size depends neither on B nor on T.
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
-- **ring** can use any number of ranks. But keys and values visit nearly all ranks, so the time
-  for sending does not decrease: it approaches {sending:.0f} s. The backward pass computes the scores of each
-  visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
+- **ring** can use as many ranks as positions. But keys and values visit nearly all ranks, so the time
+  for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the scores of
+  each visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
   *data* on {sequences} ranks.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
   ranks add up the outputs of their heads in every layer.
@@ -82,16 +82,17 @@ message: for each bucket of gradients, a rank sends two messages to every other 
 
 ## What would change these results
 
-- **Numbers of 16 bits, or a faster network.** If sending takes half the time, the ring becomes the fastest
-  at shorter sequences.
-- **Sending while computing.** At best, a step takes as long as the slower of the two.
+- **16-bit numbers, or a faster network.** If sending took half the time, a step of the ring on {ranks:,} ranks
+  would take little more than half the time, except for very long sequences.
+- **Sending while computing.** At best, a step takes as long as sending alone or computing alone, whichever
+  takes longer.
 - **A divided MLP.** Tensor parallel in other libraries divides the MLP like the heads. *heads* would then
   compute less on each rank, and send about twice as much.
 - **A sliding window.** Keys visit only ranks with queries that see them:
   `mh.cost.communication("ring", …, window=W)` counts these visits.
 - **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence,
   which is impossible for long ones.
-- **Two methods at once.** Large models divide the sequences among groups of ranks, and heads or
+- **Two methods at once.** Large training runs divide the sequences among groups of ranks, and heads or
   positions within a group.
 """  # noqa: E501
 
