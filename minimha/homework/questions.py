@@ -175,7 +175,7 @@ def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) ->
     )
     for name, k, shape in _seen(task, answer, arguments) if given else ():
         if k in own:
-            text = textwrap.fill(f"{given}. Which shape has {name}?", WIDTH - 3)
+            text = textwrap.fill(f"{given}. What is the shape of {name}?", WIDTH - 3)
             yield Question(answer.path.name, k, own[k], text, str(shape))
 
 

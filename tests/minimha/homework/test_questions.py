@@ -63,7 +63,7 @@ def test_a_mistake_of_several_lines_keeps_its_indentation():
 
 
 def test_shapes_are_those_of_the_students_own_arrays_in_the_pullback_too():
-    found = [q for q in drawn(SOFTMAX) if "Which shape has" in q.text]
+    found = [q for q in drawn(SOFTMAX) if "What is the shape of" in q.text]
     shapes = {q.text.split()[-1]: (q.code, q.answer) for q in found}
     (given,) = {re.search(r"x has shape (\(.*?\))", q.text)[1] for q in found}
     *batch, t, m = map(int, re.findall(r"\d+", given))
