@@ -108,7 +108,7 @@ pass alone. "full" means without a mask. With a window, each query sees its own 
 {WINDOW - 1} keys before it; PyTorch's function has no option for this and gets a boolean mask. The
 libraries take turns. The column "our time / PyTorch's" shows the ratio in the same turn: the
 median, with the quartiles in brackets. Below 1, minimha is faster. A bound is the largest ratio
-that we accept."""
+that we accept. The shares of the peak count only the work for visible scores."""
 
 
 # The libraries, called as a user would.
