@@ -104,10 +104,11 @@ def head(command: str) -> str:
 
 `scaled_dot_product_attention` of float32 arrays of the shape ({BATCH}, {HEADS}, N, D), called as a
 user would call it: on Tensors, with newly allocated memory, and under `no_grad` for the forward
-pass alone. With a window, each query sees its own key and the {WINDOW - 1} keys before it;
-PyTorch's function has no option for this and gets a boolean mask. The libraries take turns. Each
-figure is the ratio of our time to PyTorch's in the same turn: the median, with the quartiles in
-brackets. Below 1, minimha is faster. A bound is the largest ratio that we accept."""
+pass alone. "full" means without a mask. With a window, each query sees its own key and the
+{WINDOW - 1} keys before it; PyTorch's function has no option for this and gets a boolean mask. The
+libraries take turns. The column "our time / PyTorch's" shows the ratio in the same turn: the
+median, with the quartiles in brackets. Below 1, minimha is faster. A bound is the largest ratio
+that we accept. The shares of the peak count only the work for visible scores."""
 
 
 # The libraries, called as a user would.
@@ -262,8 +263,9 @@ def of_implementations(quick: bool) -> str:
         rows.append([direction, mask, str(length), *cells])
     return f"""## The implementations
 
-Times divided by those of {OTHER}, at D = 64 on 2 threads. A dash means that a call takes over 2 s,
-or that three arrays of all scores need over 2 GB.
+Times of [our implementations](../speed.md) and of other libraries divided by those of {OTHER}, at
+D = 64 on 2 threads. A dash means that a call takes over 2 s, or that three arrays of all scores
+need over 2 GB.
 
 {table(["", "mask", "N", *columns], rows)}"""
 
@@ -280,7 +282,7 @@ def of_windows(quick: bool) -> str:
 The time of forward and backward with a window of {WINDOW}, divided by our own time with a causal
 mask; D = 64, 2 threads.
 
-{table(["N", "of causal", "bound"], [[str(length), spread(share), bound]])}"""
+{table(["N", "window / causal", "bound"], [[str(length), spread(share), bound]])}"""
 
 
 def of_memory(quick: bool) -> str:
@@ -351,7 +353,7 @@ def of_first_calls(quick: bool) -> str:
 Seconds to import the library and compute attention of 512 queries, in a new process that has
 loaded NumPy: the median of 3.
 
-{table(["", "forward", "and backward", "bound, s"], rows)}"""
+{table(["", FORWARD, BOTH, "bound, s"], rows)}"""
 
 
 @dataclass
@@ -412,11 +414,12 @@ class Page:
                 of_torch = [spread(compared), bound, f"{1e3 * took[OTHER]:.3g}"]
             shares = share["auto"], share[OTHER] if torch else "—"
             rows.append([cell.direction, cell.mask, str(cell.length), *of_torch, *shares])
-        headers = ["", "mask", "N", "of PyTorch's time", "bound", "PyTorch, ms"]
+        headers = ["", "mask", "N", "our time / PyTorch's", "bound", "PyTorch, ms"]
         return f"""## D = {width}, {threads} thread{"s" * (threads > 1)}
 
 The peak is {peak / 1e9:.0f} Gflop/s: the fastest matrix product in the same run, by NumPy or by
-`functional.linear`.
+`functional.linear`. That is a measured speed and not the limit of the machine, so a share can
+exceed 100%.
 
 {table([*headers, "our share of peak", "PyTorch's share"], rows)}"""
 

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Any, ...]] = {  # one step in minimha, HIPS autograd and 
     "subtract": everywhere(lambda _, w, c: lambda y: w - y),
     "multiply": everywhere(lambda _, w, c: lambda y: y * w),
     "square": (lambda y: y * y,) * 3,
-    "by a number": (lambda y: y * 0.99,) * 3,
+    "times a number": (lambda y: y * 0.99,) * 3,
     "divide": everywhere(lambda _, w, c: lambda y: y / w),
     "power": (lambda y: y**2,) * 3,
     "negative": (lambda y: -y,) * 3,
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[Any, ...]] = {  # one step in minimha, HIPS autograd and 
 LIBRARIES = ("minimha", *PEERS)
 TITLE = """# What a step of the tape costs
 
-`python benchmarks/engine.py`. A chain of 500 equal steps on an 8 × 8 float32 array, forward and
+`python benchmarks/engine.py`. A chain of 500 identical steps on an 8 × 8 float32 array, forward and
 backward, on one thread and with all checks on. The libraries take turns. The table shows our time
 per step in microseconds, and its ratio to the times of the other libraries: the median over the
 turns, with the quartiles in brackets. The median ratio over all steps should be at most 1.0 for
@@ -153,7 +153,7 @@ def microseconds(library: str, step: Callable[[Any], Any]) -> float:
 
 
 def missed(medians: dict[str, float], bounds: dict[str, float]) -> str:
-    over = [f"{most} of {p}" for p, most in bounds.items() if medians.get(p, 0.0) > most]
+    over = [f"{most} times {p}" for p, most in bounds.items() if medians.get(p, 0.0) > most]
     return "over " + ", ".join(over) if over else ""
 
 
@@ -189,7 +189,7 @@ def peak(library: str, name: str) -> None:
 
 def peaks() -> list[list[str]]:
     """The peak memory of a long chain of some steps, in MB, each in its own process."""
-    rows = [[name] for name in ("add", "by a number", "tanh", "reshape")]
+    rows = [[name] for name in ("add", "times a number", "tanh", "reshape")]
     for row, library in itertools.product(rows, LIBRARIES):
         there = PEERS.get(library, mh) is not None
         row.append(f"{printed(__file__, '--peak', library, row[0])[0]:.0f}" if there else "—")
@@ -208,7 +208,7 @@ def main() -> None:
         torch.set_num_threads(1)
     with np.errstate(all="ignore"):
         rows = measured(options.cases, 5 if options.quick else 21)
-    text = TITLE + table(["step", "µs", *(f"of {peer}" for peer in PEERS), ""], rows)
+    text = TITLE + table(["step", "µs", *(f"ratio to {peer}" for peer in PEERS), ""], rows)
     if not (options.quick or options.cases):
         text += """
 

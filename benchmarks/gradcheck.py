@@ -129,7 +129,7 @@ def main() -> None:
 `python benchmarks/gradcheck.py`. Each checker gets softmax attention in float64, with a query (2,
 3, 5, 4) and 7 keys, and a gradient of the query that is wrong by a known amount. The table shows
 the smallest error, relative to the gradient, that the checker finds with its default settings for
-all of {seeds} seeds.
+each of {seeds} seeds.
 
 {table(headers, rows)}
 

@@ -146,7 +146,7 @@ class TorchMha(Torch):
     call = "torch.nn.MultiheadAttention"
     note = (
         "its projections set to the identity, `batch_first=True`; in training mode and with "
-        "weights requested, the defaults, unless a row says otherwise"
+        "weights requested (the defaults) unless a row says otherwise"
     )
     names: ClassVar = {"mask": "attn_mask", "bias": "attn_mask", "causal": "is_causal"}
 

@@ -22,15 +22,16 @@ from minimha.kernels.gpu import compiled
 ARCHITECTURES = compiled.ARCHITECTURES[1:]  # cuTile has no sm_75
 LONGEST = 30  # seconds after which tileiras is stopped: a tile that spills much can take minutes
 SIZES = (32, 32), (64, 32), (64, 64), (128, 64)  # candidates for the queries and keys in a tile
-TITLE = """\
+TITLE = f"""\
 # Registers of the kernels for GPUs
 
 `python benchmarks/registers.py`, on a machine without a GPU. It compiles the kernels of tiled
-attention, without options such as dropout, for heads of width D. Each cell shows the number of
-registers of a thread, and how many bytes do not fit into them and spill to memory.
-`tiled.tile_sizes` chooses a large tile (queries × keys) that spills little on sm_90; it is marked
-"in use". Products of float32 are three products of TF32. The speed of the kernels has not been
-measured on a GPU yet.
+attention, without options such as dropout, for heads of width D on GPUs of compute capability 8.0
+(sm_80), 9.0 and 10.0. Each cell shows the number of registers of a thread, and how many bytes do
+not fit into them and spill to memory. The compiler, `tileiras`, fails for some tiles, and is
+stopped after {LONGEST} s. `tiled.tile_sizes` chooses a large tile (queries × keys) that spills
+little on sm_90; it is marked "in use". A product of float32 arrays is computed as three products in
+TF32. The speed of the kernels has not been measured on a GPU yet.
 
 """
 
