@@ -35,12 +35,12 @@ CHAPTERS = {
         Chapter(5, "attention", "Attention", 85),
         Chapter(6, "masks", "Masks, and where NaN comes from", 85),
         Chapter(7, "multi-head", "Many heads", 105),
-        Chapter(8, "positions", "Positions", 130),
+        Chapter(8, "positions", "Positions", 120),
         Chapter(9, "training", "Training a transformer", 115),
         Chapter(10, "debugging", "Debugging: when it does not learn", 105),
-        Chapter(11, "speed", "Speed, and where the time goes", 145),
+        Chapter(11, "speed", "Speed, and where the time goes", 140),
         Chapter(12, "gpu", "Kernels for a GPU", 140),
-        Chapter(13, "many-machines", "Many machines", 145),
+        Chapter(13, "many-machines", "Many machines", 140),
     )
 }
 """The chapters by number."""

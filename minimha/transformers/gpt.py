@@ -31,8 +31,9 @@ class GPT(Module):
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
-    GPT(**model.settings) has the same shapes. Initial weights are those of GPT-2: normal with standard deviation 0.02,
-    and 0.02/√(2 · num_layers) for the maps whose output is added to the residual stream.
+    GPT(**model.settings) has the same shapes. Initial weights are those of GPT-2: normal with
+    standard deviation 0.02, and 0.02/√(2 · num_layers) for the maps whose output is added to the
+    residual stream.
     Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).
     """
 
