@@ -29,7 +29,7 @@ CHAPTERS = {
     chapter.number: chapter
     for chapter in (
         Chapter(1, "arrays", "Arrays, shapes, broadcasting", 70),
-        Chapter(2, "autograd", "An engine in one sitting", 100),
+        Chapter(2, "autograd", "An engine in 40 lines", 100),
         Chapter(3, "gradient-checks", "Checking gradients", 85),
         Chapter(4, "projections", "Queries, keys and values: one matmul or many", 85),
         Chapter(5, "attention", "Attention", 85),
