@@ -49,7 +49,7 @@ def patient(number: int, student: str = "") -> Patient:
     Raises ValueError for another number.
     """
     if number not in range(1, len(CAUSES) + 1):
-        raise ValueError(f"there is no patient {number}: they are numbered 1 to {len(CAUSES)}")
+        raise ValueError(f"there is no patient {number!r}: they are numbered 1 to {len(CAUSES)}")
     return Patient(number, student)
 
 
@@ -116,9 +116,9 @@ class Patient(GPT):
         return Patient(self.number, self.student, None if verdict is ... else verdict)
 
     def reveal(self) -> None:
-        """Print your verdict and the true one. A patient that is not mended asks for a verdict."""
+        """Print your verdict and the true one; before `mend`, ask for a verdict."""
         if self.verdict is None:
-            guess(self._question, ...)
+            print(f"{self._question}: no verdict yet. Call patient.mend(verdict) first")
         else:
             guessed(self._question, _ward(self.student)[1][self.number - 1])
 

@@ -55,7 +55,7 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
         probe.figures["past and future"] = "invisible: the model sees the current token only"
     elif probe.predicts_next and unseen.any() and (clear or not later.any()):
         where = "any position" if not later.any() else f"position {places[unseen][0]}"
-        figure = f"another token at {where} changes no later logits"
+        figure = f"a new token at {where} changes no later logits"
         text = (
             "the past has no influence, although the model computes attention: its output is "
             "not used, or every query sees only itself. Is the mask inverted?"
@@ -92,8 +92,8 @@ def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool
     """The finding that tokens at these positions change the logits of earlier ones, (P, T)."""
     k = len(places) // 2
     found = earlier[k].nonzero()[0]
-    span = f"{found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
-    figure = f"another token at position {places[k]} changes the logits of position {span}"
+    span = f"s {found[0]} to {found[-1]}" if len(found) > 1 else f" {found[0]}"
+    figure = f"a new token at position {places[k]} changes the logits of position{span}"
     if not sees_past:
         figure += ", and of no later position"
         text = (

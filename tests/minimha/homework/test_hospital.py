@@ -147,6 +147,9 @@ def test_a_wrong_verdict_repairs_nothing():
 
 def test_the_cause_is_told_only_after_a_verdict(capsys):
     anna(1).reveal()
+    assert capsys.readouterr().out == (
+        "patient 1 of anna: no verdict yet. Call patient.mend(verdict) first\n"
+    )
     anna(1).mend(...).reveal()
     assert ANNA[0] not in capsys.readouterr().out
     anna(1).mend(ANNA[1]).reveal()
@@ -158,5 +161,7 @@ def test_the_cause_is_told_only_after_a_verdict(capsys):
 def test_an_unknown_patient_or_verdict_is_refused():
     with pytest.raises(ValueError, match="there is no patient 13: they are numbered 1 to 12"):
         homework.patient(13)
+    with pytest.raises(ValueError, match="there is no patient '3': "):
+        homework.patient("3")
     with pytest.raises(ValueError, match="'no mask' must be one of these: nothing is wrong, "):
         anna(1).mend("no mask")
