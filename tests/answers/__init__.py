@@ -75,4 +75,20 @@ def function(name: str, code: str):
     return names[name]
 
 
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch12, ch13, unusual  # noqa: E402, F401
+from . import (  # noqa: E402, F401
+    blind,
+    ch01,
+    ch02,
+    ch03,
+    ch04,
+    ch05,
+    ch06,
+    ch07,
+    ch08,
+    ch09,
+    ch10,
+    ch11,
+    ch12,
+    ch13,
+    unusual,
+)

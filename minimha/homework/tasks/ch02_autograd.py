@@ -128,7 +128,10 @@ def _ordered(yours, parents):
         if times != 1:
             asked = "be there once" if name in parents else "not be there: no step has that name"
             if not order.count(name):
+                made_from = parents[name]
                 asked += ":\nif its parents are not listed yet, it has to wait"
+                if len(set(made_from)) < len(made_from) and set(made_from) <= set(order):
+                    asked += ";\na parent that occurs twice is counted twice, so tick it off twice"
             raise AssertionError(
                 f"{name!r:.20} is in the list {order.count(name)} times; it should {asked}"
                 f"{_shown(parents, order)}"

@@ -10,6 +10,9 @@ unbroadcast gets the shape of the other argument: da has the shape of a, db that
 + unbroadcast(dy * b + dy * a, a.shape), unbroadcast(dy * b + dy * a, b.shape)
 both terms of the product rule are added; da is the change with a alone, dy times b, and db is dy
 times a
++ tuple(unbroadcast(unbroadcast(dy, x.shape) * z, x.shape) for x, z in ((a, b), (b, a)))
+the copies are summed before the product, but each has a factor of its own: multiply first, then
+unbroadcast
 """)
 
 matmul.mistakes += patches(r"""

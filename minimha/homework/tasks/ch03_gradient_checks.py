@@ -54,7 +54,9 @@ def x_may_hold_integers(yours, rng):
     x = rng.integers(-3, 4, size=5)
     gradient = yours(lambda x: float(np.sum(np.exp(x))), x, 0.5)
     expected = np.exp(x) * np.sinh(0.5) / 0.5
-    same(gradient, expected, "the gradient of Σ exp(x) for integers x", tolerance=1e-10)
+    advice = "an array of integers drops the fraction of x + h: move an entry of floats"
+    name = "the gradient of Σ exp(x) for integers x"
+    same(gradient, expected, name, tolerance=1e-10, advice=advice)
 
 
 @task(chapter=3, difficulty=2, minutes=10, hints=(

@@ -244,7 +244,7 @@ def eps_is_added_to_the_root(yours, rng):
     "probabilities[order], and kept[order] = before < p.",
 ))  # fmt: skip
 def top_p(probabilities, p):
-    """Keep the most probable tokens, as few as together have at least the probability p.
+    """Keep the most probable tokens: the fewest whose probabilities add up to at least p.
 
     probabilities  (V,), positive; they sum to 1 and no two are equal
     p              above 0, below 1

@@ -88,6 +88,10 @@ from the old one, (token + 1) % vocabulary
 + changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % vocabulary
 the token at t stays the same, so a model that looks one token ahead passes: change the tokens
 from t on, and compare the logits before t
+- for t in range(1, tokens.shape[1]):
++ for t in [tokens.shape[1] - 1]:
+only the last token is changed, but a position may look at one in between: change the tokens from t
+on, for every t
 -             return True
 -     return False
 +             return False

@@ -293,8 +293,12 @@ def each_query_sees_its_own_keys(yours, rng):
         ),
     }  # fmt: skip
     with np.errstate(all="ignore"):
-        for when, (first, last, advice) in rules.items():
+        for when, (first, last, tip) in rules.items():
             found = yours(*inputs, 0.7, first, last, 3)
+            out = named(found, ("out", "lse"))["out"]
+            is_zero = np.shape(out) == (5, 2) and not np.any(out[1:3])
+            other = "queries of one tile see different keys: skip it only if none sees any"
+            advice = other if "total is 0" in tip and is_zero else tip
             _same_out(found, inputs, 0.7, first, last, when, advice)
 
 

@@ -81,7 +81,7 @@ def test_the_checks_of_the_chapter_find_each_cause_and_nothing_once_it_is_mended
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[pytest.mark.thorough] * (n > 3)) for n in NUMBERS]
+    "number", [pytest.param(n, marks=[pytest.mark.thorough] * (n > 1)) for n in NUMBERS]
 )
 def test_a_mended_patient_learns_and_an_untreated_one_does_not(number):
     best = anna(number).best
@@ -125,8 +125,8 @@ def test_no_patient_shows_its_cause():
         assert attributes(patient) == attributes(first)
         assert [p.shape for p in patient.parameters()] == [p.shape for p in first.parameters()]
         assert repr(patient) == repr(first).replace("patient 1", f"patient {number}")
-        for module in patient.modules():
-            assert not any(cause in str(vars(module)) for cause in homework.CAUSES)
+        shown = " ".join(str(vars(module)) for module in patient.modules())
+        assert not any(cause in shown for cause in homework.CAUSES)
 
 
 def test_every_student_has_all_causes_in_an_order_and_of_a_size_of_their_own():

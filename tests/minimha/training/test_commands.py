@@ -208,6 +208,7 @@ def test_a_finished_run_says_so_and_does_nothing(folder, capsys):
 
 
 def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(folder, monkeypatch, capsys):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
     interrupt_at(2, monkeypatch)
     monkeypatch.setattr(commands.Run, "save", lambda run: signal.raise_signal(signal.SIGINT))
     assert trained("run") == 130
@@ -218,6 +219,7 @@ def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(folder, monkeypa
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     assert main(command.split()[1:]) == 0
+    signal.signal(signal.SIGINT, before)
 
 
 def losses(folder):
