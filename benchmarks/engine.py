@@ -124,7 +124,7 @@ per step in microseconds, and its ratio to the times of the other libraries: the
 turns, with the quartiles in brackets. The median ratio over all steps should be at most 1.0 for
 HIPS autograd and 2.0 for PyTorch, and no step should take more than 2.0 times HIPS autograd's time;
 the last column marks steps that do. Some steps consist of two operations, the same ones in every
-library.
+library. A dash means that the step was not measured in this library.
 
 """
 

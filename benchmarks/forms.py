@@ -156,7 +156,8 @@ def main() -> None:
         f"Predicted correctly: {total['right']} of {total['all']} pairs, {share:.0%}: {parts}.\n"
     )
     text += (
-        f"From the number of flops alone, which is often equal for two forms: {total['flops']}.\n\n"
+        "The number of flops alone, which is often equal for two forms, predicts "
+        f"{total['flops']} correctly.\n\n"
     )
     text += f"Calibrated: {machine}.\n{versions()}\n"
     show(text, options.save)

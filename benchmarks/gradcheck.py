@@ -138,7 +138,8 @@ A check of the gradients of query, key and value takes {whole:.0f} ms.
     if not options.quick:
         counts: list[int] = []
         took = seconds(lambda: counts.append(check_every_operation()))
-        text += f"A check of every operation on all {counts[0]} samples takes {took:.1f} s.\n"
+        text += f"A check of every operation, on {counts[0]} samples of inputs from the tests, "
+        text += f"takes {took:.1f} s.\n"
     show(f"{text}\n{versions()}\n", options.save)
 
 
