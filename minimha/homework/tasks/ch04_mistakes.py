@@ -47,7 +47,7 @@ split_heads.mistakes += patches(r"""
 a reshape straight to (H, T, D) mixes positions with heads: reshape to (T, H, D), then swap T and
 H
 + heads = x.reshape(*x.shape[:-1], -1, num_heads).swapaxes(-1, -2)
-the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
+the heads are interleaved: head 0 has the columns 0, H, 2H …; they should be 0 to D−1, so reshape
 to (T, H, D), not (T, D, H)
 + heads = x.reshape(*x.shape[:-1], -1, num_heads)
 this is (…, D, T, H): split the last axis into (H, D), not (D, H)
@@ -117,7 +117,7 @@ a reshape of weight to (H, M, D) cuts through its rows; the matrices are blocks 
 the columns of x @ weight instead
 - y = y.reshape(*y.shape[:-1], num_heads, -1)  # (…, T, H, D)
 + y = y.reshape(*y.shape[:-1], -1, num_heads).swapaxes(-1, -2)
-the heads are interleaved: head 0 has the columns 0, H, 2H …; its columns are 0 to D−1, so reshape
+the heads are interleaved: head 0 has the columns 0, H, 2H …; they should be 0 to D−1, so reshape
 to (T, H, D), not (T, D, H)
 + y = y.reshape(*y.shape[:-1], -1, num_heads)
 this is (…, D, T, H): split the last axis into (H, D), not (D, H)
@@ -151,7 +151,7 @@ D is computed from M, the width of x: the heads share the columns of weight, so 
 weight.shape[-1] // 3 // num_heads
 + heads = [part.reshape(*part.shape[:-1], -1, num_heads) for part in parts]
 +     return tuple(np.moveaxis(y, -1, -3) for y in heads)
-the heads are interleaved: head 0 has the columns 0, H, 2H … of each part; its columns are 0 to D−1,
+the heads are interleaved: head 0 has the columns 0, H, 2H … of each part; they should be 0 to D−1,
 so reshape to (T, H, D), not (T, D, H)
 + q, k, v = (split_heads(part, num_heads) for part in parts); return q, v, k
 k and v are swapped: the columns of weight are [W^Q W^K W^V]

@@ -106,7 +106,7 @@ exp is missing: softmax divides the exponentials of the scores by their sum
 attention.mistakes += patches(r"""
 - root = query.shape[-1] ** 0.5
 + root = 1.0
-the scores are divided by 1, forward and backward; divide by √D
+the factor 1/√D is missing: divide the scores by √D
 - dvalue, {"weights": dweights, "scores": dscores}
 + dvalue, {"weights": dweights, "scores": dscores / root}
 dscores is divided by √D, but it is the gradient of the scaled scores: divide in the next step, in
