@@ -17,9 +17,9 @@ def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | 
         return offset
     if align is None and t != s:
         raise ValueError(
-            f"{who}: with T = {t} query and S = {s} key positions, choose the key at which the "
-            'first query is: offset=…, align="top-left" (offset 0) or align="bottom-right" '
-            f"(offset S − T = {s - t})"
+            f"{who}: with T = {t} query and S = {s} key positions, choose the key that the "
+            'first query is aligned with: offset=…, align="top-left" (offset 0) or '
+            f'align="bottom-right" (offset S − T = {s - t})'
         )
     return s - t if align == "bottom-right" else 0
 
