@@ -61,8 +61,8 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
 - **ring** can use as many ranks as positions. But keys and values visit nearly all ranks, so the time
-  for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the scores of
-  each visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
+  for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the attention
+  of each visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
   *data* on {sequences} ranks.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
   ranks add up the outputs of their heads in every layer.
