@@ -108,9 +108,9 @@ TWO_TOKENS = {  # worked by hand in the text
         "same_place    two stores to the same place",
         "running_sum   a block loads what another block stored",
         "column_means  no error, but y[2] is [nan nan]",
-        "errors reported: your guess (none), the result 4",
+        "errors reported: no guess, the result 4",
         "peak   [1.0986 0.    ]\ntotal  [1.3333 2.    ]\nacc    [ 9.3333 12.    ]\nout [7. 6.]",
-        "hidden scores: your guess (none), the result 28",
+        "hidden scores: no guess, the result 28",
         "128 queries, 128 keys, D =  64:  24576 registers, may fit",
         "128 queries, 128 keys, D = 128:  32768 registers, cannot fit",
         "Step(parameters=429824, flops=2869690368, state=6877184, update=12035072, kept=4194304)",
@@ -129,7 +129,7 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
-        "mistakes that change the first loss: your guess (none), the result 1",
+        "mistakes that change the first loss: no guess, the result 1",
     ],
 }
 
