@@ -106,7 +106,9 @@ NOT_SEEN = {HEALTHY, "parameters missing from the optimiser", "learning rate too
 """`diagnose` trains with an optimiser of its own, so it cannot see a fault in the patient's."""
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.thorough] * (n > 3)) for n in NUMBERS]
+)
 def test_the_second_opinion_finds_every_cause_outside_the_optimiser(number):
     cause, patient = ANNA[number - 1], anna(number)
     found = [finding.name for finding in mh.diagnose(patient, *patient.batch()).findings]
