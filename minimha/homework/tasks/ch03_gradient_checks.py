@@ -171,7 +171,7 @@ def largest_deviation_over_largest_entry(yours, rng):
             lambda x: (1e-6 * x**2, lambda dy: (1e-6 * dy * (2 * x + off),)), x, np.ones(3)
         )
 
-    for error in [error_with(-1e-3 * row) for row in np.eye(3)[[2, 0]]]:  # all tell the mistake
+    for error in [error_with(-1e-3 * row) for row in np.eye(3)[[2, 0]]]:  # all calls, then compare
         same(error, 1e-3 / (2 * x[0]), "the error", tolerance=1e-9)
 
 

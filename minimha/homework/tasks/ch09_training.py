@@ -280,7 +280,7 @@ def exactly_p_is_enough(yours, rng):
 
 def _same_tokens(yours, probabilities, *limits, right=top_p):
     with np.errstate(all="ignore"):
-        found = [yours(probabilities, p) for p in limits]  # all tell which mistake it is
+        found = [yours(probabilities, p) for p in limits]  # all calls, then compare
     for p, returned in zip(limits, found, strict=True):
         name = f"top_p({np.round(probabilities, 3).tolist()}, {p})"
         same(returned, right(probabilities, p), name, "token")

@@ -284,12 +284,13 @@ def tiles_of_any_size(yours, rng):
 def each_query_sees_its_own_keys(yours, rng):
     inputs, at = _inputs(rng, 5, 7), np.arange(5)
     places = "j is the position among all keys, and a hidden score becomes −∞"
+    nothing = "queries 1 and 2 see nothing, so total is 0: do not divide by it; lse is −∞"
+    others = "queries of one tile see different keys: skip it only if none sees any"
     rules = {
         " where first[i] = i − 1 and last[i] = i + 1": (at - 1, at + 1, places),
         " where last[i] = i + 2": (0 * at, at + 2, places),
         " where first = (0, 9, 2, 4, 1), last = (0, 9, 1, 8, 6)": (
-            np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]),
-            "queries 1 and 2 see nothing, so total is 0: do not divide by it; lse is −∞",
+            np.array([0, 9, 2, 4, 1]), np.array([0, 9, 1, 8, 6]), nothing,
         ),
     }  # fmt: skip
     with np.errstate(all="ignore"):
@@ -297,8 +298,7 @@ def each_query_sees_its_own_keys(yours, rng):
             found = yours(*inputs, 0.7, first, last, 3)
             out = named(found, ("out", "lse"))["out"]
             is_zero = np.shape(out) == (5, 2) and not np.any(out[1:3])
-            other = "queries of one tile see different keys: skip it only if none sees any"
-            advice = other if "total is 0" in tip and is_zero else tip
+            advice = others if tip == nothing and is_zero else tip
             _same_out(found, inputs, 0.7, first, last, when, advice)
 
 
