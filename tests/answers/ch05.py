@@ -261,7 +261,7 @@ def attention(query, key, value, *, tap=lambda name, x: x):
 """)
 whole.wrong("√D missing in dquery and dkey", ROOT, "key / root", "key", "mT @ query / root", "mT @ query")
 whole.wrong("√D missing in dkey alone", ROOT, "dscores.mT @ query / root", "dscores.mT @ query")
-whole.wrong("no √D in the forward", r"forward|scores (are|is) not|scores lack|missing from the scores", "query @ key.mT / root", "query @ key.mT")
+whole.wrong("no √D in the forward", r"1/√D is missing: divide the scores", "query @ key.mT / root", "query @ key.mT")
 whole.wrong("the plain mean in the backward of softmax", MEAN, "(dweights * weights).sum(", "dweights.mean(")
 whole.wrong("nothing subtracted in the backward of softmax", r"subtract|Σ|weighted|mean|sum",
     "weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))", "weights * dweights")
