@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -77,14 +78,16 @@ def _importable() -> frozenset[str]:
 
 @contextlib.contextmanager
 def _away_from_the_terminal(printed: io.StringIO) -> Iterator[None]:
-    """Collect what a student's code prints; it can neither read input nor open a debugger."""
-    before = sys.stdin, sys.breakpointhook
+    """Collect what a student's code prints; it can neither read input nor open a debugger, and
+    os._exit raises SystemExit, so that the command does not end without a verdict."""
+    before = sys.stdin, sys.breakpointhook, os._exit
     sys.stdin, sys.breakpointhook = io.StringIO(), _no_debugger
+    os._exit = sys.exit  # type: ignore[assignment]
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        sys.stdin, sys.breakpointhook = before
+        sys.stdin, sys.breakpointhook, os._exit = before
 
 
 def _no_debugger(*_: object, **__: object) -> None:

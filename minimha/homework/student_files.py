@@ -10,11 +10,13 @@ from __future__ import annotations
 import bdb
 import contextlib
 import difflib
+import functools
 import signal
 import sys
 import textwrap
 import threading
-from _thread import interrupt_main
+import time
+import types
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,8 +152,7 @@ def load(path: Path, name: str) -> Callable[..., Any]:
         if folder not in sys.path:
             sys.path.append(folder)
     try:
-        with in_time():
-            names = run_file(path, f"_minimha_homework_{name}")
+        names = in_time(run_file, path, f"_minimha_homework_{name}")
     except (NotImplementedError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
@@ -174,51 +175,70 @@ def _syntax(error: SyntaxError) -> str:
     return f"{type(error).__name__}: {error.msg}{where}{line}"
 
 
-def _debugged() -> bool:
-    """Whether the main thread waits at a pdb prompt."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code.co_filename != bdb.__file__:
-        frame = frame.f_back
-    return frame is not None
+class _Late(KeyboardInterrupt):
+    """Interrupts code that takes too long: `except Exception` does not catch it."""
 
 
-@contextlib.contextmanager
-def in_time() -> Iterator[None]:
-    """Raise TimeoutError in a block that runs longer than SECONDS, unless a debugger is open.
+def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of call(*arguments).
 
-    Only the main thread can be stopped; other threads have no limit.
+    Raises TimeoutError if the call takes longer than SECONDS, unless a debugger is open: by an
+    alarm or, where there is none (Windows and browsers), by a trace hook. Only the main thread can
+    be stopped; other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    late = threading.Event()
-
-    def stop() -> None:
-        if not _debugged():
-            late.set()
-            interrupt_main()
-
-    timer = threading.Timer(SECONDS, stop)
-    timer.daemon = True
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
-    timer.start()
+        return call(*arguments)
+    stop = _alarm() if hasattr(signal, "setitimer") else _hook()
     try:
-        yield
-    except KeyboardInterrupt as error:  # neither a student's code nor a check catches it
-        if not late.is_set():
-            raise
+        return call(*arguments)
+    except _Late as error:
         timeout = TimeoutError(f"stopped after {SECONDS:g} seconds: is there an endless loop?")
         raise timeout.with_traceback(error.__traceback__) from None
     finally:
-        timer.cancel()
-        signal.signal(signal.SIGINT, before)
+        stop()
+
+
+def _alarm() -> Callable[[], None]:
+    """Interrupt after SECONDS and, since a bare `except:` may catch that, ten times a second from
+    then on. Returns the function that ends this."""
+
+    def interrupt(_: int, frame: types.FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename != bdb.__file__:
+            frame = frame.f_back
+        if frame is None:
+            raise _Late
+        signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
+
+    def stop() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.1)
+    return stop
+
+
+def _hook() -> Callable[[], None]:
+    """Interrupt, once, at the first line of Python after SECONDS; a debugger replaces the hook.
+    Returns the function that ends this."""
+    end = time.monotonic() + SECONDS
+
+    def hook(*_: Any) -> Any:
+        if time.monotonic() > end:
+            raise _Late
+        return hook
+
+    stop = functools.partial(sys.settrace, sys.gettrace())
+    sys.settrace(hook)
+    return stop
 
 
 def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
     """The outcome of one check of a function from this file; a check that takes too long fails."""
     try:
-        with in_time():
-            return task.verdict(check, yours)
+        outcome: Verdict = in_time(task.verdict, check, yours)
+        return outcome
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a timeout, or an error class of the student's own

@@ -32,8 +32,8 @@ class Own(NamedTuple):
         module, file = types.ModuleType(name), f"{self.path}: {name}"
         text = self.source.decode()
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-        with student_files.in_time():
-            exec(compile(text, file, "exec", dont_inherit=True), vars(module))
+        code = compile(text, file, "exec", dont_inherit=True)
+        student_files.in_time(exec, code, vars(module))
         function: Callable[..., Any] = vars(module)[name]
         return function
 

@@ -207,18 +207,12 @@ BAD = {
     "prints a lot": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "your code printed, at the end\n  y\n"),
     "loops when loaded": ("while True: pass", "TimeoutError: stopped after 0.3 seconds: is there an endless loop?\n  in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
+    "catches all errors": ("def twice(x):\n    while True:\n        try: x + x\n        except: pass", "is there an endless loop?\n  in twice, line "),
+    "ends Python when loaded": ("import os\nos._exit(0)", "SystemExit: 0\n  in <module>, line 4: os._exit(0)"),
+    "ends Python when called": ("import os\ndef twice(x):\n    os._exit(0)", "SystemExit: 0\n  in twice, line 5: os._exit(0)"),
 }  # fmt: skip
 
 
-@pytest.fixture
-def in_background():
-    """Ignore Ctrl-C, like a job in the background."""
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-@pytest.mark.usefixtures("in_background")
 @pytest.mark.parametrize(("body", "says"), BAD.values(), ids=BAD)
 def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     body, says, student, folder, monkeypatch
@@ -233,15 +227,76 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     assert len(shown) < 2000
     assert max(map(len, shown.splitlines())) <= 87
     assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-def test_an_open_debugger_is_not_interrupted(monkeypatch):
+@pytest.fixture(params=["alarm", "trace hook"])
+def limit(request, monkeypatch):
+    """A time limit of 0.1 s, by an alarm or as on computers that have none."""
     monkeypatch.setattr(student_files, "SECONDS", 0.1)
-    with student_files.in_time():
-        bdb.Bdb().runcall(time.sleep, 0.3)
-    with pytest.raises(TimeoutError), student_files.in_time():
-        time.sleep(0.3)
+    if request.param == "trace hook":
+        monkeypatch.delattr(signal, "setitimer", raising=False)
+    elif not hasattr(signal, "setitimer"):
+        pytest.skip("needs an alarm")
+
+
+def handlers():
+    alarm = [signal.getsignal(signal.SIGALRM)] if hasattr(signal, "SIGALRM") else []
+    return [*alarm, signal.getsignal(signal.SIGINT), sys.gettrace()]
+
+
+def sleeping():
+    time.sleep(0.3)
+    return "awake"
+
+
+def looping():
+    while True:
+        pass
+
+
+@pytest.mark.usefixtures("limit")
+def test_what_takes_too_long_is_stopped_and_what_is_in_time_is_not():
+    before = handlers()
+    for call in (looping, sleeping):
+        with pytest.raises(TimeoutError, match=r"stopped after 0\.1 seconds"):
+            student_files.in_time(call)
+    assert student_files.in_time(abs, -2) == 2
+    assert sleeping() == "awake"
+    assert handlers() == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs an alarm")
+def test_an_alarm_does_not_wait_for_the_end_of_a_sleep(monkeypatch):
+    monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        student_files.in_time(time.sleep, 4)
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_call_within_a_call_leaves_the_outer_limit_in_force():
+    def outer():
+        with pytest.raises(TimeoutError):
+            student_files.in_time(looping)
+        looping()
+
+    with pytest.raises(TimeoutError):
+        student_files.in_time(outer)
+
+
+@pytest.mark.usefixtures("limit")
+def test_an_open_debugger_is_not_interrupted():
+    class Debugger(bdb.Bdb):
+        def user_line(self, frame):
+            sleeping()
+            self.set_continue()
+
+    def debugged():
+        Debugger().set_trace()
+        return "continued"
+
+    assert student_files.in_time(debugged) == "continued"
 
 
 def test_changes_in_nested_arguments_are_detected():
