@@ -286,7 +286,7 @@ def test_a_call_within_a_call_leaves_the_outer_limit_in_force():
     def outer():
         with pytest.raises(TimeoutError):
             student_files.in_time(looping)
-        looping()
+        sleeping()
 
     with pytest.raises(TimeoutError):
         student_files.in_time(outer)
