@@ -12,6 +12,7 @@ from typing import Any
 from minimha_autograd import Pullback, Tensor, backend, operation
 from minimha_autograd.backend import Array
 
+from . import browser
 from .communicator import TIMEOUT, CommunicationError, Communicator
 
 
@@ -103,7 +104,7 @@ class _World:
     def __init__(self, size: int, timeout: float) -> None:
         if size < 1:
             raise ValueError(f"there must be at least one rank, not {size}")
-        self.changed = threading.Condition()
+        self.changed = browser.Turns() if browser.is_here() else threading.Condition()
         self.mail: dict[tuple[int, int], deque[tuple[str, Array]]] = defaultdict(deque)
         self.ended: set[int] = set()
         self.failure: tuple[int, BaseException] | None = None
@@ -122,6 +123,23 @@ class _World:
             else:
                 self.end(comm.rank)
 
+        if browser.is_here():
+            browser.run(work, self.comms)
+        else:
+            self._run_threads(work)
+        if self.failure is not None:
+            rank, cause = self.failure
+            cause.add_note(f"on rank {rank} of {len(self.comms)}")
+            raise cause
+        for (source, to), mail in self.mail.items():
+            if mail:
+                text = mail[0][0]
+                raise CommunicationError(
+                    f"rank {source} sent to rank {to} at {text}, but rank {to} never received it"
+                )
+        return results
+
+    def _run_threads(self, work: Callable[[Communicator], None]) -> None:
         threads = [
             threading.Thread(
                 target=contextvars.copy_context().run, args=(work, comm), daemon=True,
@@ -137,17 +155,6 @@ class _World:
         except KeyboardInterrupt as error:
             self.end(0, error)
             raise
-        if self.failure is not None:
-            rank, cause = self.failure
-            cause.add_note(f"on rank {rank} of {len(self.comms)}")
-            raise cause
-        for (source, to), mail in self.mail.items():
-            if mail:
-                text = mail[0][0]
-                raise CommunicationError(
-                    f"rank {source} sent to rank {to} at {text}, but rank {to} never received it"
-                )
-        return results
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
         """Note that a rank has ended, and wake up those that wait for it."""

@@ -13,16 +13,20 @@ _SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 _SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+REFERENCE = "python_reference.txt"
 
 
 def python_reference() -> str:
     """The language reference that Python ships for `help()`: real text on every machine.
 
-    It differs between versions of Python. Raises ValueError if this Python comes without it.
+    It differs between versions of Python. A browser's Python comes without it; there it is read
+    from REFERENCE, which lies beside the chapters. Raises ValueError if neither is there.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
+        if Path(REFERENCE).exists():
+            return read_text(REFERENCE)
         raise ValueError("this Python has no language reference: use a text file") from error
     return "\n".join(topics[name] for name in sorted(topics))
 

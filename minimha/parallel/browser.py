@@ -1,0 +1,55 @@
+"""Ranks in a browser, which has no threads: tasks that take turns, each until it has to wait.
+
+A function can wait in the middle of a call because Pyodide can suspend it: `run_sync`, which needs
+JavaScript Promise Integration (JSPI) of the browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def is_here() -> bool:
+    """Whether this Python runs in a browser."""
+    return sys.platform == "emscripten"
+
+
+def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
+    """Call work(arg) for each of the arguments, in tasks that take turns."""
+    from pyodide.ffi import can_run_sync, run_sync
+
+    if not can_run_sync():
+        raise RuntimeError(
+            "this browser cannot run ranks, as it has no JSPI: use Chrome or Edge 137 or later"
+        )
+
+    async def task(arg: Any) -> None:
+        work(arg)
+
+    async def tasks() -> None:
+        await asyncio.gather(*map(task, args))
+
+    run_sync(tasks())
+
+
+class Turns:
+    """What stands for a threading.Condition: only one task runs at a time, so nothing is locked."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def notify_all(self) -> None:
+        """Nothing to do: the others look for themselves."""
+
+    def wait_for(self, holds: Callable[[], object], timeout: float) -> None:
+        """Let the others run until holds() is true, for at most `timeout` seconds."""
+        from pyodide.ffi import run_sync
+
+        end = time.monotonic() + timeout
+        while not holds() and time.monotonic() < end:
+            run_sync(asyncio.sleep(0))

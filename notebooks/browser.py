@@ -1,0 +1,99 @@
+"""Build the course for a browser: JupyterLite, the chapters, and a wheel of this clone.
+
+    python notebooks/browser.py OUT [--pyodide FOLDER]
+
+OUT is a folder for a web server; OUT/lab/index.html?path=05_attention.ipynb opens a chapter. Python
+runs in the browser, as Pyodide, which comes from its own servers. With --pyodide, it comes from the
+site itself, which then needs no network: FOLDER has pyodide.mjs, pyodide-lock.json and the wheels.
+
+Needs pip install ".[browser]". Downloads the wheels in OTHERS, unless FOLDER has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from minimha.training import data
+
+FOLDER = Path(__file__).parent
+OTHERS = ["array-api-compat", "array-api-strict", "comm"]
+"""What minimha and the kernel need and Pyodide lacks."""
+
+SETTINGS = {
+    "appName": "minimha",
+    "disabledExtensions": ["jupyterlab-jupytext"],  # of the environment that builds
+    "enableMemoryStorage": True,
+    "exposeAppInBrowser": True,  # for tests
+    "workspacesStorageDrivers": ["memoryStorageDriver"],  # so it opens only what was asked for
+}
+
+
+def build(out: Path, pyodide: Path | None) -> None:
+    """Write the site to a folder, which is emptied first."""
+    shutil.rmtree(out, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        _write_contents(work / "files")
+        _write_wheels(work / "pypi", pyodide)
+        if pyodide:
+            _copy_pyodide(pyodide, work / "static" / "pyodide")
+        (work / "jupyter-lite.json").write_text(json.dumps({"jupyter-config-data": SETTINGS}))
+        lite = [sys.executable, "-m", "jupyter", "lite", "build", "--apps", "lab"]
+        subprocess.run([*lite, "--contents", "files", "--output-dir", out], cwd=work, check=True)
+
+
+def _write_contents(folder: Path) -> None:
+    """The chapters, and the text that chapter 09 trains on, which Pyodide comes without."""
+    folder.mkdir()
+    for chapter in FOLDER.glob("[0-9]*.ipynb"):
+        shutil.copy(chapter, folder)
+    (folder / data.REFERENCE).write_text(data.python_reference(), encoding="utf-8")
+
+
+def _write_wheels(folder: Path, pyodide: Path | None) -> None:
+    """A wheel of this clone and the OTHERS, where JupyterLite looks for wheels."""
+    python = [sys.executable, "-m"]
+    subprocess.run([*python, "hatchling", "build", "-t", "wheel", "-d", folder], cwd=FOLDER.parent, check=True)
+    for name in OTHERS:
+        found = sorted(pyodide.glob(f"{name.replace('-', '_')}-*.whl")) if pyodide else []
+        if found:
+            shutil.copy(found[-1], folder)
+        else:
+            subprocess.run([*python, "pip", "download", "--quiet", "--no-deps", "-d", folder, name], check=True)
+
+
+def _copy_pyodide(source: Path, folder: Path) -> None:
+    """Copy Pyodide, and write the list of its packages anew: those that are there, as they are."""
+    shutil.copytree(source, folder)
+    path = folder / "pyodide-lock.json"
+    lock = json.loads(path.read_text(encoding="utf-8"))
+    there = {
+        name: entry for name, entry in lock["packages"].items() if (folder / entry["file_name"]).exists()
+    }
+    for entry in there.values():
+        wheel = (folder / entry["file_name"]).read_bytes()
+        entry["sha256"] = hashlib.sha256(wheel).hexdigest()
+        entry["depends"] = [name for name in entry["depends"] if canonicalize_name(name) in there]
+    path.write_text(json.dumps(lock | {"packages": there}), encoding="utf-8")
+
+
+def main() -> None:
+    """Read the arguments, and build."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
+    parser.add_argument("--pyodide", type=Path, metavar="FOLDER", help="Pyodide and its wheels")
+    args = parser.parse_args()
+    build(args.out.resolve(), args.pyodide and args.pyodide.resolve())
+
+
+if __name__ == "__main__":
+    main()
