@@ -32,11 +32,10 @@ def read(path):
 
 def tracked():
     """The files of the repository, new ones that are not ignored included."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone, so git does not know which files belong to the repository")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("git does not know which files belong to the repository: this is no clone")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     return {path for path in done.stdout.splitlines() if (ROOT / path).exists()}
 
 
