@@ -95,14 +95,20 @@ def test_links_lead_to_files(page):
         assert (ROOT / link).exists(), link
 
 
+ADDRESS = re.compile(
+    r"(?:github|github\.com|codespaces\.new|/gh)/([\w-]+)/minimha|([\w-]+)\.github\.io/minimha"
+)
+"""The project's address, its owner in a group, as GitHub, Colab, Codespaces, Binder and Pages have it."""
+
+
 def test_every_address_of_the_project_is_that_in_pyproject():
-    owner = re.fullmatch(r"https://github\.com/([\w-]+)/minimha", SOURCE)[1]
+    owner = ADDRESS.search(SOURCE)[1]
+    assert f"https://github.com/{owner}/minimha" == SOURCE
     assert f"https://{owner}.github.io/minimha/" == SITE
     assert all(url.startswith((SOURCE, SITE)) for url in PROJECT["urls"].values())
     for path in tracked() - {"tests/test_package.py"}:
         text = ROOT.joinpath(path).read_text(encoding="utf-8", errors="ignore")
-        for owners in re.findall(r"\bgithub(?:\.com)?/([\w-]+)/minimha|([\w-]+)\.github\.io", text):
-            assert owner in owners, path
+        assert {x or y for x, y in ADDRESS.findall(text)} <= {owner}, path
 
 
 def test_the_newest_entry_of_the_changelog_is_the_current_version():
