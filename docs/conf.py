@@ -28,6 +28,7 @@ nb_execution_timeout = 300
 highlight_language = "none"
 html_theme = "furo"
 html_static_path = ["static"]
+html_extra_path = ["front"]  # the site's address leads to docs/index.html
 html_css_files = ["site.css"]
 html_title = "minimha"
 autodoc_member_order = "bysource"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,8 @@ SITE = Path(os.environ.get("MINIMHA_SITE", Path(__file__).parents[1] / "build" /
 HERE = {str(Path.home()), str(Path.cwd()), str(Path(__file__).parents[1])}
 """Folders of the machine that builds the site, which no page should show."""
 CHROMIUM = shutil.which("chromium")
-PAGES = sorted(str(page.relative_to(SITE)) for page in SITE.rglob("*.html"))
+FRONT = "index.html"  # leads to docs/index.html
+PAGES = sorted({str(page.relative_to(SITE)) for page in SITE.rglob("*.html")} - {FRONT})
 WIDTHS = {"wide": 1280, "narrow": 400}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason=f"needs the built site in {SITE}")
@@ -146,6 +148,11 @@ def browser(tmp_path_factory):
     yield browser
     with browser.process:
         browser("Browser.close")
+
+
+def test_the_address_of_the_site_leads_to_the_first_page():
+    (target,) = re.findall(r"url=([^\"]+)", (SITE / FRONT).read_text(encoding="utf-8"))
+    assert target in PAGES
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH")

@@ -13,7 +13,8 @@ from minimha.homework.task import Task
 
 LIMITS = Limits(seconds=20, megabytes=250)
 SHORT = Limits(seconds=3, megabytes=250)  # for code that never ends
-ROOT = Path(minimha.__file__).parents[1]
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(minimha.__file__).parent  # outside ROOT if a wheel is installed
 HINTS = ("look", "do", "write")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from graded import ROOT, options
+from graded import PACKAGE, ROOT, options
 
 from minimha import homework
 from minimha.__main__ import main
@@ -167,7 +167,7 @@ def installed_in(tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("service", ["github", "gitlab"])
 def test_the_scripts_grade_a_push(service, write, tmp_path, monkeypatch, installed_in):
-    installed_in(ROOT)
+    installed_in(PACKAGE.parent)
     for name in ("GITHUB_REPOSITORY", "CI_PROJECT_PATH"):
         monkeypatch.setenv(name, "anna@uni.edu")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))

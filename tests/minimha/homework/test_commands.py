@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graded import PACKAGE, ROOT
 
 from minimha import homework
 from minimha.homework import progress_file, student_files
 from minimha.homework.calls import calls_recorded, changed_in_place
-
-ROOT = Path(__file__).parents[3]
 
 
 def write(path, body, name="twice"):
@@ -175,8 +174,9 @@ def test_only_homework_files_are_found(folder):
 
 
 def test_a_clone_of_the_repository_contains_no_homework(monkeypatch):
-    for below in (".", "minimha", "minimha/homework", "autograd", "tests", "notebooks"):
-        monkeypatch.chdir(ROOT / below)
+    others = (ROOT / below for below in ("autograd", "tests", "notebooks"))
+    for folder in (ROOT, PACKAGE, PACKAGE / "homework", *others):
+        monkeypatch.chdir(folder)
         assert student_files.find(Path()) == {}
 
 

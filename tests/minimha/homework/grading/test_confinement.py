@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from graded import LIMITS, ROOT, called
+from graded import LIMITS, PACKAGE, called
 
 from minimha.homework.grading import kernel
 from minimha.homework.grading.process import Submission
@@ -16,9 +16,9 @@ def act(code, **names):
     exec(code, globals() | names)
 """
 NAMES = {
-    "answers": str(ROOT / "minimha" / "homework" / "tasks" / "ch05_attention.py"),
+    "answers": str(PACKAGE / "homework" / "tasks" / "ch05_attention.py"),
     "encodings": str(Path(os.__file__).with_name("encodings")),
-    "root": str(ROOT),
+    "root": str(PACKAGE.parent),
 }
 PRETENDS_TO_BE_ANOTHER_PATH = """
 class Path(str):
