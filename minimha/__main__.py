@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
+from .attention import implementation
 from .course import chapters as course
 from .gpu_report.report import add_arguments as add_gpu_report_arguments
 from .homework import commands as homework
+from .kernels import threads
 from .training import commands as training
 from .training import tour
 
@@ -29,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a console may not support a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        _check_environment()
+    except ValueError as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        return 2
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -48,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     return code
+
+
+def _check_environment() -> None:
+    """Raise ValueError for a variable of the environment that kernels would refuse later."""
+    threads.number()
+    with implementation(os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"):
+        pass
 
 
 def _tour(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -147,7 +148,10 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 def _found(name: str) -> Implementation:
     if (found := named("attention", name)) is None:
         known = ", ".join(map(repr, ["auto", *implementations("attention")]))
-        raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+        where = " (MINIMHA_IMPLEMENTATION)" if name == os.environ.get("MINIMHA_IMPLEMENTATION") else ""
+        raise ValueError(
+            f"no implementation of attention is called {name!r}{where}: there are {known}"
+        )
     return found
 
 

@@ -183,8 +183,8 @@ def test_a_missing_package_is_named(why, monkeypatch, name):
 
 
 def test_a_numba_that_is_too_old_or_disabled_is_named(why, monkeypatch):
-    monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 59)))
-    assert why().endswith(", but kernels need 0.60 or later")
+    monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 60)))
+    assert why().endswith(", but kernels need 0.61 or later")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     why.cache_clear()
     assert why() == "NUMBA_DISABLE_JIT is set"
