@@ -148,9 +148,10 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 def _found(name: str) -> Implementation:
     if (found := named("attention", name)) is None:
         known = ", ".join(map(repr, ["auto", *implementations("attention")]))
-        where = " (MINIMHA_IMPLEMENTATION)" if name == os.environ.get("MINIMHA_IMPLEMENTATION") else ""
+        variable = "MINIMHA_IMPLEMENTATION"
+        source = f" ({variable})" if name == os.environ.get(variable) else ""
         raise ValueError(
-            f"no implementation of attention is called {name!r}{where}: there are {known}"
+            f"no implementation of attention is called {name!r}{source}: there are {known}"
         )
     return found
 

@@ -170,7 +170,8 @@ def test_strided_inputs_give_the_same_results(sample):
     plain, strided = Call(sample), Call(sample, strided=True)
     (y, pull), (z, pull_strided) = plain.with_pullback(), strided.with_pullback()
     dys = plain.cotangents(y)
-    assert_close([*several(y), *pull(*dys)], [*several(z), *pull_strided(*dys)], 1e-13)
+    assert_close(several(y), several(z), 1e-13)
+    assert_close(pull(*dys), pull_strided(*dys), 1e-13, zero=plain.record.zero)
 
 
 @every_case
