@@ -33,10 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         _check_environment()
-    except ValueError as error:
-        print(f"minimha: {error}", file=sys.stderr)
-        return 2
-    try:
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -58,10 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_environment() -> None:
-    """Raise ValueError for a variable of the environment that kernels would refuse later."""
-    threads.number()
-    with implementation(os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"):
-        pass
+    """Exit if a variable of the environment has a value that attention would refuse later."""
+    try:
+        threads.number()
+        with implementation(os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"):
+            pass
+    except ValueError as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _tour(options: argparse.Namespace) -> int:

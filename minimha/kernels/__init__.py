@@ -15,6 +15,9 @@ from typing import Any
 
 __all__ = ["numpy_tile"]
 
+INSTEAD = "minimha: %s; the reference takes over: the same results, but slower"
+warn_once = functools.cache(logging.getLogger("minimha").warning)
+
 
 @functools.cache
 def unavailable(*others: str) -> str | None:
@@ -30,20 +33,12 @@ def unavailable(*others: str) -> str | None:
         except Exception as error:  # ImportError and more: Numba refuses a NumPy newer than itself
             why = f"{name} cannot be imported: {' '.join(str(error).split())}"
             if not isinstance(error, ModuleNotFoundError):
-                warn(why)
+                warn_once(INSTEAD, why)
             return why
     numba = sys.modules["numba"]
     if numba.version_info.short < (0, 61):
         return f"Numba is {numba.__version__}, but kernels need 0.61 or later"
     return None
-
-
-@functools.cache
-def warn(why: str) -> None:
-    """Say once that compiled kernels cannot be used, and what takes their place."""
-    logging.getLogger("minimha").warning(
-        "minimha: %s; the reference takes over: the same results, but slower", why
-    )
 
 
 def __getattr__(name: str) -> Any:
