@@ -32,11 +32,11 @@ from .attention import (
 from .functional.implementations import PROVIDERS
 from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
 from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
-from .transformers import GPT, Block, EncoderDecoder, generate
 
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, parallel, pictures, training
     from .diagnosis import diagnose
+    from .transformers import GPT, Block, EncoderDecoder, generate
 
 __version__ = "0.1.0"
 EXPLAINERS.append(f"{__name__}.diagnosis.explanation")
@@ -53,15 +53,24 @@ __all__ = [
     "scaled_dot_product_attention", "training",
 ]  # fmt: skip
 
-_ON_FIRST_USE = {
+_ROOMS = {
     "cost", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",
+    "transformers",
 }  # fmt: skip
+_NAMES = {
+    "diagnose": "diagnosis",
+    **dict.fromkeys(("GPT", "Block", "EncoderDecoder", "generate"), "transformers"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a rarely needed subpackage on first use."""
-    if name == "diagnose":
-        return importlib.import_module(f"{__name__}.diagnosis").diagnose
-    if name in _ON_FIRST_USE:
+    """Load a subpackage that gradient checks and attention do not need, on first use."""
+    if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__  # an editor completes also what is not loaded yet

@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
+from .attention import implementation
 from .course import chapters as course
 from .gpu_report.report import add_arguments as add_gpu_report_arguments
 from .homework import commands as homework
+from .kernels import threads
 from .training import commands as training
 from .training import tour
 
@@ -30,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stream is not None:  # a console may not support a character
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
+        _check_environment()
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -48,6 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     return code
+
+
+def _check_environment() -> None:
+    """Exit if a variable of the environment has a value that attention would refuse later."""
+    try:
+        threads.number()
+        with implementation(os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"):
+            pass
+    except ValueError as error:
+        print(f"minimha: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _tour(options: argparse.Namespace) -> int:

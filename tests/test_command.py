@@ -10,6 +10,7 @@ import pytest
 
 import minimha_command
 from minimha import __main__ as command
+from minimha.kernels import threads
 
 ENGINE = Path(minimha_command.__file__).parent
 SLOW = """
@@ -49,6 +50,24 @@ def test_ctrl_c_in_a_command_gives_one_line(monkeypatch, capsys):
     monkeypatch.setattr(command.tour, "take", interrupted)
     assert command.main([]) == 130
     assert capsys.readouterr().err == "minimha: interrupted\n"
+
+
+@pytest.mark.parametrize(("variable", "value", "problem"), [
+    ("MINIMHA_NUM_THREADS", "0", "is '0'; it must be a positive integer, or unset"),
+    ("MINIMHA_IMPLEMENTATION", "tild", "'tild' (MINIMHA_IMPLEMENTATION): there are 'auto', "),
+])  # fmt: skip
+def test_a_variable_with_a_wrong_value_is_named_in_one_line(
+    variable, value, problem, monkeypatch, capsys
+):
+    monkeypatch.setenv(variable, value)
+    threads._default.cache_clear()
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["homework", "list"])
+    monkeypatch.undo()
+    threads._default.cache_clear()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (stopped.value.code, line[:9]) == (2, "minimha: ")
+    assert problem in line
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 def calling_lines() -> str:
     """The lines outside the engine that led here, the innermost last, at most eight."""
+    import traceback
+
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
     modules = [k for k, frame in enumerate(frames) if frame.name == "<module>"]
     start = max([len(frames) - 8, *modules])  # a script or a cell: its callers do not matter

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import threading
+from _thread import allocate_lock  # `threading` is slow to import
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from types import CellType, EllipsisType, FunctionType, ModuleType
@@ -28,7 +28,7 @@ Edge = tuple["Node", int]
 """A node, and the number of one of its values."""
 
 _order = itertools.count(0, -1)
-_accumulating = threading.Lock()  # threads may share a leaf
+_accumulating = allocate_lock()  # threads may share a leaf
 
 
 class Variable:

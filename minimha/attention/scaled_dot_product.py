@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -147,7 +148,11 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 def _found(name: str) -> Implementation:
     if (found := named("attention", name)) is None:
         known = ", ".join(map(repr, ["auto", *implementations("attention")]))
-        raise ValueError(f"no implementation of attention is called {name!r}: there are {known}")
+        variable = "MINIMHA_IMPLEMENTATION"
+        source = f" ({variable})" if name == os.environ.get(variable) else ""
+        raise ValueError(
+            f"no implementation of attention is called {name!r}{source}: there are {known}"
+        )
     return found
 
 

@@ -1,8 +1,15 @@
-"""Dictionaries of arrays as safetensors files. Nothing is unpickled."""
+"""Dictionaries of arrays as safetensors files. Nothing is unpickled.
+
+Such a file has three parts: the length of the header, as 8 bytes; the header, which is JSON with
+the dtype, the shape and the place of each array; and the bytes of the arrays, without gaps. NumPy
+reads and writes them, since the library of this name does not run in a browser.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +39,6 @@ def write(
     Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
     file cannot be written; TypeError for arrays that are not a dictionary.
     """
-    from safetensors.numpy import save as packed
-
     require_dictionary(arrays)
     wrong, host = [], {}
     for name, x in arrays.items():
@@ -45,11 +50,10 @@ def write(
         elif numbers.dtype.name not in _DTYPES.values():
             wrong.append(f"{name} is of {numbers.dtype}")
         else:
-            # safetensors writes memory in its order, which for a transposed array is another one
-            host[name] = np.asarray(numbers, order="C")
+            host[name] = numbers
     refuse("a safetensors file holds named arrays of real numbers and booleans", wrong)
     with written_whole(path) as unfinished:
-        unfinished.write_bytes(packed(host, metadata))
+        unfinished.write_bytes(_packed(host, metadata))
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
@@ -59,23 +63,19 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     Raises OSError if there is no file; ValueError for a file that is incomplete or in another
     format, and for entries of other dtypes, all of which it names. Nothing is unpickled.
     """
-    from safetensors import SafetensorError, deserialize
-
     content = Path(path).read_bytes()
     try:
-        entries = sorted(deserialize(content), key=lambda entry: entry[0])
-    except SafetensorError as error:
+        entries = sorted(_entries(content))
+    except (ValueError, RecursionError) as error:
         pickled = content.startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
         raise ValueError(
             f"{path} is not a safetensors file, or is incomplete: {error}"
             + ". It looks like a pickle, which can run any code when it is read, so it was not "
             "read: if you trust it, write it again with safetensors" * pickled
         ) from error
-    other = [
-        f"{name} is {entry['dtype']}" for name, entry in entries if entry["dtype"] not in _DTYPES
-    ]
+    other = [f"{name} is {dtype}" for name, dtype, *_ in entries if dtype not in _DTYPES]
     refuse(f"{path} has entries of dtypes that are not read here", other)
-    return {name: _array(**entry) for name, entry in entries}
+    return {name: _array(*entry) for name, *entry in entries}
 
 
 def save(module: Module, path: str | Path) -> None:
@@ -88,7 +88,55 @@ def load(module: Module, path: str | Path) -> None:
     set_state(module, read(path))
 
 
-def _array(data: bytearray, dtype: str, shape: list[int]) -> np.ndarray:
+def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
+    """The content of a file. The widest numbers come first, which aligns all of them."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    parts, start = [], 0
+    for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        dtype = next(d for d, ours in _DTYPES.items() if ours == x.dtype.name and d != "BF16")
+        header[name] = {
+            "dtype": dtype, "shape": x.shape, "data_offsets": (start, start := start + x.nbytes)
+        }  # fmt: skip
+        parts.append(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes())
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def _entries(content: bytes) -> Iterator[tuple[str, str, list[int], bytearray]]:
+    """Name, dtype, shape and bytes of each array in a file. Raises ValueError unless the file has
+    the format and its whole length."""
+    length = int.from_bytes(content[:8], "little")
+    text, numbers, end = content[8 : 8 + length], memoryview(content)[8 + length :], 0
+    header = json.loads(text.decode()) if len(text) == length > 0 else None
+    if not isinstance(header, dict):
+        raise ValueError("it has no header")
+    header.pop("__metadata__", None)
+    places: dict[str, tuple[int, int]] = {}
+    for name, entry in header.items():
+        match entry:
+            case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [start, stop]} if all(
+                type(n) is int and n >= 0 for n in (*shape, start, stop)
+            ):
+                places[name] = start, stop
+            case _:
+                raise ValueError(f"{name!r} lacks a dtype, a shape, or two offsets")
+        if dtype in _DTYPES and stop - start != math.prod(shape) * _width(dtype):
+            raise ValueError(f"{name!r} has {stop - start} bytes, which do not fit its shape")
+    for name, (start, stop) in sorted(places.items(), key=lambda item: item[1]):
+        if start != end or not start <= stop <= len(numbers):
+            raise ValueError(f"the bytes of {name!r} are not where they should be")
+        end = stop
+        yield name, header[name]["dtype"], header[name]["shape"], bytearray(numbers[start:stop])
+    if end != len(numbers):
+        raise ValueError(f"{len(numbers) - end} bytes follow the last array")
+
+
+def _width(dtype: str) -> int:
+    return 2 if dtype == "BF16" else np.dtype(_DTYPES[dtype]).itemsize
+
+
+def _array(dtype: str, shape: list[int], data: bytearray) -> np.ndarray:
     """The array of an entry. A bfloat16 is the upper half of the bits of a float32."""
     if dtype == "BF16":
         x = (np.frombuffer(data, "uint16").astype("uint32") << 16).view("float32")

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
 import sys
 from typing import Any
 
 __all__ = ["numpy_tile"]
+
+INSTEAD = "minimha: %s; the reference takes over: the same results, but slower"
+warn_once = functools.cache(logging.getLogger("minimha").warning)
 
 
 @functools.cache
@@ -27,10 +31,13 @@ def unavailable(*others: str) -> str | None:
         try:
             importlib.import_module(name)
         except Exception as error:  # ImportError and more: Numba refuses a NumPy newer than itself
-            return f"{name} cannot be imported: {error}"
+            why = f"{name} cannot be imported: {' '.join(str(error).split())}"
+            if not isinstance(error, ModuleNotFoundError):
+                warn_once(INSTEAD, why)
+            return why
     numba = sys.modules["numba"]
-    if numba.version_info.short < (0, 60):
-        return f"Numba is {numba.__version__}, but kernels need 0.60 or later"
+    if numba.version_info.short < (0, 61):
+        return f"Numba is {numba.__version__}, but kernels need 0.61 or later"
     return None
 
 

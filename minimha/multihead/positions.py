@@ -7,8 +7,7 @@ q = mh.positions.Rope()(q, offset=n)                rotates queries and keys: Ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from minimha_autograd import Tensor, array_of, backend
 from minimha_autograd.backend import Array, Rng, namespace
@@ -83,8 +82,7 @@ class Learned(Embedding):
         return self.table[offset : offset + count]
 
 
-@dataclass(frozen=True)
-class Rope:
+class Rope(NamedTuple):
     """The settings of rotary positions; called with queries or keys, it rotates them by `rope`."""
 
     base: float = 10000.0
@@ -93,7 +91,7 @@ class Rope:
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
         """x (…, T, D), rotated: see `functional.rope`."""
-        return rope(x, offset=offset, positions=positions, **vars(self))
+        return rope(x, offset=offset, positions=positions, **self._asdict())
 
 
 def alibi_slopes(num_heads: int) -> Array:

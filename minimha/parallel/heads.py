@@ -86,7 +86,7 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     layer.num_heads = count * group
     layer.projections = dataclasses.replace(
         layer.projections,
-        sizes=dataclasses.replace(sizes, num_heads=count * group, num_kv_heads=count),
+        sizes=sizes._replace(num_heads=count * group, num_kv_heads=count),
         **{name: kept(name) for name in AXES if name[2:] in ("q", "k", "v")},
     )
     layer.w_o, layer.sink = kept("w_o"), kept("sink")

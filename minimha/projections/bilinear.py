@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import Array, namespace
 
+from ..functional.checks import integer
 from ..functional.masked_products import is_finite
 from .form import Form, blocks, finite, ranks
 from .operations import merge_heads, project_in
@@ -67,7 +68,9 @@ class Bilinear(Form):
 
         Raises ValueError without a head_dim, if more than rounding is cut off.
         """
-        sizes = self.sizes if head_dim is None else replace(self.sizes, head_dim=head_dim)
+        sizes = self.sizes
+        if head_dim is not None:
+            sizes = sizes._replace(head_dim=integer(head_dim, "head_dim", least=1))
         w, b, d, g = self.w_qk, self.b_qk, sizes.head_dim, sizes.num_kv_heads
         xp, (h, m, mk) = namespace(w), w.shape
         rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from minimha_autograd import Tensor, backend, widened
 from minimha_autograd.backend import Array, namespace
@@ -20,12 +20,8 @@ from ..nn import Module
 from ..nn.module import parameter
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The widths M, Mk, Mv of the inputs, the numbers H, G of heads, the widths D, Dv of a head.
-
-    Raises ValueError for a size below 1 and for an H that is not a multiple of G.
-    """
+class Sizes(NamedTuple):
+    """The widths M, Mk, Mv of the inputs, the numbers H, G of heads, the widths D, Dv of a head."""
 
     d_model: int
     num_heads: int
@@ -35,21 +31,13 @@ class Sizes:
     kdim: int
     vdim: int
 
-    def __post_init__(self) -> None:
-        for name, n in vars(self).items():
-            integer(n, name, least=1)
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads = {self.num_heads} must be a multiple of num_kv_heads = "
-                f"{self.num_kv_heads}: every key head serves the same number of query heads"
-            )
-
     @classmethod
     def of(cls, d_model: int, num_heads: int, **sizes: int | None) -> Self:
         """All sizes from the given ones: by default G is H, D is M/H, Dv is D, Mk is M and Mv is
         Mk.
 
-        Raises ValueError where D is not given and H does not divide M.
+        Raises ValueError for a size below 1, for an H that is not a multiple of G, and where D is
+        not given and H does not divide M.
         """
         integer(d_model, "d_model"), integer(num_heads, "num_heads")
         known: dict[str, int] = {name: n for name, n in sizes.items() if n is not None}
@@ -63,7 +51,15 @@ class Sizes:
         known.setdefault("v_head_dim", known["head_dim"])
         known.setdefault("num_kv_heads", num_heads)
         known.setdefault("vdim", known.setdefault("kdim", d_model))
-        return cls(d_model, num_heads, **known)
+        found = cls(d_model, num_heads, **known)
+        for name, n in found._asdict().items():
+            integer(n, name, least=1)
+        if num_heads % found.num_kv_heads:
+            raise ValueError(
+                f"num_heads = {num_heads} must be a multiple of num_kv_heads = "
+                f"{found.num_kv_heads}: every key head serves the same number of query heads"
+            )
+        return found
 
     def roles(self) -> dict[str, tuple[int, int, int]]:
         """For q, k and v: the width of the input, the number of heads, the width of a head."""

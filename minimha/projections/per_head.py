@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from minimha_autograd import ops
@@ -13,7 +12,6 @@ from .form import blocks
 from .stacked import Stacked
 
 
-@dataclass(eq=False, repr=False)
 class PerHead(Stacked):
     """Each weight is a list with one matrix per head: the blocks of columns of the stacked
     weight."""

@@ -1,5 +1,7 @@
 """Corner cases in which operations were once wrong."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -219,3 +221,16 @@ def test_equal_numbers_share_the_gradient_of_the_larger_and_of_the_smaller():
     for operation in (ops.maximum, ops.minimum):
         _, pullback = operation.with_pullback(np.ones(2), np.ones(2))
         assert [dx.tolist() for dx in pullback(np.array([2.0, 4.0]))] == [[1.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_erf_is_the_same_without_scipy(dtype, monkeypatch):
+    x = np.array([-np.inf, -4, -1.5, -1e-3, 0, 1e-9, 0.7, 2, np.inf]).astype(dtype)
+    x = x + x.dtype.type(1e-20j) if x.dtype.kind == "c" else x
+    with_scipy = ops.erf(x)
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    without = ops.erf(x)
+    assert without.dtype == with_scipy.dtype
+    for part in (np.real, np.imag):  # exp(−x²) amplifies the rounding error of x² by x²
+        rtol = 16 * np.finfo(dtype).eps
+        np.testing.assert_allclose(part(without), part(with_scipy), rtol=rtol)

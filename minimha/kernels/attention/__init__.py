@@ -25,7 +25,7 @@ from ...attention.arguments import library_of
 from ...attention.reference import attention
 from ...attention.scaled_dot_product import computed
 from ...functional.implementations import Implementation, register
-from .. import unavailable
+from .. import INSTEAD, unavailable, warn_once
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
 from . import fused, tiled
@@ -111,6 +111,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
         why = _obstacle(x, libraries) or _failed.get((name, library_of(x.query)))
+        if why is not None and not auto and why == unavailable():
+            warn_once(INSTEAD, why)
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
     def attempt(call: Callable[..., Any], *arguments: Any) -> Any:

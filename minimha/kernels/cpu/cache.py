@@ -29,9 +29,10 @@ from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 from numba.misc.appdirs import AppDirs
 
+from .. import warn_once
+
 _MONTH = 30 * 24 * 3600  # seconds
 _log = logging.getLogger("minimha")
-_warn_once = functools.cache(_log.warning)
 
 
 class KernelCache(NullCache):
@@ -53,7 +54,7 @@ class KernelCache(NullCache):
         try:
             _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:
-            _warn_once(
+            warn_once(
                 "minimha: compiled kernels cannot be kept (%s), so each process compiles them "
                 "anew; set MINIMHA_CACHE_DIR to a folder that can be written",
                 getattr(error, "strerror", None) or error,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from layers import drawn, reasons, same_bits
 
 import minimha as mh
@@ -80,7 +81,7 @@ def test_a_file_keeps_every_bit_for_any_memory_layout(tmp_path):
     assert all(x.flags.writeable for x in arrays.values())
 
 
-def safetensors(header, numbers=b""):
+def file_of(header, numbers=b""):
     """A file as the format specifies: the length of the header, the header, the numbers."""
     header = json.dumps(header).encode()
     return struct.pack("<Q", len(header)) + header + numbers
@@ -92,10 +93,34 @@ def test_bfloat16_is_read_exactly_as_float32_and_metadata_is_ignored(tmp_path):
         "__metadata__": {"format": "pt"},
         "x": {"dtype": "BF16", "shape": [256, 256], "data_offsets": [0, 1 << 17]},
     }
-    (tmp_path / "bf16").write_bytes(safetensors(header, patterns.tobytes()))
+    (tmp_path / "bf16").write_bytes(file_of(header, patterns.tobytes()))
     (name, x), *rest = interchange.read(tmp_path / "bf16").items()
     assert (name, x.dtype, x.shape, rest) == ("x", "float32", (256, 256), [])
     np.testing.assert_array_equal(x.view("uint32").ravel(), patterns.astype("uint32") << 16)
+
+
+def test_files_are_exchanged_with_the_library_of_the_format(tmp_path):
+    more = {"empty": np.zeros((0, 3)), "number": np.array(2.5, "float32"), "schön": np.ones(2)}
+    for arrays in (BITS | more, {}):
+        interchange.write(arrays, tmp_path / "ours", metadata={"format": "pt"})
+        same_bits(safetensors.numpy.load_file(tmp_path / "ours"), arrays)
+        safetensors.numpy.save_file(arrays, tmp_path / "theirs", {"format": "pt"})
+        same_bits(interchange.read(tmp_path / "theirs"), arrays)
+
+
+@pytest.mark.parametrize("entry", [
+    None, [], {"dtype": "F32", "shape": [2]},
+    *({"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **wrong} for wrong in [
+        {"dtype": 1}, {"shape": 2}, {"shape": [2.0]}, {"shape": [-2]}, {"shape": [3]},
+        {"data_offsets": [0]}, {"data_offsets": [8, 0]}, {"data_offsets": [1, 9]},
+        {"data_offsets": [0, 4]}, {"shape": [0], "data_offsets": [0, 0]},
+        {"dtype": "F8_E4M3", "data_offsets": [0, 10**20]},
+    ]),
+])  # fmt: skip
+def test_an_entry_that_does_not_fit_the_file_is_refused(entry, tmp_path):
+    (tmp_path / "wrong").write_bytes(file_of({"x": entry}, bytes(8)))
+    with pytest.raises(ValueError, match="wrong is not a safetensors file, or is incomplete: "):
+        interchange.read(tmp_path / "wrong")
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -240,7 +265,7 @@ def test_all_entries_of_dtypes_unknown_to_numpy_are_named_together(tmp_path):
         "b": {"dtype": "F8_E5M2", "shape": [1], "data_offsets": [1, 2]},
         "c": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]},
     }
-    (tmp_path / "eight").write_bytes(safetensors(header, bytes(3)))
+    (tmp_path / "eight").write_bytes(file_of(header, bytes(3)))
     assert reasons(interchange.read, tmp_path / "eight") == ["a is F8_E4M3", "b is F8_E5M2"]
 
 

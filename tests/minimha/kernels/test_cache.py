@@ -8,7 +8,7 @@ import types
 import pytest
 from processes import output_of
 
-from minimha.kernels import unavailable
+from minimha.kernels import unavailable, warn_once
 
 numba = pytest.importorskip("numba")
 cache = pytest.importorskip("minimha.kernels.cpu.cache")
@@ -38,7 +38,7 @@ WRITABLE = (
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
     """A module of the package with kernels, which are stored in a new folder."""
-    cache._prepare.cache_clear(), cache._warn_once.cache_clear()
+    cache._prepare.cache_clear(), warn_once.cache_clear()
     monkeypatch.setenv("MINIMHA_CACHE_DIR", str(tmp_path / "cache"))
     module = types.ModuleType("minimha.kernels.toy")
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -183,8 +183,8 @@ def test_a_missing_package_is_named(why, monkeypatch, name):
 
 
 def test_a_numba_that_is_too_old_or_disabled_is_named(why, monkeypatch):
-    monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 59)))
-    assert why().endswith(", but kernels need 0.60 or later")
+    monkeypatch.setattr(numba, "version_info", numba.version_info._replace(short=(0, 60)))
+    assert why().endswith(", but kernels need 0.61 or later")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     why.cache_clear()
     assert why() == "NUMBA_DISABLE_JIT is set"

@@ -1,6 +1,5 @@
 """Positions: rotations, embeddings that are added, and biases that depend only on the distance."""
 
-import dataclasses
 import math
 from decimal import Decimal, localcontext
 
@@ -80,7 +79,7 @@ def test_rope_settings_are_immutable(x):
     turn = mh.positions.Rope(base=50.0, width=4, interleaved=True)
     expected = rope(x, offset=3, base=50.0, width=4, interleaved=True)
     np.testing.assert_array_equal(turn(x, 3), expected)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         turn.base = 1.0
 
 
