@@ -27,19 +27,12 @@ __tracebackhide__ = True  # a failure shows the user's lines; --full-trace shows
 
 ERROR = "GradcheckError"
 LIBRARIES = ("numpy", "array-api-strict", "torch", "cupy")
+DEST = "minimha_array_backend"  # where pytest keeps our --array-backend, and not a project's
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register --array-backend and --homework."""
-    group = parser.getgroup("minimha")
-    group.addoption(
-        "--array-backend",
-        default="numpy",
-        metavar="NAMES",
-        help="array libraries for tests that use the fixture xp, separated by commas: "
-        f"{', '.join(LIBRARIES)} (default: numpy)",
-    )
-    group.addoption(
+    """Register --homework."""
+    parser.getgroup("minimha").addoption(
         "--homework",
         default=".",
         metavar="PATH",
@@ -47,9 +40,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
+    """Register --array-backend once all conftests are loaded, unless one has such an option."""
+    returned, option = (yield), "--array-backend"
+    try:
+        is_new = option in parser.parse_known_and_unknown_args([option])[1]
+    except pytest.UsageError:  # it needs a value
+        is_new = False
+    if is_new:
+        parser.getgroup("minimha").addoption(
+            option,
+            dest=DEST,
+            default="numpy",
+            metavar="NAMES",
+            help="array libraries for tests that use the fixture xp, separated by commas: "
+            f"{', '.join(LIBRARIES)} (default: numpy)",
+        )
+    return returned
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the fixture xp for the named libraries; a project's own xp overrides it."""
-    names = [name.strip() for name in config.getoption("--array-backend").split(",")]
+    names = [name.strip() for name in config.getoption(DEST, "numpy").split(",")]
     for name in names:
         if name not in LIBRARIES:
             known = ", ".join(LIBRARIES)

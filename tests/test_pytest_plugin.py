@@ -48,6 +48,26 @@ def test_own(xp):
     assert xp in (1, 2)
 """
 
+FILES["own_conftest"] = """
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--array-backend")
+
+@pytest.fixture
+def rng():
+    return "ours"
+"""
+
+FILES["own_test_own"] = """
+def test_own(pytestconfig, rng):
+    assert rng == "ours"
+    assert pytestconfig.getoption("--array-backend") == "mine"
+
+def test_ours(xp):
+    assert xp.__name__ == "numpy"
+"""
+
 FILES["test_imported"] = """
 import numpy as np
 import minimha as mh
@@ -267,6 +287,13 @@ def test_without_minimha_the_plugin_checks_with_the_engine_alone(folder):
 
 def test_a_project_may_define_its_own_xp_fixture(outputs):
     assert "2 passed" in outputs["own xp"]
+
+
+def test_a_project_may_have_an_option_and_fixtures_of_these_names(tmp_path):
+    for name in ("conftest", "test_own"):
+        tmp_path.joinpath(f"{name}.py").write_text(FILES[f"own_{name}"], encoding="utf-8")
+    done = call_pytest(tmp_path, "--array-backend mine")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_unknown_library_is_reported_in_one_line(folder):

@@ -82,8 +82,25 @@ def library(name: str) -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Whether x is an array of a library of the standard (not a NumPy scalar, list or number)."""
-    return type(x) in known or (hasattr(x, "__dlpack__") and not isinstance(x, np.generic))
+    """Whether x is an array of a library of the standard (not a NumPy scalar, list or number).
+
+    Raises TypeError for NumPy's masked arrays and matrices.
+    """
+    if type(x) in known:
+        return True
+    if isinstance(x, np.generic) or not hasattr(x, "__dlpack__"):
+        return False
+    for name in [kind.__name__ for kind in type(x).__mro__]:
+        if name in _INSTEAD:
+            raise TypeError(f"a NumPy {name} {_INSTEAD[name]}")
+    return True
+
+
+_INSTEAD = {
+    "MaskedArray": "would lose its mask: pass x.filled(0), or fill it with another value",
+    "matrix": "is always two-dimensional: pass np.asarray(x)",
+}
+"""What to pass instead of a kind of array that does not compute as the standard says."""
 
 
 def asarray(value: object) -> Array:

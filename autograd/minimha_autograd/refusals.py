@@ -17,7 +17,8 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
     """The dtype of the floating-point arrays of the operation of this name, None if it has none.
 
     Raises TypeError for arrays of two libraries or two such dtypes, since nothing is promoted
-    silently, and for arguments that are not arrays. Those in `optional` may be None.
+    silently, for arrays in another byte order, and for arguments that are not arrays. Those in
+    `optional` may be None.
     """
     present = {label: x for label, x in arrays.items() if backend.is_array(x)}
     for label, x in arrays.items():
@@ -26,6 +27,10 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
             raise TypeError(f"{name}: {label} must be an array, not {backend.described(x)}{fix}")
     if not all(backend.has_kind(x, ("bool", "numeric")) for x in present.values()):
         raise TypeError(f"{name}: {_described(present)}: numbers are required")
+    for label, x in present.items():
+        if not (getattr(x.dtype, "isnative", True) or backend.is_exact(x)):
+            what = f"{label} is {backend.described(x)}, in the byte order of another machine"
+            raise TypeError(f"{name}: {what}: pass {label}.astype({x.dtype.name!r})")
     floats = [x.dtype for x in present.values() if backend.is_floating(x)]
     if len({*map(backend.namespace, present.values())}) > 1 or len(set(floats)) > 1:
         fix = "convert one, nothing is converted silently"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import os
 from _thread import allocate_lock  # `threading` is slow to import
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -29,6 +30,15 @@ Edge = tuple["Node", int]
 
 _order = itertools.count(0, -1)
 _accumulating = allocate_lock()  # threads may share a leaf
+
+
+def _renew() -> None:
+    global _accumulating  # noqa: PLW0603
+    _accumulating = allocate_lock()
+
+
+if hasattr(os, "register_at_fork"):  # a thread that a child lacks may hold the lock
+    os.register_at_fork(after_in_child=_renew)
 
 
 class Variable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,15 @@ from typing import Any
 _lock = threading.Lock()
 _inside = 0
 _before: list[tuple[Any, int]] = []
+
+
+def _renew() -> None:
+    global _lock, _inside
+    _lock, _inside = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):  # a child lacks the threads that are inside or hold the lock
+    os.register_at_fork(after_in_child=_renew)
 
 
 @contextlib.contextmanager
@@ -24,7 +34,9 @@ def single_threaded() -> Iterator[None]:
     with _lock:
         _inside += 1
         if _inside == 1:
-            _before = [(library, library.num_threads or 1) for library in _libraries()]
+            _before = _before or [  # a forked child may have its parent's
+                (library, library.num_threads or 1) for library in _libraries()
+            ]
             for library, _ in _before:
                 _set_threads(library, 1)
     try:
@@ -35,6 +47,7 @@ def single_threaded() -> Iterator[None]:
             if not _inside:
                 for library, threads in _before:
                     _set_threads(library, threads)
+                _before = []
 
 
 @functools.cache

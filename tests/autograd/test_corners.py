@@ -194,6 +194,38 @@ def test_empty_lists_and_foreign_byte_orders():
     assert ops.pad(leaf([1.0]), np.array([1, 2])).shape == (4,)
 
 
+REFUSED = {
+    "masked": (np.ma.masked_array(np.ones((2, 3)), mask=np.eye(2, 3)), r"pass x\.filled\(0\)"),
+    "matrix": (np.ones((2, 3)).view(np.matrix), r"pass np\.asarray\(x\)"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.parametrize(("x", "fix"), REFUSED.values(), ids=REFUSED)
+def test_arrays_that_compute_in_their_own_way_are_refused(x, fix):
+    plain = np.ones((2, 3))
+    softmax, attention = mh.functional.softmax, mh.scaled_dot_product_attention
+    for call in (
+        mh.Tensor, softmax, softmax.with_pullback,
+        mh.Tensor(plain).__add__, mh.Tensor(plain, requires_grad=True).backward,
+        lambda v: attention(plain, plain, v), lambda m: attention(plain, plain, plain, bias=m[:, :2]),
+        lambda m: attention(plain, plain, plain, m[:, :2] > 0),
+    ):  # fmt: skip
+        for _ in range(2):  # what the first call caches must not hide the second
+            with pytest.raises(TypeError, match=fix):
+                call(x)
+            call(plain)
+
+
+def test_the_byte_order_of_another_machine_is_named_with_the_fix():
+    x = np.ones((2, 3))
+    swapped = x.astype(x.dtype.newbyteorder())
+    for call in (mh.functional.softmax, lambda v: mh.scaled_dot_product_attention(x, x, v)):
+        call(x)
+        with pytest.raises(TypeError, match=r"byte order .*\.astype\('float64'\)"):
+            call(swapped)
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
     (lambda x: x + None, "b must be an array, not None"),

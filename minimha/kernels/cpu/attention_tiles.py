@@ -2,12 +2,15 @@
 
 Forward, for a tile of queries Q, over blocks of keys K with their values V:
 
-    scores = scale · Q Kᵀ             then softcap, bias and mask as in `attention.reference`
-    m′     = max(m, max of scores)    the largest of each row so far
-    p      = exp(scores − m′)
-    l      ← l · exp(m − m′) + Σ p    the sum so far, and
-    acc    ← acc · exp(m − m′) + p V  the weighted values so far, both relative to the new m
-    out    = acc / l,  lse = m + log l
+    scores = scale · Q Kᵀ               then softcap, bias and mask as in `attention.reference`
+    new    = max(peak, max of scores)   the largest of each row so far
+    e      = exp(scores − new)
+    shrink = exp(peak − new)            turns exp(… − peak) into exp(… − new)
+    total  ← total · shrink + Σ e       the sum so far
+    acc    ← acc · shrink + e V         the weighted values so far
+    peak   ← new
+
+and after the last block out = acc / total, lse = peak + log total.
 
 Backward, for a block of keys K with their values V, over tiles of queries Q:
 
@@ -69,7 +72,7 @@ def forward(
     queries[:], sums_of_values[:] = 0, 0
     memory = matrix(height, padded_columns(width, operand), operand).reshape(-1)
     slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
-    peaks, sums = np.empty(height, operand.dtype), np.empty(height, operand.dtype)
+    peaks, totals = np.empty(height, operand.dtype), np.empty(height, operand.dtype)
     finite, one, flat_k, flat_v = True, operand.dtype.type(1), flat(k), flat(v)
     for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
@@ -83,9 +86,9 @@ def forward(
             first, last = key_range(begin, end)
             gather(q, head(q, b, h, heads[0], t, t + m), scale, queries)
             acc = sums_of_values[:m]
-            acc[:], peaks[:], sums[:] = 0, -math.inf, 0
+            acc[:], peaks[:], totals[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
-                peaks[:], sums[:] = of_head(sink, b, h), 1
+                peaks[:], totals[:] = of_head(sink, b, h), 1
             for j0 in range((first - low) // GRAIN * GRAIN, last - low, width):
                 n, s = min(width, last - low - j0), low + j0
                 wide = padded_columns(n, operand)
@@ -95,24 +98,24 @@ def forward(
                     scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end
                 )
                 for i in range(m):
-                    row, old = scores[i], peaks[i]
-                    peak = row_max(row)
-                    peak = old if old >= peak else peak  # NaN if it is
-                    if peak == -math.inf:
+                    row, peak = scores[i], peaks[i]
+                    new = row_max(row)
+                    new = peak if peak >= new else new  # NaN if it is
+                    if new == -math.inf:
                         row[:] = 0
                         continue
-                    more = exp_minus(row, peak)
-                    if peak != old and old > -math.inf:
-                        shrink = math.exp(old - peak)
-                        sums[i] *= shrink
+                    more = exp_minus(row, new)
+                    if new != peak and peak > -math.inf:
+                        shrink = math.exp(peak - new)
+                        totals[i] *= shrink
                         scale_by(acc[i], shrink)
-                    peaks[i], sums[i] = peak, sums[i] + more
+                    peaks[i], totals[i] = new, totals[i] + more
                 drop(scores, n, keep, b, h, t, s, kept_factor)
                 multiply(scores, n, values, j0, acc, True)
             for i in range(m):
-                empty = sums[i] == 0
-                scale_by(acc[i], one if empty else one / sums[i])
-                lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(sums[i])
+                empty = totals[i] == 0
+                scale_by(acc[i], one if empty else one / totals[i])
+                lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(totals[i])
             finite &= is_finite(acc.reshape(-1))
             scatter(acc, out, head(out, b, h, heads[0], t, t + m), one, False)
     if not finite:

@@ -101,7 +101,7 @@ def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
     if masked:
         seen = seen & pairs(inside, place, shape, flip)
     if biased:
-        seen = seen & (pairs(bias, place, shape, flip) > -math.inf)
+        seen = seen & (pairs(bias, place, shape, flip) != -math.inf)
     return seen
 
 
@@ -134,9 +134,11 @@ def finite(x):
     return ct.where(x * 0.0 == 0.0, x, 0.0)
 
 
-def spoilt(x, dtype):
-    """For each row of x, 0 if it is finite and else NaN."""
-    return ct.sum(x.astype(dtype) * 0.0, axis=1)
+def spoilt(seen, x, acc):
+    """acc, with NaN in each entry to which a visible pair brings a NaN or infinity of x. In a plain
+    product hidden pairs would, too, by 0 · NaN."""
+    odd, zero = (finite(x) != x).astype(x.dtype), ct.full(acc.shape, 0.0, acc.dtype)
+    return ct.where(product(seen.astype(x.dtype), odd, zero, True) > 0.0, math.nan, acc)
 
 
 @ct.kernel
@@ -165,7 +167,7 @@ def forward(
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
             scores = ct.where(seen, scores, -math.inf)
-            clean = ct.sum(spoilt(value, lse.dtype)) == 0.0
+            clean = ct.sum(value * 0.0) == 0.0
         new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
         base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
         p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
@@ -176,9 +178,8 @@ def forward(
         if clean:
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
         else:
-            bad = spoilt(value, lse.dtype).reshape((1, N))
-            bad = ct.sum(ct.where(scores > -math.inf, bad, 0.0), axis=1, keepdims=True)
-            acc = product(p.astype(v.dtype), finite(value), acc * shrink + bad, tf32)
+            acc = spoilt(scores > -math.inf, value, acc * shrink)
+            acc = product(p.astype(v.dtype), finite(value), acc, tf32)
         peak = new
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
@@ -218,7 +219,7 @@ def backward_query(
         ds = ct.exp2(scores - logs) * (dp - mean)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
-            ds, clean = ct.where(seen, ds, 0.0), ct.sum(spoilt(key, lse.dtype)) == 0.0
+            ds, clean = ct.where(seen, ds, 0.0), ct.sum(key * 0.0) == 0.0
         if wanted:
             ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
         ds = (ds * slope).astype(k.dtype)
@@ -260,15 +261,15 @@ def backward_key(
                 ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
                 if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
                     seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
-                    bad = spoilt(douts, lse.dtype).reshape((1, M))
-                    weights, ds = ct.where(seen, weights + bad, 0.0), ct.where(seen, ds, 0.0)
-                    clean = ct.sum(bad) + ct.sum(spoilt(query, lse.dtype)) == 0.0
+                    weights, ds = ct.where(seen, weights, 0.0), ct.where(seen, ds, 0.0)
+                    clean = ct.sum(douts * 0.0) + ct.sum(query * 0.0) == 0.0
                 weights, ds = weights.astype(dout.dtype), ds.astype(q.dtype)
                 if clean:
                     dvalue = product(weights, douts, dvalue, tf32)
                     dkey = product(ds, query, dkey, tf32)
                 else:
-                    dvalue = product(weights, finite(douts), dvalue, tf32)
+                    seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
+                    dvalue = product(weights, finite(douts), spoilt(seen, douts, dvalue), tf32)
                     dkey = product(ds, finite(query), dkey, tf32)
     ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
     ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from attention_paths import BARS, KERNELS, PATHS, Case
+from attention_paths import BARS, KERNELS, PATHS, Case, results
 
 import minimha as mh
 
@@ -121,6 +121,22 @@ def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(n
                 case, _ = case_of(int(rng.integers(1000)), options=options, masked=masked)
                 touched.add(check(path, place, case, name, number, rng, unseen))
     assert touched == {False, True}
+
+
+@pytest.mark.parametrize(("name", "number"), [
+    ("bias", math.nan), *itertools.product(("value", "dout"), (math.nan, math.inf, -math.inf)),
+])  # fmt: skip
+@pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
+def test_one_entry_spoils_the_same_entries_as_in_the_reference(implementation, name, number):
+    for options, masked in itertools.product((False, True), repeat=2):
+        case, _ = case_of(12, options=options, masked=masked)
+        case = case.but(scale=None, softcap=None)  # no kernel takes one for each pair
+        case = case.but(keep=None, dropout=0.0)  # in tiles, Σ dout · out has 0 · NaN if dropped
+        case, _ = poison(case, name, (1, 1, 3, 1), number)
+        with np.errstate(all="ignore"):
+            found, expected = (results(x, case) for x in (implementation, "reference"))
+        for x, y in zip(found, expected, strict=True):
+            assert (x is None and y is None) or np.array_equal(np.isfinite(x), np.isfinite(y))
 
 
 @pytest.mark.parametrize("name", POISONED)

@@ -1,11 +1,15 @@
 """The number of threads of a call, and BLAS limited to one thread."""
 
 import contextlib
+import multiprocessing
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import minimha as mh
 from minimha.kernels import blas, threads
+from minimha_autograd import tape
 
 SETTINGS = ("MINIMHA_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -94,3 +98,20 @@ def test_the_last_thread_to_leave_restores_blas(numbers):
         first.__exit__(None, None, None)
         assert numbers() == {1}
     assert numbers() == {3}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("file", "lock"), [(blas, "_lock"), (tape, "_accumulating")])
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(numbers, file, lock):
+    def work():
+        with blas.single_threaded():
+            mh.Tensor([1.0], requires_grad=True).sum().backward()
+        assert numbers() == {3}
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    with blas.single_threaded(), getattr(file, lock):  # as if another thread held it
+        child.start()
+    child.join(10)
+    child.kill()
+    assert child.exitcode == 0
