@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import minimha
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
-from . import __version__
 from .course import chapters as course
 from .gpu_report.report import add_arguments as add_gpu_report_arguments
 from .homework import commands as homework
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "finite differences, train a small character-level transformer, and draw what each of its "
         "heads attends to. Takes about a minute on two cores.",
     )
-    parser.add_argument("--version", action="version", version=f"minimha {__version__}")
+    parser.add_argument("--version", action="version", version=f"minimha {minimha.__version__}")
     parser.set_defaults(run=_tour)
     others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
     for name, add_arguments, text in (
