@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import minimha
 from minimha_autograd.backend import LIBRARIES, explain_memory
 
 from .attention import implementation
@@ -24,17 +25,21 @@ from .training import tour
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. Returns the exit code: 2 for unusable input."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed when this process started
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="replace")  # a console may not support a character
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:  # with the usage of this command, not of the tour
-        vars(options).get("command", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a console may not support a character
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        _check_environment()
-        code: int = options.run(options)
-        sys.stdout.flush()
+        try:
+            options, unknown = parser.parse_known_args(arguments)
+            if unknown:  # with the usage of this command, not of the tour
+                command = vars(options).get("command", parser)
+                command.error(f"unrecognized arguments: {' '.join(unknown)}")
+            _check_environment()
+            code: int = options.run(options)
+        finally:
+            sys.stdout.flush()  # errors at exit could not be handled
     except KeyboardInterrupt:
         print("minimha: interrupted", file=sys.stderr)
         return 130
@@ -87,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "finite differences, train a small character-level transformer, and draw what each of its "
         "heads attends to. Takes about a minute on two cores.",
     )
+    parser.add_argument("--version", action="version", version=f"minimha {minimha.__version__}")
     parser.set_defaults(run=_tour)
     others = parser.add_subparsers(title="instead of the tour", metavar="COMMAND")
     for name, add_arguments, text in (

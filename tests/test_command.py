@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import minimha
 import minimha_command
 from minimha import __main__ as command
 from minimha.kernels import threads
@@ -68,6 +69,41 @@ def test_a_variable_with_a_wrong_value_is_named_in_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert (stopped.value.code, line[:9]) == (2, "minimha: ")
     assert problem in line
+
+
+def run(words):
+    try:
+        return command.main(words.split())
+    except SystemExit as stopped:
+        return stopped.code
+
+
+WRITING = pytest.mark.parametrize("words", ["--help", "--version", "homework list"])
+
+
+@WRITING
+def test_a_command_whose_reader_has_left_ends_quietly(words, monkeypatch, capsys):
+    """As in `minimha homework list | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert run(words) == 1
+    assert capsys.readouterr().err == ""
+
+
+@WRITING
+def test_a_command_without_a_standard_output_does_its_work(words, monkeypatch, capsys):
+    """As in `minimha homework list >&-`."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(words) == 0
+    sys.stdout.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"minimha {minimha.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from numbers import Real
 from typing import Any
@@ -16,6 +17,15 @@ def integer(n: Any, name: str, least: int | None = None) -> int:
     if least is not None and n < least:
         raise ValueError(f"{name} = {n} must be at least {least}")
     return n
+
+
+def check_at_least_0(x: float, name: str) -> None:
+    """Raise TypeError unless x, called name in messages, is a number, ValueError if it is negative,
+    infinite or NaN."""
+    if not isinstance(x, Real) or isinstance(x, bool):
+        raise TypeError(f"{name} must be a number of at least 0, not {x!r}")
+    if not 0 <= x < math.inf:
+        raise ValueError(f"{name} = {x} must be at least 0 and finite")
 
 
 def check_probability(p: float, name: str) -> None:

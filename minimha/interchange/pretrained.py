@@ -16,6 +16,19 @@ from ..multihead import positions
 from ..transformers import GPT
 from . import states
 from .files import written_whole
+from .json_file import (
+    BOOLEAN,
+    OBJECT,
+    Kind,
+    integer,
+    mistake,
+    naming,
+    number,
+    one_of,
+    read_json,
+    require,
+    shown,
+)
 from .safetensors_file import read, write
 from .states import mismatches, packed, refuse, set_state, state, unpacked, with_biases
 
@@ -126,6 +139,23 @@ _LLAMA = _Layout(
     buffers=r"rotary_emb\.inv_freq$",
 )
 
+_SIZE = integer(1)
+_KINDS = {
+    "vocabulary": _SIZE,
+    "context": _SIZE,
+    "d_model": _SIZE,
+    "num_heads": _SIZE,
+    "num_layers": integer(0),
+    "hidden": _SIZE.or_none(),
+    "num_kv_heads": _SIZE.or_none(),
+    "head_dim": _SIZE.or_none(),
+    "norm_eps": number("of at least 0", lambda x: x >= 0),
+    "rope": number("above 0", lambda x: x > 0),
+    "tie": BOOLEAN,
+    "bias": BOOLEAN,
+    "dropout": number("from 0 to 1", lambda x: 0 <= x <= 1),
+}
+"""What the entries of config.json for our settings must be."""
 _LAYOUTS = {layout.model_type: layout for layout in (_GPT2, _LLAMA)}
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _TOKENS = ("bos_token_id", "eos_token_id")  # for transformers' generation; a GPT does not use them
@@ -140,26 +170,30 @@ def from_pretrained(folder: str | Path) -> GPT:
     Constants that old versions stored among the weights are ignored. Dropout acts only in calls
     with an rng.
 
-    Raises ValueError, with all reasons, for a config.json with settings that a `GPT` does not have,
-    and for weights that are missing, extra or of another shape or dtype; OSError if a file is
-    missing.
+    Raises ValueError, with all reasons, for a config.json with entries that are missing, of another
+    type or out of range, or with settings that a `GPT` does not have; for an index that names
+    anything but files in the folder; and for weights that are missing, extra or of another shape or
+    dtype. Raises OSError if a file is missing.
     """
     folder = Path(folder)
-    config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    kind = config.get("model_type")
-    if kind not in _LAYOUTS:
-        raise ValueError(f"{folder}: model_type is {kind!r}, but must be 'gpt2' or 'llama'")
+    path = folder / _CONFIG
+    config = read_json(path, OBJECT)
+    kind = config.get("model_type", ...)
+    require(path, "model_type", kind, one_of(_LAYOUTS))
     layout = _LAYOUTS[kind]
     settings, wrong = _settings(layout, config)
-    refuse(f"{folder / _CONFIG} does not describe a GPT", wrong)
+    refuse(f"{path} does not describe a GPT", wrong)
 
-    arrays, bare = _entries(folder, layout)
-    names = _names(layout, settings)
-    table = next(iter(names))
+    files = _files(folder)
+    arrays, bare = _entries(files, layout)
+    with naming(path, {name: key for key, (name, _) in reversed(layout.settings.items())}):
+        check_size(settings, files)
+        names = _names(layout, settings)
+        table = next(iter(names))
+        dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
+        model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
     if settings["tie"] and np.array_equal(arrays.get("lm_head.weight", 0), arrays.get(table, 1)):
         del arrays["lm_head.weight"]  # the same weights, stored twice
-    dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
-    model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
     ours = {name: backend.to_numpy(p.data) for name, p in model.named_parameters()}
     wrong = mismatches(arrays, packed(names, ours))
     refuse(f"the weights in {folder} do not fit its {_CONFIG}", wrong)
@@ -220,26 +254,26 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
 def _settings(layout: _Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The arguments of the GPT that config.json describes, and all reasons why there is none."""
-    config = config | (config.get("rope_parameters") or {})
+    rope = config.get("rope_parameters")
+    config = config | (rope if isinstance(rope, dict) else {})
     found = dict(layout.fixed)
-    wrong = [
-        f"{key} is {config[key]!r}, but must be {value!r}"
+    wrong = [mistake("rope_parameters", rope, OBJECT.or_none())]
+    wrong += [
+        f"{key} is {shown(config[key])}, but must be {value!r}"
         for key, value in layout.needed.items()
         if config.get(key, value) != value
     ]
     for key, (name, default) in layout.settings.items():
         value: Any = config.get(key, default)
-        if value is ...:
-            wrong.append(f"{key} is missing")
-        elif name == "activation" and value not in layout.activations:
-            known = " or ".join(map(repr, layout.activations))
-            wrong.append(f"{key} is {value!r}, but must be {known}")
-        else:
-            value = layout.activations[value] if name == "activation" else value
-            value = positions.Rope(base=value) if name == "rope" else value
-            if found.setdefault(name, value) != value:
-                wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
-    return found, wrong
+        kind = one_of(layout.activations) if name == "activation" else _KINDS[name]
+        if misfit := mistake(key, value, kind):
+            wrong.append(misfit)
+            continue
+        value = layout.activations[value] if name == "activation" else value
+        value = positions.Rope(base=value) if name == "rope" else value
+        if found.setdefault(name, value) != value:
+            wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
+    return found, [*filter(None, wrong)]
 
 
 def _config(layout: _Layout, settings: dict[str, Any]) -> dict[str, Any]:
@@ -272,14 +306,40 @@ def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {name: n for name, n in sizes.items() if settings.get(name) is None}
 
 
-def _entries(folder: Path, layout: _Layout) -> tuple[dict[str, np.ndarray], bool]:
-    """The arrays in a folder by their full names, without the constants, and whether the names in
-    the file lack the prefix."""
-    files, index = [_WEIGHTS], folder / f"{_WEIGHTS}.index.json"
-    if index.exists() and not (folder / _WEIGHTS).exists():
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(places.values()))
-    arrays = {name: x for file in files for name, x in read(folder / file).items()}
+def check_size(settings: dict[str, Any], files: list[Path]) -> None:
+    """Raise ValueError for a GPT that has more parameters than these files have bytes: to build a
+    model with a mistyped size might take hours, or all memory."""
+    s = _resolved({"rope": None} | settings)
+    rows = s["vocabulary"] + (0 if s["rope"] else s["context"])
+    columns = s["num_heads"] * s["head_dim"] + s["hidden"]  # of W^Q and of the MLP's first map
+    size = sum(file.stat().st_size for file in files)
+    if s["d_model"] * (rows + 2 * s["num_layers"] * columns) > size:
+        names = "vocabulary", "context", "d_model", "num_heads", "head_dim", "hidden", "num_layers"
+        sizes = ", ".join(f"{name} = {shown(s[name])}" for name in names)
+        weights = ", ".join(file.name for file in files)
+        raise ValueError(f"a GPT with {sizes} needs more than the {size:,} bytes of {weights}")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files with the weights in a folder."""
+    weights, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
+    if weights.exists() or not index.exists():
+        return [weights]
+    places = read_json(index, OBJECT).get("weight_map", ...)
+    require(index, "weight_map", places, OBJECT)
+    part = Kind(
+        "the name of a file in the same folder",
+        lambda x: isinstance(x, str) and Path(x).name == x and (folder / x).is_file(),
+    )
+    for name, place in places.items():
+        require(index, f"weight_map of {name}", place, part)
+    return [folder / place for place in sorted(set(places.values()))]
+
+
+def _entries(files: list[Path], layout: _Layout) -> tuple[dict[str, np.ndarray], bool]:
+    """The arrays in the files by their full names, without the constants, and whether the names in
+    the files lack the prefix."""
+    arrays = {name: x for file in files for name, x in read(file).items()}
     bare = not any(name.startswith(layout.prefix) for name in arrays)
     return {
         layout.prefix + name if bare and not name.startswith("lm_head.") else name: x

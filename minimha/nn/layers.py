@@ -9,7 +9,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Rng
 
 from ..functional import drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
-from ..functional.checks import check_probability
+from ..functional.checks import check_at_least_0, check_probability
 from .module import Module, parameter
 
 
@@ -45,6 +45,7 @@ class LayerNorm(Module):
     def __init__(
         self, width: int, *, bias: bool = True, eps: float = 1e-5, dtype: str = "float32"
     ) -> None:
+        check_at_least_0(eps, "eps")
         self.weight = parameter(backend.full((width,), 1, dtype=dtype))
         self.bias = parameter(backend.full((width,), 0, dtype=dtype)) if bias else None
         self.eps = eps
@@ -58,6 +59,7 @@ class RMSNorm(Module):
     """`functional.rms_norm` with its weight, over a last axis of the given width."""
 
     def __init__(self, width: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
+        check_at_least_0(eps, "eps")
         self.weight = parameter(backend.full((width,), 1, dtype=dtype))
         self.eps = eps
 

@@ -37,7 +37,8 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
 
 
 def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint; if it is damaged, those of NAME-previous, with a warning.
+    """The arrays of a checkpoint; if it is missing or damaged, those of NAME-previous, with a
+    warning.
 
     Raises FileNotFoundError if there is none, ValueError if all are damaged or if the checkpoint
     was written with other settings: the message names every difference.
@@ -56,19 +57,19 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 def _first_undamaged(path: Path) -> dict[str, np.ndarray]:
-    errors: list[str] = []
-    for file in filter(Path.exists, (path, _previous(path))):
+    errors: list[Exception] = []
+    for file in (path, _previous(path)):
         try:
             arrays = _read(file)
-        except ValueError as error:
-            errors.append(str(error))
+        except (FileNotFoundError, ValueError) as error:
+            errors.append(error)
         else:
             if errors:
                 warnings.warn(f"{errors[0]}; continuing from {file.name}", stacklevel=4)
             return arrays
-    if not errors:
+    if all(isinstance(error, FileNotFoundError) for error in errors):
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    raise ValueError("; ".join(errors))
+    raise ValueError("; ".join(map(str, errors)))
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

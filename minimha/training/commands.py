@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import shlex
 import signal
 import sys
@@ -21,6 +20,20 @@ from minimha_autograd import backend
 
 from .. import interchange, parallel, pictures
 from ..interchange.files import written_whole
+from ..interchange.json_file import (
+    CHARACTER,
+    LIST,
+    OBJECT,
+    STRING,
+    integer,
+    mistake,
+    naming,
+    number,
+    one_of,
+    read_json,
+    require,
+)
+from ..interchange.pretrained import check_size
 from ..transformers import GPT, generate
 from . import data, watching
 from .loop import Training
@@ -42,6 +55,19 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
 }  # fmt: skip
 """For each setting of a run, the name of its value, its default and its description."""
 
+_KINDS = {
+    **dict.fromkeys(("layers", "heads", "width", "context", "steps", "batch", "every"), integer(1)),
+    "seed": integer(0),
+    "lr": number("above 0", lambda x: x > 0),
+    "dropout": number("of at least 0 and below 1", lambda x: 0 <= x < 1),
+    "backend": one_of(backend.LIBRARIES),
+    "text": STRING,
+}
+"""What the settings must be, on the command line and in run.json."""
+_SIZES = {
+    "layers": "num_layers", "heads": "num_heads", "width": "d_model", "context": "context",
+}  # fmt: skip
+"""The settings that are arguments of GPT, and their names there."""
 _RUN, _VOCABULARY, _LOSSES = "run.json", "vocabulary.json", "losses.csv"
 _CHECKPOINT, _PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 _ATTENTION = "attention.png"
@@ -168,20 +194,23 @@ class Run:
         a one-line message."""
         folder = options.out
         settings = _settings(options)
-        text = _text(settings["text"])
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        if settings.setdefault("sha256", digest) != digest:
-            raise ValueError(
-                f"the text {settings['text']} has changed since the run in {folder} began: restore "
-                "it, or start a new run with another --out"
-            )
-        tokenizer = data.CharacterTokenizer(text)
-        parts = data.split(tokenizer.encode(text), settings["context"])
-        model = GPT(
-            len(tokenizer), context=settings["context"], d_model=settings["width"],
-            num_heads=settings["heads"], num_layers=settings["layers"],
-            dropout=settings["dropout"], tie=True, rng=settings["seed"],
-        )  # fmt: skip
+        saved = [file for name in (_CHECKPOINT, _PREVIOUS) if (file := folder / name).exists()]
+        names = {ours: name for name, ours in _SIZES.items()}
+        with naming(folder / _RUN, names) if options.resume else nullcontext():
+            text = _text(settings["text"])
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if settings.setdefault("sha256", digest) != digest:
+                raise ValueError(
+                    f"the text {settings['text']} has changed since the run in {folder} began: "
+                    "restore it, or start a new run with another --out"
+                )
+            tokenizer = data.CharacterTokenizer(text)
+            parts = data.split(tokenizer.encode(text), settings["context"])
+            sizes = {ours: settings[name] for ours, name in names.items()}
+            sizes["vocabulary"] = len(tokenizer)
+            if saved:
+                check_size(sizes, saved)
+            model = GPT(**sizes, dropout=settings["dropout"], tie=True, rng=settings["seed"])
         model.to(settings["backend"])
         make: Any = Training
         if comm is not None:
@@ -192,7 +221,7 @@ class Run:
             lr=settings["lr"], seed=settings["seed"],
         )  # fmt: skip
         losses = watching.Losses()
-        if (folder / _CHECKPOINT).exists():
+        if saved:
             training.resume(folder / _CHECKPOINT)
             losses = _read_losses(folder / _LOSSES, training.step)
         try:
@@ -272,7 +301,9 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     if options.resume:
         if not (folder / _RUN).exists():
             raise ValueError(f"{folder} holds no run to resume: leave out --resume")
-        stored: dict[str, Any] = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+        stored: dict[str, Any] = read_json(folder / _RUN, OBJECT)
+        for name, kind in (_KINDS | {"sha256": STRING}).items():
+            require(folder / _RUN, name, stored.get(name, ...), kind)
         for name, value in given.items():
             if stored[name] != value:
                 raise ValueError(
@@ -286,15 +317,9 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{folder} is not an empty folder: choose another --out")
     settings = {name: default for name, (_, default, _) in SETTINGS.items()} | given
     settings.setdefault("every", max(1, settings["steps"] // 10))
-    sizes = ("layers", "heads", "width", "context", "steps", "batch", "every")
-    for name, valid, values in (
-        *((name, settings[name] >= 1, "at least 1") for name in sizes),
-        ("seed", settings["seed"] >= 0, "at least 0"),
-        ("lr", 0 < settings["lr"] < math.inf, "positive and finite"),
-        ("dropout", 0 <= settings["dropout"] < 1, "at least 0 and below 1"),
-    ):
-        if not valid:
-            raise ValueError(f"--{name} must be {values}, not {settings[name]}")
+    for name, kind in _KINDS.items():
+        if wrong := mistake(f"--{name}", settings[name], kind):
+            raise ValueError(wrong)
     if settings["width"] % settings["heads"]:
         raise ValueError(
             f"--width {settings['width']} is not a multiple of --heads {settings['heads']}"
@@ -377,4 +402,18 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.Pretrained
         if not (folder / "tokenizer.json").exists():
             raise ValueError(f"{folder} holds neither {_VOCABULARY} nor tokenizer.json")
         return model, data.PretrainedTokenizer(folder)
-    return model, data.CharacterTokenizer(json.loads((folder / _VOCABULARY).read_text("utf-8")))
+    return model, _tokenizer(folder / _VOCABULARY, model.settings["vocabulary"])
+
+
+def _tokenizer(path: Path, size: int) -> data.CharacterTokenizer:
+    """The tokenizer of as many characters as the model's vocabulary has."""
+    characters = read_json(path, LIST)
+    for k, character in enumerate(characters):
+        require(path, f"entry {k}", character, CHARACTER)
+    tokenizer = data.CharacterTokenizer(characters)
+    if len(tokenizer) != size:
+        raise ValueError(
+            f"{path} has {len(tokenizer)} different characters, but the vocabulary of the model "
+            f"has {size}"
+        )
+    return tokenizer

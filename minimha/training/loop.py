@@ -113,7 +113,8 @@ class Training:
         checkpoint.write(self.state(), self.settings, path)
 
     def resume(self, path: str | Path) -> None:
-        """Continue from a checkpoint; if it is damaged, from NAME-previous, with a warning.
+        """Continue from a checkpoint; if it is missing or damaged, from NAME-previous, with a
+        warning.
 
         Raises FileNotFoundError if there is none. Raises ValueError, without changing anything, if
         all are damaged, or if the checkpoint belongs to another model, another text or a run with

@@ -44,6 +44,7 @@ class Stack(Module):
     ) -> None:
         settings |= {"cross": self.cross, "norm_first": norm_first, "dtype": dtype}
         rng = backend.generator(rng)
+        integer(num_layers, "num_layers", least=0)
         self.blocks = [Block(d_model, num_heads, rng=rng, **settings) for _ in range(num_layers)]
         self.norm = LayerNorm(d_model, dtype=dtype) if norm_first else None
 

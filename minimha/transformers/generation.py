@@ -9,7 +9,7 @@ import numpy as np
 from minimha_autograd import array_of, backend, no_grad
 from minimha_autograd.backend import Array, Rng
 
-from ..functional.checks import integer
+from ..functional.checks import check_at_least_0, integer
 from ..multihead import KeyValueCache
 from .gpt import GPT
 
@@ -38,7 +38,7 @@ def generate(
     count from the start of the context, so moving it by one token would change every cached key.
 
     Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
-    tokens that are not integers.
+    tokens that are not integers and for settings that are not numbers.
     """
     backend.require(backend.is_integral, array_of(tokens), "tokens")
     like, start = model.parameters()[0].data, 0
@@ -86,13 +86,15 @@ def probabilities(
 ) -> np.ndarray:
     """The probabilities (B, V) from which `generate` draws, for logits (B, V).
 
-    softmax(logits / temperature), in float64. The probabilities of all tokens outside top_k, and
-    then outside top_p, are set to 0, and the others are scaled to sum to 1. A token that is as
-    likely as the last one inside is kept too.
+    softmax(logits / temperature), in float64; tokens with the logit +∞ share all the probability.
+    The probabilities of all tokens outside top_k, and then outside top_p, are set to 0, and the
+    others are scaled to sum to 1. A token that is as likely as the last one inside is kept too.
     Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
     """
-    scaled = logits.astype(np.float64) / temperature
-    p = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    logits = logits.astype(np.float64)
+    largest = logits.max(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):  # ∞ − ∞, and quotients below the range of float64: exp gives 0
+        p = np.exp(np.where(logits == largest, 0.0, (logits - largest) / temperature))
     p /= p.sum(axis=-1, keepdims=True)
     if top_k is not None and top_k < p.shape[-1]:
         p = _at_least(p, np.sort(p, axis=-1)[:, -top_k, None])
@@ -110,10 +112,12 @@ def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
 
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any) -> None:
-    """Raise ValueError for settings of `generate` that are out of range."""
-    if not temperature >= 0:
-        raise ValueError(f"temperature = {temperature} must be at least 0")
+    """Raise TypeError for settings of `generate` that are not numbers, ValueError for settings out
+    of range."""
+    check_at_least_0(temperature, "temperature")
     if top_k is not None:
         integer(top_k, "top_k", least=1)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")
+    if top_p is not None:
+        check_at_least_0(top_p, "top_p")
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")

@@ -11,6 +11,7 @@ from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
 from ..functional import linear
+from ..functional.checks import integer
 from ..multihead import KeyValueCache, positions
 from ..nn import Dropout, Embedding, Linear, Module
 from .block import Block, norm_layer
@@ -58,6 +59,7 @@ class GPT(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
+        integer(num_layers, "num_layers", least=0)
         of_blocks: dict[str, Any] = {
             "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
             "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,

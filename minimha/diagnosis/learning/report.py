@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from minimha_autograd.gradcheck import labelled, listed, text_table
 
-from ...course import CHAPTERS
-
 
 class Finding(NamedTuple):
     """Something wrong with a model, its data or its training.
@@ -30,12 +28,11 @@ class Finding(NamedTuple):
     chapter: str
 
     def __str__(self) -> str:
-        chapter = CHAPTERS.get(int(self.chapter[:2]))
         lines = (
             ("where", self.where),
             ("measured", self.figure),
             ("looks like", self.text),
-            ("read", f"notebooks/{chapter.stem}.ipynb" if chapter else "docs/diagnose.md"),
+            ("read", f"chapter {self.chapter}"),
         )
         return "\n".join([self.name, *(labelled(*line) for line in lines)])
 

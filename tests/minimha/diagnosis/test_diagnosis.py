@@ -1,7 +1,9 @@
 """Wrong gradients are located, and their causes are named: the whole catalogue."""
 
 import functools
+import re
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +12,7 @@ from catalogue import CATALOGUE, HEALTHY
 from unseen import UNSEEN
 
 import minimha as mh
+from minimha.course import CHAPTERS
 from minimha.diagnosis.causes import UNEXPLAINED
 
 WRONG = [bug for bug in CATALOGUE if not bug.hygiene]
@@ -195,6 +198,13 @@ def test_messages_use_the_letters_of_the_function_under_check(rng):
     assert "Correct: dx = y · (dy − Σ dy · y)" in shown(lambda x: 2 * on_tape(2 * x), x)
     f = attention_without_taps(**WITHOUT_TAPS["softmax-row-term"])
     assert "dscores = weights · dweights:" in shown(f, *queries_keys_values(rng))
+
+
+def test_the_course_has_every_chapter_that_a_diagnosis_names():
+    sources = Path(mh.diagnosis.__file__).parent.rglob("*.py")
+    named = {c for path in sources for c in re.findall(r'"(\d\d [\w-]+)"', path.read_text("utf-8"))}
+    assert len(named) > 5
+    assert named <= {f"{chapter.number:02} {chapter.name}" for chapter in CHAPTERS.values()}
 
 
 @pytest.mark.parametrize("name", ["matmul", "linear", "attention"])

@@ -4,10 +4,12 @@
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
 from layers import far, reasons, same_bits
+from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import interchange
@@ -126,6 +128,48 @@ def test_all_settings_that_a_gpt_lacks_are_named_together(tmp_path):
     edited(tmp_path / "llama", model_type="mamba")
     with pytest.raises(ValueError, match="model_type is 'mamba', but must be 'gpt2' or 'llama'"):
         interchange.from_pretrained(tmp_path / "llama")
+
+
+@STEPS
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_damaged_config_is_read_or_refused_by_the_name_of_its_entry(kind, step, tmp_path):
+    path, refused = saved(model(kind), tmp_path) / "config.json", 0
+    for name, value in mutations(path, step):
+        if message := refusal(interchange.from_pretrained, tmp_path):
+            refused += 1
+            # a valid value may contradict the weights, or another entry
+            contradicts = "do not fit its config.json: " in message or ", already " in message
+            assert contradicts or (str(path) in message and name in message), (name, value)
+        else:
+            assert name not in ("config.json", "model_type", "vocab_size"), value
+    assert refused > 100 / step
+
+
+@pytest.mark.parametrize("part", [
+    "../part", ".", "..", "", "folder", "pipe", "absent", "/dev/zero", ["part"], 1, None,
+])  # fmt: skip
+def test_the_index_of_a_model_names_files_in_its_folder_only(part, tmp_path):
+    folder = saved(model("llama"), tmp_path / "model")
+    (folder / "folder").mkdir()
+    (folder / "model.safetensors").rename(tmp_path / "part")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "pipe")
+    index = folder / "model.safetensors.index.json"
+    for wrong in (part, str(tmp_path / "part")):
+        index.write_text(json.dumps({"weight_map": {"lm_head.weight": wrong}}))
+        message = refusal(interchange.from_pretrained, folder)
+        assert message.startswith(f"{index}: weight_map of lm_head.weight is ")
+        assert message.endswith(", but must be the name of a file in the same folder")
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    (saved(model("llama"), tmp_path) / "model.safetensors").unlink()
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text('{"weight_map": {}}')
+    for name, value in mutations(path):
+        message = refusal(interchange.from_pretrained, tmp_path)
+        assert str(path) in message, value
+        assert name in message, value
 
 
 def test_rope_settings_of_older_versions_are_read(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import parallel
@@ -64,10 +65,10 @@ def one_error(code, capsys):
     [
         ("--heads 3", "--width 8 is not a multiple of --heads 3"),
         ("--context 300", "the text has 567 characters: a context of 300 needs at least 602"),
-        ("--steps 0", "--steps must be at least 1, not 0"),
-        ("--dropout 1", "--dropout must be at least 0 and below 1, not 1.0"),
+        ("--steps 0", "--steps is 0, but must be an integer of at least 1"),
+        ("--dropout 1", "--dropout is 1.0, but must be a number of at least 0 and below 1"),
         ("--text absent", "absent: No such file or directory"),
-        ("--backend jax", "unknown array library 'jax': choose one of numpy,"),
+        ("--backend jax", "--backend is 'jax', but must be 'numpy' or 'array-api-strict' or"),
         ("--resume", "new holds no run to resume: leave out --resume"),
         ("--out t", "t is not an empty folder: choose another --out"),
         ("--out .", ". is not an empty folder: choose another --out"),
@@ -87,14 +88,27 @@ def test_settings_that_do_not_fit_give_one_line_and_leave_no_folder(
     assert content(folder) == before
 
 
+def opened(*options):
+    return commands.Run.of(_parser().parse_args(["train", "--out", "run", *options]))
+
+
 @pytest.fixture
 def begun(folder):
     """A run that was stopped before its first checkpoint."""
-    options = _parser().parse_args(["train", "--text", "t", "--out", "run", *SMALL.split()])
-    run = commands.Run.of(options)
+    run = opened("--text", "t", *SMALL.split())
     run.begin()
     mh.interchange.save_pretrained(run.training.model, "run")
     return folder / "run"
+
+
+@pytest.fixture
+def stopped(begun):
+    """A run that was stopped after its first step."""
+    run = opened("--resume")
+    next(run.training)
+    run.training.save(begun / "checkpoint.safetensors")
+    (begun / "losses.csv").write_text("step,training,validation\n1,3.5,\n")
+    return begun
 
 
 @pytest.mark.parametrize(
@@ -112,6 +126,48 @@ def test_a_folder_of_another_run_is_refused_and_unchanged(options, message, begu
     before = content(begun)
     assert message in one_error(trained("run", *options.split()), capsys)
     assert content(begun) == before
+
+
+def test_a_run_of_which_only_the_previous_checkpoint_is_left_continues_from_it(stopped):
+    weights = mh.interchange.state(opened("--resume").training.model)
+    (stopped / "checkpoint.safetensors").rename(stopped / "checkpoint-previous.safetensors")
+    with pytest.warns(UserWarning, match="; continuing from checkpoint-previous"):
+        run = opened("--resume")
+    assert (run.training.step, run.losses.training) == (1, {1: 3.5})
+    np.testing.assert_equal(mh.interchange.state(run.training.model), weights)
+
+
+@STEPS
+def test_a_damaged_run_json_is_read_or_refused_by_the_name_of_its_entry(step, stopped):
+    for name, value in mutations(stopped / "run.json", step):
+        message = refusal(opened, "--resume")
+        if not message:
+            assert (name, value) == ("seed", 0) or name == "every", (name, value)
+        elif " is a checkpoint of another run: " not in message:  # as after a valid value
+            assert message.startswith("run/run.json"), (name, value)
+            assert name in message or (name in ("text", "sha256") and value == "16"), (name, value)
+
+
+@STEPS
+def test_a_damaged_vocabulary_is_refused_by_the_name_of_its_entry(step, begun):
+    path = begun / "vocabulary.json"
+    for name, value in mutations(path, step):
+        message = refusal(commands._model, begun)
+        assert str(path) in message, (name, value)
+        if value is not ... and name != path.name:
+            assert f": entry {name} is " in message, (name, value)
+
+
+def test_a_vocabulary_of_another_size_than_the_models_is_refused(begun):
+    path = begun / "vocabulary.json"
+    characters = json.loads(path.read_text())
+    for wrong in ([*characters, "é"], characters[1:], [*characters[1:], characters[1]]):
+        path.write_text(json.dumps(wrong))
+        message = refusal(commands._model, begun)
+        size = len(set(wrong))
+        assert message.endswith(
+            f"{size} different characters, but the vocabulary of the model has {len(characters)}"
+        )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

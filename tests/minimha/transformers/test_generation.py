@@ -66,6 +66,22 @@ def test_probabilities_by_hand():
 
 
 @pytest.mark.parametrize(
+    ("logits", "temperature", "expected"),
+    [
+        ([1.0, np.inf, -np.inf, 2.0], 1.0, [0, 1, 0, 0]),
+        ([np.inf, 1.0, np.inf, 2.0], 0.5, [0.5, 0, 0.5, 0]),
+        ([1.0, 3.0, 2.0, 3.0], 1e-320, [0, 0.5, 0, 0.5]),
+        ([1.0, 3.0, 2.0, -np.inf], 1e300, [1 / 3, 1 / 3, 1 / 3, 0]),
+    ],
+)
+def test_infinite_logits_and_extreme_temperatures_have_the_probabilities_of_the_limit(
+    logits, temperature, expected
+):
+    p = probabilities(np.array([logits], "float32"), temperature, top_k=3, top_p=0.999)
+    np.testing.assert_allclose(p, [expected], rtol=1e-15)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"temperature": -1.0}, "temperature = -1.0 must be at least 0"),
@@ -79,6 +95,12 @@ def test_probabilities_by_hand():
 def test_invalid_settings_are_refused(gpt, settings, message):
     with pytest.raises(ValueError, match=message):
         mh.generate(gpt, settings.pop("tokens", PROMPT), 1, **settings)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p"])
+def test_settings_that_are_not_numbers_are_refused(gpt, name):
+    with pytest.raises(TypeError, match=rf"^{name} must be an? .*, not '1'$"):
+        mh.generate(gpt, PROMPT, 1, **{name: "1"})
 
 
 def test_a_model_whose_logits_are_nan_is_refused(gpt):

@@ -113,6 +113,28 @@ def test_unknown_parts_are_refused():
         mh.Block(M, H, activation="tanh")
 
 
+@pytest.mark.parametrize("make", [
+    lambda n: mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=n),
+    lambda n: mh.EncoderDecoder(V, d_model=M, num_heads=H, num_layers=n),
+])  # fmt: skip
+def test_a_negative_number_of_layers_is_refused(make):
+    with pytest.raises(ValueError, match="num_layers = -1 must be at least 0"):
+        make(-1)
+
+
+@pytest.mark.parametrize("make", [
+    lambda eps: mh.LayerNorm(M, eps=eps),
+    lambda eps: mh.RMSNorm(M, eps=eps),
+    lambda eps: mh.Block(M, H, norm_eps=eps),
+    lambda eps: mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=0, norm_eps=eps),
+])  # fmt: skip
+def test_an_eps_that_is_negative_or_no_number_is_refused(make):
+    with pytest.raises(ValueError, match=r"^eps = -0\.1 must be at least 0 and finite$"):
+        make(-0.1)
+    with pytest.raises(TypeError, match="eps must be a number of at least 0, not '1'"):
+        make("1")
+
+
 def test_a_module_shows_its_parameters():
     shown = repr(mh.MLP(3, 5))
     assert shown.splitlines()[0] == "MLP"

@@ -6,7 +6,7 @@ from minimha.homework.scores import Reports, overview
 
 MESSAGES = {
     "softmax: the gradient of x is wrong\n  yours        1.2\n  looks like   the sum over each row is\n"
-    "               missing\n  read         notebooks/05": "the sum over each row is missing",
+    "               missing\n  read         chapter 05": "the sum over each row is missing",
     "dx is wrong\n  yours        1.2\n  looks like   none of the known mistakes": "dx is wrong",
     "y is wrong\n  relation     √5 times the right result": "√5 times the right result",
     "TypeError: no dim\n  in f, line 3: x.sum(dim=-1)\n  in NumPy     the keyword is axis": "the keyword is axis",

@@ -1,0 +1,92 @@
+"""JSON files from outside: read, and checked entry by entry."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Kind(NamedTuple):
+    """What an entry must be: in words, which follow "must be", and as a test of its value."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+    def or_none(self) -> Kind:
+        """This kind, or None (in JSON, null)."""
+        return Kind(f"None or {self.words}", lambda x: x is None or self.fits(x))
+
+
+BOOLEAN = Kind("True or False", lambda x: isinstance(x, bool))
+STRING = Kind("a string", lambda x: isinstance(x, str))
+CHARACTER = Kind("one character", lambda x: isinstance(x, str) and len(x) == 1)
+LIST = Kind("a list", lambda x: isinstance(x, list))
+OBJECT = Kind("a JSON object", lambda x: isinstance(x, dict))
+
+
+def integer(least: int) -> Kind:
+    """An integer of at least this."""
+    words = f"an integer of at least {least}"
+    return Kind(words, lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least)
+
+
+def number(words: str, valid: Callable[[float], bool]) -> Kind:
+    """A finite number for which valid is True: the words describe which."""
+
+    def fits(x: Any) -> bool:
+        is_number = isinstance(x, int | float) and not isinstance(x, bool)
+        return is_number and abs(x) <= sys.float_info.max and valid(x)
+
+    return Kind(f"a number {words}", fits)
+
+
+def one_of(known: Collection[str]) -> Kind:
+    """One of these texts."""
+    return Kind(" or ".join(map(repr, known)), lambda x: isinstance(x, str) and x in known)
+
+
+def read_json(path: Path, kind: Kind) -> Any:
+    """The content of a file. Raises ValueError if it is not JSON of this kind, OSError if it cannot
+    be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if wrong := mistake(str(path), content, kind):
+        raise ValueError(wrong)
+    return content
+
+
+def mistake(name: str, value: Any, kind: Kind) -> str:
+    """A sentence about an entry that is missing (its value is ...) or not of this kind; "" for one
+    that fits."""
+    if value is ...:
+        return f"{name} is missing"
+    return "" if kind.fits(value) else f"{name} is {shown(value)}, but must be {kind.words}"
+
+
+def require(path: Path, name: str, value: Any, kind: Kind) -> None:
+    """Raise ValueError, with the path of the file, if an entry is missing or not of this kind."""
+    if wrong := mistake(name, value, kind):
+        raise ValueError(f"{path}: {wrong}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message, at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+@contextmanager
+def naming(path: Path, names: Mapping[str, str]) -> Iterator[None]:
+    """A ValueError about values from a file gets its path, and the file's names for ours."""
+    try:
+        yield
+    except ValueError as error:
+        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+        raise ValueError(f"{path}: {text}") from error
