@@ -1,0 +1,146 @@
+"""Every chapter runs in headless Chromium without a network, and its checks say what they say here.
+
+    python notebooks/local_pyodide.py build/pyodide
+    python notebooks/browser.py build/browser --pyodide build/pyodide
+    python -m pytest notebooks/test_browser.py
+"""
+
+import contextlib
+import functools
+import http.server
+import io
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from answers import WRONG, function
+from make import SOURCES, notebook
+
+from minimha import homework
+
+sync_api = pytest.importorskip("playwright.sync_api", reason='needs pip install ".[browser]"')
+CHROMIUM = shutil.which("chromium")
+SITE = Path(__file__).parents[1] / "build" / "browser"
+MOST_SECONDS = 120
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH"),
+    pytest.mark.skipif(not SITE.exists(), reason=f"needs the built course in {SITE}"),
+]
+
+NOTEBOOK = "window.jupyterapp?.shell.currentWidget"
+KERNEL = f"{NOTEBOOK}?.sessionContext?.session?.kernel"
+RUN_ALL = "jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.finished = true)"
+OUTPUTS = f"""() => {NOTEBOOK}.content.model.sharedModel.cells.filter(cell => cell.cell_type == "code")
+    .map(cell => [cell.source, cell.execution_count, cell.outputs])"""
+WRITE = f"""([start, code]) => {{
+    const cell = {NOTEBOOK}.content.model.sharedModel.cells.find(cell => cell.source.startsWith(start));
+    cell.setSource(`${{start}}\\n${{code}}`);
+}}"""
+EXECUTE = f"""async code => {{
+    const printed = [], running = {KERNEL}.requestExecute({{code}});
+    running.onIOPub = ({{content}}) => printed.push(content.text ?? content.traceback?.join("\\n") ?? "");
+    await running.done;
+    return printed.join("");
+}}"""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves files, each with its type."""
+
+    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript", ".wasm": "application/wasm",
+    }  # fmt: skip
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+@pytest.fixture(scope="session")
+def address():
+    handler = functools.partial(Handler, directory=SITE)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    """A new user's browser."""
+    context = chromium.new_context()
+    context.set_default_timeout(1000 * MOST_SECONDS)
+    yield context
+    context.close()
+
+
+def opened(browser, address, name):
+    """A page with the chapter and its kernel."""
+    page = browser.new_page()
+    page.goto(f"{address}/lab/index.html?path={name}.ipynb")
+    page.wait_for_function(KERNEL)
+    return page
+
+
+def on_the_desktop(name, code):
+    """What a check prints here."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        homework.check(function(name, code))
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_chapter_runs_in_a_browser(source, address, browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for the record of the checks
+    outside = set()
+    browser.on("request", lambda request: outside.add(request.url))
+    start = time.monotonic()
+    page = opened(browser, address, source.stem)
+    page.evaluate(RUN_ALL)
+    page.wait_for_function("window.finished")
+    cells = page.evaluate(OUTPUTS)
+    took = time.monotonic() - start
+    failed = [
+        (code, outputs) for code, count, outputs in cells
+        if count is None or any(output["output_type"] == "error" for output in outputs)
+    ]  # fmt: skip
+    assert not failed
+    assert took < MOST_SECONDS
+
+    tasks = re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8"))
+    course = homework.course()
+    for name in tasks[:1]:
+        wrong = next(answer.code() for answer in WRONG if answer.task == name)
+        for code in (course[name].code(solved=True), wrong):
+            said = page.evaluate(EXECUTE, f"{code}\n\nmh.homework.check({name})")
+            assert said == on_the_desktop(name, code)
+    assert not {url for url in outside if url.startswith("http") and not url.startswith(address)}
+
+
+def test_work_is_kept_and_the_file_is_graded_like_any_other(address, browser, tmp_path):
+    answer = homework.course()["softmax"].code(solved=True)
+    page = opened(browser, address, "05_attention")
+    page.evaluate(WRITE, ["# minimha homework: softmax", answer])
+    page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    page.close()
+    page = opened(browser, address, "05_attention")
+    assert answer in page.evaluate(CELLS)
+    file = page.evaluate("jupyterapp.serviceManager.contents.get('05_attention.ipynb')")
+    student = tmp_path / "anna"
+    student.mkdir()
+    (student / "05_attention.ipynb").write_text(json.dumps(file["content"]), encoding="utf-8")
+    assert main(["homework", "grade", str(tmp_path), "--only", "softmax", "--json"]) == 0
+    
