@@ -36,13 +36,13 @@ def integer(least: int) -> Kind:
 
 
 def number(words: str, valid: Callable[[float], bool]) -> Kind:
-    """A finite number for which valid is True: the words describe which."""
+    """A finite number for which valid is True, as the words say."""
 
     def fits(x: Any) -> bool:
         is_number = isinstance(x, int | float) and not isinstance(x, bool)
         return is_number and abs(x) <= sys.float_info.max and valid(x)
 
-    return Kind(f"a number {words}", fits)
+    return Kind(words, fits)
 
 
 def one_of(known: Collection[str]) -> Kind:

@@ -149,11 +149,11 @@ _KINDS = {
     "hidden": _SIZE.or_none(),
     "num_kv_heads": _SIZE.or_none(),
     "head_dim": _SIZE.or_none(),
-    "norm_eps": number("of at least 0", lambda x: x >= 0),
-    "rope": number("above 0", lambda x: x > 0),
+    "norm_eps": number("a finite number of at least 0", lambda x: x >= 0),
+    "rope": number("a finite number above 0", lambda x: x > 0),
     "tie": BOOLEAN,
     "bias": BOOLEAN,
-    "dropout": number("from 0 to 1", lambda x: 0 <= x <= 1),
+    "dropout": number("a number from 0 to 1", lambda x: 0 <= x <= 1),
 }
 """What the entries of config.json for our settings must be."""
 _LAYOUTS = {layout.model_type: layout for layout in (_GPT2, _LLAMA)}

@@ -58,8 +58,8 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
 _KINDS = {
     **dict.fromkeys(("layers", "heads", "width", "context", "steps", "batch", "every"), integer(1)),
     "seed": integer(0),
-    "lr": number("above 0", lambda x: x > 0),
-    "dropout": number("of at least 0 and below 1", lambda x: 0 <= x < 1),
+    "lr": number("a finite number above 0", lambda x: x > 0),
+    "dropout": number("a number of at least 0 and below 1", lambda x: 0 <= x < 1),
     "backend": one_of(backend.LIBRARIES),
     "text": STRING,
 }
