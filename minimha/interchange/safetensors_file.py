@@ -75,7 +75,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         ) from error
     other = [f"{name} is {dtype}" for name, dtype, *_ in entries if dtype not in _DTYPES]
     refuse(f"{path} has entries of dtypes that are not read here", other)
-    return {name: _array(*entry) for name, *entry in entries}
+    return {name: _array(dtype, shape, data) for name, dtype, shape, data in entries}
 
 
 def save(module: Module, path: str | Path) -> None:

@@ -114,6 +114,7 @@ def test_files_are_exchanged_with_the_library_of_the_format(tmp_path):
         {"dtype": 1}, {"shape": 2}, {"shape": [2.0]}, {"shape": [-2]}, {"shape": [3]},
         {"data_offsets": [0]}, {"data_offsets": [8, 0]}, {"data_offsets": [1, 9]},
         {"data_offsets": [0, 4]}, {"shape": [0], "data_offsets": [0, 0]},
+        {"shape": [1], "data_offsets": [4, 8]},
         {"dtype": "F8_E4M3", "data_offsets": [0, 10**20]},
     ]),
 ])  # fmt: skip
