@@ -6,6 +6,8 @@ sphinx-build -c docs . build/site
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
@@ -35,6 +37,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 
 
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+ADDRESS = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["urls"]["Documentation"]
+
 ALSO_TEX = {  # TeX that docutils does not read or space well, and the same so that it does
     r"\\(tfrac|frac)\s*(\d)(\d)": r"\\\1{\2}{\3}",
     r"\\dots(?![a-z])": r"\\ldots",
@@ -57,7 +62,15 @@ def mathml(site, node) -> None:
     raise nodes.SkipNode
 
 
+def stay_here(app, doctree, page) -> None:
+    """Let links with the address of the site lead to this copy of it, wherever it is."""
+    for link in doctree.findall(nodes.reference):
+        if link.get("refuri", "").startswith(ADDRESS):
+            link["refuri"] = "../" * page.count("/") + link["refuri"].removeprefix(ADDRESS)
+
+
 def setup(app) -> None:
+    app.connect("doctree-resolved", stay_here)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("autodoc-process-docstring", as_written)
 

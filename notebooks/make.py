@@ -22,6 +22,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ import numpy as np
 
 %matplotlib inline
 """
+PROJECT = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FOLDED = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
 WORDS_PER_MINUTE, MINUTES_PER_CELL = 180, 2
 
@@ -60,9 +62,20 @@ def notebook(source: Path, *, solved: bool = False) -> Any:
             new = nbformat.v4.new_code_cell(_code(cell.source, solved), id=f"cell-{k:02}")
             new.metadata.update(FOLDED if _is_folded(cell) else {})
         else:
-            new = nbformat.v4.new_markdown_cell(cell.source, id=f"cell-{k:02}")
+            text = cell.source if k else _with_links(cell.source, source.stem)
+            new = nbformat.v4.new_markdown_cell(text, id=f"cell-{k:02}")
         cells.append(new)
     return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+
+
+def _with_links(text: str, name: str) -> str:
+    """The first text of a chapter, with links below its title that open it, ready to run."""
+    site, source = (PROJECT["urls"][key] for key in ("Documentation", "Source"))
+    browser = f"{site}browser/lab/index.html?path={name}.ipynb"
+    github = source.replace("https://github.com", "https://colab.research.google.com/github")
+    colab = f"{github}/blob/main/notebooks/{name}.ipynb"
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n[Run in your browser]({browser}) · [Open in Colab]({colab})\n{rest}"
 
 
 def _is_folded(cell: Any) -> bool:
