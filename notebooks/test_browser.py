@@ -9,6 +9,7 @@ import contextlib
 import functools
 import http.server
 import io
+import json
 import re
 import shutil
 import threading
@@ -20,6 +21,7 @@ from answers import WRONG, function
 from make import SOURCES, notebook
 
 from minimha import homework
+from minimha.__main__ import main
 
 sync_api = pytest.importorskip("playwright.sync_api", reason='needs pip install ".[browser]"')
 CHROMIUM = shutil.which("chromium")
@@ -130,17 +132,20 @@ def test_a_chapter_runs_in_a_browser(source, address, browser, tmp_path, monkeyp
     assert not {url for url in outside if url.startswith("http") and not url.startswith(address)}
 
 
-def test_work_is_kept_and_the_file_is_graded_like_any_other(address, browser, tmp_path):
+def test_work_is_kept_and_the_file_is_graded_like_any_other(
+    address, browser, tmp_path, monkeypatch
+):
     answer = homework.course()["softmax"].code(solved=True)
     page = opened(browser, address, "05_attention")
     page.evaluate(WRITE, ["# minimha homework: softmax", answer])
     page.evaluate("jupyterapp.commands.execute('docmanager:save')")
     page.close()
     page = opened(browser, address, "05_attention")
-    assert answer in page.evaluate(CELLS)
     file = page.evaluate("jupyterapp.serviceManager.contents.get('05_attention.ipynb')")
-    student = tmp_path / "anna"
-    student.mkdir()
-    (student / "05_attention.ipynb").write_text(json.dumps(file["content"]), encoding="utf-8")
-    assert main(["homework", "grade", str(tmp_path), "--only", "softmax", "--json"]) == 0
-    
+    student = tmp_path / "anna" / "05_attention.ipynb"
+    student.parent.mkdir()
+    student.write_text(json.dumps(file["content"]), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["homework", "grade", ".", "--only", "softmax", "--json"]) == 0
+    (grade,) = json.loads(Path("grades.json").read_text(encoding="utf-8"))["students"]
+    assert grade["points"] == grade["out_of"] > 0
