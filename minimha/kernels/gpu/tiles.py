@@ -95,8 +95,7 @@ def scores_of(raw, scale, softcap, bias, biased, place, flip):
 def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
     """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
     n = shape[0] if flip else shape[1]
-    key = place[3] * n + ct.arange(n, dtype=ct.int32)
-    key = key.reshape((n, 1) if flip else (1, n))
+    key = (place[3] * n + ct.arange(n, dtype=ct.int32)).reshape((n, 1) if flip else (1, n))
     seen = (begin <= key) & (key < end)
     if masked:
         seen = seen & pairs(inside, place, shape, flip)
@@ -134,7 +133,12 @@ def finite(x):
     return ct.where(x * 0.0 == 0.0, x, 0.0)
 
 
-def spoilt(seen, x, acc):
+def spoilt(x, dtype):
+    """For each row of x, 0 if it is finite and else NaN."""
+    return ct.sum(x.astype(dtype) * 0.0, axis=1)
+
+
+def reached(seen, x, acc):
     """acc, with NaN in each entry to which a visible pair brings a NaN or infinity of x. In a plain
     product hidden pairs would, too, by 0 · NaN."""
     odd, zero = (finite(x) != x).astype(x.dtype), ct.full(acc.shape, 0.0, acc.dtype)
@@ -167,7 +171,7 @@ def forward(
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
             scores = ct.where(seen, scores, -math.inf)
-            clean = ct.sum(value * 0.0) == 0.0
+            clean = ct.sum(spoilt(value, lse.dtype)) == 0.0
         new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
         base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
         p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
@@ -178,7 +182,7 @@ def forward(
         if clean:
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
         else:
-            acc = spoilt(scores > -math.inf, value, acc * shrink)
+            acc = reached(scores > -math.inf, value, acc * shrink)
             acc = product(p.astype(v.dtype), finite(value), acc, tf32)
         peak = new
     empty = total == 0.0
@@ -219,7 +223,7 @@ def backward_query(
         ds = ct.exp2(scores - logs) * (dp - mean)
         if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
             seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
-            ds, clean = ct.where(seen, ds, 0.0), ct.sum(key * 0.0) == 0.0
+            ds, clean = ct.where(seen, ds, 0.0), ct.sum(spoilt(key, lse.dtype)) == 0.0
         if wanted:
             ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
         ds = (ds * slope).astype(k.dtype)
@@ -261,15 +265,15 @@ def backward_key(
                 ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
                 if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
                     seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
-                    weights, ds = ct.where(seen, weights, 0.0), ct.where(seen, ds, 0.0)
-                    clean = ct.sum(douts * 0.0) + ct.sum(query * 0.0) == 0.0
+                    bad = spoilt(douts, lse.dtype).reshape((1, M))
+                    weights, ds = ct.where(seen, weights + bad, 0.0), ct.where(seen, ds, 0.0)
+                    clean = ct.sum(bad) + ct.sum(spoilt(query, lse.dtype)) == 0.0
                 weights, ds = weights.astype(dout.dtype), ds.astype(q.dtype)
                 if clean:
                     dvalue = product(weights, douts, dvalue, tf32)
                     dkey = product(ds, query, dkey, tf32)
                 else:
-                    seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
-                    dvalue = product(weights, finite(douts), spoilt(seen, douts, dvalue), tf32)
+                    dvalue = product(weights, finite(douts), dvalue, tf32)
                     dkey = product(ds, finite(query), dkey, tf32)
     ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
     ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

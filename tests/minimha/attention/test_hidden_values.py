@@ -124,7 +124,7 @@ def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(n
 
 
 @pytest.mark.parametrize(("name", "number"), [
-    ("bias", math.nan), *itertools.product(("value", "dout"), (math.nan, math.inf, -math.inf)),
+    ("bias", math.nan), ("value", math.nan), ("value", math.inf), ("value", -math.inf),
 ])  # fmt: skip
 @pytest.mark.parametrize("implementation", mh.attention.IMPLEMENTATIONS)
 def test_one_entry_spoils_the_same_entries_as_in_the_reference(implementation, name, number):
