@@ -185,7 +185,7 @@ def test_code_that_unpickles_is_detected(code):
 
 def test_importing_loads_nothing_heavy():
     heavy = "numba matplotlib cupy torch rich pytest array_api_compat.numpy"
-    heavy = [*heavy.split(), "minimha.cost", "minimha.homework"]
+    heavy = [*heavy.split(), "minimha.cost", "minimha.homework", "minimha.transformers"]
     code = f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

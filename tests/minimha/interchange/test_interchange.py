@@ -104,7 +104,7 @@ def test_files_are_exchanged_with_the_library_of_the_format(tmp_path):
     for arrays in (BITS | more, {}):
         interchange.write(arrays, tmp_path / "ours", metadata={"format": "pt"})
         same_bits(safetensors.numpy.load_file(tmp_path / "ours"), arrays)
-        safetensors.numpy.save_file(arrays, tmp_path / "theirs", {"format": "pt"})
+        safetensors.numpy.save_file(arrays, tmp_path / "theirs")
         same_bits(interchange.read(tmp_path / "theirs"), arrays)
 
 
