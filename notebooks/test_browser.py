@@ -119,7 +119,7 @@ def test_a_chapter_runs_in_a_browser(source, address, browser, tmp_path, monkeyp
         (code, outputs) for code, count, outputs in cells
         if count is None or any(output["output_type"] == "error" for output in outputs)
     ]  # fmt: skip
-    assert not failed
+    assert not failed[:1]
     assert took < MOST_SECONDS
 
     tasks = re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8"))
