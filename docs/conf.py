@@ -22,6 +22,7 @@ root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb"]
 
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 2
 html_math_renderer = "mathml"
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
