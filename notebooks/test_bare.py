@@ -1,7 +1,8 @@
 """A chapter opened where minimha is not installed installs it, and goes on without a restart.
 
-The environment is Colab's, as far as it matters: NumPy 2.0, Numba and the autograd of HIPS. Slow,
-and needs the network: pip makes the environment, and takes minimha from a wheel made here.
+The environment is like Colab's, as far as it matters: an older NumPy, Numba and the autograd of
+HIPS. Slow, and needs the network: pip makes the environment, and takes minimha from a wheel made
+here.
 """
 
 import json
@@ -42,7 +43,7 @@ def bare(tmp_path, monkeypatch):
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "wheels", FOLDER.parent)
     venv.create(tmp_path / "bare", with_pip=False)
     python = tmp_path / "bare" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    there = "pip", "numpy==2.0.*", "numba", "autograd", "ipykernel"
+    there = "pip", "numpy==2.1.*", "numba", "autograd", "ipykernel"
     pip("--python", python, "install", "--quiet", *there)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     kernel = tmp_path / "kernels" / "bare" / "kernel.json"
@@ -65,5 +66,5 @@ def test_a_chapter_installs_missing_packages(bare, tmp_path):
         print(cell.outputs)
     printed = "".join(output.text for output in code[-1].outputs)  # it comes in pieces
     version, carried = printed.splitlines()
-    assert version.startswith("numpy 2.0.")
+    assert version.startswith("numpy 2.1.")
     assert carried.split() == sorted(path.name for path in FOLDER.glob("*.ipynb"))

@@ -218,9 +218,10 @@ def test_every_memory_layout_is_accepted(name, rng):
         value=case.value[..., ::-1].copy()[..., ::-1],
         dout=np.asfortranarray(case.dout),
     )  # fmt: skip
-    for x, y in zip(plain, same(name, strange), strict=True):
-        if name in TILED:  # NumPy's matmul, in "fused", may add in another order
-            assert x is y is None or np.array_equal(x, y)
+    # before NumPy 2.3, a matmul of strided arrays, which "fused" calls, rounded differently
+    exact = name != "fused" or np.lib.NumpyVersion(np.__version__) >= "2.3.0"
+    for x, y in zip(plain, results(name, strange), strict=True):
+        assert x is y is None or np.allclose(x, y, rtol=0, atol=0 if exact else 1e-14)
     same(name, case.but(dout=np.broadcast_to(case.dout[:1, :1], case.dout.shape)))
     for array in ARRAYS:
         same(name, laid_out(case, {array}))
