@@ -62,13 +62,17 @@ def _write_contents(folder: Path) -> None:
 def _write_wheels(folder: Path, pyodide: Path | None) -> None:
     """A wheel of this clone and the OTHERS, where JupyterLite looks for wheels."""
     python = [sys.executable, "-m"]
-    subprocess.run([*python, "hatchling", "build", "-t", "wheel", "-d", folder], cwd=FOLDER.parent, check=True)
+    subprocess.run(
+        [*python, "hatchling", "build", "-t", "wheel", "-d", folder], cwd=FOLDER.parent, check=True
+    )
     for name in OTHERS:
         found = sorted(pyodide.glob(f"{name.replace('-', '_')}-*.whl")) if pyodide else []
         if found:
             shutil.copy(found[-1], folder)
         else:
-            subprocess.run([*python, "pip", "download", "--quiet", "--no-deps", "-d", folder, name], check=True)
+            subprocess.run(
+                [*python, "pip", "download", "--quiet", "--no-deps", "-d", folder, name], check=True
+            )
 
 
 def _copy_pyodide(source: Path, folder: Path) -> None:
@@ -77,7 +81,9 @@ def _copy_pyodide(source: Path, folder: Path) -> None:
     path = folder / "pyodide-lock.json"
     lock = json.loads(path.read_text(encoding="utf-8"))
     there = {
-        name: entry for name, entry in lock["packages"].items() if (folder / entry["file_name"]).exists()
+        name: entry
+        for name, entry in lock["packages"].items()
+        if (folder / entry["file_name"]).exists()
     }
     for entry in there.values():
         wheel = (folder / entry["file_name"]).read_bytes()

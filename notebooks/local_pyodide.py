@@ -65,7 +65,9 @@ def main(folder: Path) -> int:
         file = entry["file_name"]
         if not (folder / file).exists() and file.endswith("-none-any.whl"):
             name, version, *_ = parse_wheel_filename(file)
-            download("--dest", folder, f"{name}=={version}")  # the course does without those not there
+            download(
+                "--dest", folder, f"{name}=={version}"
+            )  # the course does without those not there
     return 0
 
 
