@@ -38,7 +38,9 @@ SETTINGS = {
 
 
 def build(out: Path, pyodide: Path | None) -> None:
-    """Write the site to a folder, which is emptied first."""
+    """Write the site to a folder. An earlier site there is deleted first."""
+    if out.exists() and any(out.iterdir()) and not (out / "jupyter-lite.json").exists():
+        sys.exit(f"{out} has other files in it: name a new or an empty folder")
     shutil.rmtree(out, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
