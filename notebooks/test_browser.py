@@ -37,7 +37,9 @@ pytestmark = [
 NOTEBOOK = "window.jupyterapp?.shell.currentWidget"
 KERNEL = f"{NOTEBOOK}?.sessionContext?.session?.kernel"
 CELLS = f"{NOTEBOOK}?.content?.model?.sharedModel?.cells"
-RUN_ALL = "jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.finished = true)"
+RUN_ALL = """() => {
+    jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.finished = true)
+}"""
 OUTPUTS = f"""() => {CELLS}.filter(cell => cell.cell_type == "code")
     .map(cell => [cell.source, cell.execution_count, cell.outputs])"""
 WRITE = f"""([start, code]) =>
@@ -46,7 +48,8 @@ READ = "path => jupyterapp.serviceManager.contents.get(path, {content: true})"
 EXECUTE = f"""async code => {{
     const said = [], running = {KERNEL}.requestExecute({{code}});
     running.onIOPub = ({{content: c}}) => said.push(c.text ?? c.traceback?.join("\\n") ?? "");
-    await running.done;
+    const late = new Promise(done => setTimeout(done, {1000 * MOST_SECONDS}, "still running"));
+    said.push(await Promise.race([running.done.then(() => ""), late]));
     return said.join("");
 }}"""
 

@@ -183,13 +183,12 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     """The result of call(*arguments).
 
     Raises TimeoutError if the call takes longer than SECONDS, unless a debugger is open: by an
-    alarm or, on Windows, which has none, and in a browser, whose alarms wait until the call ends,
-    by a trace hook. Only the main thread can be stopped; other threads have no limit.
+    alarm or, on Windows and in a browser, which have none, by a trace hook. Only the main thread
+    can be stopped; other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
-    alarms = hasattr(signal, "setitimer") and sys.platform != "emscripten"
-    stop = _alarm() if alarms else _hook()
+    stop = _alarm() if hasattr(signal, "setitimer") else _hook()
     try:
         return call(*arguments)
     except _Late as error:

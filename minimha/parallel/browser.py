@@ -7,6 +7,7 @@ JavaScript Promise Integration (JSPI) of the browser.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -33,7 +34,13 @@ def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
     async def tasks() -> None:
         await asyncio.gather(*map(task, args))
 
-    run_sync(tasks())
+    collecting = gc.isenabled()
+    gc.disable()  # while a call is suspended, the collector of Pyodide 314 crashes
+    try:
+        run_sync(tasks())
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Turns:

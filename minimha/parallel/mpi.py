@@ -86,7 +86,7 @@ class _MPICommunicator(Communicator):
         self._watcher = watcher.connect(repr(self), neighbours)
 
     def fail(self, reason: str, code: int = 1) -> int:
-        time.sleep(min(0.2 * self.rank, 5))  # the first of all ranks that fail ends the others
+        time.sleep(min(0.5 * self.rank, 5))  # the first of all ranks that fail ends the others
         self._watcher.send(b".")
         sys.stdout.flush()
         sys.stderr.write(f"{reason}\n")

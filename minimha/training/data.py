@@ -14,6 +14,7 @@ _SHAKESPEARE = (
 )
 _SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 REFERENCE = "python_reference.txt"
+"""The file that stands for the language reference in a browser, beside the chapters."""
 
 
 def python_reference() -> str:

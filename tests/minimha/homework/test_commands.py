@@ -230,14 +230,11 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     assert student("progress")[1].splitlines()[1].split() == ["wrong", "twice"]
 
 
-@pytest.fixture(params=["alarm", "browser", pytest.param("Windows", marks=pytest.mark.thorough)])
+@pytest.fixture(params=["alarm", "trace hook"])
 def limit(request, monkeypatch):
-    """A time limit of 0.1 s, as it is set here, in a browser and on Windows."""
+    """A time limit of 0.1 s, by an alarm or, as on Windows and in a browser, by a trace hook."""
     monkeypatch.setattr(student_files, "SECONDS", 0.1)
-    if request.param == "browser":
-        monkeypatch.setattr(sys, "platform", "emscripten")
-        monkeypatch.setattr(signal, "setitimer", None)  # exists, but cannot interrupt
-    elif request.param == "Windows":
+    if request.param == "trace hook":
         monkeypatch.delattr(signal, "setitimer", raising=False)
     elif not hasattr(signal, "setitimer"):
         pytest.skip("needs an alarm")
