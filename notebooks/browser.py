@@ -4,7 +4,7 @@
 
 OUT is a folder for a web server; OUT/lab/index.html?path=05_attention.ipynb opens a chapter. Python
 runs in the browser, as Pyodide, which comes from its own servers. With --pyodide, it comes from the
-site itself, which then needs no network: FOLDER has pyodide.mjs, pyodide-lock.json and the wheels.
+site itself, with bytecode: FOLDER has pyodide.mjs, pyodide-lock.json and the wheels.
 
 Needs pip install ".[browser]". Downloads the wheels in OTHERS, unless FOLDER has them.
 """
@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import playwright
 from packaging.utils import canonicalize_name
 
 from minimha.training import data
@@ -27,6 +28,14 @@ from minimha.training import data
 FOLDER = Path(__file__).parent
 OTHERS = ["array-api-compat", "array-api-strict", "comm"]
 """What minimha and the kernel need and Pyodide lacks."""
+
+IN_NODE = """
+const [pyodide, folder, program] = process.argv.slice(1);
+const { loadPyodide } = await import(`${pyodide}/pyodide.mjs`);
+const python = await loadPyodide();
+python.mountNodeFS("/folder", folder);
+python.runPython(program);
+"""
 
 SETTINGS = {
     "appName": "minimha",
@@ -47,6 +56,7 @@ def build(out: Path, pyodide: Path | None) -> None:
         _write_contents(work / "files")
         _write_wheels(work / "pypi", pyodide)
         if pyodide:
+            _add_bytecode(pyodide, work / "pypi")
             _copy_pyodide(pyodide, work / "static" / "pyodide")
         (work / "jupyter-lite.json").write_text(json.dumps({"jupyter-config-data": SETTINGS}))
         lite = [sys.executable, "-m", "jupyter", "lite", "build", "--apps", "lab"]
@@ -78,8 +88,9 @@ def _write_wheels(folder: Path, pyodide: Path | None) -> None:
 
 
 def _copy_pyodide(source: Path, folder: Path) -> None:
-    """Copy Pyodide, and write the list of its packages anew: those that are there, as they are."""
+    """Copy Pyodide, add bytecode, and write the list of packages anew: those that are there."""
     shutil.copytree(source, folder)
+    _add_bytecode(source, folder)
     path = folder / "pyodide-lock.json"
     lock = json.loads(path.read_text(encoding="utf-8"))
     there = {
@@ -92,6 +103,13 @@ def _copy_pyodide(source: Path, folder: Path) -> None:
         entry["sha256"] = hashlib.sha256(wheel).hexdigest()
         entry["depends"] = [name for name in entry["depends"] if canonicalize_name(name) in there]
     path.write_text(json.dumps(lock | {"packages": there}), encoding="utf-8")
+
+
+def _add_bytecode(pyodide: Path, folder: Path) -> None:
+    """Run bytecode.py on a folder: in Pyodide, which runs in the Node that Playwright brings."""
+    node = [Path(playwright.__file__).parent / "driver" / "node", "--input-type=module", "--eval"]
+    program = FOLDER.joinpath("bytecode.py").read_text(encoding="utf-8")
+    subprocess.run([*node, IN_NODE, pyodide.as_uri(), folder, program], check=True)
 
 
 def main() -> None:

@@ -3,8 +3,7 @@
     python notebooks/local_pyodide.py FOLDER
 
 Pyodide and NumPy and Matplotlib for WebAssembly are on no package index by themselves, but the
-wheel of open-webui carries them; pip downloads the rest. Only tests need this: a site for the
-public takes all of it from Pyodide's own servers.
+wheel of open-webui carries them; pip downloads the rest.
 """
 
 from __future__ import annotations
@@ -19,28 +18,34 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 SOURCE = "open-webui==0.12.4"
-PYTHON = "3.14"
 ROOTS = ["ipython", "jedi", "matplotlib", "micropip", "pytest", "rich"]
 """What the kernel and minimha import; their own requirements follow."""
 
 
-def download(*arguments: str | Path) -> int:
-    """The exit code of pip download. Only wheels are accepted."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    wheels = ["--only-binary=:all:", "--python-version", PYTHON]
-    return subprocess.run([*pip, *wheels, *arguments], check=False).returncode
+def download(requirement: str, folder: str | Path, python: str) -> int:
+    """Download a wheel for this version of Python to a folder. Returns pip's exit code."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    wheel = ["--only-binary=:all:", "--python-version", python]
+    return subprocess.run([*pip, *wheel, requirement], check=False).returncode
 
 
 def unpack(folder: Path) -> bool:
     """Write Pyodide to a folder. Returns whether its source could be downloaded."""
     with tempfile.TemporaryDirectory() as temporary:
-        if download("--dest", temporary, SOURCE):
+        if download(SOURCE, temporary, "3.12"):
             return False
         (wheel,) = Path(temporary).iterdir()
         with zipfile.ZipFile(wheel) as archive:
-            for name in archive.namelist():
-                if "/frontend/pyodide/" in name and not name.endswith("/"):
-                    (folder / name.rpartition("/")[2]).write_bytes(archive.read(name))
+            files = {
+                name.rpartition("/")[2]: name
+                for name in archive.namelist()
+                if "/frontend/pyodide/" in name and not name.endswith("/")
+            }
+            lock = json.loads(archive.read(files["pyodide-lock.json"]))
+            needed = [entry["file_name"] for entry in required(lock["packages"]).values()]
+            for file, name in files.items():
+                if file in needed or not file.endswith(".whl"):
+                    (folder / file).write_bytes(archive.read(name))
     return True
 
 
@@ -65,9 +70,7 @@ def main(folder: Path) -> int:
         file = entry["file_name"]
         if not (folder / file).exists() and file.endswith("-none-any.whl"):
             name, version, *_ = parse_wheel_filename(file)
-            download(
-                "--dest", folder, f"{name}=={version}"
-            )  # the course does without those not there
+            download(f"{name}=={version}", folder, "3.14")  # one that is not there is not needed
     return 0
 
 

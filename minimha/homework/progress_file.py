@@ -43,7 +43,7 @@ def read(place: Path) -> dict[str, dict[str, Any]]:
     """The record, by task; empty if it is missing or damaged."""
     try:
         return dict(json.loads(path(place).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return {}
 
 

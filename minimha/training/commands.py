@@ -341,11 +341,12 @@ def _write_json(value: Any, path: Path) -> None:
 def _read_losses(path: Path, last: int) -> watching.Losses:
     """The losses up to a step: a run that was killed may have written more."""
     losses = watching.Losses()
-    for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
-        step, training, validation = line.split(",")
-        losses.training[int(step)] = float(training)
-        if validation:
-            losses.validation[int(step)] = float(validation)
+    with naming(path, {}):
+        for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
+            step, training, validation = line.split(",")
+            losses.training[int(step)] = float(training)
+            if validation:
+                losses.validation[int(step)] = float(validation)
     return losses
 
 

@@ -360,7 +360,7 @@ def test_progress_shows_what_changed_since_the_last_check(student, folder):
     assert "next      minimha homework check twice" in student("progress")[1]
 
 
-@pytest.mark.parametrize("text", ["[", "\0", '{"twice": {}}'])
+@pytest.mark.parametrize("text", ["[", "[1]", "\0", '{"twice": {}}'])
 def test_a_damaged_record_is_ignored(text, student, folder):
     write(folder / "twice.py", RIGHT)
     (folder / progress_file.RECORD).write_text(text)

@@ -148,6 +148,12 @@ def test_a_damaged_run_json_is_read_or_refused_by_the_name_of_its_entry(step, st
             assert name in message or (name in ("text", "sha256") and value == "16"), (name, value)
 
 
+def test_damaged_losses_are_refused_by_the_name_of_their_file(stopped):
+    path = stopped / "losses.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace("3.5", "3,5,"), encoding="utf-8")
+    assert refusal(opened, "--resume").startswith("run/losses.csv: ")
+
+
 @STEPS
 def test_a_damaged_vocabulary_is_refused_by_the_name_of_its_entry(step, begun):
     path = begun / "vocabulary.json"
