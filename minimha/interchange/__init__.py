@@ -6,6 +6,7 @@
     weights = to_keras(mha)            mha = from_keras(weights)
     write(arrays, path)                arrays = read(path)
     save_pretrained(model, folder)     model = from_pretrained(folder)
+                                       tokenizer = PretrainedTokenizer(folder)
 
 All copies are exact, bit for bit. Nothing here unpickles: a safetensors file holds numbers and
 their names, but no code.
@@ -14,13 +15,14 @@ their names, but no code.
 from . import conventions
 from .keras_layer import from_keras, to_keras
 from .pretrained import from_pretrained, save_pretrained
+from .pretrained_tokenizer import PretrainedTokenizer
 from .safetensors_file import load, read, save, write
 from .states import set_state, state
 from .torch_block import block_from_torch, block_to_torch
 from .torch_layer import from_torch, to_torch
 
 __all__ = [
-    "block_from_torch", "block_to_torch", "conventions", "from_keras", "from_pretrained",
-    "from_torch", "load", "read", "save", "save_pretrained", "set_state", "state", "to_keras",
-    "to_torch", "write",
+    "PretrainedTokenizer", "block_from_torch", "block_to_torch", "conventions", "from_keras",
+    "from_pretrained", "from_torch", "load", "read", "save", "save_pretrained", "set_state",
+    "state", "to_keras", "to_torch", "write",
 ]  # fmt: skip

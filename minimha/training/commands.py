@@ -34,7 +34,7 @@ from ..interchange.json_file import (
     require,
 )
 from ..interchange.pretrained import check_size
-from ..transformers import GPT, generate
+from ..transformers import GPT, stream
 from . import data, watching
 from .loop import Training
 from .parallel_training import ParallelTraining
@@ -103,6 +103,8 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokens": ({"type": int, "default": 256, "metavar": "N"},
                      "number of tokens to generate (default: 256)"),
         "--prompt": ({"metavar": "TEXT"}, "the text to continue (default: a line break)"),
+        "--chat": ({"action": "store_true"}, "the prompt is a message to the model, which answers: "
+                   "needs a model with a chat template"),
         "--temperature": ({"type": float, "default": 1.0, "metavar": "X"}, "below 1 more "
                           "predictable, above 1 more varied, 0 always the likeliest (default: 1)"),
         "--top-k": ({"type": int, "metavar": "K"}, "draw from the K most likely tokens only"),
@@ -375,24 +377,34 @@ def _generate(options: argparse.Namespace) -> int:
             if (value := getattr(options, name)) < 0:
                 raise ValueError(f"--{name} must be at least 0, not {value}")
         model, tokenizer = _model(options.folder)
-        prompt = tokenizer.encode("\n" if options.prompt is None else options.prompt)[None, :]
-        tokens = generate(
-            model, prompt, options.tokens, temperature=options.temperature, top_k=options.top_k,
-            top_p=options.top_p, rng=options.seed, cache=not options.no_cache,
+        text = "\n" if options.prompt is None else options.prompt
+        if not options.chat:
+            prompt = tokenizer.encode(text)
+        elif isinstance(tokenizer, interchange.PretrainedTokenizer):
+            prompt = tokenizer.encode_chat([{"role": "user", "content": text}])
+        else:
+            raise ValueError(f"--chat needs a pretrained model: {options.folder} holds none")
+        tokens = stream(
+            model, prompt[None, :], options.tokens, temperature=options.temperature,
+            top_k=options.top_k, top_p=options.top_p, stop=tokenizer.stop, rng=options.seed,
+            cache=not options.no_cache,
         )  # fmt: skip
+        print("" if options.chat else tokenizer.decode(prompt), end="")
+        for piece in tokenizer.stream((int(token) for (token,) in tokens), prompt):
+            print(piece, end="", flush=True)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"minimha: {error}", file=sys.stderr)
         return 2
-    print(tokenizer.decode(tokens[0]))
+    print()
     return 0
 
 
-def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.PretrainedTokenizer]:
+def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | interchange.PretrainedTokenizer]:
     """The model in a folder, and its tokenizer: of characters, or that of a pretrained model.
 
     Raises ValueError, RuntimeError or OSError, with a one-line message.
     """
-    if not all((folder / name).exists() for name in ("config.json", "model.safetensors")):
+    if not (folder / "config.json").exists():
         if (folder / _RUN).exists():
             raise ValueError(
                 f"the run in {folder} has saved no model yet: continue it with {_resume(folder)}"
@@ -402,7 +414,7 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | data.Pretrained
     if not (folder / _VOCABULARY).exists():
         if not (folder / "tokenizer.json").exists():
             raise ValueError(f"{folder} holds neither {_VOCABULARY} nor tokenizer.json")
-        return model, data.PretrainedTokenizer(folder)
+        return model, interchange.PretrainedTokenizer(folder)
     return model, _tokenizer(folder / _VOCABULARY, model.settings["vocabulary"])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from ..interchange.pretrained_tokenizer import package
 
 _SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -57,7 +58,7 @@ def shakespeare() -> str:
     cache folder. Raises ValueError if the download fails or its checksum is wrong, RuntimeError
     without pooch.
     """
-    pooch = _package("pooch")
+    pooch = package("pooch")
     pooch.get_logger().setLevel("WARNING")
     try:
         path = pooch.retrieve(
@@ -74,16 +75,13 @@ def shakespeare() -> str:
     return read_text(path)
 
 
-def _package(name: str) -> Any:
-    """An optional package. Raises RuntimeError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise RuntimeError(f"this needs {name}: pip install {name}") from error
-
-
 class CharacterTokenizer:
-    """The distinct characters of a text, in order; a token is the index of a character."""
+    """The distinct characters of a text, in order; a token is the index of a character.
+
+    stop  the tokens that end a text: none
+    """
+
+    stop: tuple[int, ...] = ()
 
     def __init__(self, text: Iterable[str]) -> None:
         self.characters = sorted(set(text))
@@ -101,31 +99,11 @@ class CharacterTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens (T,)."""
-        return "".join(self.characters[k] for k in tokens)
+        return "".join(self.stream(tokens))
 
-
-class PretrainedTokenizer:
-    """The tokenizer in a model's folder, such as that of GPT-2 or Llama, read from the file
-    tokenizer.json by the library `tokenizers`."""
-
-    def __init__(self, folder: str | Path) -> None:
-        """Raises ValueError if the file is missing or unusable, RuntimeError without tokenizers."""
-        tokenizers = _package("tokenizers")
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-        except Exception as error:  # the library raises no narrower class
-            raise ValueError(f"cannot read {Path(folder) / 'tokenizer.json'}: {error}") from error
-
-    def __len__(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
-    def encode(self, text: str) -> np.ndarray:
-        """The tokens (T,) of a text."""
-        return np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
-
-    def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens (T,), without special tokens."""
-        return self._tokenizer.decode(list(map(int, tokens)))
+    def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
+        """The characters of tokens that come one by one. The prompt has no influence."""
+        return (self.characters[k] for k in tokens)
 
 
 class Split(NamedTuple):

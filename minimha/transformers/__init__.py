@@ -2,10 +2,10 @@
 
 from .block import Block
 from .encoder_decoder import Decoder, Encoder, EncoderDecoder, greedy_decode
-from .generation import generate, probabilities
+from .generation import generate, probabilities, stream
 from .gpt import GPT
 
 __all__ = [
     "GPT", "Block", "Decoder", "Encoder", "EncoderDecoder", "generate", "greedy_decode",
-    "probabilities",
+    "probabilities", "stream",
 ]  # fmt: skip

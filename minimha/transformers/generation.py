@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    stop: Collection[int] = (),
     rng: Rng = 0,
     cache: bool = True,
 ) -> Array:
@@ -30,6 +33,8 @@ def generate(
     temperature  the logits are divided by it; 0 takes the token with the largest logit
     top_k        draw from the k most likely tokens only
     top_p        draw from the most likely tokens that together have at least this probability
+    stop         tokens that end a sequence, which is then filled up with the one that ended it;
+                 the result is shorter if all sequences have ended
     rng          a generator or a seed
     cache        whether to keep the keys and values of earlier tokens; the result is the same
                  without, but then each step computes them all again
@@ -40,35 +45,76 @@ def generate(
     Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
     tokens that are not integers and for settings that are not numbers.
     """
+    drawn = stream(
+        model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop,
+        rng=rng, cache=cache,
+    )  # fmt: skip
+    known = _on_host(tokens)
+    columns = [known, *(new[:, None] for new in drawn)]
+    return backend.like(np.concatenate(columns, axis=1), array_of(tokens))
+
+
+def stream(
+    model: GPT,
+    tokens: Array,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: Collection[int] = (),
+    rng: Rng = 0,
+    cache: bool = True,
+) -> Iterator[np.ndarray]:
+    """The new tokens of `generate`, step by step: (B,) as soon as they are drawn.
+
+    Arguments and errors are those of `generate`.
+    """
     backend.require(backend.is_integral, array_of(tokens), "tokens")
-    like, start = model.parameters()[0].data, 0
-    known = backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
+    known = _on_host(tokens)
     if known.ndim != 2 or not known.shape[1]:
         raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
     check_sampling(temperature, top_k, top_p)
+    ends = [integer(token, "a token of stop", least=0) for token in stop]
     count, rng = integer(count, "count", least=0), backend.generator(rng)
+
+    def draw(logits: np.ndarray) -> np.ndarray:
+        if temperature == 0:
+            return logits.argmax(axis=-1)
+        return sample(probabilities(logits, temperature, top_k, top_p), rng)
+
+    return itertools.islice(_drawn(model, known, draw, ends, cache), count)
+
+
+def _drawn(
+    model: GPT, known: np.ndarray, draw: Callable[[Array], Array], ends: list[int], cache: bool
+) -> Iterator[np.ndarray]:
+    """The tokens (B,) drawn from the logits (B, V) after known tokens (B, T), step by step, until
+    each sequence has one of the ends."""
+    like, start = model.parameters()[0].data, 0
     caches: list[KeyValueCache] = []
-    with no_grad():
-        for _ in range(count):
-            end = known.shape[1]
-            if end - start > model.context:
-                start, caches = end - (model.context + 1) // 2, []
-            if not caches:
-                caches, seen = [KeyValueCache() for _ in model.blocks], start
-            new = backend.like(known[:, seen if cache else start : end], like)
+    ended = np.zeros(len(known), dtype=bool)
+    while not ended.all():
+        end = known.shape[1]
+        if end - start > model.context:
+            start, caches = end - (model.context + 1) // 2, []
+        if not caches:
+            caches, seen = [KeyValueCache() for _ in model.blocks], start
+        new = backend.like(known[:, seen if cache else start : end], like)
+        with no_grad():
             logits = model(new, caches=caches if cache else None)
-            seen = end
-            last = backend.to_numpy(logits[:, -1].data)
-            if np.isnan(last).any():
-                raise ValueError(
-                    "the model's logits are NaN, probably because its training diverged"
-                )
-            if temperature == 0:
-                drawn = last.argmax(axis=-1)
-            else:
-                drawn = sample(probabilities(last, temperature, top_k, top_p), rng)
-            known = np.concatenate([known, drawn[:, None]], axis=1)
-    return backend.like(known, array_of(tokens))
+        seen = end
+        last = backend.to_numpy(logits[:, -1].data)
+        if np.isnan(last).any():
+            raise ValueError("the model's logits are NaN, probably because its training diverged")
+        drawn = np.where(ended, known[:, -1], draw(last))
+        ended |= np.isin(drawn, ends)
+        known = np.concatenate([known, drawn[:, None]], axis=1)
+        yield drawn
+
+
+def _on_host(tokens: Array) -> np.ndarray:
+    return backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -208,6 +208,30 @@ def test_a_model_of_characters_continues_a_prompt(begun, capsys):
     assert capsys.readouterr().out == vocabulary.decode(tokens[0]) + "\n"
 
 
+def test_a_pretrained_model_continues_a_text_or_answers_until_its_stop_token(folder, capsys):
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    bpe.train_from_iterator(["to be or not"], vocab_size=256)
+    folder = Path("pretrained")
+    model = mh.GPT(256, context=64, d_model=8, num_heads=2, num_layers=1, rng=2, dtype="float64")
+    mh.interchange.save_pretrained(model, folder)
+    bpe.save(str(folder / "tokenizer.json"))
+    folder.joinpath("chat_template.jinja").write_text("Q: {{ messages[0].content }} A:")
+    tokenizer = mh.interchange.PretrainedTokenizer(folder)
+    for options, text in (([], "to be"), (["--chat"], "Q: to be A:")):
+        known = tokenizer.encode(text)
+        tokens = mh.generate(model, known[None], 30, temperature=2.0, rng=1)[0]
+        stop = int(tokens[len(known) + 12])
+        folder.joinpath("generation_config.json").write_text(json.dumps({"eos_token_id": stop}))
+        wanted = mh.generate(model, known[None], 30, temperature=2.0, rng=1, stop=[stop])[0]
+        assert len(wanted) < len(tokens)
+        command = ["generate", "pretrained", "--tokens", "30", "--prompt", "to be", "--seed", "1"]
+        assert main([*command, "--temperature", "2", *options]) == 0
+        shown, whole = capsys.readouterr().out, tokenizer.decode(wanted)
+        assert shown == (whole.removeprefix(text) if options else whole) + "\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -217,6 +241,7 @@ def test_a_model_of_characters_continues_a_prompt(begun, capsys):
         ("run --tokens -1", "--tokens must be at least 0, not -1"),
         ("run --temperature -1", "temperature = -1.0 must be"),
         ("run --seed -1", "--seed must be at least 0, not -1"),
+        ("run --chat", "--chat needs a pretrained model: run holds none"),
     ],
 )
 def test_generate_refuses_in_one_line(options, message, begun, capsys):
@@ -226,7 +251,7 @@ def test_generate_refuses_in_one_line(options, message, begun, capsys):
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("model.safetensors", "the run in run has saved no model yet: continue it with minimha"),
+        ("config.json", "the run in run has saved no model yet: continue it with minimha"),
         ("vocabulary.json", "run holds neither vocabulary.json nor tokenizer.json"),
     ],
 )

@@ -1,9 +1,7 @@
 """Texts, tokens, batches, the bigram table and digits."""
 
 import hashlib
-import json
 import math
-import sys
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -87,34 +85,6 @@ def test_tiny_shakespeare_is_downloaded_once_and_checked(server, monkeypatch):
     asked.clear()
     assert data.shakespeare() == data.shakespeare() == content.decode()
     assert asked == ["/input.txt"]
-
-
-@pytest.mark.parametrize(
-    ("call", "package"),
-    [(data.shakespeare, "pooch"), (partial(data.PretrainedTokenizer, "."), "tokenizers")],
-)
-def test_a_missing_package_is_named(call, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(RuntimeError, match=f"^this needs {package}: pip install"):
-        call()
-
-
-@pytest.mark.thorough
-def test_the_tokenizer_of_a_folder_gives_arrays_of_integers(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    with pytest.raises(ValueError, match=r"^cannot read .*tokenizer\.json"):
-        data.PretrainedTokenizer(tmp_path)
-    bpe = tokenizers.ByteLevelBPETokenizer()  # GPT-2's kind
-    bpe.train_from_iterator(["to be or not to be"] * 9, vocab_size=270)
-    bpe.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = data.PretrainedTokenizer(tmp_path)
-    tokens = tokenizer.encode("to be, ça!")
-    assert tokens.dtype == np.int64
-    assert len(tokens) < len("to be, ça!".encode())
-    assert len(tokenizer) == len(
-        json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
-    )
-    assert tokenizer.decode(tokens) == "to be, ça!"
 
 
 def test_the_held_out_part_is_the_end_of_the_text_and_at_least_one_context_long():

@@ -5,7 +5,7 @@ import pytest
 from layers import far
 
 import minimha as mh
-from minimha.transformers import probabilities
+from minimha.transformers import probabilities, stream
 
 PROMPT = np.array([[3, 1, 4], [1, 5, 2]])
 
@@ -39,6 +39,32 @@ def test_at_temperature_0_each_token_has_the_largest_logit_of_the_context_before
 def test_the_seed_determines_the_tokens(gpt):
     drawn = [mh.generate(gpt, PROMPT, 9, rng=seed).tolist() for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_sequence_ends_at_a_token_of_stop_and_is_filled_up_with_it(gpt):
+    many = np.repeat(PROMPT, 3, axis=0)
+    free = mh.generate(gpt, many, 12, rng=4)
+    stop = [int(free[0, 5]), int(free[1, 8])]
+    ended = mh.generate(gpt, many, 12, rng=4, stop=stop)
+    lengths = []
+    for mine, without in zip(ended, free, strict=True):
+        ends = np.flatnonzero(np.isin(without[3:], stop))
+        lengths.append(4 + ends[0] if len(ends) else 15)
+        np.testing.assert_array_equal(mine[: lengths[-1]], without[: lengths[-1]])
+        np.testing.assert_array_equal(mine[lengths[-1] :], mine[lengths[-1] - 1])
+    assert ended.shape == (6, max(lengths))
+    assert len(set(lengths)) > 2
+    with pytest.raises(TypeError, match="a token of stop"):
+        mh.generate(gpt, PROMPT, 1, stop=[1.0])
+
+
+def test_tokens_come_as_soon_as_they_are_drawn_and_gradients_stay_on_in_between(gpt):
+    steps = stream(gpt, PROMPT, 5, rng=3)
+    first = next(steps)
+    assert gpt(PROMPT).requires_grad
+    np.testing.assert_array_equal(
+        np.stack([first, *steps], axis=1), mh.generate(gpt, PROMPT, 5, rng=3)[:, 3:]
+    )
 
 
 def test_tokens_are_drawn_as_often_as_their_probability(gpt):

@@ -1,0 +1,140 @@
+"""The text of pretrained models: their tokens, their chats, and the tokens that end a text."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .json_file import OBJECT, Kind, read_json, require
+
+
+def _is_token(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+
+
+_TOKENS = Kind(
+    "None, a token or a list of tokens",
+    lambda x: x is None or _is_token(x) or (isinstance(x, list) and all(map(_is_token, x))),
+)
+
+
+class PretrainedTokenizer:
+    """The tokenizer of a pretrained model, from the files of Hugging Face in its folder.
+
+    tokenizer.json          is read by the library `tokenizers`
+    generation_config.json  and config.json: `stop`, the tokens that end a text
+    chat_template.jinja     or an entry of tokenizer_config.json: how a chat becomes a text. It is a
+                            program; Jinja's sandbox runs it, as `transformers` does.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Raises ValueError if tokenizer.json is missing or unusable, or eos_token_id is no token;
+        RuntimeError without tokenizers."""
+        self._folder = Path(folder)
+        tokenizers = package("tokenizers")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"cannot read {self._folder / 'tokenizer.json'}: {error}") from error
+        self.stop: list[int] = []
+        for name in ("generation_config.json", "config.json"):
+            ends = self._read(name).get("eos_token_id")
+            require(self._folder / name, "eos_token_id", ends, _TOKENS)
+            if ends is not None:
+                self.stop = ends if isinstance(ends, list) else [ends]
+                break
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens (T,) of a text, after the token that begins a text, if the model has one."""
+        return np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
+        """The tokens (T,) of a chat, up to where the model's answer begins.
+
+        messages  dictionaries such as {"role": "user", "content": "Who was Turing?"}; usual roles
+                  are system, user and assistant
+
+        Raises ValueError if the model has no chat template, or the template refuses the messages;
+        RuntimeError without jinja2.
+        """
+        jinja2, sandbox = package("jinja2"), package("jinja2.sandbox")
+        names, template = self._template()
+        environment = sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _as_json
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+
+        def refuse(message: str) -> NoReturn:
+            raise jinja2.TemplateError(message)
+
+        environment.globals["raise_exception"] = refuse
+        try:
+            text = environment.from_string(template).render(
+                names, messages=messages, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program
+            raise ValueError(f"the chat template of {self._folder}: {error}") from error
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens (T,), without special tokens."""
+        return self._tokenizer.decode(list(map(int, tokens)))
+
+    def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
+        """The texts of tokens that come one by one after those of a prompt. A token may end in the
+        middle of a character: its text comes with that of the next one."""
+        known = list(prompt)
+        shown = self.decode(known)
+        for token in tokens:
+            known.append(token)
+            text = self.decode(known)
+            if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+                yield text[len(shown) :]
+                shown = text
+
+    def _template(self) -> tuple[dict[str, str], str]:
+        """The special tokens that the chat template may name, and the template."""
+        settings, file = self._read("tokenizer_config.json"), self._folder / "chat_template.jinja"
+        template = settings.get("chat_template")
+        if isinstance(template, list):  # of several, each with a name
+            found = [x.get("template") for x in template if x.get("name") == "default"]
+            template = found[0] if found else None
+        if file.exists():
+            template = file.read_text(encoding="utf-8")
+        if not isinstance(template, str):
+            raise ValueError(f"{self._folder} has no chat template: its model only continues texts")
+        names = {
+            name: token["content"] if isinstance(token, dict) else token
+            for name, token in settings.items()
+            if name.endswith("_token") and isinstance(token, str | dict)
+        }
+        return names, re.sub(r"{%(-?\s*(?:end)?generation\s*-?)%}", r"{#\1#}", template)  # training
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        return dict(read_json(path, OBJECT)) if path.exists() else {}
+
+
+def package(name: str) -> Any:
+    """An optional package. Raises RuntimeError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        name = name.partition(".")[0]
+        raise RuntimeError(f"this needs {name}: pip install {name}") from error
+
+
+def _as_json(x: Any, **settings: Any) -> str:
+    """JSON as templates want it: Jinja's own filter is made for HTML."""
+    return json.dumps(x, **({"ensure_ascii": False} | settings))
