@@ -114,6 +114,13 @@ def test_the_benchmark_of_generation_runs(run):
     assert cached < whole
 
 
+def test_the_benchmark_of_tokens_runs(run):
+    _, rows = run("tokens.py")
+    assert [row[0] for row in rows[2:]] == ["a token", "a prompt"]
+    token, prompt = (float(row[1].split()[0]) for row in rows[2:])  # ms
+    assert token < prompt
+
+
 def test_the_benchmark_of_data_parallel_training_runs(run):
     pytest.importorskip("mpi4py")
     _, rows = run("data_parallel.py")
