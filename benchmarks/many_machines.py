@@ -159,8 +159,8 @@ def entry(times: tuple[float, float] | None) -> str:
 
 def main() -> None:
     options = arguments(__doc__, quick="few ranks and lengths").parse_args()
-    counts = [2**k for k in range(0, 11, 5 if options.quick else 1)]
-    lengths = [2**k for k in range(12, 21, 4 if options.quick else 1)]
+    counts = [2**k for k in range(0, 11, 10 if options.quick else 1)]
+    lengths = [2**k for k in range(12, 21, 8 if options.quick else 1)]
     by_ranks: Times = {
         way: {n: seconds(way, n, LONG) for n in counts if n <= most(way, LONG)} for way in WAYS
     }

@@ -189,7 +189,7 @@ def breakdown(step: Callable[[], float], count: int) -> str:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__, quick="3 turns")
+    parser = common.arguments(__doc__, quick="2 turns")
     parser.add_argument("--breakdown", action="store_true", help="our operations alone")
     options = parser.parse_args()
     model = mh.GPT(VOCABULARY, context=CONTEXT, **SIZES)
@@ -202,7 +202,7 @@ def main() -> None:
     text = TITLE
     if not options.breakdown:
         calls = {name: partial(turn, step) for name, step in steps.items()}
-        times = common.take_turns(calls, 3 if options.quick else 31)
+        times = common.take_turns(calls, 2 if options.quick else 31)
         rows = [[name, spread([1e3 * t for t in seen])] for name, seen in times.items()]
         text += table(["library", "time of a step, ms"], rows)
         if torch:

@@ -84,7 +84,7 @@ def ask(process: subprocess.Popen[str], name: str) -> float:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__, quick="5 turns")
+    parser = common.arguments(__doc__, quick="2 turns")
     parser.add_argument("folder", type=pathlib.Path, help="the other checkout")
     options = parser.parse_args()
     both = {"this version": start(THIS), "the other": start(options.folder.resolve())}
@@ -96,7 +96,7 @@ def main() -> None:
     }
     for name, what in measured.items():
         calls = {version: partial(ask, process, name) for version, process in both.items()}
-        times = common.take_turns(calls, 5 if options.quick else 31)
+        times = common.take_turns(calls, 2 if options.quick else 31)
         compared = ratios(times["this version"], times["the other"])
         rows.append([what, *(spread(seen) for seen in times.values()), spread(compared)])
     for process in both.values():

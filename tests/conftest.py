@@ -2,7 +2,9 @@
 
 import gc
 from collections import defaultdict
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,8 @@ pytest.register_assert_rewrite("invariants")  # so that its failures show the va
 def pytest_addoption(parser):
     text = "run the tests marked thorough too, and every test on every array library"
     parser.addoption("--thorough", action="store_true", help=text)
+    text = "with --thorough, leave out the tests that passed in this output of pytest -rp"
+    parser.addoption("--passed", metavar="FILE", type=Path, help=text)
 
 
 def pytest_configure(config):
@@ -33,15 +37,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip tests that run only with --thorough."""
-    if config.getoption("--thorough"):
-        return
+    """Skip tests that run only with --thorough; with it, those that passed and have no more cases."""
+    thorough, file = config.getoption("--thorough"), config.getoption("--passed")
+    passed = set(file.read_text(encoding="utf-8").splitlines()) if thorough and file else set()
     first = _libraries(config)[0]
     seen, chosen, left_out = set(), [], []
     for item in items:
         sample = _sample(item)
         library = sample[-1]
-        if item.get_closest_marker("thorough") or (library not in (None, first) and sample in seen):
+        if thorough:
+            more = _draws(item.path) or ("record" in item.fixturenames and library != first)
+            skipped = f"PASSED {item.nodeid}" in passed and not more
+        else:
+            repeated = library not in (None, first) and sample in seen
+            skipped = repeated or item.get_closest_marker("thorough")
+        if skipped:
             left_out.append(item)
         else:
             chosen.append(item)
@@ -53,6 +63,12 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Leave all tests out of garbage collections: each pytest.main in a test makes five."""
     gc.freeze()
+
+
+@cache
+def _draws(path):
+    """Whether the tests of a file draw cases, and so draw more of them with --thorough."""
+    return "hypothesis" in path.read_text(encoding="utf-8")
 
 
 def _sample(item):

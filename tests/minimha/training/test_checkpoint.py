@@ -96,7 +96,7 @@ def test_no_flipped_bit_and_no_cut_goes_unnoticed(twice):
     content, states = twice.read_bytes(), {}
     for step in (1, 2):
         states[step] = weights(advance(run(), step))
-    places = [*range(0, 3000, 5), *range(3000, len(content), 97)]
+    places = [*range(0, 3000, 17), *range(3000, len(content), 251)]
     assert len(content) > 5000
     for place in places:
         for wrong in (flipped(content, place), content[:place]):

@@ -54,9 +54,9 @@ def test_mistakes_are_the_answers_that_differ_anywhere():
 
 @pytest.mark.thorough
 def test_reversing_is_learned_without_a_mistake_on_new_words():
-    train, held_out = tasks.hold_out(tasks.reversing(5000))
-    net = mh.EncoderDecoder(len(tasks.SYMBOLS), d_model=64, num_heads=4, num_layers=2)
-    for _ in tasks.train(net, train, steps=600, batch=128):
+    train, held_out = tasks.hold_out(tasks.reversing(5000, longest=4))
+    net = mh.EncoderDecoder(len(tasks.SYMBOLS), d_model=32, num_heads=4, num_layers=2)
+    for _ in tasks.train(net, train, steps=400, batch=128):
         pass
     assert len(held_out) == 500
     assert tasks.mistakes(net, held_out) == []

@@ -1,5 +1,5 @@
 # minimha homework: softmax
-# earns 0, slowly
+# earns 0, endlessly
 # It never returns.
 def softmax(x):
     while True:

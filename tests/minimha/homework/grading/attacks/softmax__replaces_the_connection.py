@@ -1,5 +1,5 @@
 # minimha homework: softmax
-# earns 0, slowly
+# earns 0, endlessly
 # It replaces the methods that answer the grader.
 import sys
 

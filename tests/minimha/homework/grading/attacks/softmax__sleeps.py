@@ -1,5 +1,5 @@
 # minimha homework: softmax
-# earns 0, slowly
+# earns 0, endlessly
 # It sleeps longer than anyone waits.
 import time
 

@@ -1,5 +1,5 @@
 # minimha homework: softmax
-# earns 0, slowly
+# earns 0, endlessly
 # It sends half a message, so that the grader waits for the rest.
 import sys
 
