@@ -66,7 +66,7 @@ def test_settings_that_torch_s_encoder_layer_lacks_are_refused():
         "keys there have as many heads as queries, and here are 1 and 3",
         "cross-attention is in torch.nn.TransformerDecoderLayer",
         "norms there are layer norms, and here RMS norms",
-        "the perceptron there has no gate, and here it is SwiGLU",
+        "the perceptron there has no gate, and here it is swiglu",
     ]
     with pytest.raises(TypeError, match="block must be a Block, not a Linear"):
         interchange.block_to_torch(mh.Linear(2, 3))
