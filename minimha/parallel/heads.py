@@ -72,8 +72,8 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     together = layer.qk_norm is not None and layer.qk_norm.all_heads
     if layer.form != "stacked" or layer.alibi or together:
         raise ValueError(
-            "ranks can divide the heads in the stacked form only, without alibi and without a QKNorm "
-            "over all heads: layer.convert('stacked') changes the form"
+            "ranks can divide the heads in the stacked form only, without alibi and without a "
+            "QKNorm over all heads: layer.convert('stacked') changes the form"
         )
 
     def kept(name: str) -> Any:

@@ -25,8 +25,8 @@ class Block(Module):
                   OLMo 2, x = x + norm(attention(x)); or "both", as in Gemma 2
     hidden        width of the perceptron, 4 M by default
     activation    of the perceptron, one of those of `MLP`
-    norm          "layer", "rms", or "rms plus one" for Gemma's; norm_eps is its eps, by default that
-                  of `LayerNorm` or `RMSNorm`
+    norm          "layer", "rms", or "rms plus one" as in Gemma; norm_eps is its eps, by default
+                  that of `LayerNorm` or `RMSNorm`
     window        how many tokens each one sees at most: itself and those before it; None for all
     cross         whether the block also attends to a memory, as in a decoder
     bias          whether the linear maps and the layer norms have biases
