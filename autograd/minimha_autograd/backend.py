@@ -415,8 +415,8 @@ def is_generator(rng: object) -> bool:
 
 
 EMPTY = np.random.default_rng(0)
-"""In place of a generator, for weights that are set later: `normal` draws nothing, and the memory is
-not touched."""
+"""In place of a generator, for weights that are set later: `normal` draws nothing, and does not
+touch the memory."""
 
 
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:

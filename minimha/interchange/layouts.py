@@ -1,4 +1,4 @@
-"""How Hugging Face's files describe each kind of model: config.json and the names of the weights."""
+"""How Hugging Face's files describe each kind of model: config.json, and the names of weights."""
 
 from __future__ import annotations
 
@@ -163,6 +163,8 @@ def _like(
     """A layout that differs from another as given: it lacks some entries, and has others."""
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
+    fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}
+    changes["needed"] = base.needed | fixed_biases | changes.get("needed", {})
     return dataclasses.replace(base, settings=kept | (settings or {}), **changes)
 
 
@@ -191,7 +193,7 @@ _QWEN2 = _like(
     without=("attention_bias", "mlp_bias"),
     fixed={"norm": "rms", "bias": False, "attention_bias": "qkv"},
     settings={_KEY_HEADS: ("num_kv_heads", 32)},
-    needed=LLAMA.needed | {"use_mrope": (False,)},
+    needed={"use_mrope": (False,)},
     blocks=_WINDOWS,
     windowed=_qwen_windows,
 )  # fmt: skip
@@ -235,7 +237,7 @@ _GEMMA2 = _like(
         "attn_logit_softcapping": ("softcap", 50.0),
         "final_logit_softcapping": ("logit_softcap", 30.0),
     },
-    needed=LLAMA.needed | {"use_bidirectional_attention": (False, None)},
+    needed={"use_bidirectional_attention": (False, None)},
     names=LLAMA.names | _NORMS_AFTER,
     blocks={"layer_types": None, "sliding_window": 4096},
     windowed=lambda read, roped: [k % 2 == 0 for k in range(len(roped))],
@@ -273,9 +275,10 @@ UNSUPPORTED = {
 HARMLESS = re.compile(
     r"_.*|architectures|auto_map|bad_words_ids|cache_implementation|dtype|torch_dtype"
     r"|.*_(token_ids?|version|fixed)|gradient_checkpointing|hidden_act|id2label|initializer_range"
-    r"|is_llama_config|label2id|max_window_layers|n_ctx|no_rope_layer_interval|output_.*"
-    r"|pretraining_tp|problem_type|reorder_and_upcast_attn|return_dict|sliding_window_pattern"
+    r"|is_llama_config|label2id|max_window_layers|n_ctx|n_special|no_rope_layer_interval"
+    r"|num_labels|output_.*|predict_special_tokens|pretraining_tp|problem_type"
+    r"|reorder_and_upcast_attn|return_dict|sliding_window_pattern"
     r"|summary_.*|task_specific_params|tokenizer_class|transformers\.js_config|use_cache"
 )
-"""Entries that change no logits, or that other entries replace. They are kept for `save_pretrained`;
-entries that are neither read nor among these are refused."""
+"""Entries that change no logits, or that other entries replace. They are kept for
+`save_pretrained`; entries that are neither read nor among these are refused."""

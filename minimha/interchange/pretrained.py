@@ -28,13 +28,14 @@ from .json_file import (
     shown,
 )
 from .layouts import GPT2, HARMLESS, KINDS, LAYOUTS, POSITIVE, SIZE, UNSUPPORTED, Layout
-from .safetensors_file import read, write
-from .states import mismatches, packed, refuse, set_state, state, unpacked, with_biases
+from .safetensors_file import mapped, write
+from .states import blank, mismatches, packed, refuse, state, unpacked, with_biases
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _TOKENS = "bos_token_id", "eos_token_id", "pad_token_id"
 """Entries that transformers uses to generate text, and a GPT does not. Their defaults there may be
 outside the vocabulary of a small model."""
+_FLOATS = "float16", "float32", "float64", "bfloat16"
 _LLAMA3 = {
     "factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high",
     "original_max_position_embeddings": "context",
@@ -42,20 +43,26 @@ _LLAMA3 = {
 """Their names for the settings of `positions.Llama3`."""
 
 
-def from_pretrained(folder: str | Path) -> GPT:
+def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
     """The model in a folder that Hugging Face's `save_pretrained` has written: a GPT-2, Llama,
     Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Gemma 2 or the text model of a Gemma 3.
 
+    dtype  of the matrices: "float16", "float32", "float64" or "bfloat16", which needs the package
+           ml_dtypes and halves the memory; the model then computes in float32 and widens its
+           matrices when it multiplies by them. By default the weights keep their dtype, except that
+           bfloat16, which NumPy lacks, becomes float32
+
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
-    The weights keep their dtype, except that bfloat16, which NumPy lacks, becomes float32. The
-    names may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
+    Weights that keep their dtype stay in the file and are read when they are first used. The names
+    may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
     Constants that old versions stored among the weights are ignored. Dropout acts only in calls
     with an rng.
 
     Raises ValueError, with all reasons, for a config.json with entries that are missing, of another
     type or out of range, with settings that a `GPT` does not have, or with entries that are not
-    known here; for an index that names anything but files in the folder; and for weights that are
-    missing, extra or of another shape or dtype. Raises OSError if a file is missing.
+    known here; for an index that names anything but files in the folder; for weights that are
+    missing, extra or of another shape or dtype; and for another dtype. Raises OSError if a file is
+    missing, RuntimeError for bfloat16 without ml_dtypes.
     """
     folder = Path(folder)
     path = folder / _CONFIG
@@ -73,7 +80,7 @@ def from_pretrained(folder: str | Path) -> GPT:
     refuse(no_gpt, wrong)
 
     files = _files(folder)
-    arrays, bare = _entries(files, layout)
+    arrays, bare = _entries(files, layout, dtype)
     theirs = {name: key for key, (name, _) in reversed(layout.settings.items())}
     with naming(path, theirs):
         check_size(settings, files)
@@ -81,8 +88,9 @@ def from_pretrained(folder: str | Path) -> GPT:
     refuse(no_gpt, wrong)
     with naming(path, theirs):
         table = next(iter(layout.names))
-        dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
-        model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
+        kind = getattr(arrays.get(table), "dtype", np.dtype("float32")).name
+        kind = kind if kind in _FLOATS else "float32"
+        model = GPT(**settings, rng=backend.EMPTY, dtype=kind)
     if settings["tie"] and np.array_equal(arrays.get("lm_head.weight", 0), arrays.get(table, 1)):
         del arrays["lm_head.weight"]  # the same weights, stored twice
     ours = {name: backend.to_numpy(p.data) for name, p in model.named_parameters()}
@@ -91,11 +99,14 @@ def from_pretrained(folder: str | Path) -> GPT:
         for theirs, name in _names(layout, settings["num_layers"]).items()
         if {*states.parts(name)} <= ours.keys()
     }
-    wrong = mismatches(arrays, packed(names, ours))
+    wrong = mismatches(arrays, blank(names, ours))
     refuse(f"the weights in {folder} do not fit its {_CONFIG}", wrong)
-    set_state(model, unpacked(names, arrays))
+    loaded = unpacked(names, arrays)
+    for name, p in model.named_parameters():
+        narrow_vector = kind == "bfloat16" and p.ndim == 1
+        p.data = loaded[name].astype("float32") if narrow_vector else loaded[name]
     kept = {key: x for key, x in config.items() if HARMLESS.fullmatch(key)}
-    vars(model)["origin"] = {"layout": layout, "bare": bare, "kept": kept}  # for save_pretrained
+    vars(model)["origin"] = {"kind": layout.model_type, "bare": bare, "kept": kept}
     return model
 
 
@@ -114,7 +125,7 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
     states.require(GPT, "model", model)
     origin = vars(model).get("origin", {})
     settings = _resolved(model.settings | {"norm_eps": model.norm.eps})
-    tried = [origin["layout"]] if origin else []
+    tried = [LAYOUTS[origin["kind"]]] if origin else []
     found = [(layout, *_config(layout, settings)) for layout in [*tried, *LAYOUTS.values()]]
     norm = settings["norm"]
     layout, config, wrong = min(found, key=lambda x: (x[0].fixed["norm"] != norm, len(x[2])))
@@ -135,11 +146,12 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
             "attention must be in the stacked form, see `convert`; other names are "
             + ", ".join(sorted(others))
         )
-    same = layout is origin.get("layout")
+    same = layout.model_type == origin.get("kind")
     config = (origin["kept"] if same else dict.fromkeys(_TOKENS)) | config
     config.pop("torch_dtype", None)  # the former name of dtype
-    config["dtype"] = arrays["tokens.table"].dtype.name
-    theirs = packed(names, arrays)
+    dtype = arrays["tokens.table"].dtype
+    config["dtype"] = dtype.name
+    theirs = {name: x.astype(dtype, copy=False) for name, x in packed(names, arrays).items()}
     if same and origin["bare"]:
         theirs = {name.removeprefix(layout.prefix): x for name, x in theirs.items()}
     folder = Path(folder)
@@ -404,10 +416,23 @@ def _files(folder: Path) -> list[Path]:
     return [folder / place for place in sorted(set(places.values()))]
 
 
-def _entries(files: list[Path], layout: Layout) -> tuple[dict[str, np.ndarray], bool]:
+def _entries(
+    files: list[Path], layout: Layout, dtype: str | None
+) -> tuple[dict[str, np.ndarray], bool]:
     """The arrays in the files by their full names, without the constants, and whether the names in
-    the files lack the prefix."""
-    arrays = {name: x for file in files for name, x in read(file).items()}
+    the files lack the prefix. Raises as `from_pretrained` for a dtype."""
+    if dtype not in (None, *_FLOATS):
+        raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401  registers the dtype with NumPy
+        except ImportError as error:
+            fix = "pip install ml_dtypes"
+            raise RuntimeError(f"dtype='bfloat16' needs the package ml_dtypes: {fix}") from error
+    keep = dtype == "bfloat16"
+    arrays = {name: x for file in files for name, x in mapped(file, bfloat16=keep).items()}
+    if dtype is not None:
+        arrays = {name: x.astype(dtype, copy=False) for name, x in arrays.items()}
     bare = not any(name.startswith(layout.prefix) for name in arrays)
     return {
         layout.prefix + name if bare and not name.startswith("lm_head.") else name: x

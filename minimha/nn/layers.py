@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import backend
+from minimha_autograd import backend, ops
 from minimha_autograd.backend import Rng
 
 from ..functional import drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
@@ -75,16 +75,21 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A table (N, M) of embeddings, initialised with the given standard deviation."""
+    """A table (N, M) of embeddings, initialised with the given standard deviation.
+
+    The rows of a table of bfloat16 become float32, in which the layers after it then compute.
+    """
 
     def __init__(
         self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         self.table = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
+        self.widens = dtype == "bfloat16"
 
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""
-        return embedding(self.table, indices)
+        rows = embedding(self.table, indices)
+        return ops.astype(rows, dtype="float32") if self.widens else rows
 
 
 class Dropout(Module):

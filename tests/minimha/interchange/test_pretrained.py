@@ -5,6 +5,7 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -119,6 +120,52 @@ def test_a_model_in_several_files_is_read(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     loaded = interchange.from_pretrained(tmp_path)
     np.testing.assert_array_equal(loaded(TOKENS).data, model("llama")(TOKENS).data)
+
+
+def test_weights_stay_in_the_file_and_changes_do_not_reach_it(tmp_path):
+    for kind in ("gpt2", "llama"):
+        path = saved(model(kind), tmp_path / kind) / "model.safetensors"
+        before = path.read_bytes()
+        loaded = interchange.from_pretrained(tmp_path / kind)
+        for name, p in loaded.named_parameters():
+            base = p.data
+            while isinstance(base, np.ndarray):
+                base = base.base
+            assert isinstance(base, memoryview), name
+            p.data *= 2
+        assert path.read_bytes() == before
+        saved(loaded, tmp_path / kind)  # a model can be saved where it came from
+        twice = interchange.from_pretrained(tmp_path / kind)
+        same_bits(interchange.state(twice), interchange.state(loaded))
+
+
+@pytest.mark.parametrize("kind", ["gpt2 tied", "llama", "gemma3_text"])
+def test_a_model_of_bfloat16_computes_in_float32_with_its_rounded_weights(kind, tmp_path):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    saved(model(kind), tmp_path / "wide")
+    narrow = interchange.from_pretrained(tmp_path / "wide", dtype="bfloat16")
+    for p in narrow.parameters():
+        assert p.dtype == (np.float32 if p.ndim == 1 else bfloat16)
+    path = saved(narrow, tmp_path / "narrow") / "model.safetensors"
+    header = path.read_bytes()
+    assert header.count(b'"BF16"') == len(interchange.read(path))
+    again = interchange.from_pretrained(tmp_path / "narrow", dtype="bfloat16")
+    assert contents(saved(again, tmp_path / "again")) == contents(tmp_path / "narrow")
+    expected = interchange.from_pretrained(tmp_path / "narrow")(TOKENS).data
+    for one in (narrow, again):
+        logits = one(TOKENS).data
+        assert logits.dtype == np.float32
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6 * abs(expected).max())
+
+
+def test_another_dtype_is_refused_and_bfloat16_needs_ml_dtypes(tmp_path, monkeypatch):
+    saved(model("gpt2"), tmp_path)
+    assert interchange.from_pretrained(tmp_path, dtype="float64").tokens.table.dtype == np.float64
+    with pytest.raises(ValueError, match="dtype = 'int8' must be 'float16' or 'float32' or"):
+        interchange.from_pretrained(tmp_path, dtype="int8")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(RuntimeError, match="needs the package ml_dtypes: pip install ml_dtypes"):
+        interchange.from_pretrained(tmp_path, dtype="bfloat16")
 
 
 # Refusals
