@@ -14,6 +14,7 @@ from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import interchange
+from minimha_autograd import backend
 
 GPT2 = {"context": 8, "d_model": 6, "num_heads": 3, "num_layers": 2}
 LLAMA = GPT2 | {
@@ -125,7 +126,7 @@ def test_a_model_in_several_files_is_read(tmp_path):
 def test_weights_stay_in_the_file_and_changes_do_not_reach_it(tmp_path):
     for kind in ("gpt2", "llama"):
         path = saved(model(kind), tmp_path / kind) / "model.safetensors"
-        before = path.read_bytes()
+        before, undrawn = path.read_bytes(), str(backend.EMPTY.bit_generator.state)
         loaded = interchange.from_pretrained(tmp_path / kind)
         for name, p in loaded.named_parameters():
             base = p.data
@@ -134,6 +135,7 @@ def test_weights_stay_in_the_file_and_changes_do_not_reach_it(tmp_path):
             assert isinstance(base, memoryview), name
             p.data *= 2
         assert path.read_bytes() == before
+        assert str(backend.EMPTY.bit_generator.state) == undrawn  # no random weights
         saved(loaded, tmp_path / kind)  # a model can be saved where it came from
         twice = interchange.from_pretrained(tmp_path / kind)
         same_bits(interchange.state(twice), interchange.state(loaded))
