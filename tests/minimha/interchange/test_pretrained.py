@@ -248,6 +248,27 @@ def test_entries_of_both_versions_of_transformers_mean_the_same(tmp_path):
     assert interchange.from_pretrained(folder).settings == expected
 
 
+NEAR, FULL, LOCAL = {"window": 3}, {}, {"window": 3, "rope": mh.positions.Rope(30.0)}
+
+
+@pytest.mark.parametrize(("kind", "layers", "entries"), [
+    ("qwen2", [FULL, FULL, NEAR], {"max_window_layers": 2}),
+    ("smollm3", [FULL, FULL, FULL, {"rope": None}, FULL], {}),
+    ("smollm3", [FULL, {"rope": None, "window": 3}, FULL], {"no_rope_layer_interval": 2}),
+    ("gemma2", [NEAR, FULL, NEAR], {}),
+    ("gemma3_text", [LOCAL, LOCAL, LOCAL, LOCAL, LOCAL, FULL, LOCAL], {}),
+    ("gemma3_text", [LOCAL, FULL, LOCAL], {"sliding_window_pattern": 2}),
+])  # fmt: skip
+def test_blocks_without_a_list_of_their_kinds_follow_the_pattern_of_the_model(
+    kind, layers, entries, tmp_path
+):
+    settings = SIZES[kind] | {"num_layers": len(layers), "layers": layers}
+    folder = saved(mh.GPT(11, **settings), tmp_path)
+    expected = interchange.from_pretrained(folder).settings
+    edited(folder, layer_types=None, no_rope_layers=None, **entries)
+    assert interchange.from_pretrained(folder).settings == expected
+
+
 def test_a_bias_of_attention_needs_none_of_the_perceptron(tmp_path):
     for attention, perceptron in ((True, False), (False, True)):
         one = far(
