@@ -277,7 +277,7 @@ HARMLESS = re.compile(
     r"|.*_(token_ids?|version|fixed)|gradient_checkpointing|hidden_act|id2label|initializer_range"
     r"|is_llama_config|label2id|max_window_layers|n_ctx|n_special|no_rope_layer_interval"
     r"|num_labels|output_.*|predict_special_tokens|pretraining_tp|problem_type"
-    r"|reorder_and_upcast_attn|return_dict|sliding_window_pattern"
+    r"|reorder_and_upcast_attn|return_dict|sliding_window_(pattern|size)"
     r"|summary_.*|task_specific_params|tokenizer_class|transformers\.js_config|use_cache"
 )
 """Entries that change no logits, or that other entries replace. They are kept for
