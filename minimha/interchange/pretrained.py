@@ -82,8 +82,7 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
     refuse(f"the weights in {folder} do not fit its {_CONFIG}", wrong)
     loaded = unpacked(names, arrays)
     for name, p in model.named_parameters():
-        narrow_vector = kind == "bfloat16" and p.ndim == 1
-        p.data = loaded[name].astype("float32") if narrow_vector else loaded[name]
+        p.data = loaded[name]  # set_state would copy it
     kept = {key: x for key, x in config.items() if HARMLESS.fullmatch(key)}
     vars(model)["origin"] = {"kind": layout.model_type, "bare": bare, "kept": kept}
     return model
@@ -198,7 +197,11 @@ def _entries(
     keep = dtype == "bfloat16"
     arrays = {name: x for file in files for name, x in mapped(file, bfloat16=keep).items()}
     if dtype is not None:
-        arrays = {name: x.astype(dtype, copy=False) for name, x in arrays.items()}
+        vectors = "float32" if keep else dtype
+        arrays = {
+            name: x.astype(vectors if x.ndim == 1 else dtype, copy=False)
+            for name, x in arrays.items()
+        }
     bare = not any(name.startswith(layout.prefix) for name in arrays)
     return {
         layout.prefix + name if bare and not name.startswith("lm_head.") else name: x

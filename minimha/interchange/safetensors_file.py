@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +77,8 @@ def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]
 
     bfloat16  whether entries of bfloat16 stay as they are, which needs the package ml_dtypes
     """
+    import mmap  # what needs no file does without it
+
     with Path(path).open("rb") as file:
         content: Any = b""
         if Path(path).stat().st_size:

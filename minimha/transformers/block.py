@@ -9,6 +9,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng
 
 from .. import masks
+from ..functional.checks import integer
 from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, MultiHeadAttention, QKNorm, positions
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
@@ -75,7 +76,9 @@ class Block(Module):
                 f"norm_of = {norm_of!r} must be 'input', and with norm_first 'output' or 'both'"
             )
         self.norm_first, before, after = norm_first, norm_of != "output", norm_of != "input"
-        self.window = None if window is None else masks.sliding_window(window - 1, 0)
+        self.window = None
+        if window is not None:
+            self.window = masks.sliding_window(integer(window, "window", least=1) - 1, 0)
         self.norm_attention = new_norm() if before else None
         self.attention = MultiHeadAttention(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=scale,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minimha_autograd import backend, ops
+from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
@@ -36,6 +36,8 @@ class GPT(Module):
     logit_softcap
                  limits the logits to logit_softcap · tanh(logits / logit_softcap)
     rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
+    dtype        of the weights; of the matrices alone if it is "bfloat16", with which activations
+                 and gradients are float32
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
@@ -105,6 +107,8 @@ class GPT(Module):
                 residual = name.endswith(("attention.w_o", "mlp.narrow.weight"))
                 std = 0.02 / math.sqrt(2 * num_layers) if residual else 0.02
                 p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
+            elif dtype == "bfloat16":
+                p.data = widened(p.data)
 
     def __call__(
         self,

@@ -120,6 +120,8 @@ def test_unknown_parts_are_refused():
         mh.Block(M, H, activation="tanh")
     with pytest.raises(ValueError, match="norm_of = 'output' must be 'input', and with norm_first"):
         mh.Block(M, H, norm_of="output", norm_first=False)
+    with pytest.raises(ValueError, match="window = 0 must be at least 1"):
+        mh.Block(M, H, window=0)
     with pytest.raises(ValueError, match="layers has 1 entries, but num_layers is 2"):
         mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=2, layers=[{}])
 
@@ -132,6 +134,22 @@ def test_a_token_sees_as_many_tokens_as_the_window_has(window, rng):
     _, (weights,) = model(tokens, return_weights=True)
     near = np.tri(5, dtype=bool) & ~np.tri(5, k=-window, dtype=bool)
     np.testing.assert_array_equal(weights.data[0] != 0, np.broadcast_to(near, (H, 5, 5)))
+
+
+def test_a_gpt_of_bfloat16_computes_in_float32(rng):
+    pytest.importorskip("ml_dtypes")
+    sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 1}
+    model, tokens = mh.GPT(V, **sizes, dtype="bfloat16"), rng.integers(0, V, (2, 5))
+    wide = mh.GPT(V, **sizes)
+    for p, q in zip(model.parameters(), wide.parameters(), strict=True):
+        q.data = p.data.astype("float32")
+    found = []
+    for one in (model, wide):
+        loss = mh.functional.cross_entropy(one(tokens), tokens)
+        loss.backward()
+        found.append([loss.data, *(p.grad for p in one.parameters())])
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x.astype("float32"), y, rtol=1e-2, atol=1e-6)
 
 
 def test_embeddings_and_logits_are_scaled_and_capped(rng):
