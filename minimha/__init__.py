@@ -30,7 +30,13 @@ from .attention import (
     scaled_dot_product_attention,
 )
 from .functional.implementations import PROVIDERS
-from .multihead import KeyValueCache, MultiHeadAttention, multi_head_attention, positions
+from .multihead import (
+    KeyValueCache,
+    MultiHeadAttention,
+    QKNorm,
+    multi_head_attention,
+    positions,
+)
 from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
 
 if TYPE_CHECKING:
@@ -46,11 +52,11 @@ PROVIDERS += [f"{__name__}.kernels.operations", f"{__name__}.kernels.attention"]
 __all__ = [
     "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
     "GradcheckError", "KeyValueCache", "LayerNorm", "Linear", "Module", "MultiHeadAttention",
-    "RMSNorm", "Tensor", "attention", "attention_steps", "backend", "cost", "detect_anomaly",
-    "diagnose", "diagnosis", "explain_dispatch", "functional", "generate", "gradcheck", "homework",
-    "implementation", "interchange", "masks", "merge_attention", "multi_head_attention", "nn",
-    "no_grad", "operation", "ops", "parallel", "pictures", "positions", "projections",
-    "scaled_dot_product_attention", "training",
+    "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend", "cost",
+    "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional", "generate",
+    "gradcheck", "homework", "implementation", "interchange", "masks", "merge_attention",
+    "multi_head_attention", "nn", "no_grad", "operation", "ops", "parallel", "pictures",
+    "positions", "projections", "scaled_dot_product_attention", "training",
 ]  # fmt: skip
 
 _ROOMS = {

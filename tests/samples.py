@@ -20,6 +20,7 @@ import minimha as mh
 from minimha import attention, functional, ops
 from minimha.attention.merging import merged
 from minimha.attention.reference import pair_scores, weighted_sum
+from minimha.functional.rope import Llama3
 from minimha.parallel import collectives, ring
 
 RNG = np.random.default_rng(1729)
@@ -116,7 +117,7 @@ def normed(x, weight, bias=0.0, eps=1e-5):
     return centred / np.sqrt(x.var(-1, keepdims=True) + eps) * weight + bias
 
 
-def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=False):
+def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=False, scaling=None):
     """Rotary positions with complex numbers: each pair of columns times e^{iθ}."""
     width = width or x.shape[-1]
     t = np.arange(offset, offset + x.shape[-2]) if positions is None else positions
@@ -125,7 +126,14 @@ def turned(x, offset=0, positions=None, base=10000.0, width=None, interleaved=Fa
     y = x.copy()
     for i in range(width // 2):
         a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + width // 2)
-        pair = (x[..., a] + 1j * x[..., b]) * np.exp(1j * t / base ** (2 * i / width))
+        theta = base ** (-2 * i / width)
+        if scaling is not None:
+            turns = scaling.context * theta / (2 * np.pi)
+            if turns <= scaling.low:
+                theta = theta / scaling.factor
+            elif turns < scaling.high:
+                theta *= np.interp(turns, scaling[1:3], (1 / scaling.factor, 1))
+        pair = (x[..., a] + 1j * x[..., b]) * np.exp(1j * t * theta)
         y[..., a], y[..., b] = pair.real, pair.imag
     return y
 
@@ -481,6 +489,7 @@ RECORDS = [
         Case((B, H, T, D), positions=ORDER[:, None]),
         Case((B, H, T, D), positions=np.arange(H * T).reshape(1, H, T)),
         Case((B, T, D), positions=ORDER.astype("int8"), interleaved=True),
+        Case((T, 2 * D), base=50.0, scaling=Llama3(8.0, 1.0, 4.0, 16)),
         Case((H, 1, 2), offset=-3), Case((B, 0, D), interleaved=True), Case((0, T, D)),
         Refused(ValueError, "width = 7 must be even.*; width=6 leaves", (T, DV)),
         Refused(ValueError, "from 2 to D = 6", (T, D), width=8),

@@ -37,6 +37,12 @@ def test_the_import_benchmark_runs(run):
     assert [row[0] for row in rows[2:]] == ["numpy", "minimha", "minimha / numpy", "bound"]
 
 
+def test_the_loading_benchmark_runs(run):
+    pytest.importorskip("ml_dtypes")
+    _, rows = run("loading.py")
+    assert [row[1] for row in rows[2:]] == ["float32", "bfloat16", ""]
+
+
 def test_the_benchmark_of_the_forms_runs(run):
     text, rows = run("forms.py")
     names = [row[0] for row in rows]

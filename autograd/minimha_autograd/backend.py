@@ -414,9 +414,16 @@ def is_generator(rng: object) -> bool:
     return isinstance(rng, np.random.Generator)
 
 
+EMPTY = np.random.default_rng(0)
+"""In place of a generator, for weights that are set later: `normal` draws nothing, and does not
+touch the memory."""
+
+
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
     """Normal numbers with mean 0, drawn on the host: a seed gives the same ones on every
     library."""
+    if rng is EMPTY:
+        return np.empty(shape, dtype)
     return (std * generator(rng).standard_normal(shape)).astype(dtype)
 
 

@@ -58,6 +58,7 @@ def operation(
     converts: bool = False,
     settings: tuple[str, ...] = (),
     describes: bool = True,
+    narrow: tuple[str, ...] = (),
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
@@ -67,6 +68,7 @@ def operation(
     converts     the value may have another dtype or library than that of the arguments
     settings     the positional arguments that are settings as well; their gradients are None
     describes    errors list the arguments; False if those of the function say what is wrong
+    narrow       the arguments that may be of 16 bits beside wider ones; their gradients are wide
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -78,9 +80,9 @@ def operation(
     if function is None:
         return functools.partial(
             operation, requirement=requirement, converts=converts, settings=settings,
-            describes=describes,
+            describes=describes, narrow=narrow,
         )  # fmt: skip
-    signature = Signature(function, requirement, converts, settings, describes)
+    signature = Signature(function, requirement, converts, settings, describes, narrow)
     name, arity, call = signature.name, signature.arity, signature.call
 
     @functools.wraps(function)
@@ -147,6 +149,7 @@ class Signature:
         converts: bool,
         settings: tuple[str, ...],
         describes: bool,
+        narrow: tuple[str, ...],
     ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
@@ -159,7 +162,7 @@ class Signature:
         self._array_names = frozenset(self.arrays)
         self._optional = {p.name for p in arrays if p.default is None}
         self._function, self._requirement, self._converts = function, requirement, converts
-        self._not_arrays, self._describes = settings, describes
+        self._not_arrays, self._describes, self._narrow = settings, describes, narrow
         self._dtypes: dict[Any, Any] = {}
 
     def call(
@@ -196,7 +199,12 @@ class Signature:
 
     def _common_dtype(self, arrays: list[Any]) -> Any:
         labelled = self.labelled(arrays)
-        present = {name: x for name, x in labelled.items() if name not in self._not_arrays}
+        present = {
+            name: x
+            for name, x in labelled.items()
+            if name not in self._not_arrays
+            if not (name in self._narrow and backend.is_half(x))
+        }
         return refusals.common_dtype(self.name, present, self._optional)
 
     def _explained(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from minimha_autograd import Pullback, operation
@@ -10,14 +11,17 @@ from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
 
+_BLOCK = 2**20
+"""The number of weights that are widened at a time: 4 MB stay in the cache."""
 
-@operation
+
+@operation(narrow=("w",))
 def linear(
     x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
-    x (…, M), w (M, N), b (N,) or None, y (…, N).
+    x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits may be multiplied by a wider x.
     Raises ValueError for shapes that do not match.
     """
     (y,), pullback = linear_maps(x, (w,), (b,), wanted=wanted)
@@ -47,7 +51,8 @@ def linear_maps(
     n, wants_x, wants_ws = math.prod(shape[:-1]), wanted[0], wanted[1 : 1 + count]
     wants_bs = wanted[1 + count :]
     rows = xp.reshape(x, (n, shape[-1]))  # one large product instead of a batch of small ones
-    ys = [rows @ w if b is None else rows @ w + b for w, b in zip(ws, bs, strict=True)]
+    times = operator.matmul if ws[0].dtype == x.dtype else _product
+    ys = [times(rows, w) if b is None else times(rows, w) + b for w, b in zip(ws, bs, strict=True)]
     ys = [xp.reshape(y, (*shape[:-1], y.shape[1])) for y in ys]
     saved: Any = rows if any(wants_ws) else None  # free what no gradient needs
     ws = ws if wants_x else ()
@@ -58,9 +63,19 @@ def linear_maps(
             if dy is not None:
                 dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901
                 if wants_x:
-                    dx = dy @ ws[k].mT if dx is None else dx + dy @ ws[k].mT
+                    w = ws[k].mT
+                    own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
+                    dx = own if dx is None else dx + own
                 dws[k] = saved.mT @ dy if wants_ws[k] else None
                 dbs[k] = xp.sum(dy, axis=0) if wants_bs[k] else None
         return None if dx is None else xp.reshape(dx, shape), *dws, *dbs
 
     return ys, pullback
+
+
+def _product(x: Array, w: Array) -> Array:
+    """x w, with a w of 16 bits that becomes as wide as x block by block: a table of all words would
+    need twice its memory once more."""
+    xp, step = namespace(x), max(1, _BLOCK // max(1, w.shape[0]))
+    blocks = [w[:, k : k + step] for k in range(0, max(1, w.shape[1]), step)]
+    return xp.concat([x @ xp.astype(block, x.dtype) for block in blocks], axis=1)

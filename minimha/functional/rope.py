@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-from minimha_autograd import Pullback, array_of, backend, in_float32, operation
+from minimha_autograd import Pullback, array_of, backend, in_float32, operation, ops
 from minimha_autograd.backend import Array, namespace
 
 from .checks import integer
 from .implementations import accelerated
+
+
+class Llama3(NamedTuple):
+    """The slower rotation by which Llama 3.1 reads texts longer than those it was first trained on.
+
+        θ ← θ · (g + (1 − g) / factor),  g = (n − low) / (high − low), limited to 0 … 1
+
+    n = context · θ / 2π is how often a pair turns in the first context: pairs that turn more than
+    high times do not change, and those that turn less than low times become slower by the factor.
+    Source: Grattafiori et al., "The Llama 3 Herd of Models" (2024), and the code of Llama 3.1.
+    """
+
+    factor: float
+    low: float
+    high: float
+    context: int
+
+    def __call__(self, theta: Array) -> Array:
+        turns = self.context / (2 * math.pi) * theta
+        g = ops.clip((turns - self.low) / (self.high - self.low), min=0.0, max=1.0)
+        return theta * (g + (1 - g) / self.factor)
 
 
 @operation
@@ -21,6 +42,7 @@ def rope(
     base: float = 10000.0,
     width: int | None = None,
     interleaved: bool = False,
+    scaling: Llama3 | None = None,
 ) -> tuple[Array, Pullback]:
     """Rotate pair i of columns of x by the angle t · base^(−2i/width), at position t.
 
@@ -35,6 +57,7 @@ def rope(
     width        how many of the first columns rotate: even, by default D; the others do not change
     interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
                  halves of the width (GPT-NeoX, Llama). Only the order of the columns differs
+    scaling      `Llama3(…)` changes the angles per position, base^(−2i/width)
 
     The product of a query rotated by t and a key rotated by s depends only on t − s. Angles are
     computed in float64 and the rotation at least in float32, so distant positions stay exact.
@@ -48,8 +71,8 @@ def rope(
     width = _check(x, width)
     if backend.is_half(x):
         settings = {"offset": offset, "positions": positions, "base": base, "width": width}
-        return in_float32(rope, x, interleaved=interleaved, **settings)
-    theta = angles(_positions(x, offset, positions), width, base)
+        return in_float32(rope, x, interleaved=interleaved, scaling=scaling, **settings)
+    theta = angles(_positions(x, offset, positions), width, base, scaling)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
     cos, sin = xp.astype(xp.cos(theta), dtype), xp.astype(xp.sin(theta), dtype)
@@ -81,13 +104,16 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Arra
     return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
 
 
-def angles(positions: Array, width: int, base: float) -> Array:
-    """The angles t · base^(−2i/width), (…, T, width/2) in float64, of positions (…, T)."""
+def angles(positions: Array, width: int, base: float, scaling: Llama3 | None = None) -> Array:
+    """The angles t · θᵢ, (…, T, width/2) in float64, of positions (…, T): θᵢ = base^(−2i/width),
+    unless a scaling changes it."""
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")
     xp = namespace(positions)
     even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
-    return xp.astype(positions, xp.float64)[..., None] * base ** (even / -width)
+    theta = base ** (even / -width)
+    theta = theta if scaling is None else scaling(theta)
+    return xp.astype(positions, xp.float64)[..., None] * theta
 
 
 def _check(x: Array, width: int | None) -> int:

@@ -70,6 +70,28 @@ def mistake(name: str, value: Any, kind: Kind) -> str:
     return "" if kind.fits(value) else f"{name} is {shown(value)}, but must be {kind.words}"
 
 
+class Reader:
+    """Reads entries of a JSON object, and collects the mistakes of all of them as sentences."""
+
+    def __init__(self, entries: Mapping[str, Any], where: str = "") -> None:
+        self.entries, self.where, self.wrong = entries, where, list[str]()
+        self._read: set[str] = set()
+
+    def __call__(self, name: str, kind: Kind, default: Any = ...) -> Any:
+        """An entry, or its default if it is absent or, which is a mistake, not of this kind. The
+        default ... is for entries that must be present."""
+        self._read.add(name)
+        value = self.entries.get(name, default)
+        if wrong := mistake(self.where + name, value, kind):
+            self.wrong.append(wrong)
+            return default
+        return value
+
+    def unread(self) -> dict[str, Any]:
+        """The entries that nobody has read, without those that are None."""
+        return {k: x for k, x in self.entries.items() if x is not None and k not in self._read}
+
+
 def require(path: Path, name: str, value: Any, kind: Kind) -> None:
     """Raise ValueError, with the path of the file, if an entry is missing or not of this kind."""
     if wrong := mistake(name, value, kind):

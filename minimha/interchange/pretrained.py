@@ -1,10 +1,10 @@
-"""GPT-2 and Llama in the files of Hugging Face: config.json and model.safetensors in a folder."""
+"""Models in the files of Hugging Face: config.json and model.safetensors in a folder."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,236 +12,122 @@ import numpy as np
 
 from minimha_autograd import backend
 
-from ..multihead import positions
 from ..transformers import GPT
 from . import states
+from .configuration import (
+    common_settings,
+    config_of,
+    resolved,
+    unsupported,
+    with_blocks,
+    with_sizes,
+)
 from .files import written_whole
-from .json_file import (
-    BOOLEAN,
-    OBJECT,
-    Kind,
-    integer,
-    mistake,
-    naming,
-    number,
-    one_of,
-    read_json,
-    require,
-    shown,
-)
-from .safetensors_file import read, write
-from .states import mismatches, packed, refuse, set_state, state, unpacked, with_biases
+from .json_file import OBJECT, Kind, naming, one_of, read_json, require, shown
+from .layouts import GPT2, HARMLESS, LAYOUTS, UNSUPPORTED, Layout
+from .safetensors_file import mapped, write
+from .states import blank, mismatches, packed, parts, refuse, state, unpacked, with_biases
 
-
-@dataclass(frozen=True)
-class _Layout:
-    """How Hugging Face's files describe one kind of model.
-
-    fixed        our settings that all models of this kind share
-    settings     for each entry of config.json, our setting and the value of an absent entry;
-                 ... marks entries that must be present
-    activations  their names for activations, and ours
-    needed       entries of config.json for which a GPT supports one value only
-    prefix       of all names but lm_head's; files of models without a head lack it
-    names        for each of their weights, ours: see `packed` and `with_biases`; N counts blocks
-    buffers      a pattern for the names of constants in files of old versions
-    """
-
-    model_type: str
-    architecture: str
-    fixed: dict[str, Any]
-    settings: dict[str, tuple[str, Any]]
-    activations: dict[str, str]
-    needed: dict[str, Any]
-    prefix: str
-    names: dict[str, str]
-    buffers: str
-
-
-_GPT2 = _Layout(
-    model_type="gpt2",
-    architecture="GPT2LMHeadModel",
-    fixed={"norm": "layer", "bias": True, "rope": None},
-    settings={
-        "vocab_size": ("vocabulary", ...),
-        "n_positions": ("context", ...),
-        "n_embd": ("d_model", ...),
-        "n_head": ("num_heads", ...),
-        "n_layer": ("num_layers", ...),
-        "n_inner": ("hidden", None),
-        "activation_function": ("activation", "gelu_new"),
-        "layer_norm_epsilon": ("norm_eps", 1e-5),
-        "tie_word_embeddings": ("tie", True),
-        "embd_pdrop": ("dropout", 0.1),
-        "attn_pdrop": ("dropout", 0.1),
-        "resid_pdrop": ("dropout", 0.1),
-    },
-    activations={"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"},
-    needed={
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-    },
-    prefix="transformer.",
-    names={  # Conv1D keeps a matrix as (in, out), as we do
-        "transformer.wte.weight": "tokens.table",
-        "transformer.wpe.weight": "positions.table",
-        "transformer.h.N.ln_1.*": "blocks.N.norm_attention.*",
-        "transformer.h.N.attn.c_attn.*": "blocks.N.attention.?_{q,k,v}",
-        "transformer.h.N.attn.c_proj.*": "blocks.N.attention.?_o",
-        "transformer.h.N.ln_2.*": "blocks.N.norm_mlp.*",
-        "transformer.h.N.mlp.c_fc.*": "blocks.N.mlp.widen.*",
-        "transformer.h.N.mlp.c_proj.*": "blocks.N.mlp.narrow.*",
-        "transformer.ln_f.*": "norm.*",
-        "lm_head.weight": "head.weight.T",
-    },
-    buffers=r"h\.\d+\.attn\.(masked_)?bias$",
-)
-
-_LLAMA = _Layout(
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    fixed={"norm": "rms"},
-    settings={
-        "vocab_size": ("vocabulary", ...),
-        "max_position_embeddings": ("context", ...),
-        "hidden_size": ("d_model", ...),
-        "num_attention_heads": ("num_heads", ...),
-        "num_hidden_layers": ("num_layers", ...),
-        "intermediate_size": ("hidden", ...),
-        "num_key_value_heads": ("num_kv_heads", None),
-        "head_dim": ("head_dim", None),
-        "hidden_act": ("activation", "silu"),
-        "rms_norm_eps": ("norm_eps", 1e-6),
-        "rope_theta": ("rope", 10000.0),
-        "tie_word_embeddings": ("tie", False),
-        "attention_bias": ("bias", False),
-        "mlp_bias": ("bias", False),
-        "attention_dropout": ("dropout", 0.0),
-    },
-    activations={"silu": "swiglu"},
-    needed={"rope_type": "default", "rope_scaling": None},
-    prefix="model.",
-    names={
-        "model.embed_tokens.weight": "tokens.table",
-        "model.layers.N.input_layernorm.weight": "blocks.N.norm_attention.weight",
-        "model.layers.N.self_attn.q_proj.*": "blocks.N.attention.?_q.T",
-        "model.layers.N.self_attn.k_proj.*": "blocks.N.attention.?_k.T",
-        "model.layers.N.self_attn.v_proj.*": "blocks.N.attention.?_v.T",
-        "model.layers.N.self_attn.o_proj.*": "blocks.N.attention.?_o.T",
-        "model.layers.N.post_attention_layernorm.weight": "blocks.N.norm_mlp.weight",
-        "model.layers.N.mlp.gate_proj.*": "blocks.N.mlp.gate.*.T",
-        "model.layers.N.mlp.up_proj.*": "blocks.N.mlp.widen.*.T",
-        "model.layers.N.mlp.down_proj.*": "blocks.N.mlp.narrow.*.T",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "head.weight.T",
-    },
-    buffers=r"rotary_emb\.inv_freq$",
-)
-
-_SIZE = integer(1)
-_KINDS = {
-    "vocabulary": _SIZE,
-    "context": _SIZE,
-    "d_model": _SIZE,
-    "num_heads": _SIZE,
-    "num_layers": integer(0),
-    "hidden": _SIZE.or_none(),
-    "num_kv_heads": _SIZE.or_none(),
-    "head_dim": _SIZE.or_none(),
-    "norm_eps": number("a finite number of at least 0", lambda x: x >= 0),
-    "rope": number("a finite number above 0", lambda x: x > 0),
-    "tie": BOOLEAN,
-    "bias": BOOLEAN,
-    "dropout": number("a number from 0 to 1", lambda x: 0 <= x <= 1),
-}
-"""What the entries of config.json for our settings must be."""
-_LAYOUTS = {layout.model_type: layout for layout in (_GPT2, _LLAMA)}
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
-_TOKENS = ("bos_token_id", "eos_token_id")  # for transformers' generation; a GPT does not use them
+_TOKENS = "bos_token_id", "eos_token_id", "pad_token_id"
+"""Entries that transformers uses to generate text, and a GPT does not. Their defaults there may be
+outside the vocabulary of a small model."""
+_FLOATS = "float16", "float32", "float64", "bfloat16"
 
 
-def from_pretrained(folder: str | Path) -> GPT:
-    """The GPT-2 or Llama in a folder that Hugging Face's `save_pretrained` has written.
+def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
+    """The model in a folder that Hugging Face's `save_pretrained` has written: a GPT-2, Llama,
+    Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Gemma 2 or the text model of a Gemma 3.
+
+    dtype  of the matrices: "float16", "float32", "float64" or "bfloat16", which needs the package
+           ml_dtypes and halves the memory; the model then computes in float32 and widens its
+           matrices when it multiplies by them. By default the weights keep their dtype, except that
+           bfloat16, which NumPy lacks, becomes float32
 
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
-    The weights keep their dtype, except that bfloat16, which NumPy lacks, becomes float32. The
-    names may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
+    Weights that keep their dtype stay in the file and are read when they are first used. The names
+    may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
     Constants that old versions stored among the weights are ignored. Dropout acts only in calls
     with an rng.
 
     Raises ValueError, with all reasons, for a config.json with entries that are missing, of another
-    type or out of range, or with settings that a `GPT` does not have; for an index that names
-    anything but files in the folder; and for weights that are missing, extra or of another shape or
-    dtype. Raises OSError if a file is missing.
+    type or out of range, with settings that a `GPT` does not have, or with entries that are not
+    known here; for an index that names anything but files in the folder; for weights that are
+    missing, extra or of another shape or dtype; and for another dtype. Raises OSError if a file is
+    missing, RuntimeError for bfloat16 without ml_dtypes.
     """
     folder = Path(folder)
     path = folder / _CONFIG
     config = read_json(path, OBJECT)
-    kind = config.get("model_type", ...)
-    require(path, "model_type", kind, one_of(_LAYOUTS))
-    layout = _LAYOUTS[kind]
-    settings, wrong = _settings(layout, config)
+    layout = _layout(path, config)
+    settings, wrong = common_settings(layout, config)
     refuse(f"{path} does not describe a GPT", wrong)
 
     files = _files(folder)
-    arrays, bare = _entries(files, layout)
+    arrays, bare = _entries(files, layout, dtype)
+    table = next(iter(layout.names))
+    kind = getattr(arrays.get(table), "dtype", np.dtype("float32")).name
     with naming(path, {name: key for key, (name, _) in reversed(layout.settings.items())}):
         check_size(settings, files)
-        names = _names(layout, settings)
-        table = next(iter(names))
-        dtype = getattr(arrays.get(table), "dtype", np.dtype("float32"))
-        model = GPT(**settings, dtype=dtype.name if dtype.kind == "f" else "float32")
+        settings, wrong = with_blocks(layout, config, settings)
+        if not wrong:
+            kind = kind if kind in _FLOATS else "float32"
+            model = GPT(**settings, rng=backend.EMPTY, dtype=kind)
+    refuse(f"{path} does not describe a GPT", wrong)
     if settings["tie"] and np.array_equal(arrays.get("lm_head.weight", 0), arrays.get(table, 1)):
         del arrays["lm_head.weight"]  # the same weights, stored twice
     ours = {name: backend.to_numpy(p.data) for name, p in model.named_parameters()}
-    wrong = mismatches(arrays, packed(names, ours))
+    names = _names(layout, settings["num_layers"], ours)
+    wrong = mismatches(arrays, blank(names, ours))
     refuse(f"the weights in {folder} do not fit its {_CONFIG}", wrong)
-    set_state(model, unpacked(names, arrays))
-    tokens = {key: config[key] for key in _TOKENS if key in config}
-    vars(model)["origin"] = {"bare": bare, "tokens": tokens}  # for save_pretrained
+    loaded = unpacked(names, arrays)
+    for name, p in model.named_parameters():
+        p.data = loaded[name]  # set_state would copy it
+    kept = {key: x for key, x in config.items() if HARMLESS.fullmatch(key)}
+    vars(model)["origin"] = {"kind": layout.model_type, "bare": bare, "kept": kept}
     return model
 
 
 def save_pretrained(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which Hugging Face's transformers can load.
 
-    A model with norm="rms" becomes a Llama, any other a GPT-2. A model that was loaded is written
-    with the same names, shapes, dtype and values. GPT-2 always has biases: for a model without
-    them, zeros are written. The folder is made if needed; each file appears completely or not at
-    all. The same model always gives the same bytes.
+    A model that was loaded is written as the same kind of model, with the same names, shapes, dtype
+    and values; any other as the first kind in `layouts.LAYOUTS` that has all its settings. GPT-2
+    always has biases: for a model without them, zeros are written. The folder is made if needed;
+    each file appears completely or not at all. The same model always gives the same bytes.
 
-    Raises ValueError, with all reasons, for a model that the layout cannot represent; TypeError for
-    another module; OSError if the files cannot be written.
+    Raises ValueError, with all reasons, for a model that no kind can represent, where the reasons
+    are those of the most similar kind; TypeError for another module; OSError if the files cannot be
+    written.
     """
     states.require(GPT, "model", model)
-    layout = _LLAMA if model.settings["norm"] == "rms" else _GPT2
-    settings = _resolved(model.settings | {"norm_eps": model.norm.eps})
-    config = _config(layout, settings)
-    back, wrong = _settings(layout, config)
-    back = _resolved({"rope": None} | back)
-    wrong += [
-        f"{name} is {settings[name]!r}, but must be {value!r}"
-        for name, value in back.items()
-        if settings[name] != value and (layout, name) != (_GPT2, "bias")
-    ]
+    origin = vars(model).get("origin", {})
+    settings = resolved(model.settings | {"norm_eps": model.norm.eps})
+    tried = [LAYOUTS[origin["kind"]]] if origin else []
+    found = [(layout, *config_of(layout, settings)) for layout in [*tried, *LAYOUTS.values()]]
+    norm = settings["norm"]
+    layout, config, wrong = min(found, key=lambda x: (x[0].fixed["norm"] != norm, len(x[2])))
     refuse(f"{layout.architecture} has no such model", wrong)
 
-    names, ours = _names(layout, back), state(model)
-    known = {part for name in names.values() for part in states.parts(name)}
-    if not settings["bias"]:
-        for name in known - ours.keys():
-            rows = re.sub(r"\bb_(.)$", r"w_\1", name).replace(".bias", ".weight")
-            ours[name] = np.zeros(ours[rows].shape[-1], ours[rows].dtype)
-    if known != ours.keys():
+    arrays = state(model)
+    if layout is GPT2:
+        for name in [*arrays]:
+            bias = re.sub(r"\bw_(.)$", r"b_\1", name).replace(".weight", ".bias")
+            if bias != "head.bias" and bias not in arrays:
+                arrays[bias] = np.zeros(arrays[name].shape[-1], arrays[name].dtype)
+    names = _names(layout, settings["num_layers"], arrays)
+    if others := arrays.keys() - {part for ours in names.values() for part in parts(ours)}:
         raise ValueError(
             "attention must be in the stacked form, see `convert`; other names are "
-            + ", ".join(sorted(known ^ ours.keys()))
+            + ", ".join(sorted(others))
         )
-    origin = vars(model).get("origin", {"bare": False, "tokens": dict.fromkeys(_TOKENS)})
-    config |= origin["tokens"] | {"dtype": ours["tokens.table"].dtype.name}
-    theirs = packed(names, ours)
-    if origin["bare"]:
+    same = layout.model_type == origin.get("kind")
+    config = (origin["kept"] if same else dict.fromkeys(_TOKENS)) | config
+    config.pop("torch_dtype", None)  # the former name of dtype
+    dtype = arrays["tokens.table"].dtype
+    config["dtype"] = dtype.name
+    theirs = {name: x.astype(dtype, copy=False) for name, x in packed(names, arrays).items()}
+    if same and origin["bare"]:
         theirs = {name.removeprefix(layout.prefix): x for name, x in theirs.items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -252,64 +138,23 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
         unfinished.write_text(text, encoding="utf-8")
 
 
-def _settings(layout: _Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of the GPT that config.json describes, and all reasons why there is none."""
-    rope = config.get("rope_parameters")
-    config = config | (rope if isinstance(rope, dict) else {})
-    found = dict(layout.fixed)
-    wrong = [mistake("rope_parameters", rope, OBJECT.or_none())]
-    wrong += [
-        f"{key} is {shown(config[key])}, but must be {value!r}"
-        for key, value in layout.needed.items()
-        if config.get(key, value) != value
-    ]
-    for key, (name, default) in layout.settings.items():
-        value: Any = config.get(key, default)
-        kind = one_of(layout.activations) if name == "activation" else _KINDS[name]
-        if misfit := mistake(key, value, kind):
-            wrong.append(misfit)
-            continue
-        value = layout.activations[value] if name == "activation" else value
-        value = positions.Rope(base=value) if name == "rope" else value
-        if found.setdefault(name, value) != value:
-            wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
-    return found, [*filter(None, wrong)]
-
-
-def _config(layout: _Layout, settings: dict[str, Any]) -> dict[str, Any]:
-    """The entries of config.json for the resolved settings of a GPT."""
-    config: dict[str, Any] = {
-        "architectures": [layout.architecture],
-        "model_type": layout.model_type,
-        **layout.needed,
-    }
-    activations = {ours: theirs for theirs, ours in reversed(layout.activations.items())}
-    for key, (name, default) in layout.settings.items():
-        value = settings[name]
-        if name == "activation":
-            value = activations.get(value, value)
-        elif name == "rope":
-            value = getattr(value, "base", default)
-        config[key] = value
-    if "rope_theta" in config:  # version 4 of transformers reads it there, version 5 below
-        config["rope_parameters"] = {
-            "rope_theta": config["rope_theta"],
-            "rope_type": config.pop("rope_type"),
-        }
-    return config
-
-
-def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a GPT, with every size that is None replaced by its default."""
-    m, h = settings["d_model"], settings["num_heads"]
-    sizes = {"num_kv_heads": h, "head_dim": m // h, "hidden": 4 * m}
-    return settings | {name: n for name, n in sizes.items() if settings.get(name) is None}
+def _layout(path: Path, config: dict[str, Any]) -> Layout:
+    """The layout of the model that config.json describes. Raises ValueError if there is none: it
+    names the entries that show why."""
+    kind, text = config.get("model_type", ...), config.get("text_config")
+    entries = config | (text if isinstance(text, dict) else {})
+    reasons = [unsupported(key, entries[key]) for key in UNSUPPORTED if entries.get(key)]
+    if reasons and isinstance(kind, str) and kind not in LAYOUTS:
+        reasons.insert(0, f"model_type is {kind!r}")
+        refuse(f"{path} does not describe a GPT", reasons)
+    require(path, "model_type", kind, one_of(LAYOUTS))
+    return LAYOUTS[kind]
 
 
 def check_size(settings: dict[str, Any], files: list[Path]) -> None:
     """Raise ValueError for a GPT that has more parameters than these files have bytes: to build a
     model with a mistyped size might take hours, or all memory."""
-    s = _resolved({"rope": None} | settings)
+    s = with_sizes({"rope": None} | settings)
     rows = s["vocabulary"] + (0 if s["rope"] else s["context"])
     columns = s["num_heads"] * s["head_dim"] + s["hidden"]  # of W^Q and of the MLP's first map
     size = sum(file.stat().st_size for file in files)
@@ -336,10 +181,27 @@ def _files(folder: Path) -> list[Path]:
     return [folder / place for place in sorted(set(places.values()))]
 
 
-def _entries(files: list[Path], layout: _Layout) -> tuple[dict[str, np.ndarray], bool]:
+def _entries(
+    files: list[Path], layout: Layout, dtype: str | None
+) -> tuple[dict[str, np.ndarray], bool]:
     """The arrays in the files by their full names, without the constants, and whether the names in
-    the files lack the prefix."""
-    arrays = {name: x for file in files for name, x in read(file).items()}
+    the files lack the prefix. Raises as `from_pretrained` for a dtype."""
+    if dtype not in (None, *_FLOATS):
+        raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401  registers the dtype with NumPy
+        except ImportError as error:
+            fix = "pip install ml_dtypes"
+            raise RuntimeError(f"dtype='bfloat16' needs the package ml_dtypes: {fix}") from error
+    keep = dtype == "bfloat16"
+    arrays = {name: x for file in files for name, x in mapped(file, bfloat16=keep).items()}
+    if dtype is not None:
+        vectors = "float32" if keep else dtype
+        arrays = {
+            name: x.astype(vectors if x.ndim == 1 else dtype, copy=False)
+            for name, x in arrays.items()
+        }
     bare = not any(name.startswith(layout.prefix) for name in arrays)
     return {
         layout.prefix + name if bare and not name.startswith("lm_head.") else name: x
@@ -348,12 +210,12 @@ def _entries(files: list[Path], layout: _Layout) -> tuple[dict[str, np.ndarray],
     }, bare
 
 
-def _names(layout: _Layout, settings: dict[str, Any]) -> dict[str, str]:
-    """For each of their weights in a model with these settings, ours: see `packed`."""
+def _names(layout: Layout, num_layers: int, ours: Collection[str]) -> dict[str, str]:
+    """For each weight in a file of this kind, ours, if there is one of this name: see `packed`."""
     names = {
         theirs.replace(".N.", f".{n}."): ours.replace(".N.", f".{n}.")
         for theirs, ours in layout.names.items()
-        for n in range(settings["num_layers"] if ".N." in theirs else 1)
-        if not (settings["tie"] and theirs == "lm_head.weight")
+        for n in range(num_layers if ".N." in theirs else 1)
     }
-    return with_biases(names, settings["bias"])
+    names, known = with_biases(names, bias=True), set(ours)
+    return {theirs: name for theirs, name in names.items() if known.issuperset(parts(name))}

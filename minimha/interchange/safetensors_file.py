@@ -27,6 +27,8 @@ _DTYPES = {
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
 """safetensors' names of dtypes, and the NumPy dtypes that hold them exactly."""
+_NAMES = {ours: name for name, ours in _DTYPES.items() if name != "BF16"} | {"bfloat16": "BF16"}
+"""The names for the dtypes of arrays. bfloat16 is that of the package ml_dtypes."""
 
 
 def write(
@@ -34,8 +36,8 @@ def write(
 ) -> None:
     """Write a dictionary of arrays to a safetensors file, completely or not at all.
 
-    bfloat16, which NumPy lacks, is written as float32, exactly. metadata is text by name, none by
-    default; transformers wants {"format": "pt"}.
+    bfloat16 of torch, which NumPy lacks, is written as float32, exactly. metadata is text by name,
+    none by default; transformers wants {"format": "pt"}.
     Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
     file cannot be written; TypeError for arrays that are not a dictionary.
     """
@@ -47,7 +49,7 @@ def write(
             wrong.append(f"{name!r} cannot be a name")
         elif isinstance(numbers, str):
             wrong.append(f"{name} is {numbers}")
-        elif numbers.dtype.name not in _DTYPES.values():
+        elif numbers.dtype.name not in _NAMES:
             wrong.append(f"{name} is of {numbers.dtype}")
         else:
             host[name] = numbers
@@ -63,11 +65,36 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     Raises OSError if there is no file; ValueError for a file that is incomplete or in another
     format, and for entries of other dtypes, all of which it names. Nothing is unpickled.
     """
-    content = Path(path).read_bytes()
+    return {
+        name: _array(dtype, shape, bytearray(data))
+        for name, dtype, shape, data in _read(path, Path(path).read_bytes())
+    }
+
+
+def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
+    """As `read`, but the arrays are views of the file: the system reads their parts when they are
+    first used, and may forget them when memory is short. Changes do not reach the file.
+
+    bfloat16  whether entries of bfloat16 stay as they are, which needs the package ml_dtypes
+    """
+    import mmap  # what needs no file does without it
+
+    with Path(path).open("rb") as file:
+        content: Any = b""
+        if Path(path).stat().st_size:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return {
+        name: _array(dtype, shape, data, bfloat16=bfloat16)
+        for name, dtype, shape, data in _read(path, content)
+    }
+
+
+def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], memoryview]]:
+    """Name, dtype, shape and bytes of the arrays in the content of a file, in order."""
     try:
-        entries = sorted(_entries(content))
+        entries = sorted(_entries(content), key=lambda entry: entry[0])
     except (ValueError, RecursionError) as error:
-        pickled = content.startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
+        pickled = content[:4].startswith((b"\x80", b"PK\x03\x04"))  # as torch.save writes
         raise ValueError(
             f"{path} is not a safetensors file, or is incomplete: {error}"
             + ". It looks like a pickle, which can run any code when it is read, so it was not "
@@ -75,7 +102,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         ) from error
     other = [f"{name} is {dtype}" for name, dtype, *_ in entries if dtype not in _DTYPES]
     refuse(f"{path} has entries of dtypes that are not read here", other)
-    return {name: _array(dtype, shape, data) for name, dtype, shape, data in entries}
+    return entries
 
 
 def save(module: Module, path: str | Path) -> None:
@@ -93,9 +120,9 @@ def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     parts, start = [], 0
     for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
-        dtype = next(d for d, ours in _DTYPES.items() if ours == x.dtype.name and d != "BF16")
         header[name] = {
-            "dtype": dtype, "shape": x.shape, "data_offsets": (start, start := start + x.nbytes)
+            "dtype": _NAMES[x.dtype.name], "shape": x.shape,
+            "data_offsets": (start, start := start + x.nbytes),
         }  # fmt: skip
         parts.append(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes())
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
@@ -103,7 +130,7 @@ def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
-def _entries(content: bytes) -> Iterator[tuple[str, str, list[int], bytearray]]:
+def _entries(content: Any) -> Iterator[tuple[str, str, list[int], memoryview]]:
     """Name, dtype, shape and bytes of each array in a file. Raises ValueError unless the file has
     the format and its whole length."""
     length = int.from_bytes(content[:8], "little")
@@ -127,7 +154,7 @@ def _entries(content: bytes) -> Iterator[tuple[str, str, list[int], bytearray]]:
         if start != end or not start <= stop <= len(numbers):
             raise ValueError(f"the bytes of {name!r} are not where they should be")
         end = stop
-        yield name, header[name]["dtype"], header[name]["shape"], bytearray(numbers[start:stop])
+        yield name, header[name]["dtype"], header[name]["shape"], numbers[start:stop]
     if end != len(numbers):
         raise ValueError(f"{len(numbers) - end} bytes follow the last array")
 
@@ -136,10 +163,13 @@ def _width(dtype: str) -> int:
     return 2 if dtype == "BF16" else np.dtype(_DTYPES[dtype]).itemsize
 
 
-def _array(dtype: str, shape: list[int], data: bytearray) -> np.ndarray:
-    """The array of an entry. A bfloat16 is the upper half of the bits of a float32."""
-    if dtype == "BF16":
-        x = (np.frombuffer(data, "uint16").astype("uint32") << 16).view("float32")
-    else:
+def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool = False) -> np.ndarray:
+    """The array of an entry, in its memory. A bfloat16 is the upper half of the bits of a
+    float32."""
+    if dtype != "BF16":
         x = np.frombuffer(data, _DTYPES[dtype])
-    return x.reshape(shape)
+    elif bfloat16:
+        x = np.frombuffer(data, "bfloat16")
+    else:
+        x = np.left_shift(np.frombuffer(data, "uint16"), 16, dtype="uint32").view("float32")
+    return (x if x.flags.aligned else x.copy()).reshape(shape)

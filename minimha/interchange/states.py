@@ -49,6 +49,17 @@ def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str
     return found
 
 
+def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of the shapes and dtypes of `packed`, which take no memory."""
+    found = {}
+    for theirs, name in names.items():
+        xs = [ours[part] for part in parts(name)]
+        shape = (*xs[0].shape[:-1], sum(x.shape[-1] for x in xs))
+        shape = shape[::-1] if name.endswith(".T") else shape
+        found[theirs] = np.broadcast_to(np.zeros((), xs[0].dtype), shape)
+    return found
+
+
 def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Their arrays under our names, on the host: the inverse of `packed`."""
     found: dict[str, np.ndarray] = {}

@@ -40,10 +40,14 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
     reasons = beyond_torch(block.attention)
     if block.cross is not None:
         reasons.append("cross-attention is in torch.nn.TransformerDecoderLayer")
-    if not isinstance(block.norm_attention, LayerNorm):
+    if block.norm_mlp_output is not None:
+        reasons.append("the outputs of attention and perceptron are not normalised there")
+    elif not isinstance(block.norm_attention, LayerNorm):
         reasons.append("norms there are layer norms, and here RMS norms")
+    if block.window is not None:
+        reasons.append("the layer there has no window: it comes with the mask")
     if block.mlp.gate is not None:
-        reasons.append("the perceptron there has no gate, and here it is SwiGLU")
+        reasons.append(f"the perceptron there has no gate, and here it is {block.mlp.activation}")
     refuse("torch.nn.TransformerEncoderLayer has no such layer", reasons)
     attention = state(block.attention.convert("stacked"))
     ours = state(block) | {f"attention.{name}": x for name, x in attention.items()}

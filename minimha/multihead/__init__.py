@@ -4,5 +4,8 @@ from . import positions
 from .cache import KeyValueCache
 from .layer import MultiHeadAttention
 from .operation import multi_head_attention
+from .qk_norm import QKNorm
 
-__all__ = ["KeyValueCache", "MultiHeadAttention", "multi_head_attention", "positions"]
+__all__ = [
+    "KeyValueCache", "MultiHeadAttention", "QKNorm", "multi_head_attention", "positions",
+]  # fmt: skip

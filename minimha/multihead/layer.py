@@ -12,13 +12,13 @@ from minimha_autograd.backend import Array, Rng
 from .. import masks
 from ..attention import Arguments, scaled_dot_product_attention
 from ..attention.arguments import check
-from ..functional import rms_norm
 from ..functional.checks import check_probability
 from ..nn import Module
 from ..nn.module import parameter
 from ..projections import Form, Projections, project_out
 from .cache import KeyValueCache
 from .positions import Rope, alibi
+from .qk_norm import QKNorm
 
 
 class MultiHeadAttention(Module):
@@ -32,13 +32,14 @@ class MultiHeadAttention(Module):
     v_head_dim    Dv, by default D
     kdim, vdim    widths of key and value for cross-attention: Mk, by default M; Mv, by default Mk
     form          how W^Q, W^K, W^V are stored, one of `projections.FORMS`
-    bias          whether the projections add b_q, b_k, b_v, b_o
+    bias          whether the projections add b_q, b_k, b_v, b_o; "qkv" leaves out b_o
     scale         of the scores, 1/√D unless given
     softcap       limits the scores to softcap · tanh(scores / softcap)
     sink          whether the softmax of each head has one more logit, without a value, which is
                   learned and starts at 0
-    qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights
-    rope          `positions.Rope(…)`: Q and K are rotated by their positions
+    qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights;
+                  `QKNorm(…)` is for all heads together, or with another eps
+    rope          `positions.Rope(…)`: Q and K are then rotated by their positions
     alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
     dropout       the fraction of the weights dropped in calls with an rng or a keep
     rng           a generator or a seed; initial weights are normal with variance 1/rows
@@ -68,11 +69,11 @@ class MultiHeadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         form: str = "stacked",
-        bias: bool = True,
+        bias: bool | str = True,
         scale: float | None = None,
         softcap: float | None = None,
         sink: bool = False,
-        qk_norm: bool = False,
+        qk_norm: bool | QKNorm = False,
         rope: Rope | None = None,
         alibi: bool = False,
         dropout: float = 0.0,
@@ -82,10 +83,13 @@ class MultiHeadAttention(Module):
         check_probability(dropout, "dropout")
         if not isinstance(rope, Rope | None):
             raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
+        if bias not in (True, False, "qkv"):
+            raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
         self.projections: Form = Projections(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-            v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bias, rng=rng, dtype=dtype,
+            v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bool(bias), rng=rng,
+            dtype=dtype,
         )  # fmt: skip
         d, columns = self.sizes.head_dim, num_heads * self.sizes.v_head_dim
         self.d_model, self.num_heads = d_model, num_heads
@@ -97,10 +101,14 @@ class MultiHeadAttention(Module):
 
         shape, std = (columns, d_model), 1 / math.sqrt(columns)
         self.w_o = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
-        self.b_o = vector(d_model, 0) if bias else None
+        self.b_o = vector(d_model, 0) if bias is True else None
         self.sink = vector(num_heads, 0) if sink else None
-        self.norm_q = vector(d, 1) if qk_norm else None
-        self.norm_k = vector(d, 1) if qk_norm else None
+        norm = self.qk_norm = QKNorm() if qk_norm is True else qk_norm or None
+        self.norm_q = self.norm_k = None
+        if norm is not None:
+            one, g = 0 if norm.plus_one else 1, self.sizes.num_kv_heads
+            self.norm_q = vector(norm.width(num_heads, d), one)
+            self.norm_k = vector(norm.width(g, d), one)
         if form == "bilinear":
             self._check_bilinear()
 
@@ -158,8 +166,8 @@ class MultiHeadAttention(Module):
         self._check_inputs(query, key, value)
 
         q, k, v = self.projections.project(query, key, value)
-        if self.norm_q is not None:
-            q, k = rms_norm(q, self.norm_q), rms_norm(k, self.norm_k)
+        if self.qk_norm is not None:
+            q, k = self.qk_norm(q, self.norm_q), self.qk_norm(k, self.norm_k)
         past = 0 if cache is None else len(cache)
         if self.rope is not None:
             q, k = (self.rope(x, offset=past, positions=positions) for x in (q, k))

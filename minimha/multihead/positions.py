@@ -14,11 +14,11 @@ from minimha_autograd.backend import Array, Rng, namespace
 
 from ..functional import rope
 from ..functional.checks import integer
-from ..functional.rope import angles
+from ..functional.rope import Llama3, angles
 from ..masks.alignment import offset_of
 from ..nn import Embedding
 
-__all__ = ["Learned", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
+__all__ = ["Learned", "Llama3", "Rope", "alibi", "alibi_slopes", "sinusoidal"]
 
 
 def sinusoidal(
@@ -88,6 +88,7 @@ class Rope(NamedTuple):
     base: float = 10000.0
     width: int | None = None
     interleaved: bool = False
+    scaling: Llama3 | None = None
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
         """x (…, T, D), rotated: see `functional.rope`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import backend
+from minimha_autograd import backend, ops
 from minimha_autograd.backend import Rng
 
 from ..functional import drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
@@ -56,29 +56,40 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """`functional.rms_norm` with its weight, over a last axis of the given width."""
+    """`functional.rms_norm` with its weight, over a last axis of the given width.
 
-    def __init__(self, width: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
+    plus_one  whether the norm multiplies by 1 + weight, and the weight starts at 0, as in Gemma:
+              weight decay then draws the factor to 1
+    """
+
+    def __init__(
+        self, width: int, *, eps: float = 1e-6, plus_one: bool = False, dtype: str = "float32"
+    ) -> None:
         check_at_least_0(eps, "eps")
-        self.weight = parameter(backend.full((width,), 1, dtype=dtype))
-        self.eps = eps
+        self.weight = parameter(backend.full((width,), 0 if plus_one else 1, dtype=dtype))
+        self.eps, self.plus_one = eps, plus_one
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
-        return rms_norm(x, self.weight, eps=self.eps)
+        return rms_norm(x, 1 + self.weight if self.plus_one else self.weight, eps=self.eps)
 
 
 class Embedding(Module):
-    """A table (N, M) of embeddings, initialised with the given standard deviation."""
+    """A table (N, M) of embeddings, initialised with the given standard deviation.
+
+    The rows of a table of bfloat16 become float32, in which the layers after it then compute.
+    """
 
     def __init__(
         self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
         self.table = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
+        self.widens = dtype == "bfloat16"
 
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""
-        return embedding(self.table, indices)
+        rows = embedding(self.table, indices)
+        return ops.astype(rows, dtype="float32") if self.widens else rows
 
 
 class Dropout(Module):
@@ -98,6 +109,7 @@ class MLP(Module):
 
         "gelu", "relu"   narrow(activation(widen(x)))
         "swiglu"         narrow(silu(gate(x)) · widen(x))
+        "geglu"          narrow(gelu(gate(x)) · widen(x))
 
     hidden  the width between the two maps, 4 M by default
 
@@ -114,19 +126,22 @@ class MLP(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        if activation not in (known := ("gelu", "relu", "swiglu")):
+        if activation not in (known := tuple(_ACTIVATIONS)):
             raise ValueError(f"activation = {activation!r} must be one of {', '.join(known)}")
         rng, hidden = backend.generator(rng), 4 * d_model if hidden is None else hidden
         self.activation = activation
         self.widen = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
         self.gate = None
-        if activation == "swiglu":
+        if activation.endswith("glu"):
             self.gate = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
         self.narrow = Linear(hidden, d_model, bias=bias, rng=rng, dtype=dtype)
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
-        wide = self.widen(x)
+        wide, activated = self.widen(x), _ACTIVATIONS[self.activation]
         if self.gate is not None:
-            return self.narrow(silu(self.gate(x)) * wide)
-        return self.narrow(gelu(wide) if self.activation == "gelu" else relu(wide))
+            return self.narrow(activated(self.gate(x)) * wide)
+        return self.narrow(activated(wide))
+
+
+_ACTIVATIONS = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}

@@ -65,14 +65,15 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     layer then returns the whole output on every rank.
 
     Raises ValueError if there are more ranks than key heads, for a form of the projections other
-    than stacked, and for alibi, whose slopes belong to the heads of a whole layer.
+    than stacked, and for alibi and a norm over all heads, which belong to a whole layer.
     """
     sizes = layer.sizes
     require_one_each(comm.size, sizes.num_kv_heads, "heads of keys and values")
-    if layer.form != "stacked" or layer.alibi:
+    together = layer.qk_norm is not None and layer.qk_norm.all_heads
+    if layer.form != "stacked" or layer.alibi or together:
         raise ValueError(
-            "ranks can divide the heads in the stacked form and without alibi only: "
-            "layer.convert('stacked') changes the form"
+            "ranks can divide the heads in the stacked form only, without alibi and without a "
+            "QKNorm over all heads: layer.convert('stacked') changes the form"
         )
 
     def kept(name: str) -> Any:

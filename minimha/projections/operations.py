@@ -42,7 +42,7 @@ def _swap(x: Array) -> Array:
     return namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
 
 
-@operation
+@operation(narrow=("w",))
 def project_in(
     x: Array, w: Array, b: Array | None = None, *, num_heads: int, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
@@ -54,7 +54,7 @@ def project_in(
     return split_heads(y, num_heads), lambda dy: pull(merge_heads(dy))
 
 
-@operation
+@operation(narrow=("w_q", "w_k", "w_v"))
 def project_self(
     x: Array,
     w_q: Array,
@@ -125,7 +125,7 @@ def project_fused(
     return (q, k, v), pullback
 
 
-@operation
+@operation(narrow=("w",))
 def project_out(
     x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:

@@ -99,7 +99,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `minimha generate`, and store the function that runs it as `run`."""
     _add(parser, _generate, {
         "folder": ({"type": Path, "metavar": "FOLDER"},
-                   "written by minimha train, or with a pretrained GPT-2 or Llama"),
+                   "written by minimha train, or with a pretrained model"),
         "--tokens": ({"type": int, "default": 256, "metavar": "N"},
                      "number of tokens to generate (default: 256)"),
         "--prompt": ({"metavar": "TEXT"}, "the text to continue (default: a line break)"),

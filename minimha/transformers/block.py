@@ -8,8 +8,10 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng
 
+from .. import masks
+from ..functional.checks import integer
 from ..masks.mask import AnyMask
-from ..multihead import KeyValueCache, MultiHeadAttention, positions
+from ..multihead import KeyValueCache, MultiHeadAttention, QKNorm, positions
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
 
 
@@ -20,16 +22,23 @@ class Block(Module):
         x = x + mlp(norm(x))
 
     norm_first    pre-norm, as above and in GPT-2; False is the paper's x = norm(x + attention(x))
+    norm_of       what pre-norm normalises: the "input" of each part, as above; its "output", as in
+                  OLMo 2, x = x + norm(attention(x)); or "both", as in Gemma 2
     hidden        width of the perceptron, 4 M by default
     activation    of the perceptron, one of those of `MLP`
-    norm          "layer" or "rms"; norm_eps is its eps, by default that of `LayerNorm` or `RMSNorm`
+    norm          "layer", "rms", or "rms plus one" as in Gemma; norm_eps is its eps, by default
+                  that of `LayerNorm` or `RMSNorm`
+    window        how many tokens each one sees at most: itself and those before it; None for all
     cross         whether the block also attends to a memory, as in a decoder
     bias          whether the linear maps and the layer norms have biases
+    attention_bias  that of `MultiHeadAttention`, by default the same
     dropout       of the attention weights and of what is added to the residual stream, in calls
                   with an rng
 
-    num_kv_heads, head_dim and rope are those of `MultiHeadAttention`, for self-attention.
-    Source: Vaswani et al. (2017), section 3.1; pre-norm: Radford et al., GPT-2 (2019), section 2.3.
+    num_kv_heads, head_dim, scale, softcap, qk_norm and rope are those of `MultiHeadAttention`, for
+    self-attention.
+    Source: Vaswani et al. (2017), section 3.1; pre-norm: Radford et al., GPT-2 (2019), section 2.3;
+    norms of outputs: Walsh et al., "2 OLMo 2 Furious" (2025); Gemma Team, "Gemma 2" (2024).
     """
 
     def __init__(
@@ -44,9 +53,15 @@ class Block(Module):
         norm: str = "layer",
         norm_eps: float | None = None,
         norm_first: bool = True,
+        norm_of: str = "input",
         cross: bool = False,
+        scale: float | None = None,
+        softcap: float | None = None,
+        qk_norm: bool | QKNorm = False,
         rope: positions.Rope | None = None,
+        window: int | None = None,
         bias: bool = True,
+        attention_bias: bool | str | None = None,
         dropout: float = 0.0,
         rng: Rng = 0,
         dtype: str = "float32",
@@ -57,18 +72,28 @@ class Block(Module):
         def new_norm() -> LayerNorm | RMSNorm:
             return norm_layer(norm, d_model, bias=bias, eps=norm_eps, dtype=dtype)
 
-        self.norm_first = norm_first
-        self.norm_attention = new_norm()
+        if norm_of not in ("input", "output", "both") or not (norm_first or norm_of == "input"):
+            raise ValueError(
+                f"norm_of = {norm_of!r} must be 'input', and with norm_first 'output' or 'both'"
+            )
+        self.norm_first, before, after = norm_first, norm_of != "output", norm_of != "input"
+        self.window = None
+        if window is not None:
+            self.window = masks.sliding_window(integer(window, "window", least=1) - 1, 0)
+        self.norm_attention = new_norm() if before else None
         self.attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, rope=rope,
-            dropout=dropout, **common,
+            d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=scale,
+            softcap=softcap, qk_norm=qk_norm, rope=rope, dropout=dropout,
+            **common | {"bias": bias if attention_bias is None else attention_bias},
         )  # fmt: skip
+        self.norm_attention_output = new_norm() if after else None
         self.norm_cross = new_norm() if cross else None
         self.cross = (
             MultiHeadAttention(d_model, num_heads, dropout=dropout, **common) if cross else None
         )
-        self.norm_mlp = new_norm()
+        self.norm_mlp = new_norm() if before else None
         self.mlp = MLP(d_model, hidden, activation=activation, **common)
+        self.norm_mlp_output = new_norm() if after else None
         self.dropout = Dropout(dropout)
 
     def __call__(
@@ -89,6 +114,8 @@ class Block(Module):
         positions, cache and rng are those of `MultiHeadAttention`.
         """
         weights = []
+        if self.window is not None:
+            mask = self.window if mask is None else mask & self.window
 
         def attend(attention: Any, *inputs: Any, **settings: Any) -> Any:
             out = attention(*inputs, rng=rng, return_weights=return_weights, **settings)
@@ -98,30 +125,36 @@ class Block(Module):
             return out
 
         own: dict[str, Any] = {"mask": mask, "positions": positions, "cache": cache}
-        x = self._add(x, self.norm_attention, lambda y: attend(self.attention, y, **own), rng)
+        x = self._add(
+            x, self.norm_attention, lambda y: attend(self.attention, y, **own), rng,
+            self.norm_attention_output,
+        )  # fmt: skip
         if self.cross is not None:
             x = self._add(
                 x, self.norm_cross, lambda y: attend(self.cross, y, memory, mask=memory_mask), rng
             )
-        x = self._add(x, self.norm_mlp, self.mlp, rng)
+        x = self._add(x, self.norm_mlp, self.mlp, rng, self.norm_mlp_output)
         return (x, *weights) if return_weights else x
 
     def _add(
-        self, x: Any, norm: Any, part: Callable[[Any], Any], rng: backend.Generator | None
+        self, x: Any, norm: Any, part: Callable[[Any], Any], rng: Any, norm_output: Any = None
     ) -> Any:
-        """x with the output of one part added, normalised before the part or after the sum."""
-        if self.norm_first:
-            return x + self.dropout(part(norm(x)), rng)
-        return norm(x + self.dropout(part(x), rng))
+        """x with the output of one part added, normalised before the part, after it, or after the
+        sum."""
+        if not self.norm_first:
+            return norm(x + self.dropout(part(x), rng))
+        y = part(x if norm is None else norm(x))
+        return x + self.dropout(y if norm_output is None else norm_output(y), rng)
 
 
 def norm_layer(
     kind: str, width: int, *, bias: bool = True, eps: float | None = None, dtype: str = "float32"
 ) -> LayerNorm | RMSNorm:
-    """A `LayerNorm` for "layer", an `RMSNorm` for "rms". Raises ValueError for another kind."""
+    """A `LayerNorm` for "layer", an `RMSNorm` for the other kinds. Raises ValueError if there is no
+    such kind."""
     settings: dict[str, Any] = {"dtype": dtype} if eps is None else {"dtype": dtype, "eps": eps}
-    if kind == "rms":
-        return RMSNorm(width, **settings)
+    if kind in ("rms", "rms plus one"):
+        return RMSNorm(width, plus_one=kind == "rms plus one", **settings)
     if kind != "layer":
-        raise ValueError(f"norm = {kind!r} must be 'layer' or 'rms'")
+        raise ValueError(f"norm = {kind!r} must be 'layer', 'rms' or 'rms plus one'")
     return LayerNorm(width, bias=bias, **settings)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minimha_autograd import backend
+from minimha_autograd import backend, ops, widened
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
 from ..functional import linear
 from ..functional.checks import integer
-from ..multihead import KeyValueCache, positions
+from ..multihead import KeyValueCache, QKNorm, positions
 from ..nn import Dropout, Embedding, Linear, Module
 from .block import Block, norm_layer
 
@@ -29,6 +29,15 @@ class GPT(Module):
                  the sum over both uses
     rope         `positions.Rope(…)`: rotary positions in every block, in place of learned ones
     dropout      of the embeddings and in the blocks, in calls with an rng
+    layers       settings of single blocks in place of the common ones: a dictionary for each, such
+                 as {"window": 512} or {"rope": None}; by default all blocks are alike
+    scale_embeddings
+                 whether the embeddings are multiplied by √M
+    logit_softcap
+                 limits the logits to logit_softcap · tanh(logits / logit_softcap)
+    rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
+    dtype        of the weights; of the matrices alone if it is "bfloat16", with which activations
+                 and gradients are float32
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
@@ -55,7 +64,16 @@ class GPT(Module):
         activation: str = "gelu",
         norm: str = "layer",
         norm_eps: float | None = None,
+        norm_of: str = "input",
         rope: positions.Rope | None = None,
+        window: int | None = None,
+        qk_norm: bool | QKNorm = False,
+        scale: float | None = None,
+        softcap: float | None = None,
+        attention_bias: bool | str | None = None,
+        layers: Sequence[Mapping[str, Any]] | None = None,
+        scale_embeddings: bool = False,
+        logit_softcap: float | None = None,
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
@@ -63,17 +81,25 @@ class GPT(Module):
         of_blocks: dict[str, Any] = {
             "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
             "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,
-            "rope": rope, "bias": bias, "dropout": dropout, "dtype": dtype,
+            "norm_of": norm_of, "rope": rope, "window": window, "qk_norm": qk_norm, "scale": scale,
+            "softcap": softcap, "bias": bias, "attention_bias": attention_bias, "dropout": dropout,
+            "dtype": dtype,
         }  # fmt: skip
         self.settings = {
             "vocabulary": vocabulary, "context": context, "d_model": d_model,
-            "num_layers": num_layers, "tie": tie, **of_blocks,
+            "num_layers": num_layers, "tie": tie, "layers": layers,
+            "scale_embeddings": scale_embeddings, "logit_softcap": logit_softcap, **of_blocks,
         }  # fmt: skip
+        own = [{}] * num_layers if layers is None else layers
+        if len(own) != num_layers:
+            raise ValueError(f"layers has {len(own)} entries, but num_layers is {num_layers}")
+        self.embedding_scale = math.sqrt(d_model) if scale_embeddings else None
+        self.logit_softcap = logit_softcap
         rng, self.context = backend.generator(rng), context
         self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)
         self.positions = None if rope else Embedding(context, d_model, rng=rng, dtype=dtype)
         self.dropout = Dropout(dropout)
-        self.blocks = [Block(d_model, rng=rng, **of_blocks) for _ in range(num_layers)]
+        self.blocks = [Block(d_model, rng=rng, **{**of_blocks, **layer}) for layer in own]
         self.norm = norm_layer(norm, d_model, bias=bias, eps=norm_eps, dtype=dtype)
         self.head = None if tie else Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
         for name, p in self.named_parameters():
@@ -81,6 +107,8 @@ class GPT(Module):
                 residual = name.endswith(("attention.w_o", "mlp.narrow.weight"))
                 std = 0.02 / math.sqrt(2 * num_layers) if residual else 0.02
                 p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
+            elif dtype == "bfloat16":
+                p.data = widened(p.data)
 
     def __call__(
         self,
@@ -111,6 +139,8 @@ class GPT(Module):
                 f"{self.context - past}, the context"
             )
         x = self.tokens(tokens)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
         if self.positions is not None:
             end, xp = past + tokens.shape[1], namespace(tokens)
             own = xp.arange(past, end, device=tokens.device) if positions is None else positions
@@ -127,4 +157,6 @@ class GPT(Module):
                 all_weights.append(weights)
         x = self.norm(x)
         logits = linear(x, self.tokens.table.mT) if self.head is None else self.head(x)
+        if self.logit_softcap is not None:
+            logits = self.logit_softcap * ops.tanh(logits / self.logit_softcap)
         return (logits, all_weights) if return_weights else logits

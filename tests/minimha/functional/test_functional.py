@@ -1,12 +1,13 @@
 """Functions for networks: tests beyond the values and gradients of the records."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 
 import minimha as mh
-from minimha.functional import rms_norm, rope
+from minimha.functional import linear, rms_norm, rope
 from minimha_autograd import backend
 
 B, M = 2, 8
@@ -48,6 +49,22 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(f, settings, dty
         rounded = backend.to_numpy(xp.astype(other, half))
         np.testing.assert_array_equal(backend.to_numpy(one), rounded)
     assert np.isfinite(backend.to_numpy(y)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_narrow_matrix_is_multiplied_as_a_wide_one(dtype, rng, monkeypatch):
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    module = sys.modules["minimha.functional.linear"]  # the name is that of the function, too
+    monkeypatch.setattr(module, "_BLOCK", 20)  # two columns at a time
+    x, dy = rng.standard_normal((B, 3, M)), rng.standard_normal((B, 3, 5))
+    w = rng.standard_normal((M, 5)).astype(dtype)
+    narrow, wide = (linear.with_pullback(x, a) for a in (w, w.astype("float64")))
+    np.testing.assert_allclose(narrow[0], wide[0], rtol=1e-13)
+    for one, other in zip(narrow[1](dy)[:2], wide[1](dy)[:2], strict=True):
+        assert one.dtype == "float64"
+        np.testing.assert_allclose(one, other, rtol=1e-13)
+    with pytest.raises(TypeError, match="nothing is converted silently"):
+        linear(x, w.astype("float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

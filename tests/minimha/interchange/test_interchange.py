@@ -14,6 +14,7 @@ from layers import drawn, reasons, same_bits
 
 import minimha as mh
 from minimha import interchange
+from minimha.interchange.safetensors_file import mapped
 
 M, H, MK, MV = 6, 3, 4, 5
 OUT = {"out_proj.weight": (M, M), "in_proj_bias": (3 * M,), "out_proj.bias": (M,)}
@@ -97,6 +98,20 @@ def test_bfloat16_is_read_exactly_as_float32_and_metadata_is_ignored(tmp_path):
     (name, x), *rest = interchange.read(tmp_path / "bf16").items()
     assert (name, x.dtype, x.shape, rest) == ("x", "float32", (256, 256), [])
     np.testing.assert_array_equal(x.view("uint32").ravel(), patterns.astype("uint32") << 16)
+
+
+@pytest.mark.parametrize("padding", range(4))
+def test_a_mapped_file_has_the_same_arrays(padding, tmp_path):
+    numbers = np.arange(6, dtype="<f4")
+    header = {
+        "__metadata__": {"": " " * padding},
+        "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    }
+    (tmp_path / "mapped").write_bytes(file_of(header, numbers.tobytes()))
+    x = mapped(tmp_path / "mapped")["x"]
+    np.testing.assert_array_equal(x, numbers.reshape(2, 3))
+    assert x.flags.aligned
+    assert x.flags.writeable
 
 
 def test_files_are_exchanged_with_the_library_of_the_format(tmp_path):
@@ -277,8 +292,9 @@ def test_a_file_cut_off_anywhere_or_too_long_is_refused(tmp_path):
     cuts = [content[:length] for length in (*range(9), len(content) // 2, len(content) - 1)]
     for wrong in (*cuts, content + b"1", b"not weights at all"):
         path.write_bytes(wrong)
-        with pytest.raises(ValueError, match="is not a safetensors file, or is incomplete"):
-            interchange.read(path)
+        for reading in (interchange.read, mapped):
+            with pytest.raises(ValueError, match="is not a safetensors file, or is incomplete"):
+                reading(path)
 
 
 class Bomb:

@@ -1,10 +1,11 @@
-"""Folders with a GPT-2 or a Llama: what is read is written back, and whatever does not fit is named.
+"""Folders with a model of Hugging Face: what is read is written back, and whatever does not fit is named.
 
 `test_pretrained_with_transformers.py` compares with the models of Hugging Face.
 """
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -13,18 +14,37 @@ from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import interchange
+from minimha_autograd import backend
 
 GPT2 = {"context": 8, "d_model": 6, "num_heads": 3, "num_layers": 2}
 LLAMA = GPT2 | {
     "num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 9, "norm": "rms",
     "activation": "swiglu", "bias": False, "rope": mh.positions.Rope(500.0),
 }  # fmt: skip
+OLMO = LLAMA | {"norm_of": "output", "qk_norm": mh.QKNorm(all_heads=True)}
+GEMMA = LLAMA | {
+    "norm": "rms plus one", "norm_of": "both", "activation": "geglu", "scale": 0.25,
+    "scale_embeddings": True, "logit_softcap": 3.0,
+}  # fmt: skip
 SIZES = {
     "gpt2": GPT2,
     "gpt2 tied": GPT2 | {"tie": True, "hidden": 7, "activation": "relu", "norm_eps": 0.1},
     "llama": LLAMA,
     "llama tied": LLAMA | {"tie": True, "bias": True, "num_kv_heads": None, "norm_eps": 0.1},
-}
+    "llama 3": LLAMA | {
+        "rope": mh.positions.Rope(500.0, scaling=mh.positions.Llama3(8.0, 1.0, 4.0, 16)),
+    },
+    "mistral": LLAMA | {"window": 3},
+    "qwen2": LLAMA | {"attention_bias": "qkv", "layers": [{}, {"window": 3}]},
+    "qwen3": LLAMA | {"qk_norm": True},
+    "smollm3": LLAMA | {"layers": [{"rope": None, "window": 3}, {}]},
+    "olmo2": OLMO,
+    "gemma2": GEMMA | {"softcap": 2.0, "layers": [{}, {"window": 3}]},
+    "gemma3_text": GEMMA | {
+        "qk_norm": mh.QKNorm(plus_one=True),
+        "layers": [{"window": 3, "rope": mh.positions.Rope(30.0)}, {}],
+    },
+}  # fmt: skip
 TOKENS = np.arange(14).reshape(2, 7) % 11
 
 
@@ -56,6 +76,8 @@ def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
     one = model(kind, dtype)
     other = interchange.from_pretrained(saved(one, tmp_path / "one"))
     assert sorted(contents(tmp_path / "one")) == ["config.json", "model.safetensors"]
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert config["model_type"] == kind.split()[0]
     same_bits(interchange.state(other), interchange.state(one))
     np.testing.assert_array_equal(one(TOKENS).data, other(TOKENS).data)
     assert contents(saved(other, tmp_path / "other")) == contents(tmp_path / "one")
@@ -101,6 +123,55 @@ def test_a_model_in_several_files_is_read(tmp_path):
     np.testing.assert_array_equal(loaded(TOKENS).data, model("llama")(TOKENS).data)
 
 
+def test_weights_stay_in_the_file_and_changes_do_not_reach_it(tmp_path):
+    for kind in ("gpt2", "llama"):
+        path = saved(model(kind), tmp_path / kind) / "model.safetensors"
+        before, undrawn = path.read_bytes(), str(backend.EMPTY.bit_generator.state)
+        loaded = interchange.from_pretrained(tmp_path / kind)
+        for name, p in loaded.named_parameters():
+            base = p.data
+            while isinstance(base, np.ndarray):
+                base = base.base
+            assert isinstance(base, memoryview), name
+            p.data *= 2
+        assert path.read_bytes() == before
+        assert str(backend.EMPTY.bit_generator.state) == undrawn  # no random weights
+        saved(loaded, tmp_path / kind)  # a model can be saved where it came from
+        twice = interchange.from_pretrained(tmp_path / kind)
+        same_bits(interchange.state(twice), interchange.state(loaded))
+
+
+@pytest.mark.parametrize("kind", ["gpt2 tied", "llama", "gemma3_text"])
+def test_a_model_of_bfloat16_computes_in_float32_with_its_rounded_weights(kind, tmp_path):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    saved(model(kind), tmp_path / "wide")
+    narrow = interchange.from_pretrained(tmp_path / "wide", dtype="bfloat16")
+    for p in narrow.parameters():
+        assert p.dtype == (np.float32 if p.ndim == 1 else bfloat16)
+    path = saved(narrow, tmp_path / "narrow") / "model.safetensors"
+    header = path.read_bytes()
+    assert header.count(b'"BF16"') == len(interchange.read(path))
+    again = interchange.from_pretrained(tmp_path / "narrow", dtype="bfloat16")
+    assert contents(saved(again, tmp_path / "again")) == contents(tmp_path / "narrow")
+    rounded, read = model(kind), interchange.from_pretrained(tmp_path / "narrow")
+    for p in rounded.parameters():
+        p.data = p.data.astype(bfloat16).astype("float32") if p.ndim == 2 else p.data
+    for one, wide in ((narrow, rounded), (again, read)):
+        logits, expected = one(TOKENS).data, wide(TOKENS).data
+        assert logits.dtype == np.float32
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6 * abs(expected).max())
+
+
+def test_another_dtype_is_refused_and_bfloat16_needs_ml_dtypes(tmp_path, monkeypatch):
+    saved(model("gpt2"), tmp_path)
+    assert interchange.from_pretrained(tmp_path, dtype="float64").tokens.table.dtype == np.float64
+    with pytest.raises(ValueError, match="dtype = 'int8' must be 'float16' or 'float32' or"):
+        interchange.from_pretrained(tmp_path, dtype="int8")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(RuntimeError, match="needs the package ml_dtypes: pip install ml_dtypes"):
+        interchange.from_pretrained(tmp_path, dtype="bfloat16")
+
+
 # Refusals
 
 
@@ -121,17 +192,103 @@ def test_all_settings_that_a_gpt_lacks_are_named_together(tmp_path):
         rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0},
     )  # fmt: skip
     assert reasons(interchange.from_pretrained, tmp_path / "llama") == [
-        "rope_type is 'llama3', but must be 'default'",
-        "hidden_act is 'relu', but must be 'silu'",
-        "mlp_bias is True, but a GPT has one bias, already False",
+        "hidden_act is 'relu', but must be 'silu' or 'gelu_pytorch_tanh'",
+        "rope_parameters.low_freq_factor is missing",
+        "rope_parameters.high_freq_factor is missing",
     ]
     edited(tmp_path / "llama", model_type="mamba")
-    with pytest.raises(ValueError, match="model_type is 'mamba', but must be 'gpt2' or 'llama'"):
+    with pytest.raises(ValueError, match="model_type is 'mamba', but must be 'gpt2' or 'llama' or"):
         interchange.from_pretrained(tmp_path / "llama")
 
 
+@pytest.mark.parametrize(("entry", "value", "reason"), [
+    ("partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5, but must be 1.0"),
+    ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+     "rope_parameters.rope_type is 'linear', but must be 'default' or 'llama3'"),
+    ("rope_parameters", {"rope_theta": 1e4, "mrope_section": [2, 3]},
+     "rope_parameters.mrope_section is [2, 3]: this entry is not supported"),
+    ("rope_scaling", {"type": "linear", "factor": 2.0},
+     "rope_scaling.type is 'linear', but must be 'default' or 'llama3'"),
+    ("sliding_window", 3, "sliding_window is 3: this entry is not supported"),
+    ("residual_multiplier", 0.2, "residual_multiplier is 0.2: this entry is not supported"),
+    ("num_experts", 4, "num_experts is 4: a mixture of experts is not supported"),
+])  # fmt: skip
+def test_an_entry_that_is_not_understood_is_refused(entry, value, reason, tmp_path):
+    folder = edited(saved(model("llama"), tmp_path), **{entry: value})
+    assert reasons(interchange.from_pretrained, folder) == [reason]
+
+
+@pytest.mark.parametrize(("config", "named"), [
+    ({"model_type": "gpt_oss", "num_local_experts": 32}, "num_local_experts is 32: a mixture"),
+    ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "kv_lora_rank is 512: latent attention"),
+    ({"model_type": "qwen3_5", "text_config": {"linear_conv_kernel_dim": 4}},
+     "linear_conv_kernel_dim is 4: linear attention"),
+    ({"model_type": "gpt_neox", "use_parallel_residual": True}, "use_parallel_residual is True: "),
+    ({"model_type": "gemma3", "vision_config": {"a": 1}}, "vision_config is {'a': 1}: a model of"),
+])  # fmt: skip
+def test_other_architectures_are_refused_by_the_entry_that_shows_them(config, named, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = refusal(interchange.from_pretrained, tmp_path)
+    assert f"{tmp_path / 'config.json'} does not describe a GPT: model_type is " in message
+    assert named in message
+
+
+def test_entries_of_both_versions_of_transformers_mean_the_same(tmp_path):
+    for kind in ("llama 3", "gemma3_text"):
+        folder = saved(model(kind), tmp_path / kind)
+        expected = interchange.from_pretrained(folder).settings
+        new = json.loads((folder / "config.json").read_text())["rope_parameters"]
+        edited(folder, rope_parameters=None)
+        assert interchange.from_pretrained(folder).settings == expected
+        edited(
+            folder, rope_theta=None, rope_scaling=None, rope_local_base_freq=None,
+            rope_parameters=new,
+        )  # fmt: skip
+        assert interchange.from_pretrained(folder).settings == expected
+    # version 4 did not write layer_types either
+    edited(folder, layer_types=None, sliding_window_pattern=2)
+    assert interchange.from_pretrained(folder).settings == expected
+
+
+NEAR, FULL, LOCAL = {"window": 3}, {}, {"window": 3, "rope": mh.positions.Rope(30.0)}
+
+
+@pytest.mark.parametrize(("kind", "layers", "entries"), [
+    ("qwen2", [FULL, FULL, NEAR], {"max_window_layers": 2}),
+    ("smollm3", [FULL, FULL, FULL, {"rope": None}, FULL], {}),
+    ("smollm3", [FULL, {"rope": None, "window": 3}, FULL], {"no_rope_layer_interval": 2}),
+    ("gemma2", [NEAR, FULL, NEAR], {}),
+    ("gemma3_text", [LOCAL, LOCAL, LOCAL, LOCAL, LOCAL, FULL, LOCAL], {}),
+    ("gemma3_text", [LOCAL, FULL, LOCAL], {"sliding_window_pattern": 2}),
+])  # fmt: skip
+def test_blocks_without_a_list_of_their_kinds_follow_the_pattern_of_the_model(
+    kind, layers, entries, tmp_path
+):
+    settings = SIZES[kind] | {"num_layers": len(layers), "layers": layers}
+    folder = saved(mh.GPT(11, **settings), tmp_path)
+    expected = interchange.from_pretrained(folder).settings
+    edited(folder, layer_types=None, no_rope_layers=None, **entries)
+    assert interchange.from_pretrained(folder).settings == expected
+
+
+def test_a_bias_of_attention_needs_none_of_the_perceptron(tmp_path):
+    for attention, perceptron in ((True, False), (False, True)):
+        one = far(
+            mh.GPT(11, **LLAMA | {"bias": perceptron}, attention_bias=attention),
+            np.random.default_rng(2),
+        )
+        other = interchange.from_pretrained(saved(one, tmp_path))
+        same_bits(interchange.state(other), interchange.state(one))
+        assert (other.blocks[0].attention.b_o is None) is not attention
+        assert (other.blocks[0].mlp.widen.bias is None) is not perceptron
+
+
 @STEPS
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "kind",
+    ["gpt2", "llama", *(pytest.param(x, marks=pytest.mark.thorough)
+                        for x in ("llama 3", "qwen2", "smollm3", "gemma3_text"))],
+)  # fmt: skip
 def test_a_damaged_config_is_read_or_refused_by_the_name_of_its_entry(kind, step, tmp_path):
     path, refused = saved(model(kind), tmp_path) / "config.json", 0
     for name, value in mutations(path, step):
@@ -175,9 +332,8 @@ def test_a_damaged_index_is_refused(tmp_path):
 def test_rope_settings_of_older_versions_are_read(tmp_path):
     folder = edited(saved(model("llama"), tmp_path), rope_parameters=None)
     assert interchange.from_pretrained(folder).settings["rope"].base == 500
-    edited(folder, rope_scaling={"type": "linear", "factor": 2.0})
-    (reason,) = reasons(interchange.from_pretrained, folder)
-    assert reason == "rope_scaling is {'type': 'linear', 'factor': 2.0}, but must be None"
+    edited(folder, rope_scaling={"rope_type": "default"})
+    assert interchange.from_pretrained(folder).settings["rope"].base == 500
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("gpt2", (6, 18)), ("llama", (20, 6))])
@@ -210,13 +366,17 @@ def test_a_model_that_fits_neither_layout_is_refused_and_nothing_is_written(tmp_
     strange = mh.GPT(11, **GPT2 | {"num_heads": 2}, num_kv_heads=1, rope=mh.positions.Rope())
     wrong = reasons(interchange.save_pretrained, strange, folder)
     assert wrong == [
-        "rope is Rope(base=10000.0, width=None, interleaved=False), but must be None",
+        "rope of block 0 is Rope(base=10000.0, width=None, interleaved=False, scaling=None), but must "
+        "be None",
         "num_kv_heads is 1, but must be 2",
     ]
     strange = mh.GPT(11, **GPT2 | {"num_heads": 1}, norm="rms", bias=False)
     wrong = reasons(interchange.save_pretrained, strange, folder)
-    assert wrong[0] == "hidden_act is 'gelu', but must be 'silu'"
-    assert wrong[1].startswith("rope is None, but must be Rope(base=10000.0")
+    assert wrong[0] == "hidden_act is 'gelu', but must be 'silu' or 'gelu_pytorch_tanh'"
+    assert wrong[1].startswith("rope of block 0 is None, but must be Rope(base=10000.0")
+    windows = mh.GPT(11, **LLAMA | {"layers": [{"window": 3}, {"window": 4}]})
+    wrong = reasons(interchange.save_pretrained, windows, folder)
+    assert wrong == ["window of block 0 is 3, but must be None"]
     fused = model("gpt2")
     fused.blocks[1].attention = fused.blocks[1].attention.convert("fused")
     with pytest.raises(ValueError, match=r"see `convert`; other names are .*1\.attention\.w_qkv"):

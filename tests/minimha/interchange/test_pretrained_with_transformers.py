@@ -1,7 +1,7 @@
-"""GPT-2 and Llama of Hugging Face's transformers and the models here have the same logits, with
-weights that go through files in both directions: to 1e-5 in float32 and 1e-12 in float64 of the
-largest, because sums round in a different order. Llama has 1e-5 in float64 too: transformers
-computes its norms and angles in float32. Skipped if transformers is not installed."""
+"""The models of Hugging Face's transformers and the models here have the same logits, with weights
+that go through files in both directions: to 1e-5 in float32 and 1e-12 in float64 of the largest,
+because sums round in a different order. All but GPT-2 have 1e-5 in float64 too: transformers
+computes their norms and angles in float32. Skipped if transformers is not installed."""
 
 import os
 from importlib.util import find_spec
@@ -29,6 +29,14 @@ LLAMA = {
     "num_key_value_heads": 2, "intermediate_size": 17,
     "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
 }  # fmt: skip
+FOUR = LLAMA | {"num_hidden_layers": 4}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+WINDOW = 4  # shorter than T
+GEMMA = FOUR | {"head_dim": 10, "query_pre_attn_scalar": 19, "sliding_window": WINDOW}
+LOCAL = {"rope_type": "default", "rope_theta": 30.0}
 THEIRS = {
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False, "n_inner": 17}),
@@ -40,7 +48,34 @@ THEIRS = {
     "llama tied": ("LlamaForCausalLM", LLAMA | {"tie_word_embeddings": True, "rms_norm_eps": 0.1}),
     "llama wide": ("LlamaForCausalLM", LLAMA | {"head_dim": 10}),
     "llama biases": ("LlamaForCausalLM", LLAMA | {"attention_bias": True, "mlp_bias": True}),
-}
+    "llama 3": ("LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3}),
+    "llama biases of attention": ("LlamaForCausalLM", LLAMA | {"attention_bias": True}),
+    "mistral": ("MistralForCausalLM", LLAMA | {"head_dim": 10, "sliding_window": WINDOW}),
+    "mistral without window": ("MistralForCausalLM", LLAMA | {"sliding_window": None}),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen2 windows": (
+        "Qwen2ForCausalLM",
+        FOUR | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
+    ),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 10, "rms_norm_eps": 0.1}),
+    "qwen3 biases": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 10, "attention_bias": True}),
+    "smollm3": ("SmolLM3ForCausalLM", FOUR | {"pad_token_id": 0}),
+    "smollm3 windows": (
+        "SmolLM3ForCausalLM",
+        FOUR | {"pad_token_id": 0, "use_sliding_window": True, "sliding_window": WINDOW}
+        | {"no_rope_layers": [1, 0, 0, 1], "mlp_bias": True},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", LLAMA | {"rms_norm_eps": 0.1}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        GEMMA | {"rope_parameters": {"full_attention": LLAMA3, "sliding_attention": LOCAL}}
+        | {"sliding_window_pattern": 3, "rms_norm_eps": 0.1},
+    ),
+}  # fmt: skip
 SMALL = {"context": N, "d_model": M, "num_layers": 2}
 ROTARY = {"rope": mh.positions.Rope(50.0), "bias": False}
 OURS = {
@@ -50,7 +85,24 @@ OURS = {
     "llama": SMALL | ROTARY | {"num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 17},
     "llama tied": SMALL | ROTARY | {"num_heads": 6, "tie": True, "norm_eps": 0.1},
     "llama biases": SMALL | ROTARY | {"num_heads": 3, "bias": True},
-}
+    "mistral": SMALL | ROTARY | {"num_heads": 4, "window": WINDOW},
+    "qwen2": SMALL | ROTARY | {"num_heads": 3, "attention_bias": "qkv"},
+    "qwen3": SMALL | ROTARY | {"num_heads": 3, "qk_norm": True},
+    "smollm3": SMALL | ROTARY | {"num_heads": 3, "layers": [{"rope": None}, {}]},
+    "olmo2": SMALL | ROTARY | {
+        "num_heads": 3, "norm_of": "output", "qk_norm": mh.QKNorm(all_heads=True),
+    },
+    "gemma2": SMALL | ROTARY | {
+        "num_heads": 3, "norm": "rms plus one", "norm_of": "both", "activation": "geglu",
+        "scale_embeddings": True, "softcap": 2.0, "logit_softcap": 3.0,
+        "layers": [{}, {"window": WINDOW}],
+    },
+    "gemma3": SMALL | ROTARY | {
+        "num_heads": 3, "norm": "rms plus one", "norm_of": "both", "activation": "geglu",
+        "scale_embeddings": True, "qk_norm": mh.QKNorm(plus_one=True), "scale": 0.2,
+        "layers": [{"rope": mh.positions.Rope(30.0), "window": WINDOW}, {}],
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +119,12 @@ def their_model(transformers, kind, dtype="float32"):
     import torch
 
     name, entries = THEIRS[kind]
-    config = "GPT2Config" if name.startswith("GPT2") else "LlamaConfig"
+    config = (
+        name.replace("Gemma3", "Gemma3Text").replace("ForCausalLM", "").replace("LMHeadModel", "")
+    )
     entries = {"vocab_size": V, "bos_token_id": 1, "eos_token_id": 2} | entries
-    model = getattr(transformers, name)(getattr(transformers, config)(**entries)).eval()
+    made = getattr(transformers, f"{config}Config")(**entries, attn_implementation="eager")
+    model = getattr(transformers, name)(made).eval()
     drawn = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for p in model.parameters():
@@ -101,9 +156,11 @@ def test_a_model_of_theirs_has_the_same_logits_and_is_written_back_bit_for_bit(
     interchange.save_pretrained(ours, tmp_path / "ours")
     one, other = (tmp_path / name / "model.safetensors" for name in ("theirs", "ours"))
     assert one.read_bytes() == other.read_bytes()
-    back = hugging_face.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    back = hugging_face.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "ours", attn_implementation="eager"
+    )
     same_logits(ours, back)
-    different = {"n_inner", "_name_or_path"}  # None there, the number here
+    different = {"n_inner", "head_dim", "_name_or_path"}  # None there, the number here
     one, other = (m.config.to_dict().items() for m in (theirs, back))
     assert {k: v for k, v in one if k not in different} == {
         k: v for k, v in other if k not in different
@@ -113,14 +170,15 @@ def test_a_model_of_theirs_has_the_same_logits_and_is_written_back_bit_for_bit(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", OURS)
 def test_a_model_of_ours_has_the_same_logits_there(kind, dtype, hugging_face, tmp_path):
-    llama = {"norm": "rms", "activation": "swiglu"} if kind.startswith("llama") else {}
-    ours, rng = mh.GPT(V, **OURS[kind], **llama, dtype=dtype), np.random.default_rng(5)
+    llama = {} if kind.startswith("gpt2") else {"norm": "rms", "activation": "swiglu"}
+    ours, rng = mh.GPT(V, **llama | OURS[kind], dtype=dtype), np.random.default_rng(5)
     for p in ours.parameters():
         p.data = (p.data + rng.standard_normal(p.shape) / 3).astype(dtype)
     interchange.save_pretrained(ours, tmp_path)
     theirs, report = hugging_face.AutoModelForCausalLM.from_pretrained(
-        tmp_path, output_loading_info=True
+        tmp_path, output_loading_info=True, attn_implementation="eager"
     )
+    assert theirs.config.model_type.startswith(kind.split()[0])
     assert not any(report.values()), report
     same_logits(ours, theirs)
 
@@ -133,7 +191,10 @@ def test_a_model_without_its_head_and_in_several_files_is_read(kind, hugging_fac
     same_logits(interchange.from_pretrained(tmp_path), theirs)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama wide"])
+@pytest.mark.parametrize("kind", [
+    "gpt2", "llama wide", "llama 3", "mistral", "qwen2 windows", "qwen3", "smollm3 windows", "olmo2",
+    "gemma2", "gemma3",
+])  # fmt: skip
 def test_both_libraries_continue_a_text_in_the_same_way(kind, hugging_face, tmp_path):
     import torch
 

@@ -66,7 +66,12 @@ def test_settings_that_torch_s_encoder_layer_lacks_are_refused():
         "keys there have as many heads as queries, and here are 1 and 3",
         "cross-attention is in torch.nn.TransformerDecoderLayer",
         "norms there are layer norms, and here RMS norms",
-        "the perceptron there has no gate, and here it is SwiGLU",
+        "the perceptron there has no gate, and here it is swiglu",
+    ]
+    strange = mh.Block(M, H, norm_of="both", window=3)
+    assert reasons(interchange.block_to_torch, strange, match="has no such layer: ") == [
+        "the outputs of attention and perceptron are not normalised there",
+        "the layer there has no window: it comes with the mask",
     ]
     with pytest.raises(TypeError, match="block must be a Block, not a Linear"):
         interchange.block_to_torch(mh.Linear(2, 3))

@@ -1,6 +1,7 @@
 """Multi-head attention: the heads, their projections and their gradients."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -24,6 +25,9 @@ OPTIONS = {name: {name: value} for name, value in ALL.items()} | {
     "double": {"form": "double", **ALL},
     "bilinear": {"form": "bilinear", "num_kv_heads": 2, "softcap": 3.0, "sink": True},
     "interleaved": {"rope": mh.positions.Rope(interleaved=True), "num_kv_heads": 2},
+    "norm over all heads": {"qk_norm": mh.QKNorm(all_heads=True, eps=0.1), "num_kv_heads": 2},
+    "norm with 1 + weight": {"qk_norm": mh.QKNorm(plus_one=True)},
+    "biases of q, k, v": {"bias": "qkv"},
     "plain": {},
 }
 EVERY_OPTION = pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
@@ -71,6 +75,17 @@ def test_the_layer_equals_its_parts_applied_in_order(rng):
     ours = mha(x, mask=mh.masks.causal(), return_weights=True)
     np.testing.assert_allclose(ours[1].data, weights, atol=1e-14)
     np.testing.assert_allclose(ours[0].data, out @ mha.w_o.data + mha.b_o.data, atol=1e-13)
+
+
+def test_a_norm_over_all_heads_comes_before_they_are_split(rng):
+    mha = drawn(rng, {"qk_norm": mh.QKNorm(all_heads=True, eps=0.1), "num_kv_heads": 2})
+    x, rms_norm = rng.standard_normal((B, T, M)), mh.functional.rms_norm
+    q = rms_norm(x @ mha.w_q.data + mha.b_q.data, mha.norm_q.data, eps=0.1)
+    k = rms_norm(x @ mha.w_k.data + mha.b_k.data, mha.norm_k.data, eps=0.1)
+    q, k = (np.stack(np.split(a, n, axis=-1), axis=1) for a, n in ((q, FOUR), (k, 2)))
+    scores = q @ np.repeat(k, FOUR // 2, axis=1).mT / math.sqrt(M // FOUR)
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(mha(x, return_weights=True)[1].data, expected, atol=1e-13)
 
 
 @EVERY_OPTION

@@ -138,6 +138,12 @@ def test_parameters_of_different_groups_are_in_different_buckets():
         (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 1)), "2 ranks need at least 2 heads"),
         (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, form="fused")), "stacked form"),
         (lambda comm, q: share_heads(comm, mh.MultiHeadAttention(8, 2, alibi=True)), "without alibi"),
+        (
+            lambda comm, q: share_heads(
+                comm, mh.MultiHeadAttention(8, 2, qk_norm=mh.QKNorm(all_heads=True))
+            ),
+            "without a QKNorm over all heads",
+        ),
     ],
 )  # fmt: skip
 def test_work_that_cannot_be_shared_is_refused(call, message):

@@ -11,6 +11,12 @@ LLAMA = {
     "norm": "rms", "activation": "swiglu", "bias": False, "num_kv_heads": 1, "head_dim": 4,
     "rope": mh.positions.Rope(),
 }  # fmt: skip
+OLMO = LLAMA | {"norm_of": "output", "qk_norm": mh.QKNorm(all_heads=True), "attention_bias": "qkv"}
+GEMMA = LLAMA | {
+    "norm": "rms plus one", "norm_of": "both", "activation": "geglu", "scale": 0.4, "softcap": 2.0,
+    "scale_embeddings": True, "logit_softcap": 3.0, "qk_norm": mh.QKNorm(plus_one=True),
+    "layers": [{"window": 3, "rope": None}, {}],
+}  # fmt: skip
 
 
 def gpt(rng, **settings):
@@ -20,7 +26,8 @@ def gpt(rng, **settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"tie": True, "bias": False}, LLAMA | {"tie": True}, {"activation": "relu"}]
+    "settings",
+    [{}, {"tie": True, "bias": False}, LLAMA | {"tie": True}, {"activation": "relu"}, OLMO, GEMMA],
 )
 def test_gradients_of_a_gpt(settings, rng):
     model = gpt(rng, **settings)
@@ -61,7 +68,7 @@ def test_gradients_of_a_block_with_cross_attention(norm_first, rng):
     assert_gradients(run, [x, memory], block, rng, 1e-7)
 
 
-@pytest.mark.parametrize("settings", [{}, LLAMA])
+@pytest.mark.parametrize("settings", [{}, LLAMA, GEMMA])
 def test_a_model_that_reads_in_parts_with_caches_gives_the_same_logits(settings, rng):
     model, tokens = gpt(rng, **settings), rng.integers(0, V, (2, 5))
     with mh.no_grad():
@@ -107,10 +114,52 @@ def test_initial_weights_are_those_of_gpt2():
 
 
 def test_unknown_parts_are_refused():
-    with pytest.raises(ValueError, match="norm = 'batch' must be 'layer' or 'rms'"):
+    with pytest.raises(ValueError, match="norm = 'batch' must be 'layer', 'rms' or 'rms plus one'"):
         mh.Block(M, H, norm="batch")
     with pytest.raises(ValueError, match="activation = 'tanh' must be one of gelu, relu, swiglu"):
         mh.Block(M, H, activation="tanh")
+    with pytest.raises(ValueError, match="norm_of = 'output' must be 'input', and with norm_first"):
+        mh.Block(M, H, norm_of="output", norm_first=False)
+    with pytest.raises(ValueError, match="window = 0 must be at least 1"):
+        mh.Block(M, H, window=0)
+    with pytest.raises(ValueError, match="layers has 1 entries, but num_layers is 2"):
+        mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=2, layers=[{}])
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_token_sees_as_many_tokens_as_the_window_has(window, rng):
+    layers = [{"window": window}]
+    model = far(mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=1, layers=layers), rng)
+    tokens = rng.integers(0, V, (1, 5))
+    _, (weights,) = model(tokens, return_weights=True)
+    near = np.tri(5, dtype=bool) & ~np.tri(5, k=-window, dtype=bool)
+    np.testing.assert_array_equal(weights.data[0] != 0, np.broadcast_to(near, (H, 5, 5)))
+
+
+def test_a_gpt_of_bfloat16_computes_in_float32(rng):
+    pytest.importorskip("ml_dtypes")
+    sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 1}
+    model, tokens = mh.GPT(V, **sizes, dtype="bfloat16"), rng.integers(0, V, (2, 5))
+    wide = mh.GPT(V, **sizes)
+    for p, q in zip(model.parameters(), wide.parameters(), strict=True):
+        q.data = p.data.astype("float32")
+    found = []
+    for one in (model, wide):
+        loss = mh.functional.cross_entropy(one(tokens), tokens)
+        loss.backward()
+        found.append([loss.data, *(p.grad for p in one.parameters())])
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x.astype("float32"), y, rtol=1e-2, atol=1e-6)
+
+
+def test_embeddings_and_logits_are_scaled_and_capped(rng):
+    plain, scaled = (gpt(np.random.default_rng(1), scale_embeddings=x) for x in (False, True))
+    scaled.tokens.table.data = plain.tokens.table.data / np.sqrt(M)
+    tokens = rng.integers(0, V, (2, 5))
+    expected = plain(tokens).data
+    np.testing.assert_allclose(scaled(tokens).data, expected, rtol=1e-12)
+    capped = gpt(np.random.default_rng(1), logit_softcap=3.0)
+    np.testing.assert_allclose(capped(tokens).data, 3 * np.tanh(expected / 3), rtol=1e-12)
 
 
 @pytest.mark.parametrize("make", [

@@ -1,0 +1,40 @@
+"""The norm of queries and keys before they are multiplied."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from minimha_autograd import ops
+
+from ..functional import rms_norm
+
+
+class QKNorm(NamedTuple):
+    """The settings of the norm of Q and K; called with one of them and its weight, it applies
+    `rms_norm`.
+
+    all_heads  whether the H·D numbers of all heads at one position are normalised together, as in
+               OLMo 2; otherwise the D numbers of each head, as in Qwen3
+    eps        that of `rms_norm`
+    plus_one   whether the norm multiplies by 1 + weight, as in Gemma 3
+    """
+
+    all_heads: bool = False
+    eps: float = 1e-6
+    plus_one: bool = False
+
+    def width(self, num_heads: int, head_dim: int) -> int:
+        """The length of the weight."""
+        return num_heads * head_dim if self.all_heads else head_dim
+
+    def __call__(self, x: Any, weight: Any) -> Any:
+        """(…, H, T, D) -> (…, H, T, D)"""
+        weight = 1 + weight if self.plus_one else weight
+        if not self.all_heads:
+            return rms_norm(x, weight, eps=self.eps)
+        n, (h, t, d) = x.ndim, x.shape[-3:]
+        swap = (*range(n - 3), n - 2, n - 3, n - 1)
+        x = ops.permute_dims(x, axes=swap)  # (…, T, H, D)
+        x = ops.reshape(x, shape=(*x.shape[:-3], t, h * d))
+        x = rms_norm(x, weight, eps=self.eps)
+        return ops.permute_dims(ops.reshape(x, shape=(*x.shape[:-1], h, d)), axes=swap)
