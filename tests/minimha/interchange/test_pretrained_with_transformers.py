@@ -3,6 +3,7 @@ that go through files in both directions: to 1e-5 in float32 and 1e-12 in float6
 because sums round in a different order. All but GPT-2 have 1e-5 in float64 too: transformers
 computes their norms and angles in float32. Skipped if transformers is not installed."""
 
+import json
 import os
 from importlib.util import find_spec
 
@@ -206,3 +207,36 @@ def test_both_libraries_continue_a_text_in_the_same_way(kind, hugging_face, tmp_
         torch.tensor(prompt), do_sample=False, max_length=N, eos_token_id=None, pad_token_id=0
     )
     np.testing.assert_array_equal(ours, expected)
+
+
+def test_the_two_libraries_differ_as_the_page_about_models_says(hugging_face, tmp_path):
+    import torch
+
+    their_model(hugging_face, "llama").save_pretrained(tmp_path)
+
+    def edited(**entries):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | entries))
+        return hugging_face.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+    theirs, ours = edited(), interchange.from_pretrained(tmp_path)
+    long = np.ones((1, N + 1), dtype=np.int64)
+    assert theirs(torch.tensor(long)).logits.shape == (1, N + 1, V)
+    with pytest.raises(ValueError, match="the context"):
+        ours(long)
+
+    drawn = [theirs.generate(torch.tensor(long[:, :3]), do_sample=True, max_length=N).tolist()
+             for _ in range(3)]  # fmt: skip
+    assert drawn[0] != drawn[1] or drawn[1] != drawn[2]
+    same = [mh.generate(ours, long[:, :3], 5).tolist() for _ in range(3)]
+    assert same[0] == same[1] == same[2]
+
+    theirs = hugging_face.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="bfloat16")
+    assert theirs(torch.tensor(long)).logits.dtype == torch.bfloat16
+    if find_spec("ml_dtypes"):
+        ours = interchange.from_pretrained(tmp_path, dtype="bfloat16")
+        assert ours(long[:, :N]).data.dtype == np.float32
+
+    edited(layer_scale=0.5)
+    with pytest.raises(ValueError, match=r"layer_scale is 0\.5: this entry is not supported"):
+        interchange.from_pretrained(tmp_path)
