@@ -71,8 +71,7 @@ def project_without(heads, w_o, head):
     # BEGIN SOLUTION: return the output without the head
     heads = heads.copy()
     heads[:, head] = heads[:, head].mean(axis=0)
-    merged = heads.swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1)
-    return merged @ w_o
+    return heads.swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1) @ w_o
     # END SOLUTION
 
 
