@@ -131,7 +131,7 @@ qk_circuit.mistakes += patches(r"""
 + return key @ query.T / np.sqrt(d)
 query and key are exchanged: this is the transpose. Rows belong to queries, query @ key.T
 + return query @ key.T
-the factor 1/√D is missing
+the factor 1/√D is missing: divide by √D
 + return query @ key.T / np.sqrt(w_q.shape[1])
 the scores are divided by √(H·D); D is the width of one head
 + return query @ key.T / d

@@ -33,8 +33,8 @@ def induction_score(weights, period):
 
 @induction_score.check
 def a_text_worked_by_hand(yours, rng):
-    ABAB = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.6, 0.3, 0], [0.2, 0.2, 0.4, 0.2]])
-    score = yours(ABAB[None, None], 2)
+    weights = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.6, 0.3, 0], [0.2, 0.2, 0.4, 0.2]])
+    score = yours(weights[None, None], 2)
     yours(rng.dirichlet(np.ones(7), (2, 3, 7)), 3)  # which distinguishes more mistakes
     same(score, np.array([0.5]), "the score, for the text A B A B,")
 
@@ -215,9 +215,7 @@ def two_tokens_worked_by_hand(yours, rng):
 
 def _same_circuit(yours, rng, h, g):
     v, m, d = 7, 5, 4
-    embedding, w_q, w_k = (
-        rng.standard_normal(shape) for shape in ((v, m), (m, h * d), (m, g * d))
-    )
+    embedding, w_q, w_k = (rng.standard_normal(shape) for shape in ((v, m), (m, h * d), (m, g * d)))
     of_heads = [(embedding, w_q, w_k, h, g, head) for head in range(h)]
     expected = [qk_circuit(*arguments) for arguments in of_heads]
     found = [yours(*arguments) for arguments in of_heads]
