@@ -6,8 +6,8 @@ from .ch14_real_models import induction_score, patch_effects, project_without, q
 induction_score.mistakes += patches(r"""
 - queries - period + 1
 + queries - period
-the key is one too early: this is the earlier occurrence itself, and an induction head attends to the
-token after it, t − period + 1
+this is the weight of the earlier occurrence itself, one key too early; an induction head attends to
+the token after it, t − period + 1
 + queries - period - 1
 the key is the token before the earlier occurrence; it should be the one after it, t − period + 1
 + queries - 1
@@ -165,6 +165,7 @@ the keys are always those of key head 0: it should be key head h // (H // G)
 + group = head
 the key head is h: G may be smaller than H, and query head h uses key head h // (H // G)
 - return query @ key.T / np.sqrt(d)
-+ return embedding @ w_q @ (embedding @ np.repeat(w_k.reshape(len(w_k), num_kv_heads, d), num_heads // num_kv_heads, axis=1).reshape(len(w_k), -1)).T / np.sqrt(d)
++ w_k = w_k.reshape(len(w_k), num_kv_heads, d).repeat(num_heads // num_kv_heads, axis=1)
++     return embedding @ w_q @ (embedding @ w_k.reshape(len(w_k), -1)).T / np.sqrt(d)
 the scores of all heads are added up: use the columns of one head only
 """)
