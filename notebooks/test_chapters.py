@@ -131,6 +131,13 @@ TWO_TOKENS = {  # worked by hand in the text
         "4 ranks  ulysses  formula   1920   counted  1920",
         "mistakes that change the first loss: no guess, the result 1",
     ],
+    "14_real_models": [
+        "weights [0.25 0.75] out [5.]",
+        "keys from the token itself                     the same token wins for   0%",
+        "eigenvalues [1. 1.] copying score 1\neigenvalues [-1.  1.] copying score 0",
+        "nothing off: 100%",
+        "no folder given: this is the model of this chapter, saved and loaded again",
+    ],
 }
 
 

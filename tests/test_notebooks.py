@@ -6,8 +6,10 @@ That they run, with solutions and without, is tested in notebooks/test_chapters.
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import minimha as mh
 from minimha import course, homework
 
 pytest.importorskip("jupytext", reason="jupytext is not installed: pip install '.[test]'")
@@ -161,3 +163,17 @@ def test_every_guess_is_unanswered_and_shown_beside_its_result_below(source):
 def test_no_two_questions_of_the_course_are_the_same():
     questions = [question for source in make.SOURCES for question in guesses(source)]
     assert len(questions) == len(set(questions)) > 20
+
+
+@pytest.mark.thorough
+def test_an_induction_head_forms_with_almost_every_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for the record of the checks
+    chapter = make.notebook(FOLDER / "source" / "14_real_models.md")
+    _, *cells = (cell.source for cell in chapter.cells if cell.cell_type == "code")
+    names = {"mh": mh, "np": np}
+    for code in cells[: 1 + next(k for k, code in enumerate(cells) if "def train(" in code)]:
+        exec(code, names)
+    scores = [
+        names["train"](layers=2, steps=1000, seed=seed)[2][-1, 3:].max() for seed in range(10)
+    ]
+    assert sum(score > 0.8 for score in scores) >= 9, scores

@@ -41,6 +41,7 @@ CHAPTERS = {
         Chapter(11, "speed", "Speed, and where the time goes", 140),
         Chapter(12, "gpu", "Kernels for a GPU", 140),
         Chapter(13, "many-machines", "Many machines", 140),
+        Chapter(14, "real-models", "Real models", 115),
     )
 }
 """The chapters by number."""

@@ -90,5 +90,6 @@ from . import (  # noqa: E402, F401
     ch11,
     ch12,
     ch13,
+    ch14,
     unusual,
 )
