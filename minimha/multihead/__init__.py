@@ -2,10 +2,12 @@
 
 from . import positions
 from .cache import KeyValueCache
+from .latent import LatentAttention
 from .layer import MultiHeadAttention
 from .operation import multi_head_attention
 from .qk_norm import QKNorm
 
 __all__ = [
-    "KeyValueCache", "MultiHeadAttention", "QKNorm", "multi_head_attention", "positions",
+    "KeyValueCache", "LatentAttention", "MultiHeadAttention", "QKNorm", "multi_head_attention",
+    "positions",
 ]  # fmt: skip
