@@ -94,6 +94,7 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
 
     made = linear(n, C, h * d, bias=False) + linear(n, C, h * dv, bias=False)
     made.append(walk(n * (h * (2 * d + Dr) + Dr)))  # keys beside k^R
+    made += [walk(2 * n * C, times=2)] if s.B > 1 else []  # latents of a batch, cut from the cache
     absorbed = product(s.B * h, 1, d, C, b=h * d * C) + product(s.B * h, 1, C, dv, b=h * C * dv)
     steps = {
         "multi-head": shared(h),
