@@ -1,4 +1,5 @@
-"""Multi-head attention: the operation on arrays, the layer, its cache, and positions."""
+"""Multi-head attention as an operation on arrays and as a layer, latent attention, their cache, and
+positions."""
 
 from . import positions
 from .cache import KeyValueCache
