@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ class Comparison:
         return table(self.title(), rows)
 
 
-def table(title: str, rows: list[tuple[str, ...]]) -> str:
+def table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
     """A title, the first row as a heading, and the other rows below a line."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

@@ -78,7 +78,15 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         matrices = [*matrices, (h * dv, m)]
         primitives = [p for size in matrices for p in linear(s.B, *size, bias=False)]
         parameters = sum(rows * columns for rows, columns in matrices) + more_parameters
-        heads = {"B": s.B, "T": 1, "S": S, "H": h, "G": g, "D": width, "Dv": v_width}
+        heads: dict[str, Any] = {
+            "B": s.B,
+            "T": 1,
+            "S": S,
+            "H": h,
+            "G": g,
+            "D": width,
+            "Dv": v_width,
+        }
         cost = total(s, False, [*primitives, *more], parameters=parameters)
         cost += attention(backward=False, dtype=s.dtype, **heads)
         return DecodingStep(cache * s.itemsize, cost)
@@ -87,7 +95,8 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         return step(g * (d + dv), [(m, h * d), (m, g * d), (m, g * dv)], g, d, dv)
 
     def latent(g: int, width: int, v_width: int, more: Iterable[Primitive]) -> DecodingStep:
-        matrices = [(m, C), (m, Dr), (Cq or m, h * d), (Cq or m, h * Dr)] + [(m, Cq)] * bool(Cq)
+        matrices = [(m, C), (m, Dr), (Cq or m, h * d), (Cq or m, h * Dr)]
+        matrices += [(m, Cq)] if Cq else []
         up_and_norms = C * h * (d + dv) + C + (Cq or 0)
         joined = walk(2 * s.B * (C + Dr)), walk(2 * s.B * h * width)  # latents and queries
         return step(C + Dr, matrices, g, width, v_width, [*more, *joined], up_and_norms)
