@@ -44,25 +44,28 @@ class Decoding:
 
 
 def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letters: Any) -> Decoding:
-    """One step of decoding in one layer: the new token of each of B sequences, the last of S
-    positions, all others in a cache. The kinds of attention, with numbers in the cache per token:
+    """The costs of one step of decoding in one layer: attention of the new token of each of B
+    sequences, the last of S positions, to all of them; the earlier ones are in a cache.
 
+        kind                                                        numbers in the cache per token
         multi-head        G = H                                     H·(D + Dv)
         grouped           G key heads                               G·(D + Dv)
         multi-query       G = 1                                     D + Dv
         latent            `LatentAttention`, keys and values made   C + Dr
         latent, absorbed  the same, in the absorbed form            C + Dr
 
-    The flops of attention itself, which grow with S, are 2·B·H·S·(D + Dv) for the first three. The
-    latent kind takes 2·B·H·S·(D + Dr + Dv), and 2·B·S·C·H·(D + Dv) to make keys and values again;
-    absorbed, 2·B·H·S·(2·C + Dr).
+    The flops that grow with S are 2·B·H·S·(D + Dv) for the first three, 2·B·H·S·(2·C + Dr) for the
+    absorbed form, and for the plain one 2·B·H·S·(D + Dr + Dv) and 2·B·H·S·C·(D + Dv) to make keys
+    and values again.
 
-    G, C, Dr, Cq  of the grouped and of the latent kinds: the letters of `LatentAttention`
-    letters       the others of `Setting.of`; layers have no biases
+    G          of the grouped kind
+    C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`
+    letters    the others of `Setting.of`; there are no biases
 
-    Bytes are those of all operands and results, as if there were no cache of the CPU: the absorbed
-    form reads the latents twice, as keys and as values. Norms, rope and new entries of the cache
-    are not counted.
+    Bytes are those of all operands and results: the absorbed form reads the latents twice, as keys
+    and as values. Norms, rope and the new entries of the cache are not counted.
+
+    Raises ValueError for sizes that do not match.
     """
     s = Setting.of(T=1, S=S, G=G, bias=False, **letters)
     z, n = s.sizes, s.B * S
@@ -78,17 +81,10 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         matrices = [*matrices, (h * dv, m)]
         primitives = [p for size in matrices for p in linear(s.B, *size, bias=False)]
         parameters = sum(rows * columns for rows, columns in matrices) + more_parameters
-        heads: dict[str, Any] = {
-            "B": s.B,
-            "T": 1,
-            "S": S,
-            "H": h,
-            "G": g,
-            "D": width,
-            "Dv": v_width,
-        }
         cost = total(s, False, [*primitives, *more], parameters=parameters)
-        cost += attention(backward=False, dtype=s.dtype, **heads)
+        cost += attention(
+            B=s.B, T=1, S=S, H=h, G=g, D=width, Dv=v_width, dtype=s.dtype, backward=False
+        )
         return DecodingStep(cache * s.itemsize, cost)
 
     def shared(g: int) -> DecodingStep:

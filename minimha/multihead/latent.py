@@ -16,7 +16,7 @@ from ..nn import Module
 from ..nn.module import parameter
 from ..projections import project_in, project_out
 from .cache import KeyValueCache
-from .layer import check_input, positions_in
+from .layer import check_input, check_rope, positions_in
 from .positions import Rope
 
 
@@ -47,9 +47,10 @@ class LatentAttention(Module):
                   as in `MultiHeadAttention`
 
     The parameters are w_dkv (M, C), w_kr (M, Dr), w_uk (C, H·D), w_uv (C, H·Dv), w_dq (M, Cq),
-    w_uq (Cq, H·D), w_qr (Cq, H·Dr), w_o (H·Dv, M) and the weights norm_kv, norm_q of the norms.
+    w_uq (Cq, H·D), w_qr (Cq, H·Dr), w_o (H·Dv, M) and the weights norm_kv, norm_q of the norms;
+    without query_latent there are no w_dq and norm_q, and Cq is M. There are no biases.
     Raises ValueError for sizes below 1.
-    Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix B; the norms: section 3.1.2.
+    Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; the norms: section 3.1.2.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class LatentAttention(Module):
         dtype: str = "float32",
     ) -> None:
         check_probability(dropout, "dropout")
+        check_rope(rope)
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         for name, n in (
             ("d_model", d_model), ("num_heads", num_heads), ("latent", latent),

@@ -81,8 +81,7 @@ class MultiHeadAttention(Module):
         dtype: str = "float32",
     ) -> None:
         check_probability(dropout, "dropout")
-        if not isinstance(rope, Rope | None):
-            raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
+        check_rope(rope)
         if bias not in (True, False, "qkv"):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
@@ -238,6 +237,12 @@ def check_input(name: str, x: Any, letter: str, width: int) -> None:
             f"{name} has shape {tuple(array.shape)}, but must be (…, positions, {letter}) "
             f"with {letter} = {width}"
         )
+
+
+def check_rope(rope: Rope | None) -> None:
+    """Raise TypeError unless these are the settings of rope, or None."""
+    if not isinstance(rope, Rope | None):
+        raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
 
 
 def positions_in(cache: KeyValueCache | None) -> int:

@@ -202,6 +202,7 @@ def layer(**settings):
     (lambda: layer(num_heads=0), ValueError, "num_heads = 0 must be at least 1"),
     (lambda: layer(latent=None), TypeError, "latent must be an integer, not None"),
     (lambda: layer(query_latent=0), ValueError, "query_latent = 0 must be at least 1"),
+    (lambda: layer(rope=True), TypeError, r"rope must be a positions.Rope\(…\), not True"),
     (lambda: layer(rope_dim=3)(X), ValueError, "width = 3 must be even"),
     (lambda: layer(dropout=1.5), ValueError, "dropout must be a probability, .* not 1.5"),
     (lambda: layer()(X[..., 1:]), ValueError, r"x has shape \(2, 7, 12\), .* with M = 13"),
