@@ -32,6 +32,7 @@ from .attention import (
 from .functional.implementations import PROVIDERS
 from .multihead import (
     KeyValueCache,
+    LatentAttention,
     MultiHeadAttention,
     QKNorm,
     multi_head_attention,
@@ -51,9 +52,9 @@ PROVIDERS += [f"{__name__}.kernels.operations", f"{__name__}.kernels.attention"]
 
 __all__ = [
     "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
-    "GradcheckError", "KeyValueCache", "LayerNorm", "Linear", "Module", "MultiHeadAttention",
-    "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend", "cost",
-    "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional", "generate",
+    "GradcheckError", "KeyValueCache", "LatentAttention", "LayerNorm", "Linear", "Module",
+    "MultiHeadAttention", "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend",
+    "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional", "generate",
     "gradcheck", "homework", "implementation", "interchange", "masks", "merge_attention",
     "multi_head_attention", "nn", "no_grad", "operation", "ops", "parallel", "pictures",
     "positions", "projections", "scaled_dot_product_attention", "training",

@@ -212,10 +212,10 @@ def decide(name: Any, x: Arguments) -> Dispatch:
         verdict = "the fastest on a GPU that supports these arguments"
     else:
         candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
-        verdict = "the fastest for long sequences that supports these arguments"
-        if max(x.shape[-2:]) <= _IN_CACHE:  # the scores of a head stay in the cache
+        verdict = "the fastest for many queries that supports these arguments"
+        if x.shape[-2] <= _IN_CACHE:  # the scores of a head stay in the cache
             candidates.insert(0, candidates.pop())
-            verdict = "the fastest for short sequences that supports these arguments"
+            verdict = "the fastest for few queries that supports these arguments"
     obstacles: dict[str, str] = {}
     for candidate in candidates:
         found = named("attention", candidate)
@@ -228,9 +228,9 @@ def decide(name: Any, x: Arguments) -> Dispatch:
 
 _ENOUGH = 2**19  # multiplications
 _FEW = 8  # queries for each key
-_IN_CACHE = 32  # positions
+_IN_CACHE = 32  # queries
 _SLOWER = {
-    "microkernel": "computes the weights twice: slower for short sequences",
+    "microkernel": "computes the weights twice: slower for few queries",
     "tiled": "the algorithm of microkernel on BLAS: slower",
     "fused": "stores all scores: slower",
     "reference": "passes over all scores several times: slower, but handles NaN and infinity",

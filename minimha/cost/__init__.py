@@ -19,11 +19,13 @@ dropout, and with the gradient of the input.
 `communication` and `training_step` are exact: the bytes and messages of ranks that share a model.
 
     mh.cost.gpt_step(65, layers=6, M=384, H=6, B=16, T=256)  # a step of training, on one machine
+    mh.cost.decoding(S=4096, M=512, H=8, G=2, C=128, Dr=32)  # a step of decoding, with a cache
 """
 
 from .attention import attention, multi_head
 from .communication import Sent, communication, training_step, update
 from .comparison import Comparison, compare
+from .decoding import Decoding, DecodingStep, decoding
 from .gpt import Step, gpt_step
 from .machine import Machine, calibrate
 from .primitives import Cost, Primitive
@@ -31,7 +33,7 @@ from .projections import projections
 from .setting import Setting
 
 __all__ = [
-    "Comparison", "Cost", "Machine", "Primitive", "Sent", "Setting", "Step", "attention",
-    "calibrate", "communication", "compare", "gpt_step", "multi_head", "projections",
-    "training_step", "update",
+    "Comparison", "Cost", "Decoding", "DecodingStep", "Machine", "Primitive", "Sent", "Setting",
+    "Step", "attention", "calibrate", "communication", "compare", "decoding", "gpt_step",
+    "multi_head", "projections", "training_step", "update",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,13 @@ class Comparison:
             moved, saved = short(c.bytes) + "B", short(c.saved) + "B"
             flops = short(c.flops).strip()
             rows.append((form, f"{c.parameters:,}", flops, moved, f"{c.calls}", saved, seconds))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
-            for row in rows
-        ]
-        return "\n".join([self.title(), "", lines[0], "─" * len(lines[0]), *lines[1:]])
+        return table(self.title(), rows)
+
+
+def table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """A title, the first row as a heading, and the other rows below a line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join([title, "", lines[0], "─" * len(lines[0]), *lines[1:]])

@@ -1,11 +1,14 @@
-"""Multi-head attention: the operation on arrays, the layer, its cache, and positions."""
+"""Multi-head attention as an operation on arrays and as a layer, latent attention, their cache, and
+positions."""
 
 from . import positions
 from .cache import KeyValueCache
+from .latent import LatentAttention
 from .layer import MultiHeadAttention
 from .operation import multi_head_attention
 from .qk_norm import QKNorm
 
 __all__ = [
-    "KeyValueCache", "MultiHeadAttention", "QKNorm", "multi_head_attention", "positions",
+    "KeyValueCache", "LatentAttention", "MultiHeadAttention", "QKNorm", "multi_head_attention",
+    "positions",
 ]  # fmt: skip

@@ -81,8 +81,7 @@ class MultiHeadAttention(Module):
         dtype: str = "float32",
     ) -> None:
         check_probability(dropout, "dropout")
-        if not isinstance(rope, Rope | None):
-            raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
+        check_rope(rope)
         if bias not in (True, False, "qkv"):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
@@ -157,18 +156,18 @@ class MultiHeadAttention(Module):
         """
         if cache is not None and key is not None:
             raise ValueError("a cache is for self-attention: pass only the query")
-        if not isinstance(cache, KeyValueCache | None):
-            raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
+        past = positions_in(cache)
         if self.alibi and key is not None and key is not query:
             raise ValueError("alibi is for self-attention: key positions are those of the queries")
         key = query if key is None else key
         value = key if value is None else value
-        self._check_inputs(query, key, value)
+        check_input("query", query, "M", self.sizes.d_model)
+        check_input("key", key, "Mk", self.sizes.kdim)
+        check_input("value", value, "Mv", self.sizes.vdim)
 
         q, k, v = self.projections.project(query, key, value)
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, self.norm_q), self.qk_norm(k, self.norm_k)
-        past = 0 if cache is None else len(cache)
         if self.rope is not None:
             q, k = (self.rope(x, offset=past, positions=positions) for x in (q, k))
         if cache is not None:
@@ -223,21 +222,31 @@ class MultiHeadAttention(Module):
                     "to zero, or keep another form"
                 )
 
-    def _check_inputs(self, query: Any, key: Any, value: Any) -> None:
-        sizes = self.sizes
-        m, mk, mv = sizes.d_model, sizes.kdim, sizes.vdim
-        inputs = ("query", query, "M", m), ("key", key, "Mk", mk), ("value", value, "Mv", mv)
-        for name, x, letter, width in inputs:
-            array = array_of(x)
-            if not (backend.is_floating(array) or backend.is_complex(array)):
-                what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"
-                fix = ": pass a mask by name, mask=…" if isinstance(x, masks.Mask) else ""
-                raise TypeError(
-                    f"{name} must be an array or a Tensor of floating-point numbers, "
-                    f"not {what}{fix}"
-                )
-            if array.ndim < 2 or array.shape[-1] != width:
-                raise ValueError(
-                    f"{name} has shape {tuple(array.shape)}, but must be (…, positions, {letter}) "
-                    f"with {letter} = {width}"
-                )
+
+def check_input(name: str, x: Any, letter: str, width: int) -> None:
+    """Raise unless x, called name in messages, is floating-point and of shape (…, T, width)."""
+    array = array_of(x)
+    if not (backend.is_floating(array) or backend.is_complex(array)):
+        what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"
+        fix = ": pass a mask by name, mask=…" if isinstance(x, masks.Mask) else ""
+        raise TypeError(
+            f"{name} must be an array or a Tensor of floating-point numbers, not {what}{fix}"
+        )
+    if array.ndim < 2 or array.shape[-1] != width:
+        raise ValueError(
+            f"{name} has shape {tuple(array.shape)}, but must be (…, positions, {letter}) "
+            f"with {letter} = {width}"
+        )
+
+
+def check_rope(rope: Rope | None) -> None:
+    """Raise TypeError unless these are the settings of rope, or None."""
+    if not isinstance(rope, Rope | None):
+        raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
+
+
+def positions_in(cache: KeyValueCache | None) -> int:
+    """The number of positions in a cache, 0 without one."""
+    if not isinstance(cache, KeyValueCache | None):
+        raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
+    return 0 if cache is None else len(cache)

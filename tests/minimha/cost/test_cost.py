@@ -331,6 +331,53 @@ def test_a_step_of_a_gpt_takes_what_is_predicted(letters, count):
     assert step.kept == sum(kept)
 
 
+class CountedCache(mh.KeyValueCache):
+    """A cache that returns arrays that count."""
+
+    def joined(self, keys, values):
+        joined = super().joined(keys, values)
+        for x in joined:
+            x._data = x.data.view(Counted)
+        return joined
+
+
+def decoders(letters):
+    """The layers that `mh.cost.decoding` compares, and what to pass to each."""
+    m, h, d, dv = (letters[k] for k in ("M", "H", "D", "Dv"))
+    settings = {"head_dim": d, "v_head_dim": dv, "dtype": letters["dtype"]}
+    shared = [
+        (mh.MultiHeadAttention(m, h, num_kv_heads=g, bias=False, **settings), {})
+        for g in (h, letters["G"], 1)
+    ]
+    settings |= {"latent": letters["C"], "rope_dim": letters["Dr"], "query_latent": letters["Cq"]}
+    latent = mh.LatentAttention(m, h, rope=None, **settings)
+    return [*shared, (latent, {"absorbed": False}), (latent, {"absorbed": True})]
+
+
+@pytest.mark.parametrize("letters", [
+    {"B": 1, "S": 383, "M": 36, "H": 6, "D": 8, "Dv": 7, "G": 2, "C": 19, "Dr": 4, "Cq": None, "dtype": "float32"},
+    {"B": 3, "S": 397, "M": 40, "H": 4, "D": 10, "Dv": 9, "G": 2, "C": 23, "Dr": 6, "Cq": 13, "dtype": "float64"},
+])  # fmt: skip
+def test_a_step_of_decoding_takes_what_is_predicted(letters, rng, count):
+    predicted = mh.cost.decoding(**letters).steps
+    x = rng.standard_normal((letters["B"], letters["S"], letters["M"])).astype(letters["dtype"])
+    x = x.view(Counted)
+    for (kind, step), (layer, form) in zip(predicted.items(), decoders(letters), strict=True):
+        cache, settings = CountedCache(), {"implementation": "reference", **form}
+        assert step.cost.parameters == sum(p.data.size for p in layer.parameters())
+        for p in layer.parameters():
+            p._data = p.data.view(Counted)
+        with mh.no_grad():
+            layer(x[:, :-1], cache=cache, implementation="reference")
+            products, moved = count(lambda: layer(x[:, -1:], cache=cache, **settings))  # noqa: B023
+        assert products == products_of(step.cost), kind
+        assert step.cost.bytes == pytest.approx(moved, rel=0.01), kind  # norms
+        held = cache.keys.data.nbytes + cache.values.data.nbytes
+        assert step.cache * letters["B"] * letters["S"] == held, kind
+    shown = repr(mh.cost.decoding(**letters))
+    assert all(f"\n{kind} " in shown for kind in predicted)
+
+
 @pytest.mark.thorough
 def test_this_machine_is_measured_once():
     machine = mh.cost.calibrate()
@@ -356,6 +403,7 @@ def test_this_machine_is_measured_once():
     (lambda: mh.cost.projections(M=8, H=0, T=5), "H = 0 must be at least 1"),
     (lambda: mh.cost.projections(M=8, H=2, T=0), "T = 0 must be at least 1"),
     (lambda: mh.cost.projections(M=8, H=2, T=5, dtype="float16"), "float32 or float64"),
+    (lambda: mh.cost.decoding(M=8, H=2, S=5, G=1, C=0, Dr=2), "C = 0 must be at least 1"),
 ])  # fmt: skip
 def test_invalid_combinations_are_refused(call, message):
     with pytest.raises(ValueError, match=message):

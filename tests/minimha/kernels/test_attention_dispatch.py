@@ -185,6 +185,8 @@ def test_auto_chooses_by_sizes_and_options(rng):
         best = "tiled" if ways._slow_registers() else "microkernel"
         few = [np.tile(x[..., :32, :], (3, 1, 1, 1)) for x in large]
         assert mh.explain_dispatch(*few).implementation == "fused"
+        q, k = normal(rng, 16, 1, 64), normal(rng, 1, 999, 64)  # a step with one key head
+        assert mh.explain_dispatch(q, k, k).implementation == "fused"
         assert mh.explain_dispatch(*few, softcap=2.0).implementation == best
         assert mh.explain_dispatch(*large).implementation == best
         assert set(mh.explain_dispatch(*large).reasons) == set(IMPLEMENTATIONS)

@@ -1,0 +1,112 @@
+"""The cost of one step of decoding with a cache, for each way of sharing keys among heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..functional.checks import integer
+from .attention import attention
+from .comparison import table
+from .primitives import Cost, Primitive, linear, product, short, total, walk
+from .setting import Setting
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """What a layer takes to decode one token of each sequence.
+
+    cache  bytes that the cache holds for each token of a sequence
+    cost   parameters, and the flops and bytes moved of the step
+    """
+
+    cache: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The kinds of attention side by side, shown as a table: `steps` holds one for each kind."""
+
+    title: str
+    steps: dict[str, DecodingStep]
+
+    def __repr__(self) -> str:
+        rows = [("attention", "parameters", "cache per token", "flop", "bytes moved", "flop/byte")]
+        for kind, step in self.steps.items():
+            c, cache = step.cost, short(step.cache) + "B"
+            flops, moved = short(c.flops).strip(), short(c.bytes) + "B"
+            rows.append(
+                (kind, f"{c.parameters:,}", cache, flops, moved, f"{c.flops / c.bytes:.2g}")
+            )
+        return table(self.title, rows)
+
+
+def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letters: Any) -> Decoding:
+    """The costs of one step of decoding in one layer: attention of the new token of each of B
+    sequences, the last of S positions, to all of them; the earlier ones are in a cache.
+
+        kind                                                        numbers in the cache per token
+        multi-head        G = H                                     H·(D + Dv)
+        grouped           G key heads                               G·(D + Dv)
+        multi-query       G = 1                                     D + Dv
+        latent            `LatentAttention`, keys and values made   C + Dr
+        latent, absorbed  the same, in the absorbed form            C + Dr
+
+    The flops that grow with S are 2·B·H·S·(D + Dv) for the first three, 2·B·H·S·(2·C + Dr) for the
+    absorbed form, and for the plain one 2·B·H·S·(D + Dr + Dv) and 2·B·H·S·C·(D + Dv) to make keys
+    and values again.
+
+    G          of the grouped kind
+    C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`
+    letters    the others of `Setting.of`; there are no biases
+
+    Bytes are those of all operands and results: the absorbed form reads the latents twice, as keys
+    and as values. Norms, rope and the new entries of the cache are not counted.
+
+    Raises ValueError for sizes that do not match.
+    """
+    s = Setting.of(T=1, S=S, G=G, bias=False, **letters)
+    z, n = s.sizes, s.B * S
+    m, h, d, dv = z.d_model, z.num_heads, z.head_dim, z.v_head_dim
+    for name, size in (("C", C), ("Dr", Dr), ("Cq", Cq or 1)):
+        integer(size, name, least=1)
+
+    def step(
+        cache: int, matrices: list[tuple[int, int]], g: int, width: int, v_width: int,
+        more: Iterable[Primitive] = (), more_parameters: int = 0,
+    ) -> DecodingStep:  # fmt: skip
+        """Attention in H heads of these widths, after each matrix has multiplied B rows."""
+        matrices = [*matrices, (h * dv, m)]
+        primitives = [p for size in matrices for p in linear(s.B, *size, bias=False)]
+        parameters = sum(rows * columns for rows, columns in matrices) + more_parameters
+        cost = total(s, False, [*primitives, *more], parameters=parameters)
+        cost += attention(
+            B=s.B, T=1, S=S, H=h, G=g, D=width, Dv=v_width, dtype=s.dtype, backward=False
+        )
+        return DecodingStep(cache * s.itemsize, cost)
+
+    def shared(g: int) -> DecodingStep:
+        return step(g * (d + dv), [(m, h * d), (m, g * d), (m, g * dv)], g, d, dv)
+
+    def latent(g: int, width: int, v_width: int, more: Iterable[Primitive]) -> DecodingStep:
+        matrices = [(m, C), (m, Dr), (Cq or m, h * d), (Cq or m, h * Dr)]
+        matrices += [(m, Cq)] if Cq else []
+        up_and_norms = C * h * (d + dv) + C + (Cq or 0)
+        joined = walk(2 * s.B * (C + Dr)), walk(2 * s.B * h * width)  # latents and queries
+        return step(C + Dr, matrices, g, width, v_width, [*more, *joined], up_and_norms)
+
+    made = linear(n, C, h * d, bias=False) + linear(n, C, h * dv, bias=False)
+    made.append(walk(n * (h * (2 * d + Dr) + Dr)))  # keys beside k^R
+    made += [walk(2 * n * C, times=2)] if s.B > 1 else []  # latents of a batch, cut from the cache
+    absorbed = product(s.B * h, 1, d, C, b=h * d * C) + product(s.B * h, 1, C, dv, b=h * C * dv)
+    steps = {
+        "multi-head": shared(h),
+        "grouped": shared(z.num_kv_heads),
+        "multi-query": shared(1),
+        "latent": latent(h, d + Dr, dv, made),
+        "latent, absorbed": latent(1, C + Dr, C, absorbed),
+    }
+    sizes = f"{s} C={C} Dr={Dr}" + (f" Cq={Cq}" if Cq else "")
+    return Decoding(f"one step of decoding, {s.dtype}: {sizes}", steps)
