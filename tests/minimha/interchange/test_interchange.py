@@ -216,14 +216,13 @@ def test_a_layer_is_found_under_its_prefix(prefix, rng):
         interchange.from_torch(model, H, prefix="layers.2")
 
 
-def test_the_code_of_the_page_about_weights_runs(tmp_path, monkeypatch):
-    page = Path(__file__).parents[3] / "docs" / "interchange.md"
-    cells = re.findall(
-        r"```{code-cell} python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
-    )
-    code = "\n".join(cells).replace("%matplotlib inline\n", "")
+def test_the_code_of_the_pages_about_weights_and_models_runs(tmp_path, monkeypatch):
+    names = {}
     monkeypatch.chdir(tmp_path)
-    exec(code, names := {})
+    for page in ("interchange.md", "models.md"):
+        text = Path(__file__).parents[3].joinpath("docs", page).read_text(encoding="utf-8")
+        cells = re.findall(r"```{code-cell} python\n(.*?)```", text, re.DOTALL)
+        exec("\n".join(cells).replace("%matplotlib inline\n", ""), names)
     np.testing.assert_array_equal(names["same"].data, names["y"].data)
     assert {path.name for path in tmp_path.iterdir()} == {"layer.safetensors", "small-gpt2"}
     for name, x in interchange.state(names["small"]).items():
