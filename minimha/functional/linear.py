@@ -12,7 +12,7 @@ from minimha_autograd.backend import Array, namespace
 from .implementations import accelerated
 from .quantised import Quantised
 
-FEW = 8
+FEW = 4
 """The largest number of rows for which a kernel reads w where it is."""
 _BLOCK = 2**20
 """The number of weights that are widened at a time: 4 MB stay in the cache."""

@@ -12,22 +12,21 @@ columns are rows in memory, and each gives one entry of y.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
 
+from ...functional import Quantised
 from ...functional.linear import FEW
-from ...functional.quantised import Quantised
 from .arrays import Array, are_floats, as_rows, in_chunks
 from .jit import kernel, reduction, widest_vectors
 from .parallel import share
 
 _BLOCK = 32
 """The rows of w whose products are summed separately."""
-_KINDS = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}
-"""The dtypes of matrices, and those as which kernels read their bits."""
 
 
 def linear_maps(
@@ -45,18 +44,25 @@ def linear_maps(
     return [y.reshape(*x.shape[:-1], -1) for y in ys if y is not None]
 
 
+@functools.cache
+def _stored(dtype: np.dtype) -> Any:
+    """The dtype as which a kernel reads the entries of a matrix; None for others."""
+    return {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}.get(dtype.name)
+
+
 def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
     """x w + b, for x (R, M) and w (M, N); None if w has another shape, dtype or order."""
     w, scale = (w.values, w.scale) if type(w) is Quantised else (w, None)
     if type(w) is not Array or w.ndim != 2 or not w.size or len(w) != x.shape[1]:
         return None
-    if w.dtype.name not in _KINDS or not w.flags.aligned or not w.flags.forc:
+    kind = _stored(w.dtype)
+    if kind is None or not w.flags.aligned or not w.flags.forc:
         return None
     n, transposed = w.shape[1], not w.flags.c_contiguous
-    if any(v is not None and v.shape[-1:] != (n,) for v in (scale, b)):
+    if (scale is not None and scale.shape != (1, n)) or (b is not None and b.shape != (n,)):
         return None
     y, stored = np.empty((len(x), n), x.dtype), w.T if transposed else w
-    bits = stored.view(_KINDS[w.dtype.name])
+    bits = stored.view(kind)
     if transposed:
         _columns(in_chunks(n, w.nbytes), x, bits, y)
     else:
@@ -115,18 +121,21 @@ def _sums_of_blocks(chunk, x, w, sums):
             sums[block, r] = 0
         for k in range(first, fours, 4):  # four at a time: sums are read and written less often
             for r in range(len(x)):
-                _add_four(sums[block, r], x[r, k : k + 4], w[k], w[k + 1], w[k + 2], w[k + 3])
+                _add_four(sums[block, r], x[r, k : k + 4], w[k : k + 4])
         for k in range(fours, last):
             for r in range(len(x)):
                 _add_one(sums[block, r], x[r, k], w[k])
 
 
 @kernel
-def _add_four(y, x, w0, w1, w2, w3):
+def _add_four(y, x, w):
+    """y += x w, for four rows of w."""
     widest_vectors()
     x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
     for n in range(len(y)):
-        y[n] += (x0 * _wide(w0[n]) + x1 * _wide(w1[n])) + (x2 * _wide(w2[n]) + x3 * _wide(w3[n]))
+        one = x0 * _wide(w[0, n]) + x1 * _wide(w[1, n])
+        other = x2 * _wide(w[2, n]) + x3 * _wide(w[3, n])
+        y[n] += one + other
 
 
 @kernel
