@@ -148,19 +148,23 @@ def main() -> None:
         peer = "our float32" if other[0] == "float32" else other[0]
         rows.append([name, milliseconds[one], peer, milliseconds.get(other, ""), *found])
     page = TITLE + table(["", "minimha, ms", "beside", "ms", "ratio", "bound"], rows)
-    rows = []
+    with mh.no_grad():
+        logits = {kind: narrow(tokens).data for kind, narrow in models.items()}
+    rows, whole = [], np.linalg.norm(logits["float32"])
     for kind, narrow in models.items():
+        error = np.linalg.norm(logits[kind] - logits["float32"]) / whole
         nbytes, taken = size(narrow), statistics.median(times[kind, "a token"])
         read = reading(nbytes)
         cells = [nbytes / 1e6, 1e3 * read, 1e3 * taken]
         rows.append([kind, *(f"{x:.1f}" for x in cells), f"{100 * read / taken:.0f} %",
-                     milliseconds[kind, "a prompt"]])  # fmt: skip
+                     milliseconds[kind, "a prompt"], f"{100 * error:.1f} %"])  # fmt: skip
     page += (
-        f"\n\nA token reads all weights. {THREADS} threads that do nothing else read as many bytes "
-        "in the time of the second column, the share of which in a token's time is the share of "
-        "the memory's speed that is used.\n\n"
+        f"\n\nA token reads all weights. {THREADS} threads that do nothing else read as many\n"
+        "bytes in the time of the second column; the share is this time over that of a token. The\n"
+        "last column shows how much narrower weights change the logits of the prompt, relative to\n"
+        "their norm. The weights are random.\n\n"
     )
-    headers = ["weights", "MB", "reading, ms", "a token, ms", "share", "a prompt, ms"]
+    headers = ["weights", "MB", "reading, ms", "a token, ms", "share", "a prompt, ms", "change"]
     page += table(headers, rows) + f"\n\n{common.versions()} {common.machine()}\n"
     common.show(page, options.save)
 
