@@ -3,12 +3,13 @@
 python benchmarks/tokens.py [--quick] [--save docs/measured/tokens.md]
 
 A token reads every weight once, so its time is compared with the time in which two threads read as
-many bytes. The two libraries take turns of several calls, with rests between them, because the
-threads of each wait actively for a while.
+many bytes, for weights of float32, bfloat16 and int8. Libraries and dtypes take turns of several
+calls, with rests between them, because threads wait actively for a while.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import statistics
 import tempfile
@@ -21,10 +22,13 @@ from common import ratios, seconds, spread, table, verdict
 
 THREADS = 2
 common.blas_threads(THREADS)  # before NumPy is loaded
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
 import numpy as np
 
 import minimha as mh
+from minimha.functional import Quantised
 from minimha.multihead import KeyValueCache
+from minimha.nn import quantise
 
 torch = common.optional("torch")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -33,14 +37,21 @@ transformers = common.optional("transformers")
 SIZES = {"context": 1024, "d_model": 768, "num_heads": 12, "num_layers": 12, "tie": True}
 VOCABULARY, PAST, END, PROMPT = 50257, 64, 72, 512
 REST = 0.25  # seconds
-BOUNDS = {"a token": 0.75, "a prompt": 0.9}
+KINDS = "float32", "bfloat16", "int8"
+BOUNDS = {  # the numerator, the denominator, and the largest ratio
+    "a token": (("float32", "a token"), ("transformers", "a token"), 0.75),
+    "a prompt": (("float32", "a prompt"), ("transformers", "a prompt"), 0.9),
+    "a token, bfloat16": (("bfloat16", "a token"), ("float32", "a token"), 0.65),
+    "a token, int8": (("int8", "a token"), ("float32", "a token"), 0.45),
+}
 TITLE = f"""# What a token costs
 
-`python benchmarks/tokens.py`. A model with the sizes of GPT-2 (124 million parameters), in float32
-on {THREADS} threads: one token after {PAST} others, whose keys and values are cached; and a prompt
-of {PROMPT} tokens, which fills a cache. transformers runs eagerly, with its own cache. The two take
-turns, with rests of {1000 * REST:.0f} ms. The table shows the median over the turns, with the
-quartiles in brackets; a ratio compares two consecutive turns.
+`python benchmarks/tokens.py`. A model with the sizes of GPT-2 (124 million parameters), on
+{THREADS} threads: one token after {PAST} others, whose keys and values are cached; and a prompt of
+{PROMPT} tokens, which fills a cache. Activations are float32, and so are the weights unless the row
+says otherwise. transformers runs eagerly, in float32, with its own cache. All take turns, with
+rests of {1000 * REST:.0f} ms. The tables show the median over the turns, with the quartiles in
+brackets; a ratio compares two calls of the same turn.
 
 """
 
@@ -86,6 +97,23 @@ def theirs(folder: str, tokens: np.ndarray) -> dict[str, Callable[[], float]]:
     return {"a token": token, "a prompt": prompt}
 
 
+def matrices(model: mh.GPT, kind: str) -> mh.GPT:
+    """The model with matrices of bfloat16 or int8."""
+    if kind == "bfloat16":
+        other = mh.GPT(**model.settings | {"dtype": kind})
+        for p, wide in zip(other.parameters(), model.parameters(), strict=True):
+            p.data = wide.data.astype(p.dtype)
+        return other
+    return quantise(copy.deepcopy(model)) if kind == "int8" else model
+
+
+def size(model: mh.GPT) -> int:
+    """The bytes of all weights."""
+    weights = [x for part in model.modules() for x in vars(part).values()]
+    arrays = [a for x in weights if isinstance(x, Quantised) for a in (x.values, x.scale)]
+    return sum(a.nbytes for a in [*arrays, *(p.data for p in model.parameters())])
+
+
 def reading(nbytes: int) -> float:
     """The seconds in which the threads read so many bytes, once each."""
     parts = np.ones((THREADS, nbytes // 4 // THREADS), "float32")
@@ -98,8 +126,12 @@ def main() -> None:
     sizes = SIZES | ({"d_model": 96, "num_layers": 2} if options.quick else {})
     model = mh.GPT(VOCABULARY, **sizes)
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=(1, PROMPT))
-    nbytes = sum(p.data.nbytes for p in model.parameters())
-    calls = {("minimha", name): call for name, call in ours(model, tokens).items()}
+    models = {kind: matrices(model, kind) for kind in KINDS}
+    calls = {
+        (kind, name): call
+        for kind, narrow in models.items()
+        for name, call in ours(narrow, tokens).items()
+    }
     if transformers:
         with tempfile.TemporaryDirectory() as folder:
             mh.interchange.save_pretrained(model, folder)
@@ -108,20 +140,32 @@ def main() -> None:
         {key: lambda call=call: (time.sleep(REST), call())[1] for key, call in calls.items()},
         2 if options.quick else 15,
     )
+    milliseconds = {key: spread([1e3 * t for t in ts]) for key, ts in times.items()}
     rows = []
-    for name, bound in BOUNDS.items():
-        mine, ms = times["minimha", name], lambda x: spread([1e3 * t for t in x])
-        other = times.get(("transformers", name))
-        ratio = ratios(mine, other) if other else []
-        rows.append([name, ms(mine), ms(other) if other else "", spread(ratio) if ratio else "",
-                     verdict(statistics.median(ratio), bound) if ratio else ""])  # fmt: skip
-    page = TITLE + table(["", "minimha, ms", "transformers, ms", "ratio", "bound"], rows)
-    read, taken = reading(nbytes), statistics.median(times["minimha", "a token"])
+    for name, (one, other, bound) in BOUNDS.items():
+        ratio = ratios(times[one], times[other]) if other in times else []
+        found = [spread(ratio), verdict(statistics.median(ratio), bound)] if ratio else ["", ""]
+        peer = "our float32" if other[0] == "float32" else other[0]
+        rows.append([name, milliseconds[one], peer, milliseconds.get(other, ""), *found])
+    page = TITLE + table(["", "minimha, ms", "beside", "ms", "ratio", "bound"], rows)
+    with mh.no_grad():
+        logits = {kind: narrow(tokens).data for kind, narrow in models.items()}
+    rows, whole = [], np.linalg.norm(logits["float32"])
+    for kind, narrow in models.items():
+        error = np.linalg.norm(logits[kind] - logits["float32"]) / whole
+        nbytes, taken = size(narrow), statistics.median(times[kind, "a token"])
+        read = reading(nbytes)
+        cells = [nbytes / 1e6, 1e3 * read, 1e3 * taken]
+        rows.append([kind, *(f"{x:.1f}" for x in cells), f"{100 * read / taken:.0f} %",
+                     milliseconds[kind, "a prompt"], f"{100 * error:.1f} %"])  # fmt: skip
     page += (
-        f"\n\nThe weights have {nbytes / 1e6:.0f} MB, which {THREADS} threads read in "
-        f"{1e3 * read:.1f} ms ({nbytes / read / 1e9:.1f} GB/s): a token takes "
-        f"{taken / read:.1f} times as long.\n\n{common.versions()} {common.machine()}\n"
+        f"\n\nA token reads all weights. {THREADS} threads that do nothing else read as many\n"
+        "bytes in the time of the second column; the share is this time over that of a token. The\n"
+        "last column shows how much narrower weights change the logits of the prompt, relative to\n"
+        "their norm. The weights are random.\n\n"
     )
+    headers = ["weights", "MB", "reading, ms", "a token, ms", "share", "a prompt, ms", "change"]
+    page += table(headers, rows) + f"\n\n{common.versions()} {common.machine()}\n"
     common.show(page, options.save)
 
 

@@ -121,10 +121,16 @@ def test_the_benchmark_of_generation_runs(run):
 
 
 def test_the_benchmark_of_tokens_runs(run):
+    pytest.importorskip("ml_dtypes")
     _, rows = run("tokens.py")
-    assert [row[0] for row in rows[2:]] == ["a token", "a prompt"]
-    token, prompt = (float(row[1].split()[0]) for row in rows[2:])  # ms
+    assert [row[0] for row in rows[2:6]] == ["a token", "a prompt"] + [
+        f"a token, {kind}" for kind in ("bfloat16", "int8")
+    ]
+    token, prompt = (float(row[1].split()[0]) for row in rows[2:4])  # ms
     assert token < prompt
+    wide, half, quarter = (float(row[1]) for row in rows[-3:])  # MB
+    assert half / wide < 0.55
+    assert quarter / wide < 0.3
 
 
 def test_the_benchmark_of_data_parallel_training_runs(run):

@@ -68,7 +68,8 @@ def operation(
     converts     the value may have another dtype or library than that of the arguments
     settings     the positional arguments that are settings as well; their gradients are None
     describes    errors list the arguments; False if those of the function say what is wrong
-    narrow       the arguments that may be of 16 bits beside wider ones; their gradients are wide
+    narrow       the arguments that may be of 16 or 8 bits beside wider ones, also in a class that
+                 the function knows; their gradients are wide
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -203,7 +204,7 @@ class Signature:
             name: x
             for name, x in labelled.items()
             if name not in self._not_arrays
-            if not (name in self._narrow and backend.is_half(x))
+            if not (name in self._narrow and getattr(getattr(x, "dtype", None), "itemsize", 8) <= 2)
         }
         return refusals.common_dtype(self.name, present, self._optional)
 

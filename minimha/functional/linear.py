@@ -10,7 +10,10 @@ from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
+from .quantised import Quantised
 
+FEW = 4
+"""The largest number of rows for which a kernel reads w where it is."""
 _BLOCK = 2**20
 """The number of weights that are widened at a time: 4 MB stay in the cache."""
 
@@ -21,7 +24,8 @@ def linear(
 ) -> tuple[Array, Pullback]:
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
-    x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits may be multiplied by a wider x.
+    x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits, or `Quantised`, may be multiplied
+    by a wider x.
     Raises ValueError for shapes that do not match.
     """
     (y,), pullback = linear_maps(x, (w,), (b,), wanted=wanted)
@@ -29,9 +33,12 @@ def linear(
 
 
 def _entries(x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...]) -> int:
-    """The number of entries of all y; 0 if x has too few rows or columns to be worth copying w."""
+    """The number of entries of all y, or of all w if x has few rows: then most time goes to reading
+    them. 0 if x has too few rows or columns for a kernel to be faster."""
     rows = math.prod(x.shape[:-1])
     columns = sum(math.prod(w.shape[-1:]) for w in ws)
+    if rows <= FEW:
+        return columns * math.prod(x.shape[-1:])
     return rows * columns if rows >= 64 and x.shape[-1] >= 32 else 0
 
 
@@ -73,9 +80,12 @@ def linear_maps(
     return ys, pullback
 
 
-def _product(x: Array, w: Array) -> Array:
-    """x w, with a w of 16 bits that becomes as wide as x block by block: a table of all words would
-    need twice its memory once more."""
+def _product(x: Array, w: Any) -> Array:
+    """x w, with a w of 16 or 8 bits that becomes as wide as x block by block: a table of all words
+    would need twice its memory once more."""
+    if isinstance(w, Quantised):
+        by_column, scale = w.scale.shape[0] == 1, namespace(x).astype(w.scale, x.dtype)
+        return _product(x, w.values) * scale if by_column else _product(x * scale.mT, w.values)
     xp, step = namespace(x), max(1, _BLOCK // max(1, w.shape[0]))
     blocks = [w[:, k : k + step] for k in range(0, max(1, w.shape[1]), step)]
     return xp.concat([x @ xp.astype(block, x.dtype) for block in blocks], axis=1)

@@ -10,11 +10,17 @@ import numpy as np
 from minimha_autograd import backend
 from minimha_autograd.backend import HostArray
 
+from ..functional import Quantised
 from ..nn import Module
 
 
 def state(module: Module) -> dict[str, HostArray]:
-    """Copies of all parameters of a module, on the host and in row-major order, by name."""
+    """Copies of all parameters of a module, on the host and in row-major order, by name.
+
+    Raises ValueError for a module after `quantise`, whose matrices are not parameters.
+    """
+    if any(isinstance(x, Quantised) for part in module.modules() for x in vars(part).values()):
+        raise ValueError("a module after quantise() cannot be saved: save it before")
     return {name: backend.to_numpy(p.data).copy() for name, p in module.named_parameters()}
 
 

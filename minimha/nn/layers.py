@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import backend, ops
+from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Rng
 
-from ..functional import drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
+from ..functional import Quantised, drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
 from ..functional.checks import check_at_least_0, check_probability
 from .module import Module, parameter
 
@@ -83,11 +83,13 @@ class Embedding(Module):
     def __init__(
         self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
-        self.table = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
+        self.table: Any = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
         self.widens = dtype == "bfloat16"
 
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""
+        if isinstance(self.table, Quantised):
+            return Tensor(self.table.rows(array_of(indices)))
         rows = embedding(self.table, indices)
         return ops.astype(rows, dtype="float32") if self.widens else rows
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ...functional.implementations import register
 from .. import threads
+from . import few_rows
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
 from .matmul import cache_aligned, right, right_of_transpose
@@ -43,6 +44,9 @@ def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
     """As `functional.linear_maps`."""
+    few = few_rows.linear_maps(x, ws, bs, wanted)
+    if few is not None:
+        return few, lambda *dys: (None,) * len(wanted)
     pairs, given = list(zip(ws, bs, strict=True)), [b for b in bs if b is not None]
     if no_vectors() or not are_floats(x, *ws, *given) or x.ndim < 2:
         return None

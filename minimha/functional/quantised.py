@@ -1,0 +1,58 @@
+"""Matrices of int8 with scales: a quarter of the memory of float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from minimha_autograd import widened
+from minimha_autograd.backend import Array, namespace
+
+from .embedding import embedding
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """The matrix values · scale, for inference: it takes the place of w (M, N) in linear maps.
+
+    values  (M, N) of int8, from −127 to 127
+    scale   (1, N), one for each column, or (M, 1), one for each row
+
+    Rounding changes an entry by at most scale/2 = max |w|/254, over the column or the row. Since
+    all entries of a column have one scale, x w = (x values) · scale.
+    Source: Dettmers et al., "LLM.int8()" (2022), section 2, without its treatment of outliers.
+    """
+
+    values: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, w: Array, axis: int) -> Self:
+        """The nearest matrix with one scale for all entries along this axis. bfloat16 and float16
+        get scales of float32."""
+        w = widened(w)
+        xp = namespace(w)
+        scale = xp.max(xp.abs(w), axis=axis, keepdims=True) / 127
+        steps = w / xp.where(scale > 0, scale, xp.ones_like(scale))
+        return cls(xp.astype(xp.round(steps), xp.int8), scale)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def dtype(self) -> Any:
+        return self.values.dtype
+
+    @property
+    def mT(self) -> Quantised:  # noqa: N802 — the name in the array-API standard
+        return Quantised(self.values.mT, self.scale.mT)
+
+    def rows(self, indices: Array) -> Array:
+        """Rows of a matrix with a scale for each row, as `embedding` of a wide table."""
+        rows, scale = embedding(self.values, indices), embedding(self.scale, indices)
+        return namespace(scale).astype(rows, scale.dtype) * scale
