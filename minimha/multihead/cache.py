@@ -113,12 +113,14 @@ class KeyValueCache:
         Raises ValueError if there are fewer, or if the next query would see evicted positions.
         """
         n, most = integer(n, "rewind: n", least=0), len(self)
+        if n > most:
+            raise ValueError(f"rewind: n = {n} is more than the {most} positions in the cache")
         if self.window is not None and self.evicted:
             most = self.keys.shape[-2] - self.sinks - (self.window - 1)
         if n > most:
             raise ValueError(
-                f"rewind: n = {n}, but of {len(self)} positions, {self.evicted} of them evicted, "
-                f"at most {most} can be forgotten; a larger reserve allows more"
+                f"rewind: n = {n} is more than {most}: the next query would see positions evicted "
+                "by the cache; give it a larger reserve"
             )
         if n:
             end = self.keys.shape[-2] - n
