@@ -19,6 +19,8 @@ dropout, and with the gradient of the input.
 `communication` and `training_step` are exact: the bytes and messages of ranks that share a model.
 
     mh.cost.gpt_step(65, layers=6, M=384, H=6, B=16, T=256)  # a step of training, on one machine
+
+    mh.cost.speculation(acceptance=0.8, ahead=4, ratio=0.05)  # the speed-up of speculative decoding
 """
 
 from .attention import attention, multi_head
@@ -29,9 +31,10 @@ from .machine import Machine, calibrate
 from .primitives import Cost, Primitive
 from .projections import projections
 from .setting import Setting
+from .speculation import speculation
 
 __all__ = [
     "Comparison", "Cost", "Machine", "Primitive", "Sent", "Setting", "Step", "attention",
-    "calibrate", "communication", "compare", "gpt_step", "multi_head", "projections",
+    "calibrate", "communication", "compare", "gpt_step", "multi_head", "projections", "speculation",
     "training_step", "update",
 ]  # fmt: skip
