@@ -24,6 +24,7 @@ class Reader:
 
     def __init__(self, model: GPT, cache: bool = True, reserve: int = 64) -> None:
         self.model, self.cache, self.reserve = model, cache, reserve
+        self.like = model.parameters()[0].data
         self.start = self.seen = 0  # where the context begins, and how many tokens are in the caches
         self.caches: list[KeyValueCache] | None = None
 
@@ -40,7 +41,7 @@ class Reader:
         if not self.caches:
             self.caches = self.model.new_caches(self.reserve) if self.cache else None
             self.seen = self.start
-        new = backend.like(known[:, self.seen :], self.model.parameters()[0].data)
+        new = backend.like(known[:, self.seen :], self.like)
         with no_grad():
             logits = backend.to_numpy(self.model(new, caches=self.caches)[:, -last:].data)
         self.seen = known.shape[1]
