@@ -25,7 +25,7 @@ class Reader:
     def __init__(self, model: GPT, cache: bool = True, reserve: int = 64) -> None:
         self.model, self.cache, self.reserve = model, cache, reserve
         self.like = model.parameters()[0].data
-        self.start = self.seen = 0  # where the context begins, and how many tokens are in the caches
+        self.start = self.seen = 0  # where the context begins, and the tokens in the caches end
         self.caches: list[KeyValueCache] | None = None
 
     def room(self, end: int) -> int:

@@ -78,9 +78,10 @@ def speculate(
         raise ValueError(f"tokens has shape {known.shape}, but must be (1, T): one sequence")
     sizes = [one.settings["vocabulary"] for one in (model, draft)]
     if sizes[0] != sizes[1]:
-        raise ValueError(f"the vocabularies of model and draft have {sizes[0]} and {sizes[1]} tokens")
+        raise ValueError(f"model and draft have vocabularies of {sizes[0]} and {sizes[1]} tokens")
     stop = checked_sampling(temperature, top_k, top_p, stop)
-    ahead, end = integer(ahead, "ahead", least=1), known.shape[1] + integer(count, "count", least=0)
+    ahead, count = integer(ahead, "ahead", least=1), integer(count, "count", least=0)
+    end = known.shape[1] + count
     read, read_draft = (Reader(one, reserve=max(64, ahead)) for one in (model, draft))
     accepted = judged = calls = draft_calls = 0
 
@@ -106,9 +107,7 @@ def speculate(
         if ends.any():
             end = n + int(ends.argmax()) + 1
             known = known[:, :end]
-    return Speculation(
-        backend.like(known, array_of(tokens)), accepted, judged, calls, draft_calls
-    )
+    return Speculation(backend.like(known, array_of(tokens)), accepted, judged, calls, draft_calls)
 
 
 def judge(

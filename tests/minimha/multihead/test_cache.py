@@ -16,7 +16,14 @@ SETTINGS = {
     "alibi, sink": {"alibi": True, "sink": True},
 }
 STEPS = [1] * N, [5, 1, 1, 3, 1, 2, 1], [2, 6, 6]  # tokens fed at a time
-CASES = [(1, 0, 0), (3, 0, 1), (4, 2, 0), (2, 3, 2), (1, 1, 0), (20, 1, 0)]  # window, sinks, reserve
+CASES = [
+    (1, 0, 0),
+    (3, 0, 1),
+    (4, 2, 0),
+    (2, 3, 2),
+    (1, 1, 0),
+    (20, 1, 0),
+]  # window, sinks, reserve
 
 
 @pytest.fixture
@@ -119,7 +126,12 @@ def test_gradients_flow_through_a_cache_with_a_window(rng):
     mha, x = drawn(rng, {"rope": mh.positions.Rope()}, d_model=M), rng.standard_normal((B, N, M))
     cotangent, gradients = rng.standard_normal((B, N, M)), []
     for steps in ([N], STEPS[1]):
-        leaf, cache, at, total = mh.Tensor(x, requires_grad=True), mh.KeyValueCache(3, sinks=1), 0, 0
+        leaf, cache, at, total = (
+            mh.Tensor(x, requires_grad=True),
+            mh.KeyValueCache(3, sinks=1),
+            0,
+            0,
+        )
         for n in steps:
             y = mha(leaf[:, at : at + n], mask=mh.masks.causal(), cache=cache)
             total, at = total + (y * cotangent[:, at : at + n]).sum(), at + n

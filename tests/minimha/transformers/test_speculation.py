@@ -170,7 +170,7 @@ def test_it_ends_at_a_token_of_stop():
     ({"tokens": np.repeat(PROMPT, 2, axis=0)}, r"\(2, 3\), but must be \(1, T\)"),
     ({"ahead": 0}, "ahead = 0 must be at least 1"),
     ({"temperature": -1.0}, "temperature = -1.0 must be at least 0"),
-    ({"draft": mh.GPT(5, context=4, d_model=4, num_heads=1, num_layers=1)}, "have 4 and 5 tokens"),
+    ({"draft": mh.GPT(5, context=4, d_model=4, num_heads=1, num_layers=1)}, "vocabularies of 4 and 5 tokens"),
 ])  # fmt: skip
 def test_invalid_arguments_are_refused(arguments, message):
     settings = {"model": gpt(1), "draft": gpt(2), "tokens": PROMPT, "count": 4} | arguments

@@ -106,6 +106,7 @@ def test_every_pattern_of_windows_gives_the_same_logits_with_caches_that_evict(
                 assert cache.keys.shape[-2] <= held
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_cache_with_a_window_does_not_grow(rng):
     model = gpt(rng, window=8, sinks=2, context=2000)
     tokens, caches, sizes = rng.integers(0, V, (2, 2000)), model.new_caches(16), {}
