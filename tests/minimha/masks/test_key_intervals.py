@@ -164,6 +164,7 @@ def test_the_part_of_every_mask_and_combination_is_cut_from_the_whole(case, data
     np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
 
 
+@settings(max_examples=4 * settings().max_examples)
 @given(drawn(), st.data())
 def test_several_parts_of_the_keys_follow_each_other(case, data):
     shape, mask, rule = case

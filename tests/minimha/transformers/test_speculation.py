@@ -117,7 +117,7 @@ def test_a_wrong_rule_of_acceptance_fails_the_same_test(wrong, monkeypatch):
 
 
 @pytest.mark.parametrize(("settings", "context", "ahead"), [
-    ({}, 9, 3), ({"context": 9}, 40, 1), ({"context": 9}, 8, 6),
+    ({}, 9, 3), ({}, 3, 6), ({"context": 9}, 40, 1), ({"context": 9}, 8, 6),
     pytest.param(WINDOWS, 300, 4, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_at_temperature_0_the_tokens_are_those_of_generate(settings, context, ahead):

@@ -168,13 +168,14 @@ def test_unknown_parts_are_refused():
         mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=2, layers=[{}])
 
 
-@pytest.mark.parametrize("window", [1, 2, 5])
-def test_a_token_sees_as_many_tokens_as_the_window_has(window, rng):
-    layers = [{"window": window}]
+@pytest.mark.parametrize(("window", "sinks"), [(1, 0), (2, 0), (5, 0), (2, 2)])
+def test_a_token_sees_as_many_tokens_as_the_window_has_and_the_sinks(window, sinks, rng):
+    layers = [{"window": window, "sinks": sinks}]
     model = far(mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=1, layers=layers), rng)
     tokens = rng.integers(0, V, (1, 5))
     _, (weights,) = model(tokens, return_weights=True)
     near = np.tri(5, dtype=bool) & ~np.tri(5, k=-window, dtype=bool)
+    near[:, :sinks] = np.tri(5, sinks, dtype=bool)
     np.testing.assert_array_equal(weights.data[0] != 0, np.broadcast_to(near, (H, 5, 5)))
 
 
