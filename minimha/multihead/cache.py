@@ -22,17 +22,17 @@ class KeyValueCache:
         for x in tokens:                      # (…, 1, M) each, or several at a time
             y = mha(x, mask=mh.masks.causal(), cache=cache)
 
-    window   how many positions each query sees at most: its own and those before it. The cache
-             hides the others in addition to the mask of the call, and evicts what no later query
-             can see. None for all positions
+    window   how many positions each query sees at most: its own and those before it; None for all.
+             The cache hides the others, in addition to the mask of the call, and evicts those that
+             no later query sees
     sinks    with a window, how many of the first positions all later queries also see
-    reserve  how many positions `rewind` can always forget. With a window, the cache evicts at
-             least reserve + 1 positions at a time, so a larger reserve means that it copies less
+    reserve  with a window, how many positions `rewind` can always forget. The cache evicts more
+             than this number at a time, so a larger reserve means less copying
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
-    positions so far, `evicted` how many of them, after the sinks, are no longer held. At most
-    window − 1 + sinks + 2 · reserve are held between two calls; rope, alibi and masks still take
-    them at their positions in the whole sequence. Within `no_grad`, new keys are written to memory
+    positions so far; `evicted` of them, those after the sinks, are no longer held. Between two
+    calls, at most window − 1 + sinks + 2 · reserve are held. For rope, alibi and masks, they keep
+    their positions in the whole sequence. Within `no_grad`, new keys are written to memory
     reserved for them, so that appending costs the same however many there are. Outside it,
     gradients flow through the cache, and each step copies all keys.
     Source of the sinks: Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
@@ -76,8 +76,8 @@ class KeyValueCache:
         return joined, self._appended("values", self.values, values)
 
     def mask(self, mask: AnyMask, queries: Sequence[int]) -> AnyMask:
-        """A mask of the whole sequence as one for the new queries (…, H, T, D) and the keys held,
-        with theirs."""
+        """A mask of the whole sequence, cut for new queries of this shape (…, H, T, D) and for the
+        keys that `joined` returns."""
         past = len(self)
         if self.near is not None:
             whole = (*queries[:-1], past + queries[-2])
@@ -87,8 +87,8 @@ class KeyValueCache:
         return mask.at(past) if isinstance(mask, Mask) else mask
 
     def held(self, x: Any) -> Any:
-        """The entries of x (…, S) for the keys held, of one entry for each position so far; one
-        that stands for all of them is left unchanged."""
+        """The entries of x (…, S) for the keys held, where S counts all positions. None, and a last
+        axis of length 1, are left as they are."""
         if x is None or not self.evicted or x.shape[-1] == 1:
             return x
         return ops.concat([x[..., places] for places in self._held], axis=-1)
