@@ -81,6 +81,7 @@ def generate(
 
     When the context is full, the model continues with the newest half of it: learned positions
     count from the start of the context, so moving it by one token would change every cached key.
+    `speculate` draws from the same distribution, with the help of a smaller model.
 
     Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
     tokens that are not integers and for settings that are not numbers.

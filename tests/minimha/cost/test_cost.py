@@ -368,5 +368,7 @@ def test_the_speed_up_of_speculative_decoding_by_hand():
     assert mh.cost.speculation(1.0, ahead=4, ratio=0.0) == 5
     assert mh.cost.speculation(0.31, ahead=1, ratio=0.3) > 1
     assert all(mh.cost.speculation(0.3, ahead=k, ratio=0.3) <= 1 for k in range(1, 9))
-    with pytest.raises(ValueError, match=r"acceptance must be a probability, from 0 to 1, not 1\.5"):
+    with pytest.raises(
+        ValueError, match=r"acceptance must be a probability, from 0 to 1, not 1\.5"
+    ):
         mh.cost.speculation(1.5, ahead=1, ratio=0.3)
