@@ -43,7 +43,7 @@ from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Mo
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, parallel, pictures, training
     from .diagnosis import diagnose
-    from .transformers import GPT, Block, EncoderDecoder, generate
+    from .transformers import GPT, Block, EncoderDecoder, generate, speculate
 
 __version__ = "0.1.0"
 EXPLAINERS.append(f"{__name__}.diagnosis.explanation")
@@ -57,7 +57,7 @@ __all__ = [
     "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional", "generate",
     "gradcheck", "homework", "implementation", "interchange", "masks", "merge_attention",
     "multi_head_attention", "nn", "no_grad", "operation", "ops", "parallel", "pictures",
-    "positions", "projections", "scaled_dot_product_attention", "training",
+    "positions", "projections", "scaled_dot_product_attention", "speculate", "training",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -66,7 +66,7 @@ _ROOMS = {
 }  # fmt: skip
 _NAMES = {
     "diagnose": "diagnosis",
-    **dict.fromkeys(("GPT", "Block", "EncoderDecoder", "generate"), "transformers"),
+    **dict.fromkeys(("GPT", "Block", "EncoderDecoder", "generate", "speculate"), "transformers"),
 }
 
 

@@ -86,6 +86,7 @@ HOST = {  # rooms and files that run on the host and may use NumPy
     "minimha_autograd.backend", "minimha_autograd.gradcheck", "minimha_pytest",
     "minimha.diagnosis", "minimha.gpu_report", "minimha.homework", "minimha.interchange",
     "minimha.kernels", "minimha.pictures", "minimha.training", "minimha.transformers.generation",
+    "minimha.transformers.speculation",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ dropout, and with the gradient of the input.
 
     mh.cost.gpt_step(65, layers=6, M=384, H=6, B=16, T=256)  # a step of training, on one machine
     mh.cost.decoding(S=4096, M=512, H=8, G=2, C=128, Dr=32)  # a step of decoding, with a cache
+    mh.cost.speculation(acceptance=0.8, ahead=4, ratio=0.05)  # the speed-up of speculative decoding
 """
 
 from .attention import attention, multi_head
@@ -31,9 +32,10 @@ from .machine import Machine, calibrate
 from .primitives import Cost, Primitive
 from .projections import projections
 from .setting import Setting
+from .speculation import speculation
 
 __all__ = [
     "Comparison", "Cost", "Decoding", "DecodingStep", "Machine", "Primitive", "Sent", "Setting",
     "Step", "attention", "calibrate", "communication", "compare", "decoding", "gpt_step",
-    "multi_head", "projections", "training_step", "update",
+    "multi_head", "projections", "speculation", "training_step", "update",
 ]  # fmt: skip

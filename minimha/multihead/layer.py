@@ -145,7 +145,8 @@ class MultiHeadAttention(Module):
 
         cache  stores the keys and values of earlier calls: S counts these and the new ones. Masks,
                rope and alibi take the T queries as the last positions; lengths, ids and valid keys
-               in masks may be those of the whole sequence
+               in masks may be those of the whole sequence. Of positions that the cache has
+               evicted, mask, bias and keep have entries, but not the weights returned
         rng    draws which weights dropout keeps; without rng and keep there is no dropout
         positions
                integers (T,) for rope: where queries and keys are in a sequence of which they are a
@@ -172,9 +173,11 @@ class MultiHeadAttention(Module):
             q, k = (self.rope(x, offset=past, positions=positions) for x in (q, k))
         if cache is not None:
             k, v = cache.joined(k, v)
-            mask = mask.at(past) if isinstance(mask, masks.Mask) else mask
+            mask, bias, keep = cache.mask(mask, q.shape), cache.held(bias), cache.held(keep)
         if self.alibi:
-            slopes = alibi(self.num_heads, q.shape[-2], k.shape[-2], offset=past, like=q)
+            s = k.shape[-2] if cache is None else past + q.shape[-2]
+            slopes = alibi(self.num_heads, q.shape[-2], s, offset=past, like=q)
+            slopes = slopes if cache is None else cache.held(slopes)
             if bias is not None:
                 # before the sum turns booleans into numbers
                 check(Arguments(*map(array_of, (q, k, v, bias))))
@@ -189,7 +192,7 @@ class MultiHeadAttention(Module):
         out = self.project_out(heads, self.w_o, self.b_o)
         if cache is not None:
             # last, so that a call that raised an error can be repeated
-            cache.keys, cache.values = k, v
+            cache.store(k, v)
         return (out, *weights) if weights else out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:

@@ -8,10 +8,9 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, Rng
 
-from .. import masks
-from ..functional.checks import integer
 from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, MultiHeadAttention, QKNorm, positions
+from ..multihead.cache import window_mask
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
 
 
@@ -29,6 +28,7 @@ class Block(Module):
     norm          "layer", "rms", or "rms plus one" as in Gemma; norm_eps is its eps, by default
                   that of `LayerNorm` or `RMSNorm`
     window        how many tokens each one sees at most: itself and those before it; None for all
+    sinks         with a window, how many of the first tokens all later ones also see
     cross         whether the block also attends to a memory, as in a decoder
     bias          whether the linear maps and the layer norms have biases
     attention_bias  that of `MultiHeadAttention`, by default the same
@@ -60,6 +60,7 @@ class Block(Module):
         qk_norm: bool | QKNorm = False,
         rope: positions.Rope | None = None,
         window: int | None = None,
+        sinks: int = 0,
         bias: bool = True,
         attention_bias: bool | str | None = None,
         dropout: float = 0.0,
@@ -77,9 +78,8 @@ class Block(Module):
                 f"norm_of = {norm_of!r} must be 'input', and with norm_first 'output' or 'both'"
             )
         self.norm_first, before, after = norm_first, norm_of != "output", norm_of != "input"
-        self.window = None
-        if window is not None:
-            self.window = masks.sliding_window(integer(window, "window", least=1) - 1, 0)
+        self.window, self.sinks = window, sinks
+        self.near = None if window is None else window_mask(window, sinks)
         self.norm_attention = new_norm() if before else None
         self.attention = MultiHeadAttention(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=scale,
@@ -114,8 +114,8 @@ class Block(Module):
         positions, cache and rng are those of `MultiHeadAttention`.
         """
         weights = []
-        if self.window is not None:
-            mask = self.window if mask is None else mask & self.window
+        if self.near is not None:
+            mask = self.near if mask is None else mask & self.near
 
         def attend(attention: Any, *inputs: Any, **settings: Any) -> Any:
             out = attention(*inputs, rng=rng, return_weights=return_weights, **settings)

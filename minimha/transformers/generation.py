@@ -16,6 +16,46 @@ from ..multihead import KeyValueCache
 from .gpt import GPT
 
 
+class Reader:
+    """A model that reads a growing sequence.
+
+    When the context is full, it goes on with the newest half of it, as if nothing had come before.
+    """
+
+    def __init__(self, model: GPT, cache: bool = True, reserve: int = 64) -> None:
+        self.model, self.cache, self.reserve = model, cache, reserve
+        self.like = model.parameters()[0].data
+        self.start = self.seen = 0  # where the context begins, and the tokens in the caches end
+        self.caches: list[KeyValueCache] | None = None
+
+    def room(self, end: int) -> int:
+        """How many tokens can follow the first end ones before the context is full."""
+        if end - self.start > self.model.context:
+            self.start, self.caches = end - (self.model.context + 1) // 2, None
+        return self.start + self.model.context - end
+
+    def __call__(self, known: np.ndarray, last: int = 1) -> np.ndarray:
+        """The logits (B, last, V) at the last positions of known tokens (B, T), of which those that
+        were passed earlier are not read again."""
+        self.room(known.shape[1])
+        if not self.caches:
+            self.caches = self.model.new_caches(self.reserve) if self.cache else None
+            self.seen = self.start
+        new = backend.like(known[:, self.seen :], self.like)
+        with no_grad():
+            logits = backend.to_numpy(self.model(new, caches=self.caches)[:, -last:].data)
+        self.seen = known.shape[1]
+        if np.isnan(logits).any():
+            raise ValueError("the model's logits are NaN, probably because its training diverged")
+        return logits
+
+    def rewind(self, end: int) -> None:
+        """Forget the tokens after the first end ones."""
+        for cache in self.caches or ():
+            cache.rewind(max(0, self.seen - end))
+        self.seen = min(self.seen, end)
+
+
 def generate(
     model: GPT,
     tokens: Array,
@@ -36,11 +76,12 @@ def generate(
     stop         tokens that end a sequence, which is then filled up with the one that ended it;
                  the result is shorter if all sequences have ended
     rng          a generator or a seed
-    cache        whether to keep the keys and values of earlier tokens; the result is the same
-                 without, but then each step computes them all again
+    cache        whether to keep the keys and values of earlier tokens that later ones see; the
+                 result is the same without, but then each step computes them all again
 
     When the context is full, the model continues with the newest half of it: learned positions
     count from the start of the context, so moving it by one token would change every cached key.
+    `speculate` draws from the same distribution, with the help of a smaller model.
 
     Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
     tokens that are not integers and for settings that are not numbers.
@@ -49,8 +90,7 @@ def generate(
         model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop,
         rng=rng, cache=cache,
     )  # fmt: skip
-    known = _on_host(tokens)
-    columns = [known, *(new[:, None] for new in drawn)]
+    columns = [checked_tokens(tokens), *(new[:, None] for new in drawn)]
     return backend.like(np.concatenate(columns, axis=1), array_of(tokens))
 
 
@@ -70,12 +110,8 @@ def stream(
 
     Arguments and errors are those of `generate`.
     """
-    backend.require(backend.is_integral, array_of(tokens), "tokens")
-    known = _on_host(tokens)
-    if known.ndim != 2 or not known.shape[1]:
-        raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
-    check_sampling(temperature, top_k, top_p)
-    ends = [integer(token, "a token of stop", least=0) for token in stop]
+    known = checked_tokens(tokens)
+    ends = checked_sampling(temperature, top_k, top_p, stop)
     count, rng = integer(count, "count", least=0), backend.generator(rng)
 
     def draw(logits: np.ndarray) -> np.ndarray:
@@ -91,30 +127,21 @@ def _drawn(
 ) -> Iterator[np.ndarray]:
     """The tokens (B,) drawn from the logits (B, V) after known tokens (B, T), step by step, until
     each sequence has one of the ends."""
-    like, start = model.parameters()[0].data, 0
-    caches: list[KeyValueCache] = []
-    ended = np.zeros(len(known), dtype=bool)
+    read, ended = Reader(model, cache), np.zeros(len(known), dtype=bool)
     while not ended.all():
-        end = known.shape[1]
-        if end - start > model.context:
-            start, caches = end - (model.context + 1) // 2, []
-        if not caches:
-            caches, seen = [KeyValueCache() for _ in model.blocks], start
-        new = backend.like(known[:, seen if cache else start : end], like)
-        with no_grad():
-            logits = model(new, caches=caches if cache else None)
-        seen = end
-        last = backend.to_numpy(logits[:, -1].data)
-        if np.isnan(last).any():
-            raise ValueError("the model's logits are NaN, probably because its training diverged")
-        drawn = np.where(ended, known[:, -1], draw(last))
+        drawn = np.where(ended, known[:, -1], draw(read(known)[:, -1]))
         ended |= np.isin(drawn, ends)
         known = np.concatenate([known, drawn[:, None]], axis=1)
         yield drawn
 
 
-def _on_host(tokens: Array) -> np.ndarray:
-    return backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
+def checked_tokens(tokens: Array) -> np.ndarray:
+    """The tokens (B, T), on the host, of any integer type. Raises as `generate` does."""
+    backend.require(backend.is_integral, array_of(tokens), "tokens")
+    known = backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
+    if known.ndim != 2 or not known.shape[1]:
+        raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
+    return known
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -157,9 +184,9 @@ def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     return p / p.sum(axis=-1, keepdims=True)
 
 
-def check_sampling(temperature: Any, top_k: Any, top_p: Any) -> None:
-    """Raise TypeError for settings of `generate` that are not numbers, ValueError for settings out
-    of range."""
+def checked_sampling(temperature: Any, top_k: Any, top_p: Any, stop: Collection[int]) -> list[int]:
+    """The tokens of stop. Raises TypeError for settings of `generate` that are not numbers,
+    ValueError for settings out of range."""
     check_at_least_0(temperature, "temperature")
     if top_k is not None:
         integer(top_k, "top_k", least=1)
@@ -167,3 +194,4 @@ def check_sampling(temperature: Any, top_k: Any, top_p: Any) -> None:
         check_at_least_0(top_p, "top_p")
         if not 0 < top_p <= 1:
             raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")
+    return [integer(token, "a token of stop", least=0) for token in stop]

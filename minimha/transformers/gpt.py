@@ -67,6 +67,7 @@ class GPT(Module):
         norm_of: str = "input",
         rope: positions.Rope | None = None,
         window: int | None = None,
+        sinks: int = 0,
         qk_norm: bool | QKNorm = False,
         scale: float | None = None,
         softcap: float | None = None,
@@ -81,9 +82,9 @@ class GPT(Module):
         of_blocks: dict[str, Any] = {
             "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
             "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,
-            "norm_of": norm_of, "rope": rope, "window": window, "qk_norm": qk_norm, "scale": scale,
-            "softcap": softcap, "bias": bias, "attention_bias": attention_bias, "dropout": dropout,
-            "dtype": dtype,
+            "norm_of": norm_of, "rope": rope, "window": window, "sinks": sinks, "qk_norm": qk_norm,
+            "scale": scale, "softcap": softcap, "bias": bias, "attention_bias": attention_bias,
+            "dropout": dropout, "dtype": dtype,
         }  # fmt: skip
         self.settings = {
             "vocabulary": vocabulary, "context": context, "d_model": d_model,
@@ -123,7 +124,8 @@ class GPT(Module):
 
         positions       (T,), where the tokens are in the whole sequence, if they are a part of one
                         that several ranks share; by default 0 … T − 1, or after those in the caches
-        caches          one `KeyValueCache` for each block: tokens continue those of earlier calls
+        caches          one `KeyValueCache` for each block, as `new_caches` makes them: tokens
+                        continue those of earlier calls
         rng             the generator of dropout; without it there is no dropout
         return_weights  also return a list with the attention weights (B, H, T, S) of each block
 
@@ -160,3 +162,7 @@ class GPT(Module):
         if self.logit_softcap is not None:
             logits = self.logit_softcap * ops.tanh(logits / self.logit_softcap)
         return (logits, all_weights) if return_weights else logits
+
+    def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
+        """An empty cache for each block, with its window and sinks, and with this reserve."""
+        return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]

@@ -408,3 +408,15 @@ def test_this_machine_is_measured_once():
 def test_invalid_combinations_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_speed_up_of_speculative_decoding_by_hand():
+    assert mh.cost.speculation(0.5, ahead=2, ratio=0.25) == 1.75 / 1.5
+    assert mh.cost.speculation(0.5, ahead=2, ratio=0.25, scoring=2.0) == 1.75 / 2.5
+    assert mh.cost.speculation(1.0, ahead=4, ratio=0.0) == 5
+    assert mh.cost.speculation(0.31, ahead=1, ratio=0.3) > 1
+    assert all(mh.cost.speculation(0.3, ahead=k, ratio=0.3) <= 1 for k in range(1, 9))
+    with pytest.raises(
+        ValueError, match=r"acceptance must be a probability, from 0 to 1, not 1\.5"
+    ):
+        mh.cost.speculation(1.5, ahead=1, ratio=0.3)

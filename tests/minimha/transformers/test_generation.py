@@ -27,6 +27,15 @@ def test_the_cache_changes_nothing_even_beyond_the_context(gpt):
         np.testing.assert_array_equal(cached[:, :3], PROMPT)
 
 
+@pytest.mark.thorough
+def test_a_cache_that_evicts_changes_nothing():
+    layers = [{"window": 3, "sinks": 1}, {"window": 5}]
+    model = mh.GPT(11, context=160, d_model=12, num_heads=3, num_layers=2, layers=layers)
+    far(model, np.random.default_rng(5))
+    cached, without = (mh.generate(model, PROMPT, 157, rng=7, cache=c) for c in (True, False))
+    np.testing.assert_array_equal(cached, without)
+
+
 def test_at_temperature_0_each_token_has_the_largest_logit_of_the_context_before_it(gpt):
     """The context of 8 tokens restarts with its newest half, also in a prompt that is too long."""
     tokens = mh.generate(gpt, PROMPT, 8, temperature=0)

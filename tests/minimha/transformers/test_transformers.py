@@ -1,5 +1,8 @@
 """Blocks and GPTs: gradients with every setting, tied weights, caches, dropout."""
 
+import gc
+import tracemalloc
+
 import numpy as np
 import pytest
 from layers import assert_gradients, far
@@ -21,8 +24,8 @@ GEMMA = LLAMA | {
 
 def gpt(rng, **settings):
     """A GPT in float64 with parameters far from their initial values."""
-    sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 2}
-    return far(mh.GPT(V, **sizes, dtype="float64", **settings), rng)
+    sizes = {"context": 5, "d_model": M, "num_heads": H, "num_layers": 2} | settings
+    return far(mh.GPT(V, **sizes, dtype="float64"), rng)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,45 @@ def test_a_model_that_reads_in_parts_with_caches_gives_the_same_logits(settings,
         model(tokens[:, :1], caches=caches)
 
 
+@pytest.mark.parametrize("layers", [
+    [{"window": 2}, {}], [{"window": 1, "sinks": 1}, {"window": 4}], [{"window": 3, "sinks": 2}] * 2,
+])  # fmt: skip
+@pytest.mark.parametrize("settings", [{}, LLAMA])
+def test_every_pattern_of_windows_gives_the_same_logits_with_caches_that_evict(
+    settings, layers, rng
+):
+    model, tokens = gpt(rng, **settings, layers=layers, context=20), rng.integers(0, V, (2, 20))
+    with mh.no_grad():
+        expected = model(tokens).data
+        for reserve, steps in ((0, [1] * 20), (1, [6, 1, 1, 3, 1, 8])):
+            caches, ends = model.new_caches(reserve), np.cumsum(steps)
+            parts = [
+                model(tokens[:, end - n : end], caches=caches).data
+                for n, end in zip(steps, ends, strict=True)
+            ]
+            found = np.concatenate(parts, axis=1)
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+            for cache, layer in zip(caches, layers, strict=True):
+                held = layer["window"] - 1 + layer.get("sinks", 0) + 2 * reserve if layer else 20
+                assert cache.keys.shape[-2] <= held
+
+
+@pytest.mark.thorough
+def test_the_memory_of_a_cache_with_a_window_does_not_grow(rng):
+    model = gpt(rng, window=8, sinks=2, context=2000)
+    tokens, caches, sizes = rng.integers(0, V, (2, 2000)), model.new_caches(16), {}
+    tracemalloc.start()
+    with mh.no_grad():
+        for end in range(20, 2001, 20):
+            model(tokens[:, end - 20 : end], caches=caches)
+            if end in (200, 2000):
+                gc.collect()
+                sizes[end] = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    all_keys = 1800 * 2 * 2 * 2 * M * 8  # of both blocks, with the values, of two sequences
+    assert sizes[2000] - sizes[200] < all_keys / 5
+
+
 def test_a_cache_keeps_its_memory_for_the_next_keys(rng):
     cache, k = mh.KeyValueCache(), rng.standard_normal((2, 3, 40, 4))
     moved = 0
@@ -126,13 +168,14 @@ def test_unknown_parts_are_refused():
         mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=2, layers=[{}])
 
 
-@pytest.mark.parametrize("window", [1, 2, 5])
-def test_a_token_sees_as_many_tokens_as_the_window_has(window, rng):
-    layers = [{"window": window}]
+@pytest.mark.parametrize(("window", "sinks"), [(1, 0), (2, 0), (5, 0), (2, 2)])
+def test_a_token_sees_as_many_tokens_as_the_window_has_and_the_sinks(window, sinks, rng):
+    layers = [{"window": window, "sinks": sinks}]
     model = far(mh.GPT(V, context=5, d_model=M, num_heads=H, num_layers=1, layers=layers), rng)
     tokens = rng.integers(0, V, (1, 5))
     _, (weights,) = model(tokens, return_weights=True)
     near = np.tri(5, dtype=bool) & ~np.tri(5, k=-window, dtype=bool)
+    near[:, :sinks] = np.tri(5, sinks, dtype=bool)
     np.testing.assert_array_equal(weights.data[0] != 0, np.broadcast_to(near, (H, 5, 5)))
 
 

@@ -1,0 +1,28 @@
+"""The speed-up of speculative decoding."""
+
+from __future__ import annotations
+
+from ..functional.checks import check_at_least_0, check_probability, integer
+
+
+def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float = 1.0) -> float:
+    """How many times faster `speculate` is than `generate`.
+
+        (1 + a + … + aᵏ) / (c k + s) = (1 − aᵏ⁺¹) / ((1 − a) (c k + s))
+
+    acceptance  a, the probability that a drafted token is accepted, whatever the earlier ones were
+    ahead       k, the number of tokens drafted in a round
+    ratio       c, the time of a call of the draft over that of the model, both with one token
+    scoring     s, the time of the model's call with k + 1 tokens over that with one. It is about 1
+                if reading the weights takes nearly all the time, as on most GPUs
+
+    The numerator is the mean number of tokens in a round: with ratio=0, the result is the number of
+    tokens for each call of the model. With s = 1, some k makes it faster if a > c.
+    Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
+    Decoding" (2023), theorem 3.8, where s = 1.
+    """
+    check_probability(acceptance, "acceptance")
+    check_at_least_0(ratio, "ratio")
+    check_at_least_0(scoring, "scoring")
+    k = integer(ahead, "ahead", least=1)
+    return sum(acceptance**n for n in range(k + 1)) / (ratio * k + scoring)

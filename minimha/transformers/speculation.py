@@ -1,0 +1,123 @@
+"""Speculative decoding: a small model drafts tokens, and the large one scores them in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minimha_autograd import array_of, backend
+from minimha_autograd.backend import Array, Rng
+
+from ..functional.checks import integer
+from .generation import Reader, checked_sampling, checked_tokens, probabilities, sample
+from .gpt import GPT
+
+
+class Speculation(NamedTuple):
+    """What `speculate` returns.
+
+    tokens       (1, T + count), or fewer if one of stop came
+    accepted     how many drafted tokens the model accepted
+    judged       how many it judged: those up to the first rejected one in each round
+    calls        calls of the model, one for each round
+    draft_calls  calls of the draft
+    """
+
+    tokens: Array
+    accepted: int
+    judged: int
+    calls: int
+    draft_calls: int
+
+    @property
+    def acceptance(self) -> float:
+        """The fraction of judged tokens that were accepted; NaN if none was judged."""
+        return self.accepted / self.judged if self.judged else float("nan")
+
+
+def speculate(
+    model: GPT,
+    draft: GPT,
+    tokens: Array,
+    count: int,
+    *,
+    ahead: int = 4,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: Collection[int] = (),
+    rng: Rng = 0,
+) -> Speculation:
+    """Continue tokens (1, T) by count tokens, with the distribution of `generate(model, …)`.
+
+    draft  a faster model with the same vocabulary
+    ahead  k, how many tokens the draft proposes in each round
+
+    The other arguments are those of `generate`; temperature, top_k and top_p apply to both models.
+    In each round the draft draws k tokens, and the model scores them all in one call. If q are the
+    draft's probabilities of a token and p the model's, a token x is accepted with probability
+    min(1, p(x) / q(x)). At the first rejected one, the round ends with a token drawn from
+    max(0, p − q), normalised; if there is none, it ends with one more token, drawn from p. Both
+    caches then forget the rejected tokens.
+
+    That is the distribution p: x is proposed and accepted with probability min(p(x), q(x)), and
+    some token is rejected with probability Σ max(0, p − q). At temperature 0 the tokens are those
+    of `generate`, unless two logits are equal up to rounding. It is for one sequence: those of a
+    batch would accept different numbers of tokens.
+
+    Raises ValueError for tokens that are not (1, T), for models with different vocabularies, and as
+    `generate` does.
+    Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
+    Decoding" (2023), algorithm 1; Chen et al., "Accelerating Large Language Model Decoding with
+    Speculative Sampling" (2023).
+    """
+    known, rng = checked_tokens(tokens), backend.generator(rng)
+    if len(known) != 1:
+        raise ValueError(f"tokens has shape {known.shape}, but must be (1, T): one sequence")
+    sizes = [one.settings["vocabulary"] for one in (model, draft)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"model and draft have vocabularies of {sizes[0]} and {sizes[1]} tokens")
+    stop = checked_sampling(temperature, top_k, top_p, stop)
+    ahead, count = integer(ahead, "ahead", least=1), integer(count, "count", least=0)
+    end = known.shape[1] + count
+    read, read_draft = (Reader(one, reserve=max(64, ahead)) for one in (model, draft))
+    accepted = judged = calls = draft_calls = 0
+
+    def p_of(logits: np.ndarray) -> np.ndarray:
+        if temperature == 0:
+            return np.eye(logits.shape[-1])[logits.argmax(axis=-1)]
+        return probabilities(logits, temperature, top_k, top_p)
+
+    while (n := known.shape[1]) < end:
+        k = min(ahead, read.room(n), read_draft.room(n), end - n - 1)
+        q = []
+        for _ in range(k):
+            q.append(p_of(read_draft(known)[0])[0])
+            known = np.append(known, sample(q[-1][None], rng)[None], axis=1)
+        p = p_of(read(known, last=k + 1)[0])
+        kept, new = judge(p, np.array(q), known[0, n:], rng)
+        known = np.append(known[:, : n + kept], [[new]], axis=1)
+        for reader in (read, read_draft):
+            reader.rewind(n + kept)
+        calls, draft_calls = calls + 1, draft_calls + k
+        accepted, judged = accepted + kept, judged + min(kept + 1, k)
+        ends = np.isin(known[0, n:], stop)
+        if ends.any():
+            end = n + int(ends.argmax()) + 1
+            known = known[:, :end]
+    return Speculation(backend.like(known, array_of(tokens)), accepted, judged, calls, draft_calls)
+
+
+def judge(
+    p: np.ndarray, q: np.ndarray, drafted: np.ndarray, rng: np.random.Generator
+) -> tuple[int, Any]:
+    """How many of k drafted tokens are accepted, and the token that follows them.
+
+    p (k + 1, V) and q (k, V) are the probabilities of model and draft at each place.
+    """
+    for place, token in enumerate(drafted):
+        if rng.random() * q[place, token] >= p[place, token]:
+            return place, sample(np.maximum(p[place] - q[place], 0)[None], rng)[0]
+    return len(drafted), sample(p[-1:], rng)[0]
