@@ -148,8 +148,8 @@ class _Launched:
     def _with_entries(self, serial: np.ndarray) -> np.ndarray:
         """An array made of serial numbers, perhaps rearranged, with the entries in their places."""
         array = serial.copy()
-        known = np.isin(array, _FIRST + np.arange(self._entries.size))
-        array[known] = self._entries[array[known].astype(int) - _FIRST]
+        known = np.isin(array, _FIRST + np.arange(self._entries.size, dtype="int64"))
+        array[known] = self._entries[array[known].astype("int64") - _FIRST]
         return array
 
 
