@@ -27,7 +27,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason='needs pip install 
 CHROMIUM = shutil.which("chromium")
 SITE = Path(__file__).parents[1] / "build" / "browser"
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-MOST_SECONDS = 240  # twice what a chapter may take on a quiet machine
+MOST_SECONDS = 120
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH"),

@@ -88,7 +88,7 @@ class Reader:
         return value
 
     def unread(self) -> dict[str, Any]:
-        """The entries that nobody has read, without those that are None."""
+        """The entries that have not been read, except those that are None."""
         return {k: x for k, x in self.entries.items() if x is not None and k not in self._read}
 
 

@@ -37,7 +37,7 @@ class GPT(Module):
                  limits the logits to logit_softcap · tanh(logits / logit_softcap)
     rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
     dtype        of the weights; of the matrices alone if it is "bfloat16", with which activations
-                 and gradients are float32
+                 are float32, and so are gradients but those of the tables of embeddings
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
