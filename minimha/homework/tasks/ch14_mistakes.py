@@ -129,7 +129,7 @@ the value is a mean over positions; take the last row, which predicts the next t
 qk_circuit.mistakes += patches(r"""
 - return query @ key.T / np.sqrt(d)
 + return key @ query.T / np.sqrt(d)
-query and key are exchanged: this is the transpose. Rows belong to queries, query @ key.T
+queries and keys are exchanged: this is the transpose. Rows belong to queries, which come from w_q
 + return query @ key.T
 the factor 1/√D is missing: divide by √D
 + return query @ key.T / np.sqrt(w_q.shape[1])
@@ -144,9 +144,6 @@ these are the weights after the softmax; return the scores
 + return w_q[:, head * d : (head + 1) * d] @ w_k[:, group * d : (group + 1) * d].T
 the embedding is missing: W^Q W^Kᵀ is (M, M); multiply by it on both sides, for scores of tokens
 - query = embedding @ w_q[:, head * d : (head + 1) * d]
-+ query = embedding @ w_k[:, group * d : (group + 1) * d]
-+     w_k = w_q; group = head
-w_q and w_k are exchanged: queries come from w_q, which gives the rows
 + query = embedding @ w_q[:, head::num_heads]
 the columns are those of all heads: head h has D columns side by side, from h·D on
 + query = embedding @ w_q[:, (head - 1) * d : head * d] if head else embedding @ w_q[:, :d]
