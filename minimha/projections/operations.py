@@ -85,7 +85,7 @@ def project_self(
     return (q, k, v), pullback
 
 
-@operation
+@operation(narrow=("w",))
 def project_fused(
     x: Array,
     w: Array,

@@ -77,6 +77,15 @@ def test_a_gpt_of_any_dtype_can_be_quantised(dtype):
     assert np.linalg.norm(logits - expected) < 0.03 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("form", ["per-head", "stacked", "fused", "double"])
+def test_a_layer_can_be_quantised_in_each_form(form, rng):
+    layer = mh.MultiHeadAttention(M, 2, form=form, rng=0, dtype="float32")
+    x = rng.standard_normal((2, 5, M)).astype("float32")
+    expected = layer(x).data
+    error = np.linalg.norm(quantise(layer)(x).data - expected)
+    assert error < 0.03 * np.linalg.norm(expected)
+
+
 def test_a_quantised_module_can_be_copied_but_not_saved(tmp_path):
     model = quantise(mh.GPT(V, context=16, d_model=M, num_heads=2, num_layers=1))
     assert {p.ndim for p in model.parameters()} == {1}
