@@ -121,6 +121,34 @@ def test_tap_is_called_in_order_and_its_result_replaces_the_intermediate(inputs)
     )
 
 
+def test_a_function_of_the_scores_has_gradients_that_reach_its_own_tensors(inputs, rng):
+    """Scores x² − b(i − j), with b learned; what the mask hides has no influence."""
+    query, key, value = (inputs[k] for k in ("query", "key", "value"))
+    distance = np.arange(T)[:, None] - np.arange(S) + S - 1
+
+    def attend(query, key, value, b):
+        def tap(name, x):
+            return x * x - b[:, distance] if name == "scaled" else x
+
+        return attention_steps(query, key, value, VISIBLE, tap=tap).out
+
+    given = query, key, value, rng.standard_normal((H, T + S - 1))
+    mh.gradcheck(attend, *map(mh.Tensor, given))
+
+    scores = (query @ np.repeat(key, 2, axis=0).mT) ** 2 / D - given[3][:, distance]
+    weights = np.where(VISIBLE, np.exp(scores), 0)
+    weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    hidden = ~VISIBLE.any(axis=0)
+    for poison in (0, np.nan):
+        key, value = (np.where(hidden[:, None], poison, x) for x in (key, value))
+        xs = [mh.Tensor(x, requires_grad=True) for x in (query, key, value, given[3])]
+        out = attend(*xs)
+        expected = weights @ np.repeat(given[2], 2, axis=0)
+        np.testing.assert_allclose(out.data, expected, atol=1e-12)
+        out.backward(rng.standard_normal(out.shape))
+        assert all(np.isfinite(x.grad).all() for x in xs)
+
+
 def test_a_drawn_dropout_mask_is_among_the_steps_and_can_be_reused(inputs, place):
     x = {k: place(v) for k, v in inputs.items() if k != "keep"}
     steps = attention_steps(**x, **SETTINGS, rng=np.random.default_rng(8))
