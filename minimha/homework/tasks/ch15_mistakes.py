@@ -1,0 +1,215 @@
+"""The usual mistakes in the tasks of chapter 15, as patches of their solutions."""
+
+from ..mistakes import patches
+from .ch15_since_2023 import absorbed_attention, accept_or_reject, delta_writes, windowed_step
+
+absorbed_attention.mistakes += patches(r"""
+- latents.T / d**0.5
++ latents.T
+the scores are not divided by √D; absorbed or not, they are q · k / √D
++ latents.T / latents.shape[1] ** 0.5
+the scores are divided by √C; the width of a query and a key is D, so divide by √D
+- absorbed = tap("absorbed", np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)))
+-     weights = softmax_rows(absorbed @ latents.T / d**0.5)
++ absorbed = np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)) / d**0.5
++     weights = softmax_rows(tap("absorbed", absorbed) @ latents.T)
+absorbed is scaled already: pass the unscaled product q_i W_i^UKᵀ to tap, then divide by √D
+- w_uk.reshape(-1, h, d)
++ w_uk.reshape(-1, d, h).swapaxes(1, 2)
+- w_uv.reshape(len(w_uv), h, -1)
++ w_uv.reshape(len(w_uv), -1, h).swapaxes(1, 2)
+a head has every H-th column here; its D columns of w_uk, or Dv of w_uv, are side by side
+- w_uk.reshape(-1, h, d)
++ w_uk.reshape(h, -1, d).swapaxes(0, 1)
+- w_uv.reshape(len(w_uv), h, -1)
++ w_uv.reshape(h, len(w_uv), -1).swapaxes(0, 1)
+a reshape straight to (H, C, D) mixes rows with columns; reshape to (C, H, D), then swap C and H
+- np.einsum("hc,chv->hv", mean, w_uv.reshape(len(w_uv), h, -1))
++ (mean @ w_uv).reshape(h, h, -1)[0]
+these are the values of the mean of head 0; each head has its own mean
++ (mean @ w_uv).reshape(h, h, -1).sum(axis=0)
+the means of all heads are added up; each head has its own mean and its own columns of w_uv
+""")
+
+windowed_step.mistakes += patches(r"""
+- distance < window
++ distance <= window
+the window has one key too many: t − window + 1 … t are window keys, so the distance is below window
++ distance < window - 1
+the window has one key too few: it contains the query's own position, so the distance is below
+window
+- (distance >= 0) & (
++ (
+later tokens of the same call are visible; hide keys whose position is after the query's
+- | (at < sinks))
++ | (at <= sinks))
+one sink too many is visible; the sinks are at positions 0 … sinks − 1
++ )
+the sinks are hidden from later queries; they see positions below sinks, too
+- visible = (distance >= 0) & ((distance < window) | (at < sinks))
++ visible = (distance >= 0) & (distance < window) | (at < sinks)
+a sink is visible to queries before it; a query sees no key later than itself, not even a sink
+- start + np.arange(len(query))
++ np.arange(len(query))
+the positions of the new tokens start at 0; they start at start
+- at > new[-1] + 1 - window
++ at > new[-1] - window
+one position too many is kept: the next query is at start + N, which no longer sees start + N −
+window
++ at > new[-1] + 2 - window
+one position too few is kept: the next query, at start + N, sees start + N − window + 1
++ at > start - window
+the cache still holds what only the new queries saw: keep what the query at start + N will see
+- (at > new[-1] + 1 - window) | (at < sinks)
++ at > new[-1] + 1 - window
+the sinks are evicted; keep positions below sinks
++ (at > new[-1] + 1 - window) | (at <= sinks)
+one sink too many is kept; the sinks are at positions 0 … sinks − 1
+- keys[kept], values[kept], at[kept]
++ key, value, new
+the cache is replaced by the new tokens; append them, and evict what no later query sees
+- keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
++ keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
++     seen = (at > new[-1] + 1 - window) | (at < sinks)
++     keys, values, at = keys[seen], values[seen], at[seen]
+the cache evicts before the new queries attend, and the first of them see more than the last; attend
+first
+- query.shape[-1] ** 0.5
++ 1.0
+the scores are not divided by √D; they are q · k / √D
+""")
+
+delta_writes.mistakes += patches(r"""
+- np.tril(key @ key.T, -1)
++ np.tril(key @ key.T)
+position t finds its own write in the state here; it finds those of j < t: np.tril(…, −1)
++ np.triu(key @ key.T, 1)
+position t finds the writes of later positions here; it finds those before it: np.tril(…, −1)
+- np.eye(len(key)) + beta[:, None] * lower
++ np.eye(len(key)) - beta[:, None] * lower
+earlier writes are added; what the state holds is subtracted, so the matrix is I + diag(β) L
++ np.eye(len(key)) + lower
+β is missing in the matrix: β_t multiplies all of v_t − Sᵀ k_t, so it is I + diag(β) L
++ np.eye(len(key)) + beta * lower
+β multiplies the columns of L; each row t has its own β_t: beta[:, None] * lower
++ np.eye(len(key))
+this is the write with the state before the chunk, for all positions; the state changes with each of
+them
+- u = np.linalg.solve(a, beta[:, None] * rest)
++ u = np.linalg.solve(a, rest)
+β is missing on the right-hand side: u_t = β_t (v_t − Sᵀ k_t − …)
++ u = a @ (beta[:, None] * rest)
+the right-hand side is multiplied by the matrix; solve the equations instead
+- rest = value - key @ state
++ rest = value
+the state before the chunk is missing: subtract K S from V
++ rest = value + key @ state
+what the state holds is added to the value; subtract it
+- np.linalg.solve(a.T, du)
++ np.linalg.solve(a, du)
+the pullback solves with the same matrix as the forward; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU
++ a.T @ du
+du is multiplied by Aᵀ; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU, so solve with Aᵀ
++ du
+du goes straight to R, but U = A⁻¹ R: first solve Aᵀ dR = dU
+- dvalue = beta[:, None] * dr
+-         dlower = -np.tril(dvalue @ u.T, -1)
++ dvalue = dr
++         dlower = -np.tril(beta[:, None] * dvalue @ u.T, -1)
+dvalue lacks the factor β: row t of R is β_t (v_t − Sᵀ k_t)
+- -np.tril(dvalue @ u.T, -1)
++ np.tril(dvalue @ u.T, -1)
+the gradient of L has the wrong sign: L U is subtracted, so dL = −G Uᵀ
++ -dvalue @ u.T
+the gradient of L is not cut to its lower triangle: the rest of K Kᵀ is never used, np.tril(…, −1)
++ -np.tril(u @ dvalue.T, -1)
+the gradient of L is transposed: for G, the gradient of E − L U, it is −G Uᵀ
++ -np.tril(dr @ u.T, -1)
+the gradient of L lacks the factor β: L is in A as diag(β) L
+- (dlower + dlower.T) @ key
++ dlower @ key
+- (dlower + dlower.T) @ key
++ dlower.T @ key
+K is twice in L = tril(K Kᵀ): its gradient is dL K + dLᵀ K
++ 2 * dlower @ key
+K is twice in L = tril(K Kᵀ), the second time transposed: its gradient is dL K + dLᵀ K
+- (dlower + dlower.T) @ key - dvalue @ state.T
++ (dlower + dlower.T) @ key
+dkey lacks what comes through K S: subtract dvalue Sᵀ
++ -dvalue @ state.T
+dkey lacks what comes through L = tril(K Kᵀ): add (dL + dLᵀ) K
++ (dlower + dlower.T) @ key + dvalue @ state.T
+dkey has a wrong sign: K S is subtracted from V, so subtract dvalue Sᵀ
+- (rest - lower @ u)
++ rest
+dbeta lacks what comes through the matrix, I + diag(β) L: it is Σ dR (E − L U)
++ (rest + lower @ u)
+dbeta has a wrong sign: L U is subtracted, so dβ_t = Σ dR (E − L U)
++ u
+dbeta is β_t times too large: u_t already contains β_t. It is Σ dR (E − L U)
+- (dr * (rest - lower @ u))
++ (du * (rest - lower @ u))
+dbeta is made from dU; U = A⁻¹ R, so use dR, the solution of Aᵀ dR = dU
+- -key.T @ dvalue
++ key.T @ dvalue
+dstate has the wrong sign: K S is subtracted from V
++ -key.T @ dr
+dstate lacks the factor β: it is −Kᵀ diag(β) dR
+""")
+
+accept_or_reject.mistakes += patches(r"""
+- uniform[n] * q[n, x] >= p[n, x]
++ q[n, x] > p[n, x]
+a token is accepted only if p ≥ q, without chance; accept it if uniform[i] < p / q
++ uniform[n] >= p[n, x]
+a token is accepted with probability p; it should be p / q, because it was drawn from q
++ uniform[n] * p[n, x] >= q[n, x]
+the fraction is turned over: accept if uniform[i] < p / q
++ uniform[n] * q[n, x] < p[n, x]
+accepted and rejected are exchanged: accept if uniform[i] < p / q
++ uniform[n] * q[n, x] > p[n, x]
+a token with p = 0 is accepted if the random number is 0; accept only if uniform[i] is below p / q
++ uniform[n] >= q[n, x]
+a token is accepted with probability q; it should be p / q
+- rest = np.maximum(p[n] - q[n], 0)
++ rest = p[n]
+after a rejection, the token is drawn from p; then tokens with p < q come too often: take max(0, p −
+q), normalised
++ rest = q[n]
+after a rejection, the token is drawn from the draft's q; take max(0, p − q), normalised
++ rest = np.maximum(q[n] - p[n], 0)
+p and q are exchanged after a rejection: take max(0, p − q), what the draft proposes too rarely
++ rest = abs(p[n] - q[n])
+this is |p − q|; a token with p < q should get 0: max(0, p − q)
++ rest = p[n] - q[n]
+negative differences are kept; a token with p < q should get 0: max(0, p − q)
++ rest = p[n] * (np.arange(len(p[n])) != x)
+this is p without the rejected token; take max(0, p − q), normalised
+- return n, rest / rest.sum()
++ return n, rest
+the probabilities do not sum to 1; divide max(0, p − q) by its sum
++ return n, np.exp(rest) / np.exp(rest).sum()
+max(0, p − q) goes through a softmax; divide it by its sum
++ return n + 1, rest / rest.sum()
+the rejected token is counted as accepted; n is the number before it
+- return len(drafted), p[-1]
++ return len(drafted), p[-2]
+if all are accepted, the next token is drawn from p at the place of the last drafted one; take the
+place after it, p[k]
++ rest = np.maximum(p[-1] - q[-1], 0)
++     return len(drafted), rest / rest.sum()
+q is subtracted although nothing is rejected; if all are accepted, draw from p[k] itself
++ return len(drafted) + 1, p[-1]
+the token that is drawn after the accepted ones is counted; n is the number of accepted tokens
+- for n, x in enumerate(drafted):
+-         if uniform[n] * q[n, x] >= p[n, x]:
+-             rest = np.maximum(p[n] - q[n], 0)
+-             return n, rest / rest.sum()
+-     return len(drafted), p[-1]
++ places = np.arange(len(drafted))
++     accepted = uniform * q[places, drafted] < p[places, drafted]
++     n = int(accepted.sum())
++     rest = np.maximum(p[n] - q[n], 0) if n < len(q) else p[n]
++     return n, rest / rest.sum()
+accepted tokens after a rejection are counted, too; the first rejection ends the round
+""")
