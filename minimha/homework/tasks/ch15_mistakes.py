@@ -93,18 +93,13 @@ earlier writes are added; what the state holds is subtracted, so the matrix is I
 + np.eye(len(key)) + beta * lower
 β multiplies the columns of L; each row t has its own β_t: beta[:, None] * lower
 + np.eye(len(key))
-this is the write with the state before the chunk, for all positions; the state changes with each of
-them
+all positions find the state before the chunk here; each finds what was written before it, too
 - u = np.linalg.solve(a, beta[:, None] * rest)
 + u = np.linalg.solve(a, rest)
 β is missing on the right-hand side: u_t = β_t (v_t − Sᵀ k_t − …)
-+ u = a @ (beta[:, None] * rest)
-the right-hand side is multiplied by the matrix; solve the equations instead
 - rest = value - key @ state
 + rest = value
 the state before the chunk is missing: subtract K S from V
-+ rest = value + key @ state
-what the state holds is added to the value; subtract it
 - np.linalg.solve(a.T, du)
 + np.linalg.solve(a, du)
 the pullback solves with the same matrix as the forward; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU
@@ -122,39 +117,26 @@ dvalue lacks the factor β: row t of R is β_t (v_t − Sᵀ k_t)
 the gradient of L has the wrong sign: L U is subtracted, so dL = −G Uᵀ
 + -dvalue @ u.T
 the gradient of L is not cut to its lower triangle: the rest of K Kᵀ is never used, np.tril(…, −1)
-+ -np.tril(u @ dvalue.T, -1)
-the gradient of L is transposed: for G, the gradient of E − L U, it is −G Uᵀ
-+ -np.tril(dr @ u.T, -1)
-the gradient of L lacks the factor β: L is in A as diag(β) L
 - (dlower + dlower.T) @ key
 + dlower @ key
 - (dlower + dlower.T) @ key
 + dlower.T @ key
-K is twice in L = tril(K Kᵀ): its gradient is dL K + dLᵀ K
+- (dlower + dlower.T) @ key
 + 2 * dlower @ key
-K is twice in L = tril(K Kᵀ), the second time transposed: its gradient is dL K + dLᵀ K
+K is twice in L = tril(K Kᵀ): its gradient is dL K + dLᵀ K
 - (dlower + dlower.T) @ key - dvalue @ state.T
 + (dlower + dlower.T) @ key
 dkey lacks what comes through K S: subtract dvalue Sᵀ
 + -dvalue @ state.T
 dkey lacks what comes through L = tril(K Kᵀ): add (dL + dLᵀ) K
-+ (dlower + dlower.T) @ key + dvalue @ state.T
-dkey has a wrong sign: K S is subtracted from V, so subtract dvalue Sᵀ
 - (rest - lower @ u)
 + rest
 dbeta lacks what comes through the matrix, I + diag(β) L: it is Σ dR (E − L U)
-+ (rest + lower @ u)
-dbeta has a wrong sign: L U is subtracted, so dβ_t = Σ dR (E − L U)
 + u
 dbeta is β_t times too large: u_t already contains β_t. It is Σ dR (E − L U)
 - (dr * (rest - lower @ u))
 + (du * (rest - lower @ u))
 dbeta is made from dU; U = A⁻¹ R, so use dR, the solution of Aᵀ dR = dU
-- -key.T @ dvalue
-+ key.T @ dvalue
-dstate has the wrong sign: K S is subtracted from V
-+ -key.T @ dr
-dstate lacks the factor β: it is −Kᵀ diag(β) dR
 """)
 
 accept_or_reject.mistakes += patches(r"""
@@ -169,8 +151,6 @@ the fraction is turned over: accept if uniform[i] < p / q
 accepted and rejected are exchanged: accept if uniform[i] < p / q
 + uniform[n] * q[n, x] > p[n, x]
 a token with p = 0 is accepted if the random number is 0; accept only if uniform[i] is below p / q
-+ uniform[n] >= q[n, x]
-a token is accepted with probability q; it should be p / q
 - rest = np.maximum(p[n] - q[n], 0)
 + rest = p[n]
 after a rejection, the token is drawn from p; then tokens with p < q come too often: take max(0, p −
@@ -188,8 +168,6 @@ this is p without the rejected token; take max(0, p − q), normalised
 - return n, rest / rest.sum()
 + return n, rest
 the probabilities do not sum to 1; divide max(0, p − q) by its sum
-+ return n, np.exp(rest) / np.exp(rest).sum()
-max(0, p − q) goes through a softmax; divide it by its sum
 + return n + 1, rest / rest.sum()
 the rejected token is counted as accepted; n is the number before it
 - return len(drafted), p[-1]
@@ -199,8 +177,6 @@ place after it, p[k]
 + rest = np.maximum(p[-1] - q[-1], 0)
 +     return len(drafted), rest / rest.sum()
 q is subtracted although nothing is rejected; if all are accepted, draw from p[k] itself
-+ return len(drafted) + 1, p[-1]
-the token that is drawn after the accepted ones is counted; n is the number of accepted tokens
 - for n, x in enumerate(drafted):
 -         if uniform[n] * q[n, x] >= p[n, x]:
 -             rest = np.maximum(p[n] - q[n], 0)

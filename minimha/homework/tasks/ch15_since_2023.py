@@ -199,25 +199,19 @@ def delta_writes(key, value, beta, state):
 _DELTA_AXES = ["position width", "position value", "position", "width value"]
 
 
-def _same_writes(yours, rng, t, d, dv):
-    inputs, large = _delta_inputs(rng, t, d, dv), _delta_inputs(rng, 180, 110, 60)
+def _same_writes(yours, rng, sizes, many, silent=0):
+    """Compare the operation; this many positions have beta 0."""
+    inputs, large = _delta_inputs(rng, *sizes), _delta_inputs(rng, *many)
+    inputs[2][:silent] = 0
     same_operation(yours, delta_writes, *inputs, large=large, name="u", axes=_DELTA_AXES)
 
 
-delta_writes.case("one position", _same_writes, (1, 3, 2))
-delta_writes.case("two positions", _same_writes, (2, 3, 4))
-delta_writes.case("a chunk", _same_writes, (5, 3, 2), (4, 6, 7), weight=3)
-
-
-@delta_writes.check(hidden=True)
-def a_position_with_beta_0_writes_nothing(yours, rng):
-    key, value, beta, state = _delta_inputs(rng, 4, 3, 2)
-    beta[[1, 3]] = 0
-    large = _delta_inputs(rng, 180, 110, 60)
-    with np.errstate(all="ignore"):
-        same_operation(
-            yours, delta_writes, key, value, beta, state, large=large, name="u", axes=_DELTA_AXES
-        )
+_MANY = 180, 110, 60
+delta_writes.case("one position", _same_writes, ((1, 3, 2), (1, 400, 300)))
+delta_writes.case("two positions", _same_writes, ((2, 3, 4), (2, 400, 300)))
+delta_writes.case("a chunk", _same_writes, ((5, 3, 2), _MANY), ((4, 6, 7), _MANY), weight=3)
+_SILENT = (4, 3, 2), _MANY, 2
+delta_writes.case("a position with beta 0 writes nothing", _same_writes, _SILENT, hidden=True)
 
 
 def _delta_inputs(rng, t, d, dv):
