@@ -7,6 +7,8 @@ absorbed_attention.mistakes += patches(r"""
 - latents.T / d**0.5
 + latents.T
 the scores are not divided by √D; absorbed or not, they are q · k / √D
++ latents.T / d
+the scores are divided by D; divide by √D
 + latents.T / latents.shape[1] ** 0.5
 the scores are divided by √C; the width of a query and a key is D, so divide by √D
 - absorbed = tap("absorbed", np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)))
@@ -52,25 +54,25 @@ a sink is visible to queries before it; a query sees no key later than itself, n
 - start + np.arange(len(query))
 + np.arange(len(query))
 the positions of the new tokens start at 0; they start at start
-- at > new[-1] + 1 - window
-+ at > new[-1] - window
+- at > start + len(query) - window
++ at >= start + len(query) - window
 one position too many is kept: the next query is at start + N, which no longer sees start + N −
 window
-+ at > new[-1] + 2 - window
++ at > start + len(query) + 1 - window
 one position too few is kept: the next query, at start + N, sees start + N − window + 1
 + at > start - window
 the cache still holds what only the new queries saw: keep what the query at start + N will see
-- (at > new[-1] + 1 - window) | (at < sinks)
-+ at > new[-1] + 1 - window
+- (at > start + len(query) - window) | (at < sinks)
++ at > start + len(query) - window
 the sinks are evicted; keep positions below sinks
-+ (at > new[-1] + 1 - window) | (at <= sinks)
++ (at > start + len(query) - window) | (at <= sinks)
 one sink too many is kept; the sinks are at positions 0 … sinks − 1
 - keys[kept], values[kept], at[kept]
 + key, value, new
 the cache is replaced by the new tokens; append them, and evict what no later query sees
 - keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
 + keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
-+     seen = (at > new[-1] + 1 - window) | (at < sinks)
++     seen = (at > start + len(query) - window) | (at < sinks)
 +     keys, values, at = keys[seen], values[seen], at[seen]
 the cache evicts before the new queries attend, and the first of them see more than the last; attend
 first
@@ -89,14 +91,17 @@ position t finds the writes of later positions here; it finds those before it: n
 + np.eye(len(key)) - beta[:, None] * lower
 earlier writes are added; what the state holds is subtracted, so the matrix is I + diag(β) L
 + np.eye(len(key)) + lower
-β is missing in the matrix: β_t multiplies all of v_t − Sᵀ k_t, so it is I + diag(β) L
+β is missing in the matrix: β_t multiplies all of v_t − k_t S, so it is I + diag(β) L
 + np.eye(len(key)) + beta * lower
 β multiplies the columns of L; each row t has its own β_t: beta[:, None] * lower
 + np.eye(len(key))
 all positions find the state before the chunk here; each finds what was written before it, too
 - u = np.linalg.solve(a, beta[:, None] * rest)
 + u = np.linalg.solve(a, rest)
-β is missing on the right-hand side: u_t = β_t (v_t − Sᵀ k_t − …)
+β is missing on the right-hand side: u_t = β_t (v_t − k_t S − …)
++ u = beta[:, None] * rest
++     u = u - beta[:, None] * (lower @ u)
+I − diag(β) L is the inverse of the matrix only for two positions: solve the equations
 - rest = value - key @ state
 + rest = value
 the state before the chunk is missing: subtract K S from V
@@ -111,7 +116,7 @@ du goes straight to R, but U = A⁻¹ R: first solve Aᵀ dR = dU
 -         dlower = -np.tril(dvalue @ u.T, -1)
 + dvalue = dr
 +         dlower = -np.tril(beta[:, None] * dvalue @ u.T, -1)
-dvalue lacks the factor β: row t of R is β_t (v_t − Sᵀ k_t)
+dvalue lacks the factor β: row t of R is β_t (v_t − k_t S)
 - -np.tril(dvalue @ u.T, -1)
 + np.tril(dvalue @ u.T, -1)
 the gradient of L has the wrong sign: L U is subtracted, so dL = −G Uᵀ
