@@ -28,9 +28,9 @@ a head has every H-th column here; its D columns of w_uk, or Dv of w_uv, are sid
 a reshape straight to (H, C, D) mixes rows with columns; reshape to (C, H, D), then swap C and H
 - np.einsum("hc,chv->hv", mean, w_uv.reshape(len(w_uv), h, -1))
 + (mean @ w_uv).reshape(h, h, -1)[0]
-these are the values of the mean of head 0; each head has its own mean
+- np.einsum("hc,chv->hv", mean, w_uv.reshape(len(w_uv), h, -1))
 + (mean @ w_uv).reshape(h, h, -1).sum(axis=0)
-the means of all heads are added up; each head has its own mean and its own columns of w_uv
+heads are mixed in mean @ w_uv: multiply the mean of head i by the Dv columns of head i alone
 """)
 
 windowed_step.mistakes += patches(r"""
@@ -44,8 +44,6 @@ window
 + (
 later tokens of the same call are visible; hide keys whose position is after the query's
 - | (at < sinks))
-+ | (at <= sinks))
-one sink too many is visible; the sinks are at positions 0 … sinks − 1
 + )
 the sinks are hidden from later queries; they see positions below sinks, too
 - visible = (distance >= 0) & ((distance < window) | (at < sinks))
@@ -66,10 +64,9 @@ the cache still holds what only the new queries saw: keep what the query at star
 + at > start + len(query) - window
 the sinks are evicted; keep positions below sinks
 + (at > start + len(query) - window) | (at <= sinks)
-one sink too many is kept; the sinks are at positions 0 … sinks − 1
-- keys[kept], values[kept], at[kept]
-+ key, value, new
-the cache is replaced by the new tokens; append them, and evict what no later query sees
+- | (at < sinks))
++ | (at <= sinks))
+one sink too many is kept or visible; the sinks are at positions 0 … sinks − 1
 - keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
 + keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
 +     seen = (at > start + len(query) - window) | (at < sinks)
@@ -112,11 +109,6 @@ the pullback solves with the same matrix as the forward; for U = A⁻¹ R the gr
 du is multiplied by Aᵀ; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU, so solve with Aᵀ
 + du
 du goes straight to R, but U = A⁻¹ R: first solve Aᵀ dR = dU
-- dvalue = beta[:, None] * dr
--         dlower = -np.tril(dvalue @ u.T, -1)
-+ dvalue = dr
-+         dlower = -np.tril(beta[:, None] * dvalue @ u.T, -1)
-dvalue lacks the factor β: row t of R is β_t (v_t − k_t S)
 - -np.tril(dvalue @ u.T, -1)
 + np.tril(dvalue @ u.T, -1)
 the gradient of L has the wrong sign: L U is subtracted, so dL = −G Uᵀ

@@ -115,7 +115,7 @@ def _same_runs(yours, rng, *runs):
     """Compare runs of several calls. Each call gets the right cache of the one before."""
     compared = []
     for sizes, window, sinks in runs:
-        cache, start = _nothing(3, 2), 0
+        cache, start = (np.zeros((0, 3)), np.zeros((0, 2)), np.arange(0)), 0
         for n in sizes:
             new = rng.standard_normal((n, 3)), rng.standard_normal((n, 3))
             arguments = *new, rng.standard_normal((n, 2)), start, cache, window, sinks
@@ -136,10 +136,6 @@ _PIECES = ((4, 1, 5, 3), 3, 0), ((1, 6, 2, 4), 4, 2), ((5, 3), 1, 1)
 windowed_step.case("several tokens at a time", _same_runs, _PIECES, weight=2)
 _SHORT = ((2, 1, 3), 9, 3), ((2, 1, 4, 3), 2, 5)
 windowed_step.case("nothing to forget yet", _same_runs, _SHORT, hidden=True)
-
-
-def _nothing(d, dv):
-    return np.zeros((0, d)), np.zeros((0, dv)), np.arange(0)
 
 
 def _same_step(found, right, when):
