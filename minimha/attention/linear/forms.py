@@ -37,8 +37,9 @@ def in_turn(
     xp, length = namespace(state), arrays[0].shape[-2]
     out, pulls = xp.zeros_like(arrays[2]), []
     for t in range(0, length, size):
-        rows, numbers = (..., slice(t, t + size), slice(None)), (..., slice(t, t + size))
-        places = rows, rows, rows, numbers, numbers
+        some = slice(t, min(length, t + size))
+        rows = (..., some, slice(None))
+        places = rows, rows, rows, (..., some), (..., some)
         parts = [None if x is None else x[at] for x, at in zip(arrays, places, strict=True)]
         (out[rows], state), pull = step(*parts, state)
         pulls.append((places, pull))
