@@ -33,10 +33,10 @@ def chunked(*arrays: Array | None, size: int) -> Any:
     b, g = (None if x is None else contiguous(x).reshape(-1, t) for x in (beta, decay))
     states = np.empty((len(q), -(-t // size) + 1, d, dv), dtype)
     states[:, 0] = state.reshape(-1, d, dv)
-    out, error = np.empty_like(v), None if beta is None else np.empty_like(v)
+    out, errors = np.empty_like(v), None if beta is None else np.empty_like(v)
     parts = in_chunks(len(q), 8 * out.nbytes)
     with blas.single_threaded():
-        _forward(parts, q, k, v, b, g, size, states, error, out)
+        _forward(parts, q, k, v, b, g, size, states, errors, out)
     last = states[:, -1].reshape(state.shape)
     if not (np.isfinite(out).all() and np.isfinite(last).all()):
         return None
@@ -47,17 +47,17 @@ def chunked(*arrays: Array | None, size: int) -> Any:
         dread = contiguous(dout).reshape(out.shape)
         parts = in_chunks(len(q), 8 * out.nbytes)
         with blas.single_threaded():
-            _backward(parts, q, k, v, b, g, size, states, error, dread, *given, dstate)
+            _backward(parts, q, k, v, b, g, size, states, errors, dread, *given, dstate)
         pairs = list(zip([*given, dstate], arrays, strict=True))
         if not all(dx is None or np.isfinite(dx).all() for dx, _ in pairs):
-            return in_turn(chunk, size, *arrays)[1](dout, dlast)
+            return in_turn(chunk, *arrays, size=size)[1](dout, dlast)
         return tuple(None if x is None else dx.reshape(x.shape) for dx, x in pairs)
 
     return (out.reshape(value.shape), last), pullback
 
 
 @kernel
-def _forward(part, q, k, v, beta, log_decay, size, states, error, out):
+def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
     for n in range(*share(part)):
         for c in range(states.shape[1] - 1):
             t0, t1 = c * size, min((c + 1) * size, q.shape[1])
@@ -65,47 +65,57 @@ def _forward(part, q, k, v, beta, log_decay, size, states, error, out):
             left = _left(log_decay[n, t0:t1])
             if beta is not None:
                 coupling, own = _reading(key, key, state, left, 1)
-                wrong = error[n, t0:t1]
-                wrong[:] = new - own
-                _solve(coupling, beta[n, t0:t1], wrong)
-                new = _scaled(beta[n, t0:t1], wrong)
+                b, error = beta[n, t0:t1], errors[n, t0:t1]
+                for i in range(len(error)):
+                    error[i] = new[i] - own[i]
+                    for j in range(i):
+                        _subtract(error[i], coupling[i, j] * b[j], error[j])
+                new = _scaled(b, error)
             weights, past = _reading(q[n, t0:t1], key, state, left, 0)
-            out[n, t0:t1] = past + np.dot(weights, new)
-            states[n, c + 1] = left[-1, 0] * state + np.dot(_scaled(left[-1, 1:], key).T, new)
+            past += np.dot(weights, new)
+            out[n, t0:t1] = past
+            states[n, c + 1] = np.dot(_scaled(left[-1, 1:], key).T, new)
+            _subtract(states[n, c + 1].reshape(-1), -left[-1, 0], state.reshape(-1))
 
 
 @kernel
 def _backward(
-    part, q, k, v, beta, log_decay, size, states, error, dout, dq, dk, dv, dbeta, dlog, dstates
+    part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
+    """Fill the gradients. dstates begins as that of the last states, and becomes that of the
+    first."""
     for n in range(*share(part)):
+        dstate = dstates[n]
         for c in range(states.shape[1] - 2, -1, -1):
             t0, t1 = c * size, min((c + 1) * size, q.shape[1])
             query, key, new, state = q[n, t0:t1], k[n, t0:t1], v[n, t0:t1], states[n, c]
-            left, dreads = _left(log_decay[n, t0:t1]), dout[n, t0:t1]
+            left, dreads, dkey = _left(log_decay[n, t0:t1]), dout[n, t0:t1], dk[n, t0:t1]
             if beta is not None:
-                new = _scaled(beta[n, t0:t1], error[n, t0:t1])
+                b, error = beta[n, t0:t1], errors[n, t0:t1]
+                new = _scaled(b, error)
             weights, past = _reading(query, key, state, left, 0)
-            dafter, dkey = dstates[n], dk[n, t0:t1]
-            dnew = np.dot(weights.T, dreads) + _scaled(left[-1, 1:], np.dot(key, dafter))
-            dkey[:] = _scaled(left[-1, 1:], np.dot(new, dafter.T))
-            dleft = np.zeros(left.shape, left.dtype)
+            until, dleft = left[-1, 1:], np.zeros(left.shape, left.dtype)
+            dnew = np.dot(weights.T, dreads)
+            dnew += _scaled(until, np.dot(key, dstate))
+            dkey[:] = _scaled(until, np.dot(new, dstate.T))
             for j in range(len(key)):
                 dleft[-1, j + 1] = dot(key[j], dkey[j])
-            dleft[-1, 0] = left[-1, 0] * dot(dafter.reshape(-1), state.reshape(-1))
-            dafter *= left[-1, 0]
+            dstate *= left[-1, 0]
+            dleft[-1, 0] = dot(dstate.reshape(-1), state.reshape(-1))
             dq[n, t0:t1] = _reading_backward(
-                query, key, state, left, 0, weights, past, dreads, new, dkey, dafter, dleft
+                query, key, state, left, 0, weights, past, dreads, new, dkey, dstate, dleft
             )
             if beta is not None:
                 coupling, own = _reading(key, key, state, left, 1)
-                _solve_backwards(coupling, beta[n, t0:t1], dnew)
-                for j in range(len(key)):
-                    dbeta[n, t0 + j] = dot(dnew[j], error[n, t0 + j])
-                dnew = _scaled(beta[n, t0:t1], dnew)
+                for i in range(len(dnew) - 1, -1, -1):
+                    dbeta[n, t0 + i] = dot(dnew[i], error[i])
+                    for j in range(i):
+                        _subtract(dnew[j], coupling[i, j] * b[i], dnew[i])
+                dreads = _scaled(-b, dnew)
                 dkey += _reading_backward(
-                    key, key, state, left, 1, coupling, own, -dnew, new, dkey, dafter, dleft
+                    key, key, state, left, 1, coupling, own, dreads, new, dkey, dstate, dleft
                 )
+                dnew = _scaled(b, dnew)
             dv[n, t0:t1] = dnew
             sums = np.zeros(left.shape[1], left.dtype)
             for i in range(len(left) - 1, -1, -1):
@@ -117,11 +127,11 @@ def _backward(
 def _left(log_decay):
     """As `remaining`."""
     left = np.zeros((len(log_decay), len(log_decay) + 1), log_decay.dtype)
-    left[0, :2] = 1
+    left[0, 0] = 1
     for i in range(len(left)):
         if i:
-            left[i, : i + 1] = left[i - 1, : i + 1]
-            left[i, i + 1] = 1
+            left[i] = left[i - 1]
+        left[i, i + 1] = 1
         scale_by(left[i, : i + 1], np.exp(log_decay[i]))
     return left
 
@@ -138,48 +148,33 @@ def _reading(rows, key, state, left, lag):
 
 
 @kernel
-def _reading_backward(
-    rows, key, state, left, lag, weights, past, dreads, new, dkey, dstate, dleft
-):
+def _reading_backward(rows, key, state, left, lag, weights, past, dreads, new, dkey, dstate, dleft):
     """The gradient of rows; adds to those of key, state and log left."""
-    draw = np.dot(dreads, new.T)
+    draw, dpast = np.dot(dreads, new.T), _scaled(left[:, 0], dreads)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dreads[i], past[i])
         for j in range(i + 1 - lag):
             dleft[i, j + 1] += weights[i, j] * draw[i, j]
             draw[i, j] *= left[i, j + 1]
         draw[i, i + 1 - lag :] = 0
-    dpast = _scaled(left[:, 0], dreads)
     dkey += np.dot(draw.T, rows)
     dstate += np.dot(rows.T, dpast)
-    return np.dot(draw, key) + np.dot(dpast, state.T)
-
-
-@kernel
-def _solve(coupling, beta, x):
-    """(I + coupling diag β)⁻¹ x, in place."""
-    for i in range(len(x)):
-        for j in range(i):
-            factor = coupling[i, j] * beta[j]
-            for n in range(x.shape[1]):
-                x[i, n] -= factor * x[j, n]
-
-
-@kernel
-def _solve_backwards(coupling, beta, x):
-    """(I + couplingᵀ diag β)⁻¹ x, in place."""
-    for i in range(len(x) - 1, -1, -1):
-        for j in range(i):
-            factor = coupling[i, j] * beta[i]
-            for n in range(x.shape[1]):
-                x[j, n] -= factor * x[i, n]
+    drows = np.dot(draw, key)
+    drows += np.dot(dpast, state.T)
+    return drows
 
 
 @kernel
 def _scaled(factors, x):
-    """Each row multiplied by its factor."""
-    y = np.empty_like(x)
-    for i in range(len(x)):
-        for n in range(x.shape[1]):
-            y[i, n] = factors[i] * x[i, n]
+    """A copy of x, each row multiplied by its factor."""
+    y = x.copy()
+    for i in range(len(y)):
+        scale_by(y[i], factors[i])
     return y
+
+
+@kernel
+def _subtract(y, factor, x):
+    """y −= factor · x."""
+    for n in range(len(y)):
+        y[n] -= factor * x[n]
