@@ -116,6 +116,7 @@ def chunk(*arrays: Any) -> Result:
     after = whole * state + (until * key).mT @ new
 
     def pullback(dout: Array, dafter: Array) -> tuple[Array | None, ...]:
+        dleft: Any
         dnew = sums_over_queries(weights, dout, visible, key) + until * (key @ dafter)
         dkey, dstate = until * (new @ dafter.mT), whole * dafter
         dquery, dkey_read, dstate_read, dleft = pull_query(dout, new)

@@ -21,7 +21,7 @@ from .row_softmax import dot, scale_by
 
 
 @register("chunked")
-def chunked(*arrays: Array | None, size: int) -> Any:
+def chunked(*arrays: Any, size: int) -> Any:
     """As `attention.linear.forms.chunked`; saves the states between the chunks, and the errors."""
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
