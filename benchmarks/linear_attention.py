@@ -32,9 +32,9 @@ TITLE = f"""# Linear attention over the length
 
 `python benchmarks/linear_attention.py`. Forward and backward of `linear_attention` and of
 `gated_delta_rule`, both with decay and in chunks of 64, and of `scaled_dot_product_attention` with
-a causal mask: float32, {HEADS} heads, D = Dv = {WIDTH}, on {THREADS} threads. They take turns; the tables show
-the median of the turns, with the quartiles in brackets. A ratio compares two calls of the same
-turn.
+a causal mask: float32, {HEADS} heads, D = Dv = {WIDTH}, on {THREADS} threads. They take turns. The
+tables show the median of the turns, with the quartiles in brackets; a ratio compares two calls of
+the same turn.
 
 """
 
@@ -99,16 +99,10 @@ def main() -> None:
         judged = verdict(statistics.median(shares[0]), BOUND) if n == LENGTHS[-1] else ""
         cells = [spread([1e3 * t for t in found[kind]]) for kind in KINDS]
         rows.append([str(n), *cells, *map(spread, shares), judged])
-    headers = [
-        "N",
-        *(f"{kind}, ms" for kind in KINDS),
-        "linear / causal",
-        "delta / causal",
-        "bound",
-    ]
-    page = TITLE + table(headers, rows)
-    found = [crossing(times, kind, lengths) for kind in (LINEAR, DELTA)]
-    page += f"\n\nOf these lengths: {'; '.join(found)}.\n\n"
+    headers = [f"{kind}, ms" for kind in KINDS]
+    headers = ["N", *headers, "linear / causal", "delta / causal", "bound"]
+    crossings = [crossing(times, kind, lengths) for kind in (LINEAR, DELTA)]
+    page = f"{TITLE}{table(headers, rows)}\n\nOf these lengths: {'; '.join(crossings)}.\n\n"
 
     calls = {
         (kind, by): partial(turn, call(kind, longest, by))

@@ -87,7 +87,7 @@ def position(*arrays: Any) -> Result:
 
 
 def chunk(*arrays: Any) -> Result:
-    """C positions at once.
+    """T positions at once.
 
         out   = past + weights new         by `reading` with the queries
         error = V − (own + coupling new)   by `reading` with the keys, of what is strictly earlier
@@ -163,7 +163,7 @@ def reading(
 
 
 def remaining(log_decay: Array | None, like: Array) -> Array:
-    """left (…, C, C + 1): which fraction remains, at position i, of the state before the chunk
+    """left (…, T, T + 1): which fraction remains, at position i, of the state before the chunk
     (column 0) and of what key j has written (column j + 1); 0 if that comes later.
 
         left[i, j] = exp(Σ log_decay[m] over j ≤ m ≤ i)
@@ -171,10 +171,10 @@ def remaining(log_decay: Array | None, like: Array) -> Array:
     Differences of sums from the start would be ∞ − ∞ after a decay to 0, and inexact after a strong
     one.
     """
-    xp, c = namespace(like), like.shape[-2]
+    xp, t = namespace(like), like.shape[-2]
     if log_decay is None:
-        return xp.tril(xp.ones((c, c + 1), dtype=like.dtype, device=like.device), k=1)
-    terms = xp.tril(xp.broadcast_to(log_decay[..., None], (*log_decay.shape, c + 1)))
+        return xp.tril(xp.ones((t, t + 1), dtype=like.dtype, device=like.device), k=1)
+    terms = xp.tril(xp.broadcast_to(log_decay[..., None], (*log_decay.shape, t + 1)))
     return xp.tril(xp.exp(xp.cumulative_sum(terms, axis=-2)), k=1)
 
 
@@ -186,7 +186,7 @@ def remaining_backward(dleft: Array) -> Array:
 
 
 def solved(a: Array, b: Array) -> Array:
-    """x with (I + a) x = b, for the part of a (…, C, C) below its diagonal: the first half of x,
+    """x with (I + a) x = b, for the part of a (…, T, T) below its diagonal: the first half of x,
     then the second half, which depends on it."""
     n = b.shape[-2] // 2
     if not n:

@@ -107,8 +107,8 @@ def _computed(*arrays: Any, form: str, chunk: int) -> Result:
     rows, xp = query.shape[:-1], namespace(query)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
-    sizes = {"recurrent": 1, "parallel": max(1, rows[-1])}
-    sizes["chunked"] = integer(chunk, "chunk", least=1)
+    chunk, t = integer(chunk, "chunk", least=1), max(1, rows[-1])
+    sizes = {"recurrent": 1, "parallel": t, "chunked": min(chunk, t)}
     if form not in sizes:
         raise ValueError(f"form must be one of {', '.join(map(repr, sizes))}, not {form!r}")
     matrix = (*rows[:-1], key.shape[-1], value.shape[-1])
@@ -116,7 +116,7 @@ def _computed(*arrays: Any, form: str, chunk: int) -> Result:
         state = xp.zeros(matrix, dtype=query.dtype, device=query.device)
     beta, log_decay = _full("beta", beta, rows), _full("log_decay", log_decay, rows)
     arrays = query, key, value, beta, log_decay, _full("state", state, matrix)
-    compute = partial(in_turn, position) if form == "recurrent" else chunked
+    compute = partial(in_turn, position) if sizes[form] == 1 else chunked
     values, pull = compute(*arrays, size=sizes[form])
 
     def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
