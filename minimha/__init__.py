@@ -58,8 +58,9 @@ __all__ = [
     "MultiHeadAttention", "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend",
     "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional",
     "gated_delta_rule", "generate", "gradcheck", "homework", "implementation", "interchange",
-    "linear_attention", "masks", "merge_attention", "multi_head_attention", "nn", "no_grad", "operation", "ops", "parallel", "pictures",
-    "positions", "projections", "scaled_dot_product_attention", "speculate", "training",
+    "linear_attention", "masks", "merge_attention", "multi_head_attention", "nn", "no_grad",
+    "operation", "ops", "parallel", "pictures", "positions", "projections",
+    "scaled_dot_product_attention", "speculate", "training",
 ]  # fmt: skip
 
 _ROOMS = {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from functools import partial
+from typing import Any
+
+from minimha_autograd import backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
 from ...functional.checks import integer
 from ...masks.kinds import broadcasts
-from .forms import chunked, recurrent
+from .forms import Result, chunked, in_turn, position
 
 
 @operation
@@ -20,7 +23,7 @@ def linear_attention(
     *,
     form: str = "chunked",
     chunk: int = 64,
-) -> tuple[tuple[Array, Array], Pullback]:
+) -> Result:
     """Causal attention without softmax, whose only memory is a matrix S: out_t = S_tᵀ q_t.
 
         S_t = α_t S_{t−1} + k_t v_tᵀ,  α_t = exp(log_decay_t)
@@ -69,7 +72,7 @@ def gated_delta_rule(
     *,
     form: str = "chunked",
     chunk: int = 64,
-) -> tuple[tuple[Array, Array], Pullback]:
+) -> Result:
     """Linear attention that writes only what the state does not yet return: out_t = S_tᵀ q_t.
 
         S_t = α_t S_{t−1} + k_t u_tᵀ,  u_t = β_t (v_t − α_t S_{t−1}ᵀ k_t)
@@ -89,42 +92,32 @@ def gated_delta_rule(
 
     with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the values and the errors are those
     of `linear_attention`.
-    Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), equation 10; the chunks:
-    Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length" (2024).
+    Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), equation 10; in chunks,
+    Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"
+    (2024).
     """
     return _computed(query, key, value, beta, log_decay, state, form=form, chunk=chunk)
 
 
-def _computed(
-    query: Array,
-    key: Array,
-    value: Array,
-    beta: Array | None,
-    log_decay: Array | None,
-    state: Array | None,
-    *,
-    form: str,
-    chunk: int,
-) -> tuple[tuple[Array, Array], Pullback]:
+def _computed(*arrays: Any, form: str, chunk: int) -> Result:
     """The values and the pullback to the six arrays, after their checks."""
+    query, key, value, beta, log_decay, state = arrays
     if backend.is_half(query):
-        arrays = query, key, value, beta, log_decay, state
         return in_float32(_computed, *arrays, form=form, chunk=chunk)
-    sizes = {"recurrent": 1, "parallel": None, "chunked": integer(chunk, "chunk", least=1)}
-    if form not in sizes:
-        raise ValueError(f"form must be one of {', '.join(map(repr, sizes))}, not {form!r}")
     rows, xp = query.shape[:-1], namespace(query)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
+    chunk, t = integer(chunk, "chunk", least=1), max(1, rows[-1])
+    sizes = {"recurrent": 1, "parallel": t, "chunked": min(chunk, t)}
+    if form not in sizes:
+        raise ValueError(f"form must be one of {', '.join(map(repr, sizes))}, not {form!r}")
     matrix = (*rows[:-1], key.shape[-1], value.shape[-1])
     if state is None:
         state = xp.zeros(matrix, dtype=query.dtype, device=query.device)
     beta, log_decay = _full("beta", beta, rows), _full("log_decay", log_decay, rows)
     arrays = query, key, value, beta, log_decay, _full("state", state, matrix)
-    if form == "recurrent":
-        values, pull = recurrent(*arrays)
-    else:
-        values, pull = chunked(*arrays, size=sizes[form] or max(1, rows[-1]))
+    compute = partial(in_turn, position) if sizes[form] == 1 else chunked
+    values, pull = compute(*arrays, size=sizes[form])
 
     def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
         given = zip(cotangents, values, strict=True)

@@ -13,7 +13,7 @@ LINEAR, DELTA = mh.linear_attention, mh.gated_delta_rule
 RULES = pytest.mark.parametrize("rule", [LINEAR, DELTA], ids=["linear", "delta"])
 FORMS = {
     "recurrent": {"form": "recurrent"}, "parallel": {"form": "parallel"}, "chunks of 4": {"chunk": 4},
-    "chunks of 1": {"chunk": 1}, "chunked": {},
+    "chunked": {},
 }  # fmt: skip
 EVERY_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
