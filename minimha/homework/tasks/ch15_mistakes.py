@@ -36,10 +36,9 @@ heads are mixed in mean @ w_uv: multiply the mean of head i by the Dv columns of
 windowed_step.mistakes += patches(r"""
 - distance < window
 + distance <= window
-the window has one key too many: t − window + 1 … t are window keys, so the distance is below window
+the window has one key too many: from t − window + 1 on, the distance is below window
 + distance < window - 1
-the window has one key too few: it contains the query's own position, so the distance is below
-window
+the window has one key too few: the query's own is one of them, so the distance is below window
 - (distance >= 0) & (
 + (
 later tokens of the same call are visible; hide keys whose position is after the query's
@@ -54,10 +53,9 @@ a sink is visible to queries before it; a query sees no key later than itself, n
 the positions of the new tokens start at 0; they start at start
 - at > start + len(query) - window
 + at >= start + len(query) - window
-one position too many is kept: the next query is at start + N, which no longer sees start + N −
-window
+one position too many is kept: the query at start + N no longer sees start + N − window
 + at > start + len(query) + 1 - window
-one position too few is kept: the next query, at start + N, sees start + N − window + 1
+one position too few is kept: the query at start + N still sees start + N − window + 1
 + at > start - window
 the cache still holds what only the new queries saw: keep what the query at start + N will see
 - (at > start + len(query) - window) | (at < sinks)
@@ -71,8 +69,7 @@ one sink too many is kept or visible; the sinks are at positions 0 … sinks −
 + keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
 +     seen = (at > start + len(query) - window) | (at < sinks)
 +     keys, values, at = keys[seen], values[seen], at[seen]
-the cache evicts before the new queries attend, and the first of them see more than the last; attend
-first
+the cache evicts before the new queries attend, and the first of them see more: attend first
 - query.shape[-1] ** 0.5
 + 1.0
 the scores are not divided by √D; they are q · k / √D
@@ -150,8 +147,7 @@ accepted and rejected are exchanged: accept if uniform[i] < p / q
 a token with p = 0 is accepted if the random number is 0; accept only if uniform[i] is below p / q
 - rest = np.maximum(p[n] - q[n], 0)
 + rest = p[n]
-after a rejection, the token is drawn from p; then tokens with p < q come too often: take max(0, p −
-q), normalised
+after a rejection, the token is drawn from p; take what the draft lacks, max(0, p − q), normalised
 + rest = q[n]
 after a rejection, the token is drawn from the draft's q; take max(0, p − q), normalised
 + rest = np.maximum(q[n] - p[n], 0)
@@ -169,8 +165,7 @@ the probabilities do not sum to 1; divide max(0, p − q) by its sum
 the rejected token is counted as accepted; n is the number before it
 - return len(drafted), p[-1]
 + return len(drafted), p[-2]
-if all are accepted, the next token is drawn from p at the place of the last drafted one; take the
-place after it, p[k]
+all are accepted, but this p is at the place of the last drafted token; take the next one, p[k]
 + rest = np.maximum(p[-1] - q[-1], 0)
 +     return len(drafted), rest / rest.sum()
 q is subtracted although nothing is rejected; if all are accepted, draw from p[k] itself
