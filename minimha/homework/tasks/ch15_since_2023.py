@@ -108,7 +108,7 @@ def two_tokens_in_a_window_of_one(yours, rng):
     yours(*new, 5, (first[0], first[1], np.arange(5)), 4, 2)
     for sinks, expected in ((0, 4.0), (1, 6.0)):
         right = np.array([[expected]]), held[sinks]
-        _same_step(found[sinks], right, f" for the second token, window 1, {sinks} sinks")
+        _same_step(found[sinks], right, f" for the second token, window 1, sinks {sinks}")
 
 
 def _same_runs(yours, rng, *runs):
@@ -119,7 +119,7 @@ def _same_runs(yours, rng, *runs):
         for n in sizes:
             new = rng.standard_normal((n, 3)), rng.standard_normal((n, 3))
             arguments = *new, rng.standard_normal((n, 2)), start, cache, window, sinks
-            when = f" for positions {start} to {start + n - 1}, window {window}, sinks {sinks}"
+            when = f" for tokens {start} to {start + n - 1}, window {window}, sinks {sinks}"
             right = windowed_step(*arguments)
             compared.append((yours(*arguments), right, when))
             cache, start = right[1], start + n
