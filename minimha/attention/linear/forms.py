@@ -108,15 +108,13 @@ def chunk(*arrays: Any) -> Result:
     weights, past, pull_query = reading(query, key, state, left, visible)
     error, new = None, value
     if beta is not None:
-        earlier = xp.tril(visible, k=-1)
-        coupling, own, pull_key = reading(key, key, state, xp.tril(left), earlier)
+        coupling, own, pull_key = reading(key, key, state, xp.tril(left), visible)
         error = solved(coupling * beta[..., None, :], value - own)
         new = beta[..., None] * error
     out = past + sums_over_keys(weights, new, visible)
     after = whole * state + (until * key).mT @ new
 
     def pullback(dout: Array, dafter: Array) -> tuple[Array | None, ...]:
-        dleft: Any
         dnew = sums_over_queries(weights, dout, visible, key) + until * (key @ dafter)
         dkey, dstate = until * (new @ dafter.mT), whole * dafter
         dquery, dkey_read, dstate_read, dleft = pull_query(dout, new)
@@ -138,7 +136,7 @@ def chunk(*arrays: Any) -> Result:
 
 def reading(
     rows: Array, key: Array, state: Array, left: Array, visible: Array
-) -> tuple[Array, Array, Pullback]:
+) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
     """weights and past, with which the rows read past + weights · new: from the state, and what the
     visible keys write.
 

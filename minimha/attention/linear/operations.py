@@ -47,7 +47,8 @@ def linear_attention(
 
     The rest is left to the caller: a scale or a feature map is applied to query and key, and a
     column of ones beside value gives Σ α_{s+1} ⋯ α_t (q_t · k_s), by which out can be divided.
-    Arrays of 16 bits are computed in float32. Raises ValueError for shapes that do not match.
+    Arrays of 16 bits are computed in float32; the results have 16 bits, also the state.
+    Raises ValueError for shapes that do not match.
     Source: Katharopoulos et al., "Transformers are RNNs" (2020); with decay and in chunks, Sun et
     al., "Retentive Network" (2023) and Yang et al., "Gated Linear Attention Transformers with
     Hardware-Efficient Training" (2023).

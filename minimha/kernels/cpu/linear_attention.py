@@ -37,13 +37,13 @@ def chunked(*arrays: Any, size: int) -> Any:
     parts = in_chunks(len(q), 8 * out.nbytes)
     with blas.single_threaded():
         _forward(parts, q, k, v, b, g, size, states, errors, out)
-    last = states[:, -1].reshape(state.shape)
+    last = states[:, -1].copy().reshape(state.shape)
     if not (np.isfinite(out).all() and np.isfinite(last).all()):
         return None
 
     def pullback(dout: Array, dlast: Array) -> tuple[Array | None, ...]:
         dstate = dlast.reshape(-1, d, dv).copy()
-        given = [None if x is None else np.empty_like(x) for x in (q, k, v, b, g)]
+        given: list[Any] = [None if x is None else np.empty_like(x) for x in (q, k, v, b, g)]
         dread = contiguous(dout).reshape(out.shape)
         parts = in_chunks(len(q), 8 * out.nbytes)
         with blas.single_threaded():
@@ -69,13 +69,13 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
                 for i in range(len(error)):
                     error[i] = new[i] - own[i]
                     for j in range(i):
-                        _subtract(error[i], coupling[i, j] * b[j], error[j])
+                        _add(error[i], -coupling[i, j] * b[j], error[j])
                 new = _scaled(b, error)
             weights, past = _reading(q[n, t0:t1], key, state, left, 0)
             past += np.dot(weights, new)
             out[n, t0:t1] = past
             states[n, c + 1] = np.dot(_scaled(left[-1, 1:], key).T, new)
-            _subtract(states[n, c + 1].reshape(-1), -left[-1, 0], state.reshape(-1))
+            _add(states[n, c + 1].reshape(-1), left[-1, 0], state.reshape(-1))
 
 
 @kernel
@@ -110,7 +110,7 @@ def _backward(
                 for i in range(len(dnew) - 1, -1, -1):
                     dbeta[n, t0 + i] = dot(dnew[i], error[i])
                     for j in range(i):
-                        _subtract(dnew[j], coupling[i, j] * b[i], dnew[i])
+                        _add(dnew[j], -coupling[i, j] * b[i], dnew[i])
                 dreads = _scaled(-b, dnew)
                 dkey += _reading_backward(
                     key, key, state, left, 1, coupling, own, dreads, new, dkey, dstate, dleft
@@ -174,7 +174,7 @@ def _scaled(factors, x):
 
 
 @kernel
-def _subtract(y, factor, x):
-    """y −= factor · x."""
+def _add(y, factor, x):
+    """y += factor · x."""
     for n in range(len(y)):
-        y[n] -= factor * x[n]
+        y[n] += factor * x[n]

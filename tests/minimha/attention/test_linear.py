@@ -12,9 +12,10 @@ B, H, D, DV = 2, 3, 5, 4
 LINEAR, DELTA = mh.linear_attention, mh.gated_delta_rule
 RULES = pytest.mark.parametrize("rule", [LINEAR, DELTA], ids=["linear", "delta"])
 FORMS = {
-    "recurrent": {"form": "recurrent"}, "parallel": {"form": "parallel"}, "chunks of 4": {"chunk": 4},
-    "chunked": {},
-}  # fmt: skip
+    "recurrent": {"form": "recurrent"},
+    "parallel": {"form": "parallel"},
+    "chunked": {"chunk": 4},
+}
 EVERY_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
