@@ -25,7 +25,9 @@ from . import attention, functional, masks, nn, projections
 from .attention import (
     attention_steps,
     explain_dispatch,
+    gated_delta_rule,
     implementation,
+    linear_attention,
     merge_attention,
     scaled_dot_product_attention,
 )
@@ -54,10 +56,11 @@ __all__ = [
     "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
     "GradcheckError", "KeyValueCache", "LatentAttention", "LayerNorm", "Linear", "Module",
     "MultiHeadAttention", "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend",
-    "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional", "generate",
-    "gradcheck", "homework", "implementation", "interchange", "masks", "merge_attention",
-    "multi_head_attention", "nn", "no_grad", "operation", "ops", "parallel", "pictures",
-    "positions", "projections", "scaled_dot_product_attention", "speculate", "training",
+    "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional",
+    "gated_delta_rule", "generate", "gradcheck", "homework", "implementation", "interchange",
+    "linear_attention", "masks", "merge_attention", "multi_head_attention", "nn", "no_grad",
+    "operation", "ops", "parallel", "pictures", "positions", "projections",
+    "scaled_dot_product_attention", "speculate", "training",
 ]  # fmt: skip
 
 _ROOMS = {

@@ -138,6 +138,15 @@ TWO_TOKENS = {  # worked by hand in the text
         "nothing off: 100%",
         "no folder given: this is the model of this chapter, saved and loaded again",
     ],
+    "15_since_2023": [
+        "plain [7.]\nabsorbed query [1.0986 0.    ] mean latent [0.75 1.  ] out [7.]",
+        "numbers in the cache for each token: 24 instead of 128",
+        "window of 1      [8. 4.]\nwindow and sink  [8. 6.]",
+        "cache = mask: True  held at most: 5",
+        "positions that reach the last output: no guess, the result 10",
+        "u [ 8.  -0.8]  dv [-0.6  1. ]  dbeta [-4.8 -0.8]",
+        "does evicting too early change the output: no guess, the result False, True",
+    ],
 }
 
 

@@ -248,6 +248,43 @@ def merged_parts(*arrays):
     return out, np.where(total == 0, -np.inf, np.log(seen))[..., 0]
 
 
+def remembered(query, key, value, beta=None, log_decay=None, state=0.0, **_):
+    """Linear attention or, with beta, the gated delta rule: the recurrence with explicit matrices."""
+    state = np.zeros((*query.shape[:-2], query.shape[-1], value.shape[-1])) + state
+    log_decay = np.zeros(query.shape[:-1]) + (0.0 if log_decay is None else log_decay)
+    out, erased = np.zeros(value.shape), np.eye(query.shape[-1])
+    for t in range(query.shape[-2]):
+        k, v = key[..., t, :], value[..., t, :]
+        if beta is not None:
+            b = np.broadcast_to(beta, query.shape[:-1])[..., t]
+            erased = np.eye(k.shape[-1]) - b[..., None, None] * k[..., :, None] * k[..., None, :]
+            v = b[..., None] * v
+        state = np.exp(log_decay[..., t])[..., None, None] * (erased @ state)
+        state = state + k[..., :, None] * v[..., None, :]
+        out[..., t, :] = np.einsum("...ij,...i->...j", state, query[..., t, :])
+    return out, state
+
+
+def remembering(operation, reference, *beta):
+    """The record of linear attention, or of the gated delta rule, which has a beta."""
+    b, t, d, dv = 2, 4, 3, 1
+    rows, gates, matrix = ((b, t, d), (b, t, d), (b, t, dv)), [(b, t)] * len(beta), (b, d, dv)
+    return Record(operation, reference).at(
+        Case(*rows, *gates, (b, t), matrix, chunk=3), Case(*rows, *gates, (b, t), matrix),
+        Case(*rows, *gates, (b, t), matrix, form="recurrent"), Case(*rows, *gates, chunk=2),
+        Case(*rows, *gates, (b, 1), (1, dv), form="parallel"),
+        Case((1, d), (1, d), (1, DV), *[(1,)] * len(beta), form="recurrent"),
+        Case((b, 0, d), (b, 0, d), (b, 0, dv), *[(b, 0)] * len(beta), (b, 0), matrix),
+        Refused(ValueError, "form must be one of .*, not 'loop'", *rows, *gates, form="loop"),
+        Refused(ValueError, "chunk = 0 must be at least 1", *rows, *gates, chunk=0),
+        Refused(ValueError, r"query and key must be \(…, H, T, D\)", (b, t, 2), *rows[1:],
+                *gates),
+        Refused(ValueError, r"must broadcast to \(…, H, T\), here \(2, 4\)", *rows, *gates, (t, b)),
+        Refused(ValueError, r"state must broadcast to \(…, H, D, Dv\), here \(2, 3, 1\)", *rows,
+                *gates, (b, t), (b, dv, d)),
+    )  # fmt: skip
+
+
 def variance(x, axis=None, correction=0.0, keepdims=False):
     return np.var(x, axis=axis, ddof=correction, keepdims=keepdims)
 
@@ -543,6 +580,9 @@ RECORDS = [
         Case((T, D), (T, D), (T, D), (T,), (T,), NONE_SEEN), Case((T, 1), (T,)),
         Case((0, D), (0, D), (0,), (0,)),
     ),
+    remembering(mh.linear_attention,
+                lambda q, k, v, *decay, **_: remembered(q, k, v, None, *decay)),
+    remembering(mh.gated_delta_rule, remembered, "beta"),
     *[  # on one rank; on several in tests/minimha/parallel
         Record(function, lambda x, comm, **axes: x).at(
             Case((B, T), comm=ALONE, **axes), Case((0, T), comm=ALONE, **axes),

@@ -4,6 +4,7 @@ from typing import Any
 
 from . import loop  # noqa: F401  registers itself
 from .arguments import Arguments
+from .linear import gated_delta_rule, linear_attention
 from .merging import merge_attention
 from .scaled_dot_product import (
     Dispatch,
@@ -15,7 +16,8 @@ from .steps import attention_steps
 
 __all__ = [
     "IMPLEMENTATIONS", "Arguments", "Dispatch", "attention_steps", "explain_dispatch",
-    "implementation", "merge_attention", "scaled_dot_product_attention",
+    "gated_delta_rule", "implementation", "linear_attention", "merge_attention",
+    "scaled_dot_product_attention",
 ]  # fmt: skip
 
 

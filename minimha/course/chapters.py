@@ -42,6 +42,7 @@ CHAPTERS = {
         Chapter(12, "gpu", "Kernels for a GPU", 140),
         Chapter(13, "many-machines", "Many machines", 140),
         Chapter(14, "real-models", "Real models", 115),
+        Chapter(15, "since-2023", "Attention since 2023", 120),
     )
 }
 """The chapters by number."""

@@ -5,4 +5,4 @@ from . import unavailable
 from .gpu import adamw  # noqa: F401
 
 if unavailable() is None:
-    from .cpu import elementwise, embedding, linear, norms, softmax  # noqa: F401
+    from .cpu import elementwise, embedding, linear, linear_attention, norms, softmax  # noqa: F401

@@ -91,5 +91,6 @@ from . import (  # noqa: E402, F401
     ch12,
     ch13,
     ch14,
+    ch15,
     unusual,
 )

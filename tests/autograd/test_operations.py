@@ -43,7 +43,7 @@ def every_case(test=None, *, slow=()):
 
 
 SLOW = {
-    "multi_head_attention", "project_fused", "ring",
+    "multi_head_attention", "project_fused", "ring", "linear_attention", "gated_delta_rule",
     "loop", "fused", "tiled", "microkernel", "simulated",
 }  # fmt: skip
 """Operations and implementations whose gradients are checked only with --thorough."""

@@ -20,7 +20,7 @@ def test_chapters_are_copied_unchanged_and_never_overwritten(here, capsys):
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     assert main(["notebooks", "a/b", "--no-open"]) == 0
-    assert capsys.readouterr().out == "14 chapters in a/b: 13 new, 1 left unchanged\n"
+    assert capsys.readouterr().out == "15 chapters in a/b: 14 new, 1 left unchanged\n"
     for path in course.notebooks():
         copy = here / "a" / "b" / path.name
         assert copy.read_bytes() == (b"mine" if copy == mine else path.read_bytes())

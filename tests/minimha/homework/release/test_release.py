@@ -330,7 +330,7 @@ def test_a_release_has_no_results_of_hidden_checks(release):
 
 def test_the_folder_has_what_students_need(release):
     names = {path.name for path in release.iterdir()} - {"unpacked"}
-    wheel = f"minimha-{minimha.__version__}+students.14-py3-none-any.whl"
+    wheel = f"minimha-{minimha.__version__}+students.15-py3-none-any.whl"
     assert names == {"AGENTS.md", "CLAUDE.md", "README.md", "homework", "notebooks", wheel}
     assert (release / "CLAUDE.md").read_text(encoding="utf-8") == "@AGENTS.md\n"
     assert len(list((release / "homework").glob("*.py"))) == len(homework.course())
@@ -339,7 +339,7 @@ def test_the_folder_has_what_students_need(release):
     alone = "`per_head`, `stacked`, `fused`, `double`, `scores`, `head_contributions`, `sigmoid`"
     assert f"These tasks are in no notebook: {alone}.\n" in text
     (metadata,) = (release / "unpacked").glob("*/METADATA")
-    assert f"\nVersion: {minimha.__version__}+students.14\n" in metadata.read_text(encoding="utf-8")
+    assert f"\nVersion: {minimha.__version__}+students.15\n" in metadata.read_text(encoding="utf-8")
 
 
 def test_the_folder_must_be_new(release, capsys):
