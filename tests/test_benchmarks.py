@@ -141,6 +141,13 @@ def test_the_benchmark_of_linear_attention_runs(run):
     assert kernels == ["linear attention", "gated delta rule"]
 
 
+def test_the_benchmark_of_speculative_decoding_runs(run):
+    _, rows = run("speculation.py")
+    assert [row[1:3] for row in rows[2:]] == [[t, k] for t in ("1.0", "0.3") for k in "124"]
+    accepted = [int(row[3].removesuffix("%")) for row in rows[2:]]
+    assert min(accepted[:3]) > max(accepted[3:])  # they agree less at a low temperature
+
+
 def test_the_benchmark_of_data_parallel_training_runs(run):
     pytest.importorskip("mpi4py")
     _, rows = run("data_parallel.py")

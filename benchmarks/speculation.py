@@ -1,0 +1,113 @@
+"""When speculative decoding pays, and whether `mh.cost.speculation` predicts it.
+
+python benchmarks/speculation.py [--quick] [--save docs/measured/speculation.md]
+
+The times of a call of each model and the fraction of accepted tokens go into the prediction. Both
+sides take turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import common
+from common import ratios, seconds, spread, table
+
+THREADS = 2
+common.blas_threads(THREADS)  # before NumPy is loaded
+import numpy as np
+
+import minimha as mh
+
+VOCABULARY, CONTEXT, PROMPT, COUNT = 1024, 512, 64, 96
+SIZES = {"small": (128, 4), "medium": (512, 6), "large": (1024, 8)}  # d_model, num_layers
+DRAFT = 64, 1
+TEMPERATURES, AHEAD = (1.0, 0.3), (1, 2, 4)
+WITHIN = 0.15
+TITLE = f"""# When speculative decoding pays
+
+`python benchmarks/speculation.py`. Untrained models of three sizes write {COUNT} tokens after
+{PROMPT} others, in float32 on {THREADS} threads: with `mh.generate`, and with `mh.speculate` and a
+draft of width {DRAFT[0]} with {DRAFT[1]} layer. At a lower temperature, the two models agree on
+fewer tokens. c is the time of a call of the draft over that of the model, s the time in which the
+model scores k + 1 tokens over that of one. The prediction is
+`mh.cost.speculation(accepted, k, c, scoring=s)`, and should be right within {WITHIN:.0%}. c, s and
+the speed-up are medians over the turns; the brackets show the quartiles.
+
+"""
+
+
+def gpt(d_model: int, num_layers: int) -> mh.GPT:
+    return mh.GPT(
+        VOCABULARY, context=CONTEXT, d_model=d_model, num_heads=d_model // 32,
+        num_layers=num_layers, bias=False,
+    )  # fmt: skip
+
+
+def call_time(model: mh.GPT, width: int) -> float:
+    """The seconds of a call with so many new tokens, as in the middle of the text."""
+    tokens = np.zeros((1, CONTEXT), int)
+    known = PROMPT + COUNT // 2
+    caches = model.new_caches(reserve=CONTEXT)
+
+    def call() -> None:
+        model(tokens[:, known : known + width], caches=caches)
+        for cache in caches:
+            cache.rewind(width)
+
+    with mh.no_grad():
+        model(tokens[:, :known], caches=caches)
+        return statistics.median(seconds(call) for _ in range(20))
+
+
+def times(model: mh.GPT, draft: mh.GPT, temperature: float, turns: int) -> dict[Any, list[float]]:
+    """The seconds of all calls, turn by turn: texts by what writes them, others by their width."""
+    prompt = np.arange(PROMPT)[None]
+    calls: dict[Any, Callable[[], float]] = {
+        ("call", k + 1): lambda k=k: call_time(model, k + 1) for k in (0, *AHEAD)
+    }
+    calls["draft"] = lambda: call_time(draft, 1)
+    calls["generate"] = lambda: seconds(
+        lambda: mh.generate(model, prompt, COUNT, temperature=temperature)
+    )
+    for k in AHEAD:
+        calls["speculate", k] = lambda k=k: seconds(
+            lambda: mh.speculate(model, draft, prompt, COUNT, ahead=k, temperature=temperature)
+        )
+    return common.take_turns(calls, turns)
+
+
+def main() -> None:
+    options = common.arguments(__doc__, quick="the small model, two turns").parse_args()
+    rows, errors, draft = [], [], gpt(*DRAFT)
+    for name, size in SIZES.items():
+        if options.quick and name != "small":
+            continue
+        model = gpt(*size)
+        for temperature in TEMPERATURES:
+            took = times(model, draft, temperature, 2 if options.quick else 7)
+            c = statistics.median(ratios(took["draft"], took["call", 1]))
+            for k in AHEAD:
+                prompt = np.arange(PROMPT)[None]
+                found = mh.speculate(model, draft, prompt, COUNT, ahead=k, temperature=temperature)
+                scoring = statistics.median(ratios(took["call", k + 1], took["call", 1]))
+                predicted = mh.cost.speculation(found.acceptance, k, c, scoring=scoring)
+                speed_up = ratios(took["generate"], took["speculate", k])
+                errors.append(abs(predicted / statistics.median(speed_up) - 1))
+                rows.append([
+                    f"{name}, {size[0]} × {size[1]}", f"{temperature}", f"{k}",
+                    f"{found.acceptance:.0%}", f"{c:.2f}", f"{scoring:.2f}", f"{predicted:.2f}",
+                    spread(speed_up),
+                ])  # fmt: skip
+    headers = ["width × layers", "temperature", "k", "accepted", "c", "s", "predicted", "speed-up"]
+    right = sum(error <= WITHIN for error in errors)
+    page = TITLE + table(headers, rows)
+    page += f"\n\n{right} of {len(errors)} predictions are right within {WITHIN:.0%}; the largest"
+    page += f" error is {max(errors):.0%}.\n\n{common.versions()} {common.machine()}\n"
+    common.show(page, options.save)
+
+
+if __name__ == "__main__":
+    main()
