@@ -274,7 +274,7 @@ def remembering(operation, reference, *beta):
         Case(*rows, *gates, (b, t), matrix, form="recurrent"), Case(*rows, *gates, chunk=2),
         Case(*rows, *gates, (b, 1), (1, dv), form="parallel"),
         Case((1, d), (1, d), (1, DV), *[(1,)] * len(beta), form="recurrent"),
-        Case((b, 0, d), (b, 0, d), (b, 0, dv), *[(b, 0)] * len(beta), (b, 0), matrix),
+        Case((b, 0, d), (b, 0, d), (b, 0, dv), *[(b, 0)] * len(beta), (b, 0)),
         Refused(ValueError, "form must be one of .*, not 'loop'", *rows, *gates, form="loop"),
         Refused(ValueError, "chunk = 0 must be at least 1", *rows, *gates, chunk=0),
         Refused(ValueError, r"query and key must be \(…, H, T, D\)", (b, t, 2), *rows[1:],

@@ -93,9 +93,9 @@ def gated_delta_rule(
 
     with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the values and the errors are those
     of `linear_attention`.
-    Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), equation 10; in chunks,
-    Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"
-    (2024).
+    Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), where S is the transpose of
+    this one; in chunks, Yang et al., "Parallelizing Linear Transformers with the Delta Rule over
+    Sequence Length" (2024).
     """
     return _computed(query, key, value, beta, log_decay, state, form=form, chunk=chunk)
 
