@@ -50,8 +50,9 @@ TITLE = f"""# What a token costs
 {THREADS} threads: one token after {PAST} others, whose keys and values are cached; and a prompt of
 {PROMPT} tokens, which fills a cache. Activations are float32, and so are the weights unless the row
 says otherwise. transformers runs eagerly, in float32, with its own cache. All take turns, with
-rests of {1000 * REST:.0f} ms. The tables show the median over the turns, with the quartiles in
-brackets; a ratio compares two calls of the same turn.
+rests of {1000 * REST:.0f} ms, also between the first {PAST} tokens and the next {END - PAST}, which
+are timed. The tables show the median over the turns, with the quartiles in brackets; a ratio
+compares two calls of the same turn.
 
 """
 
@@ -63,6 +64,7 @@ def ours(model: mh.GPT, tokens: np.ndarray) -> dict[str, Callable[[], float]]:
         with mh.no_grad():
             caches = [KeyValueCache() for _ in model.blocks]
             model(tokens[:, :PAST], caches=caches)
+            time.sleep(REST)
             return seconds(
                 lambda: [model(tokens[:, k : k + 1], caches=caches) for k in range(PAST, END)]
             ) / (END - PAST)
@@ -83,6 +85,7 @@ def theirs(folder: str, tokens: np.ndarray) -> dict[str, Callable[[], float]]:
     def token() -> float:
         with torch.inference_mode():
             past = model(ids[:, :PAST], use_cache=True).past_key_values
+            time.sleep(REST)
             return seconds(
                 lambda: [
                     model(ids[:, k : k + 1], past_key_values=past, use_cache=True)

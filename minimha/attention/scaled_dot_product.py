@@ -226,8 +226,7 @@ def decide(name: Any, x: Arguments) -> Dispatch:
     return Dispatch("reference", {**obstacles, "reference": "supports everything"})
 
 
-_ENOUGH = 2**19  # multiplications
-_FEW = 8  # queries for each key
+_ENOUGH = 2**16  # multiplications
 _IN_CACHE = 32  # queries
 _SLOWER = {
     "microkernel": "computes the weights twice: slower for few queries",
@@ -250,6 +249,4 @@ def _too_small(x: Arguments) -> str | None:
     q, v = x.query.shape, x.value.shape
     if math.prod(x.shape) * (q[-1] + v[-1]) < _ENOUGH:
         return "too few numbers for a kernel to be faster"
-    if q[-2] * (q[-3] // v[-3] if len(q) > 2 else 1) < _FEW:
-        return "too few queries for each key head for a kernel to be faster"
     return None

@@ -25,7 +25,7 @@ from .arrays import Array, are_floats, as_rows, in_chunks
 from .jit import kernel, reduction, widest_vectors
 from .parallel import share
 
-_BLOCK = 32
+_BLOCK = 128
 """The rows of w whose products are summed separately."""
 
 
@@ -116,26 +116,28 @@ def _rows(chunk, x, w, sums, y):
 def _sums_of_blocks(chunk, x, w, sums):
     for block in range(*share(chunk)):
         first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
-        fours = first + (last - first) // 4 * 4
+        eights = first + (last - first) // 8 * 8
         for r in range(len(x)):
             sums[block, r] = 0
-        for k in range(first, fours, 4):  # four at a time: sums are read and written less often
+        for k in range(first, eights, 8):  # eight at a time: sums are read and written less often
             for r in range(len(x)):
-                _add_four(sums[block, r], x[r, k : k + 4], w[k : k + 4])
-        for k in range(fours, last):
+                _add_eight(sums[block, r], x[r, k : k + 8], w[k : k + 8])
+        for k in range(eights, last):
             for r in range(len(x)):
                 _add_one(sums[block, r], x[r, k], w[k])
 
 
 @kernel
-def _add_four(y, x, w):
-    """y += x w, for four rows of w."""
+def _add_eight(y, x, w):
+    """y += x w, for eight rows of w."""
     widest_vectors()
-    x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
+    x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
     for n in range(len(y)):
         one = x0 * _wide(w[0, n]) + x1 * _wide(w[1, n])
-        other = x2 * _wide(w[2, n]) + x3 * _wide(w[3, n])
-        y[n] += one + other
+        two = x2 * _wide(w[2, n]) + x3 * _wide(w[3, n])
+        three = x4 * _wide(w[4, n]) + x5 * _wide(w[5, n])
+        four = x6 * _wide(w[6, n]) + x7 * _wide(w[7, n])
+        y[n] += (one + two) + (three + four)
 
 
 @kernel

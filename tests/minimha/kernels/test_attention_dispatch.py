@@ -185,16 +185,15 @@ def test_auto_chooses_by_sizes_and_options(rng):
         best = "tiled" if ways._slow_registers() else "microkernel"
         few = [np.tile(x[..., :32, :], (3, 1, 1, 1)) for x in large]
         assert mh.explain_dispatch(*few).implementation == "fused"
-        q, k = normal(rng, 16, 1, 64), normal(rng, 1, 999, 64)  # a step with one key head
-        assert mh.explain_dispatch(q, k, k).implementation == "fused"
+        for heads in (16, 1):  # a step of decoding
+            q, k = normal(rng, 16, 1, 64), normal(rng, heads, 99, 64)
+            assert mh.explain_dispatch(q, k, k).implementation == "fused"
         assert mh.explain_dispatch(*few, softcap=2.0).implementation == best
         assert mh.explain_dispatch(*large).implementation == best
         assert set(mh.explain_dispatch(*large).reasons) == set(IMPLEMENTATIONS)
-    numbers = mh.explain_dispatch(*(x[..., :9, :] for x in large))
+    numbers = mh.explain_dispatch(*(x[..., :5, :] for x in large))
     assert "few numbers" in numbers.reasons["reference"]
-    one = mh.explain_dispatch(large[0][..., :1, :], *(np.tile(x, (1, 1, 99, 1)) for x in large[1:]))
-    assert one.implementation == "reference"
-    assert "few queries" in str(one)
+    assert numbers.implementation == "reference"
 
 
 @pytest.mark.parametrize("implementation", ["auto", *IMPLEMENTATIONS])
