@@ -136,7 +136,7 @@ class LatentAttention(Module):
         latents, nothing = ops.concat(c, k_r, axis=-1), c[..., :0]
         if cache is not None:
             latents, nothing = cache.joined(latents, nothing)  # (…, 1, S, C + Dr)
-            mask = mask.at(past) if isinstance(mask, masks.Mask) else mask
+            mask, keep = cache.mask(mask, q.shape), cache.held(keep)
         absorbed = past > 0 if absorbed is None else absorbed
         if absorbed:
             q = q @ _by_head(self.w_uk, h).mT  # (…, H, T, C)
@@ -156,7 +156,7 @@ class LatentAttention(Module):
             heads = heads @ _by_head(self.w_uv, h)  # (…, H, T, C) -> (…, H, T, Dv)
         out = project_out(heads, self.w_o)
         if cache is not None:
-            cache.keys, cache.values = latents, nothing
+            cache.store(latents, nothing)
         return (out, *weights) if weights else out
 
 

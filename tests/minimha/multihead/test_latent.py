@@ -117,6 +117,22 @@ def test_decoding_step_by_step_equals_the_full_pass(settings, mask, rng):
             assert abs(w.data - weights.data[:, :, step, :at]).max() <= 1e-12
 
 
+@FORMS
+@pytest.mark.parametrize("sinks", [0, 1])
+def test_a_cache_with_a_window_forgets_and_equals_the_mask(sinks, absorbed, rng):
+    layer, x = drawn(rng), rng.standard_normal((B, T, M))
+    near = mh.masks.sliding_window(1, 0) | (mh.masks.causal() & mh.masks.prefix(sinks))
+    full = layer(x, near).data
+    cache, at = mh.KeyValueCache(2, sinks=sinks), 0
+    for count in (2, 1, 3, 1):
+        step = slice(at, at + count)
+        y = layer(x[:, step], mh.masks.causal(), cache=cache, absorbed=absorbed).data
+        at += count
+        assert abs(y - full[:, step]).max() <= 1e-12 * abs(full).max()
+        assert cache.keys.shape[-2] <= 1 + sinks
+    assert len(cache) == T
+
+
 def test_the_cache_holds_the_latents_and_the_rotated_key_alone(rng):
     layer, cache = drawn(rng), mh.KeyValueCache()
     with mh.no_grad():
