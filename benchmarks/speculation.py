@@ -63,7 +63,8 @@ def call_time(model: mh.GPT, width: int) -> float:
 
 
 def times(model: mh.GPT, draft: mh.GPT, temperature: float, turns: int) -> dict[Any, list[float]]:
-    """The seconds of all calls, turn by turn: texts by what writes them, others by their width."""
+    """The seconds of all calls, turn by turn, for a whole text ("generate" or "speculate" and k) or
+    a single call ("draft", or "call" and the number of tokens)."""
     prompt = np.arange(PROMPT)[None]
     calls: dict[Any, Callable[[], float]] = {
         ("call", k + 1): lambda k=k: call_time(model, k + 1) for k in (0, *AHEAD)

@@ -233,7 +233,7 @@ def accept_or_reject(p, q, drafted, uniform):
 ''')
 ACCEPTED = "uniform[n] < p[n, x] / q[n, x]"
 REST = "np.where(p[n] > q[n], p[n] - q[n], 0.0)"
-first.wrong("only if p is larger", r"without chance", ACCEPTED, "p[n, x] >= q[n, x]")
+first.wrong("only if p is larger", r"always rejected", ACCEPTED, "p[n, x] >= q[n, x]")
 first.wrong("with probability p", r"with probability p", ACCEPTED, "uniform[n] < p[n, x]")
 first.wrong("the fraction turned over", r"turned over", ACCEPTED, "uniform[n] < q[n, x] / p[n, x]")
 first.wrong("exchanged", r"exchanged", "if not uniform", "if uniform")

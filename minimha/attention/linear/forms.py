@@ -94,8 +94,9 @@ def chunk(*arrays: Any) -> Result:
         new   = β error                    in linear attention, new = V
         after = whole · S + (until · K)ᵀ new
 
-    A factor of `remaining` stands before each product. The errors solve a triangular system, and
-    so do their gradients, with dnew through out and after:
+    Each product is scaled by factors from `remaining`: whole is the decay over the chunk, and until
+    the decay after each position. The errors solve a triangular system. So does r, the gradient of
+    new, where dnew is the part of it that comes through out and after:
 
         (I + coupling · βᵀ) error = V − own
         (I + β · coupling)ᵀ r = dnew,         dV = β r,  dβ = Σ r · error
@@ -137,8 +138,8 @@ def chunk(*arrays: Any) -> Result:
 def reading(
     rows: Array, key: Array, state: Array, left: Array, visible: Array
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
-    """weights and past, with which the rows read past + weights · new: from the state, and what the
-    visible keys write.
+    """weights and past, such that the rows read past + weights · new: past from the state, and the
+    rest from what the visible keys write.
 
         past = since · (rows S),  weights = within · rows Kᵀ,  where left is [since within]
 
@@ -166,8 +167,8 @@ def remaining(log_decay: Array | None, like: Array) -> Array:
 
         left[i, j] = exp(Σ log_decay[m] over j ≤ m ≤ i)
 
-    Differences of sums from the start would be ∞ − ∞ after a decay to 0, and inexact after a strong
-    one.
+    Each sum is computed from its own j on. As a difference of two sums from the start, it would be
+    ∞ − ∞ after a decay to 0, and inexact after a strong decay.
     """
     xp, t = namespace(like), like.shape[-2]
     if log_decay is None:

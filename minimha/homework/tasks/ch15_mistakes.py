@@ -20,7 +20,7 @@ absorbed is scaled already: pass the unscaled product q_i W_i^UKᵀ to tap, then
 + w_uk.reshape(-1, d, h).swapaxes(1, 2)
 - w_uv.reshape(len(w_uv), h, -1)
 + w_uv.reshape(len(w_uv), -1, h).swapaxes(1, 2)
-a head has every H-th column here; its D columns of w_uk, or Dv of w_uv, are side by side
+a head takes every H-th column here; its columns are side by side: reshape to (C, H, …)
 - w_uk.reshape(-1, h, d)
 + w_uk.reshape(h, -1, d).swapaxes(0, 1)
 - w_uv.reshape(len(w_uv), h, -1)
@@ -44,13 +44,13 @@ the window has one key too few: the query's own is one of them, so the distance 
 later tokens of the same call are visible; hide keys whose position is after the query's
 - | (at < sinks))
 + )
-the sinks are hidden from later queries; they see positions below sinks, too
+the sinks are hidden once they leave the window; show keys at positions below sinks, too
 - visible = (distance >= 0) & ((distance < window) | (at < sinks))
 + visible = (distance >= 0) & (distance < window) | (at < sinks)
 a sink is visible to queries before it; a query sees no key later than itself, not even a sink
 - start + np.arange(len(query))
 + np.arange(len(query))
-the positions of the new tokens start at 0; they start at start
+the positions of the new tokens start at 0 here; the first of them is at start, so add start
 - at > start + len(query) - window
 + at >= start + len(query) - window
 one position too many is kept: the query at start + N no longer sees start + N − window
@@ -69,7 +69,7 @@ one sink too many is kept or visible; the sinks are at positions 0 … sinks −
 + keys, values, at = (np.concatenate(x) for x in zip(cache, (key, value, new), strict=True))
 +     seen = (at > start + len(query) - window) | (at < sinks)
 +     keys, values, at = keys[seen], values[seen], at[seen]
-the cache evicts before the new queries attend, and the first of them see more: attend first
+the cache evicts before the new queries attend, but the first of them need those keys: attend first
 - query.shape[-1] ** 0.5
 + 1.0
 the scores are not divided by √D; they are q · k / √D
@@ -78,18 +78,18 @@ the scores are not divided by √D; they are q · k / √D
 delta_writes.mistakes += patches(r"""
 - np.tril(key @ key.T, -1)
 + np.tril(key @ key.T)
-position t finds its own write in the state here; it finds those of j < t: np.tril(…, −1)
+position t reads its own write here; it should read only those of j < t: np.tril(…, −1)
 + np.triu(key @ key.T, 1)
 position t finds the writes of later positions here; it finds those before it: np.tril(…, −1)
 - np.eye(len(key)) + beta[:, None] * lower
 + np.eye(len(key)) - beta[:, None] * lower
-earlier writes are added; what the state holds is subtracted, so the matrix is I + diag(β) L
+earlier writes are added, but u_t subtracts what the state holds: the matrix is I + diag(β) L
 + np.eye(len(key)) + lower
 β is missing in the matrix: β_t multiplies all of v_t − k_t S, so it is I + diag(β) L
 + np.eye(len(key)) + beta * lower
 β multiplies the columns of L; each row t has its own β_t: beta[:, None] * lower
 + np.eye(len(key))
-all positions find the state before the chunk here; each finds what was written before it, too
+every position reads only the state before the chunk here; add the earlier writes: I + diag(β) L
 - u = np.linalg.solve(a, beta[:, None] * rest)
 + u = np.linalg.solve(a, rest)
 β is missing on the right-hand side: u_t = β_t (v_t − k_t S − …)
@@ -101,7 +101,7 @@ I − diag(β) L is the inverse of the matrix only for two positions: solve the 
 the state before the chunk is missing: subtract K S from V
 - np.linalg.solve(a.T, du)
 + np.linalg.solve(a, du)
-the pullback solves with the same matrix as the forward; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU
+the pullback solves with the same matrix A; for U = A⁻¹ R, the gradient is dR = A⁻ᵀ dU: use Aᵀ
 + a.T @ du
 du is multiplied by Aᵀ; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU, so solve with Aᵀ
 + du
@@ -136,7 +136,7 @@ dbeta is made from dU; U = A⁻¹ R, so use dR, the solution of Aᵀ dR = dU
 accept_or_reject.mistakes += patches(r"""
 - uniform[n] * q[n, x] >= p[n, x]
 + q[n, x] > p[n, x]
-a token is accepted only if p ≥ q, without chance; accept it if uniform[i] < p / q
+a token with p < q is always rejected here; accept it if uniform[i] < p / q
 + uniform[n] >= p[n, x]
 a token is accepted with probability p; it should be p / q, because it was drawn from q
 + uniform[n] * p[n, x] >= q[n, x]

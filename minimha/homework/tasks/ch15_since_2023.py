@@ -166,8 +166,8 @@ def delta_writes(key, value, beta, state):
     value  (T, Dv)
     beta   (T,), between 0 and 1
     state  S (D, Dv), before the chunk
-    Position t writes u_t = β_t (v_t − k_t S), for the state S that it finds, and adds k_tᵀ u_t to
-    it, where k_t, v_t and u_t are rows.
+    Position t writes u_t = β_t (v_t − k_t S), where S already contains the writes of the earlier
+    positions, and adds k_tᵀ u_t to S. Here k_t, v_t and u_t are rows.
     Returns u (T, Dv), and a function that takes du (T, Dv) and returns a tuple of four gradients,
     (dkey, dvalue, dbeta, dstate).
     """
@@ -229,8 +229,8 @@ def accept_or_reject(p, q, drafted, uniform):
     q        (k, V), those given by the small model at the first k places
     drafted  (k,), the token that was drawn from q at each of these places
     uniform  (k,), random numbers, 0 ≤ uniform < 1. Drafted token x at place i is accepted if
-             uniform[i] is below p/q, its probabilities at place i; the first rejected token, and
-             all after it, are dropped
+             uniform[i] is below p/q, the ratio of its probabilities at place i; the first
+             rejected token and all tokens after it are dropped
     Returns n, the number of accepted tokens, and the probabilities (V,) from which to draw the
     token at place n. Then every token has the distribution p.
     """

@@ -82,8 +82,8 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
 def _backward(
     part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
-    """Fill the gradients. dstates begins as that of the last states, and becomes that of the
-    first."""
+    """Fill the gradients. On entry, dstates is the gradient of the states after the last chunk; on
+    return, of those before the first."""
     for n in range(*share(part)):
         dstate = dstates[n]
         for c in range(states.shape[1] - 2, -1, -1):
