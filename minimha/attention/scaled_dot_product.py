@@ -213,7 +213,7 @@ def decide(name: Any, x: Arguments) -> Dispatch:
     else:
         candidates, others = ["microkernel", "tiled", "fused"], _SLOWER
         verdict = "the fastest for many queries that supports these arguments"
-        if x.shape[-2] <= _IN_CACHE:  # the scores of a head stay in the cache
+        if x.shape[-2] <= _FEW:
             candidates.insert(0, candidates.pop())
             verdict = "the fastest for few queries that supports these arguments"
     obstacles: dict[str, str] = {}
@@ -227,7 +227,7 @@ def decide(name: Any, x: Arguments) -> Dispatch:
 
 
 _ENOUGH = 2**16  # multiplications
-_IN_CACHE = 32  # queries
+_FEW = 32  # queries
 _SLOWER = {
     "microkernel": "computes the weights twice: slower for few queries",
     "tiled": "the algorithm of microkernel on BLAS: slower",

@@ -26,8 +26,8 @@ class KeyValueCache:
              The cache hides the others, in addition to the mask of the call, and evicts those that
              no later query sees
     sinks    with a window, how many of the first positions all later queries also see
-    reserve  with a window, how many positions `rewind` can always forget. The cache evicts more
-             than this number at a time, so a larger reserve means less copying
+    reserve  with a window, how many positions before the newest so far `rewind` can go back. The
+             cache evicts more than this number at a time, so a larger reserve means less copying
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
     positions so far; `evicted` of them, those after the sinks, are no longer held. Between two
@@ -46,7 +46,7 @@ class KeyValueCache:
         self.keys: Any = None
         self.values: Any = None
         self.evicted = 0
-        self._reserved: dict[str, Array] = {}  # arrays whose first positions are keys, and values
+        self._reserved: dict[str, tuple[Array, Any]] = {}  # memory, and the keys or values in it
 
     def __len__(self) -> int:
         return 0 if self.keys is None else self.evicted + int(self.keys.shape[-2])
@@ -122,9 +122,13 @@ class KeyValueCache:
                 f"rewind: n = {n} is more than {most}: the next query would see positions evicted "
                 "by the cache; give it a larger reserve"
             )
-        if n:
-            end = self.keys.shape[-2] - n
-            self.keys, self.values = self.keys[..., :end, :], self.values[..., :end, :]
+        for name in ("keys", "values") if n else ():
+            held = getattr(self, name)
+            kept = held[..., : held.shape[-2] - n, :]
+            memory, latest = self._reserved.get(name, (None, None))
+            if memory is not None and latest is held:
+                self._reserved[name] = memory, kept
+            setattr(self, name, kept)
 
     @property
     def _held(self) -> tuple[slice, slice]:
@@ -136,16 +140,17 @@ class KeyValueCache:
         if not modes.get().no_grad:  # a pullback may have saved what rewinding overwrites
             return ops.concat(old, new, axis=-2)
         past, total, x = old.shape[-2], old.shape[-2] + new.shape[-2], array_of(new)
-        reserved = self._reserved.get(name)
-        if reserved is None or reserved.shape[-2] < total:
+        reserved, latest = self._reserved.get(name, (None, None))
+        if reserved is None or latest is not old or reserved.shape[-2] < total:
             # twice as many as needed: on average each key is copied once
             shape = (*x.shape[:-2], 2 * total, x.shape[-1])
             reserved = namespace(x).empty(shape, dtype=x.dtype, device=x.device)
             reserved[..., :past, :] = array_of(old)
-            self._reserved[name] = reserved
         reserved[..., past:total, :] = x
         joined = reserved[..., :total, :]
-        return Tensor(joined) if isinstance(new, Tensor) else joined
+        joined = Tensor(joined) if isinstance(new, Tensor) else joined
+        self._reserved[name] = reserved, joined
+        return joined
 
 
 def window_mask(window: int, sinks: int = 0) -> Mask:

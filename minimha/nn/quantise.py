@@ -20,7 +20,8 @@ def quantise(module: M) -> M:
     which may be the last linear map as well. This takes a quarter of the memory of float32. The
     matrices are then constants, no longer parameters: they cannot be trained or saved. Biases and
     the weights of norms become float32 if they have 16 bits. Lists of matrices, as in the per-head
-    form, stay as they are; the bilinear form cannot be quantised. Returns the module itself.
+    form, stay as they are. The bilinear form cannot be quantised, nor the absorbed form of
+    `LatentAttention`. Returns the module itself.
     """
     for part in module.modules():
         axis = -1 if isinstance(part, Embedding) else 0

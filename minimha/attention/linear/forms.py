@@ -33,12 +33,13 @@ def in_turn(step: Callable[..., Result], *arrays: Any, size: int) -> Result:
     """
     *rows, state = arrays
     xp, length = namespace(state), rows[0].shape[-2]
-    out, pulls = xp.zeros_like(rows[2]), []
+    outs, pulls = [rows[2][..., :0, :]], []  # of no position
     for t in range(0, length, size):
         some = slice(t, min(length, t + size))
         places = [(..., some, slice(None))] * 3 + [(..., some)] * 2
         parts = [None if x is None else x[at] for x, at in zip(rows, places, strict=True)]
-        (out[places[0]], state), pull = step(*parts, state)
+        (out, state), pull = step(*parts, state)
+        outs.append(out)
         pulls.append((places, pull))
 
     def pullback(dout: Array, dstate: Array) -> tuple[Array | None, ...]:
@@ -50,7 +51,7 @@ def in_turn(step: Callable[..., Result], *arrays: Any, size: int) -> Result:
                     dx[at] = part
         return *gradients, dstate
 
-    return (out, state), pullback
+    return (xp.concat(outs, axis=-2), state), pullback
 
 
 def position(*arrays: Any) -> Result:

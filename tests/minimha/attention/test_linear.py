@@ -63,6 +63,17 @@ def test_every_form_equals_the_recurrence_forward_and_backward(rule, log_decay, 
         assert_same(all_of(rule, given, **form), expected)
 
 
+@EVERY_FORM
+def test_the_output_has_the_dtype_of_a_product_of_all_inputs(form, rng):
+    """An output as wide as the values alone would be cut to integers, or to its real part."""
+    given = inputs(rng, DELTA, 6)
+    for name, dtype in (("value", int), ("query", complex)):
+        narrow = given | {name: (9 * given[name]).astype(dtype) * (1j if dtype is complex else 1)}
+        wide = {k: x.astype(complex) for k, x in narrow.items()}
+        out, expected = (DELTA(**some, **form)[0] for some in (narrow, wide))
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 * abs(expected).max())
+
+
 @RULES
 @pytest.mark.parametrize("seed", range(4))
 def test_forms_agree_for_all_sizes_and_without_decay_and_state(rule, seed):

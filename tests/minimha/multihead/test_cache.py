@@ -1,5 +1,6 @@
 """A cache with a window and sinks: the same as the mask without a cache, in bounded memory."""
 
+import contextlib
 import copy
 
 import numpy as np
@@ -161,6 +162,27 @@ def test_after_rewinding_it_is_as_if_the_positions_had_never_been_given(cache, r
     np.testing.assert_array_equal(
         other.keys.data[..., -shared:, :], rewound.keys.data[..., -shared:, :]
     )
+
+
+@pytest.mark.parametrize("recorded", range(1, 6))
+def test_steps_within_and_outside_no_grad_can_be_mixed(recorded, rng):
+    mha, x = drawn(rng, SETTINGS["rope, grouped"], d_model=M), rng.standard_normal((B, 6, M))
+    expected, cache = mha(x, mask=mh.masks.causal()).data, mh.KeyValueCache()
+    for t in range(6):
+        with contextlib.nullcontext() if t == recorded else mh.no_grad():
+            y = mha(x[:, t : t + 1], mask=mh.masks.causal(), cache=cache).data
+        assert abs(y - expected[:, t : t + 1]).max() <= 1e-12 * abs(expected).max()
+
+
+def test_the_sequences_in_a_cache_can_be_reordered(rng):
+    mha, x = drawn(rng, SETTINGS["rope, grouped"], d_model=M), rng.standard_normal((2, 6, M))
+    expected, cache = mha(x, mask=mh.masks.causal()).data, mh.KeyValueCache()
+    with mh.no_grad():
+        for t in range(5):
+            mha(x[:, t : t + 1], mask=mh.masks.causal(), cache=cache)
+        cache.keys, cache.values = cache.keys[::-1], cache.values[::-1]
+        y = mha(x[::-1, 5:], mask=mh.masks.causal(), cache=cache).data
+    assert abs(y - expected[::-1, 5:]).max() <= 1e-12 * abs(expected).max()
 
 
 @pytest.mark.parametrize(("window", "n", "message"), [
