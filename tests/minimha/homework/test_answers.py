@@ -1,6 +1,5 @@
 """Right answers in every style pass; wrong ones are refused, and the message names the mistake."""
 
-import functools
 import re
 import sys
 
@@ -10,8 +9,32 @@ from answers import RIGHT, WRONG, Answer
 from minimha import homework
 from minimha.homework.verdicts import FAILED, PASSED, Verdict, lines
 
-NAMED = 0.94
-"""At least this share of the wrong answers gets a message that names the mistake."""
+UNNAMED = {
+    "standardise: transposed where it does not fit",
+    "broadcast_shape: no ones in front",
+    "matmul: the first two axes exchanged",
+    "bilinear: entry by entry",
+    "bilinear: every head with every head",
+    "documents: queries compared with themselves",
+    "merge_heads: axes counted from the front",
+    "repeat_heads: a single head is not repeated",
+    "sinusoidal: the number of positions in the exponent",
+    "sinusoidal: a power without parentheses",
+    "layer_norm: the term through sigma has a factor 2 less",
+    "cross_entropy: the sum over the targets",
+    "top_p: a share of the tokens",
+    "tiled_forward: lse 0 for a query that sees nothing",
+    "tiled_product: the shape of a tile exchanged",
+    "softmax_rows: the columns of a tile",
+    "key_gradients_in_blocks: dscores transposed",
+    "head_parallel: the last head forgotten",
+    "sum_over_ranks: doubled in each step",
+    "induction_score: two tokens after it",
+    "patch_effects: nothing returned by tap",
+    "qk_circuit: reshaped to heads first",
+    "absorbed_attention: no softmax",
+}
+"""The wrong answers whose message does not name the mistake: at most 6 % of all."""
 
 NO_WORDS = re.compile(
     r" *((called )?in .*line \d|where .* (has shape|is )"
@@ -22,7 +45,6 @@ NO_WORDS = re.compile(
 LOOKS_LIKE = re.compile(r"looks like\s+(?!\s|none of)")
 
 
-@functools.cache
 def failure(answer: Answer) -> Verdict | None:
     """The verdict of the first check that fails, if one does."""
     return next((v for v in answer.verdicts() if v.outcome == FAILED), None)
@@ -34,19 +56,13 @@ def is_named(answer: Answer, said: str) -> bool:
     return bool(re.search(answer.words, " ".join(words.split()), re.IGNORECASE))
 
 
-def outcome(answer: Answer) -> str:
+def outcome(answer: Answer, failed: Verdict | None) -> str:
     """named, unnamed, MISNAMED (as another mistake) or ACCEPTED."""
-    failed = failure(answer)
     if not failed:
         return "ACCEPTED"
     if is_named(answer, failed.message):
         return "named"
     return "MISNAMED" if LOOKS_LIKE.search(failed.message) else "unnamed"
-
-
-def table(answers: list[Answer]) -> list[str]:
-    """A line for each wrong answer."""
-    return [f"{outcome(a):<8} {a.task:<20} {a.mistake}" for a in answers]
 
 
 def spread(answers: list[Answer]) -> list:
@@ -72,26 +88,27 @@ def test_a_right_answer_passes_every_check(answer):
     assert not refused, answer.text
 
 
-@pytest.mark.parametrize("answer", spread(WRONG))
+@pytest.mark.parametrize("answer", [x for x in spread(WRONG) if not x.marks])
 def test_a_wrong_answer_is_refused(answer):
-    failed = failure(answer)
-    assert failed, answer.text
-    assert all(len(line) <= 80 for line in lines([failed]))
+    assert failure(answer), answer.text
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("task", homework.course().values(), ids=homework.course())
-def test_every_check_finds_a_wrong_answer_that_passes_the_checks_before_it(task):
-    found = {failed.check.name for x in WRONG if x.task == task.name and (failed := failure(x))}
-    assert found == {check.name for check in task.checks}
-
-
-@pytest.mark.thorough
-def test_messages_name_the_mistakes(capsys):
-    rows = table(WRONG)
-    share = sum(row.startswith("named") for row in rows) / len(rows)
-    lines = ["", *rows, f"{share:.1%} of {len(rows)} wrong answers are named", ""]
+def test_wrong_answers_are_refused_and_named_and_every_check_finds_one(task, capsys):
+    """Every check finds a wrong answer that passes the checks before it."""
+    failures = [(x, failure(x)) for x in WRONG if x.task == task.name]
+    outcomes = [(outcome(x, failed), f"{x.task}: {x.mistake}") for x, failed in failures]
     with capsys.disabled():
-        sys.stdout.write("\n".join(lines))
-    assert share >= NAMED
-    assert not [row for row in rows if row.startswith("MISNAMED")]
+        sys.stdout.write("".join(f"\n{found:<8} {name}" for found, name in outcomes))
+    assert not {"ACCEPTED", "MISNAMED"} & {found for found, _ in outcomes}
+    assert {name for found, name in outcomes if found == "unnamed"} <= UNNAMED
+    found = [failed for _, failed in failures if failed]
+    assert {failed.check.name for failed in found} == {check.name for check in task.checks}
+    assert all(len(line) <= 80 for failed in found for line in lines([failed]))
+
+
+def test_the_messages_name_nearly_all_mistakes():
+    names = [f"{x.task}: {x.mistake}" for x in WRONG]
+    assert set(names) >= UNNAMED
+    assert sum(name in UNNAMED for name in names) <= 0.06 * len(names)
