@@ -152,9 +152,15 @@ TWO_TOKENS = {  # worked by hand in the text
 
 def run(chapter, folder):
     """Run all cells; what they printed, and whether there was a picture."""
-    nbclient.NotebookClient(
+    client = nbclient.NotebookClient(
         chapter, timeout=300, resources={"metadata": {"path": str(folder)}}
-    ).execute()
+    )
+    try:
+        client.execute()
+    except RuntimeError as error:
+        if "before replying" not in str(error):
+            raise
+        client.execute()  # another process took a port of the kernel before it started
     outputs = [out for cell in chapter.cells for out in cell.get("outputs", [])]
     pictured = any({"image/png", "image/svg+xml"} & set(out.get("data", {})) for out in outputs)
     return "".join(out.get("text", "") for out in outputs), pictured
