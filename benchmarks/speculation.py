@@ -62,10 +62,18 @@ def call_time(model: mh.GPT, width: int) -> float:
         return statistics.median(seconds(call) for _ in range(20))
 
 
-def times(model: mh.GPT, draft: mh.GPT, temperature: float, turns: int) -> dict[Any, list[float]]:
+def measured(
+    model: mh.GPT, draft: mh.GPT, temperature: float, turns: int
+) -> tuple[dict[Any, list[float]], dict[int, float]]:
     """The seconds of all calls, turn by turn, for a whole text ("generate" or "speculate" and k) or
-    a single call ("draft", or "call" and the number of tokens)."""
-    prompt = np.arange(PROMPT)[None]
+    a single call ("draft", or "call" and the number of tokens); and the share accepted for each k.
+    """
+    prompt, accepted = np.arange(PROMPT)[None], {}
+
+    def speculate(k: int) -> None:
+        found = mh.speculate(model, draft, prompt, COUNT, ahead=k, temperature=temperature)
+        accepted[k] = found.acceptance  # the same in all turns
+
     calls: dict[Any, Callable[[], float]] = {
         ("call", k + 1): lambda k=k: call_time(model, k + 1) for k in (0, *AHEAD)
     }
@@ -73,11 +81,8 @@ def times(model: mh.GPT, draft: mh.GPT, temperature: float, turns: int) -> dict[
     calls["generate"] = lambda: seconds(
         lambda: mh.generate(model, prompt, COUNT, temperature=temperature)
     )
-    for k in AHEAD:
-        calls["speculate", k] = lambda k=k: seconds(
-            lambda: mh.speculate(model, draft, prompt, COUNT, ahead=k, temperature=temperature)
-        )
-    return common.take_turns(calls, turns)
+    calls |= {("speculate", k): lambda k=k: seconds(lambda: speculate(k)) for k in AHEAD}
+    return common.take_turns(calls, turns), accepted
 
 
 def main() -> None:
@@ -88,18 +93,16 @@ def main() -> None:
             continue
         model = gpt(*size)
         for temperature in TEMPERATURES:
-            took = times(model, draft, temperature, 2 if options.quick else 7)
+            took, accepted = measured(model, draft, temperature, 2 if options.quick else 7)
             c = statistics.median(ratios(took["draft"], took["call", 1]))
             for k in AHEAD:
-                prompt = np.arange(PROMPT)[None]
-                found = mh.speculate(model, draft, prompt, COUNT, ahead=k, temperature=temperature)
                 scoring = statistics.median(ratios(took["call", k + 1], took["call", 1]))
-                predicted = mh.cost.speculation(found.acceptance, k, c, scoring=scoring)
+                predicted = mh.cost.speculation(accepted[k], k, c, scoring=scoring)
                 speed_up = ratios(took["generate"], took["speculate", k])
                 errors.append(abs(predicted / statistics.median(speed_up) - 1))
                 rows.append([
                     f"{name}, {size[0]} × {size[1]}", f"{temperature}", f"{k}",
-                    f"{found.acceptance:.0%}", f"{c:.2f}", f"{scoring:.2f}", f"{predicted:.2f}",
+                    f"{accepted[k]:.0%}", f"{c:.2f}", f"{scoring:.2f}", f"{predicted:.2f}",
                     spread(speed_up),
                 ])  # fmt: skip
     headers = ["width × layers", "temperature", "k", "accepted", "c", "s", "predicted", "speed-up"]

@@ -125,9 +125,8 @@ class KeyValueCache:
         for name in ("keys", "values") if n else ():
             held = getattr(self, name)
             kept = held[..., : held.shape[-2] - n, :]
-            memory, latest = self._reserved.get(name, (None, None))
-            if memory is not None and latest is held:
-                self._reserved[name] = memory, kept
+            if (reserved := self._reserved.get(name)) and reserved[1] is held:
+                self._reserved[name] = reserved[0], kept
             setattr(self, name, kept)
 
     @property

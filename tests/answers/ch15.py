@@ -249,5 +249,5 @@ first.wrong("the rejected one counted", r"counted as accepted", "return n, rest"
 first.wrong("the place before", r"place of the last drafted", "return n, p[n]", "return n, p[n - 1]")
 first.wrong("q subtracted at the end", r"nothing is rejected", "return n, p[n]", "rest = np.maximum(p[n] - q[n - 1], 0)\n        return n, rest / rest.sum()")
 first.wrong("drawn tokens", r"wrong shape", "return n, rest / np.sum(rest)", "return n, int(np.argmax(rest))")
-first.wrong("the number alone", r"return n, the probabilities|should return", "return n, p[n]", "return n", "return n, rest / np.sum(rest)", "return n")
+first.wrong("the number alone", r"return n, the distribution|should return", "return n, p[n]", "return n", "return n, rest / np.sum(rest)", "return n")
 together.wrong("accepted after a rejection", r"after a rejection are counted", "int(np.argmax(rejected))", "int((~rejected).sum())")

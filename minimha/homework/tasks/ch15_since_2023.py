@@ -283,6 +283,6 @@ def what_the_large_model_excludes_is_never_accepted(yours, rng):
 
 
 def _same_judgement(found, right, when):
-    parts = named(found, ("n", "the probabilities"), "accept_or_reject")
+    parts = named(found, ("n", "the distribution"), "accept_or_reject")
     for (name, part), expected in zip(parts.items(), right, strict=True):
         same(part, np.asarray(expected), f"{name}{when}", "token" if name != "n" else None)

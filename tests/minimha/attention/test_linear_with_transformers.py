@@ -1,21 +1,12 @@
 """The gated delta rule is that of Qwen3-Next in Hugging Face's transformers, which computes in
 float32. Skipped if transformers is not installed."""
 
-from importlib.util import find_spec
-
 import numpy as np
-import pytest
+from with_transformers import MARKS
 
 import minimha as mh
 
-pytestmark = [
-    pytest.mark.thorough,  # transformers takes seconds to import
-    pytest.mark.skipif(
-        not (find_spec("torch") and find_spec("transformers")),
-        reason="torch and transformers are not installed",
-    ),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-]
+pytestmark = MARKS
 
 B, H, T, D, DV = 2, 3, 37, 5, 7
 

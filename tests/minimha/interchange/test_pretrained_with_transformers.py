@@ -9,18 +9,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from with_transformers import MARKS
 
 import minimha as mh
 from minimha import interchange
 
-pytestmark = [
-    pytest.mark.thorough,  # transformers takes seconds to import
-    pytest.mark.skipif(
-        not (find_spec("torch") and find_spec("transformers")),
-        reason="torch and transformers are not installed",
-    ),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-]
+pytestmark = MARKS
 
 V, N, M, B, T = 13, 10, 24, 2, 9
 DTYPES = ["float32", "float64"]

@@ -124,16 +124,15 @@ def test_a_window_changes_no_bit_where_hidden_keys_are_skipped(rng):
                     np.testing.assert_array_equal(held.data, np.concatenate([first, last], axis=-2))
 
 
-def test_gradients_flow_through_a_cache_with_a_window(rng):
-    mha, x = drawn(rng, {"rope": mh.positions.Rope()}, d_model=M), rng.standard_normal((B, N, M))
+@pytest.mark.parametrize("settings", [{}, {"window": 3, "sinks": 1}])
+@pytest.mark.parametrize("width", [None, 2])
+def test_gradients_flow_through_a_cache(width, settings, rng):
+    mha = drawn(rng, {"rope": mh.positions.Rope(width=width)}, d_model=M)
+    x = rng.standard_normal((B, N, M))
     cotangent, gradients = rng.standard_normal((B, N, M)), []
     for steps in ([N], STEPS[1]):
-        leaf, cache, at, total = (
-            mh.Tensor(x, requires_grad=True),
-            mh.KeyValueCache(3, sinks=1),
-            0,
-            0,
-        )
+        leaf, cache = mh.Tensor(x, requires_grad=True), mh.KeyValueCache(**settings)
+        at, total = 0, 0.0
         for n in steps:
             y = mha(leaf[:, at : at + n], mask=mh.masks.causal(), cache=cache)
             total, at = total + (y * cotangent[:, at : at + n]).sum(), at + n

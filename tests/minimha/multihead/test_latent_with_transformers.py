@@ -2,21 +2,13 @@
 outputs and gradients: to 1e-5 of the largest, since transformers computes norms and angles in
 float32. Skipped if transformers is not installed."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
+from with_transformers import MARKS
 
 import minimha as mh
 
-pytestmark = [
-    pytest.mark.thorough,  # transformers takes seconds to import
-    pytest.mark.skipif(
-        not (find_spec("torch") and find_spec("transformers")),
-        reason="torch and transformers are not installed",
-    ),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-]
+pytestmark = MARKS
 
 B, T, M, H, C, D, DR, DV, CQ = 2, 7, 13, 3, 8, 5, 4, 6, 9
 
