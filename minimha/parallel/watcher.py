@@ -24,6 +24,7 @@ def connect(name: str, neighbours: Any) -> socket.socket:
     rank = socket.create_connection(neighbours.bcast(server.getsockname()))
     rank.send(name.encode())
     rank.recv(1)  # the watcher knows it
+    neighbours.Barrier()  # the watcher ends as soon as a rank does: first let all connect
     return rank
 
 

@@ -132,6 +132,22 @@ def test_one_rank_says_in_one_line_why_the_run_cannot_start(ranks, options, mess
 
 
 @under_mpiexec
+def test_no_rank_goes_on_before_all_are_connected_to_the_watcher():
+    """If one failed earlier, the watcher would end, and the others report a lost connection."""
+    program = """
+import os, socket, time
+import minimha
+connect, last = socket.create_connection, os.environ["PMI_RANK"] == "1"
+socket.create_connection = lambda address: time.sleep(last) or connect(address)
+started = time.monotonic()
+minimha.parallel.world()
+assert time.monotonic() - started >= 0.9
+"""
+    done = mpiexec(2, "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@under_mpiexec
 def test_arrays_on_a_gpu_are_refused_by_an_mpi_without_cuda():
     done = mpiexec(2, PROGRAM, 60, "arrays_on_a_gpu")
     message = "this MPI cannot read the memory of a GPU: send x.get()"
