@@ -28,13 +28,17 @@ class Quantised:
 
     @classmethod
     def of(cls, w: Array, axis: int) -> Self:
-        """The nearest matrix with one scale for all entries along this axis. bfloat16 and float16
-        get scales of float32."""
+        """The nearest matrix with one scale for all entries along this axis, in which they are
+        neighbours in memory. bfloat16 and float16 get scales of float32."""
+        if axis % 2 == 0:
+            return cls.of(w.mT, axis=1).mT
         w = widened(w)
         xp = namespace(w)
-        scale = xp.max(xp.abs(w), axis=axis, keepdims=True) / 127
-        steps = w / xp.where(scale > 0, scale, xp.ones_like(scale))
-        return cls(xp.astype(xp.round(steps), xp.int8), scale)
+        scale = xp.max(xp.abs(w), axis=1, keepdims=True) / 127
+        steps = xp.round(w / xp.where(scale > 0, scale, xp.ones_like(scale)))
+        values = xp.empty(w.shape, dtype=xp.int8, device=w.device)  # row by row in memory
+        values[...] = xp.astype(steps, xp.int8)
+        return cls(values, scale)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ A mask is a rule: its array, True = may attend, is made when the shape of the sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minimha_autograd import array_of, backend
@@ -125,6 +125,12 @@ class Band(Mask):
         ends = (backend.clip(i + end, keys.start, keys.stop) for end in (least, largest + 1))
         start, stop = (end - keys.start for end in ends)
         return KeyIntervals(start, stop, None)
+
+    def at(self, offset: int) -> Mask:
+        """A band of its own, which kernels recognise and remember."""
+        offset = integer(offset, "at: offset", least=0)
+        own = self.offset is not None or self.align is not None
+        return self if own else replace(self, offset=offset)
 
     def __repr__(self) -> str:
         window = [] if self.name == "causal" else [str(self.left), str(self.right)]

@@ -141,9 +141,11 @@ class KeyValueCache:
         past, total, x = old.shape[-2], old.shape[-2] + new.shape[-2], array_of(new)
         reserved, latest = self._reserved.get(name, (None, None))
         if reserved is None or latest is not old or reserved.shape[-2] < total:
-            # twice as many as needed: on average each key is copied once
-            shape = (*x.shape[:-2], 2 * total, x.shape[-1])
-            reserved = namespace(x).empty(shape, dtype=x.dtype, device=x.device)
+            # twice as many as needed, so that on average each key is copied once; in memory the
+            # positions come before the heads, so that kernels read them where they are
+            xp, (*batch, heads, _, width) = namespace(x), x.shape
+            empty = xp.empty((*batch, 2 * total, heads, width), dtype=x.dtype, device=x.device)
+            reserved = xp.moveaxis(empty, -2, -3)
             reserved[..., :past, :] = array_of(old)
         reserved[..., past:total, :] = x
         joined = reserved[..., :total, :]

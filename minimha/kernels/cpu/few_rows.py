@@ -4,10 +4,12 @@ Every weight is read from memory once and used only a few times, so that memory 
 matrix of bfloat16 is read in half the time of float32, one of int8 in a quarter. The weights
 become float32 in registers.
 
-The matrix is read in the order in which it is stored, in blocks of its rows. If those are rows of w
-(M, N), each is multiplied by an entry of x and added to the sum of its block; the sums of the
-blocks are added at the end, in the same order for any number of threads. If w is a transpose, its
-columns are rows in memory, and each gives one entry of y.
+The matrix is cut into blocks of its rows in memory. Four rows of a block are read at a time, each a
+quarter of the block away from the next, so that memory delivers four streams, each in order. This
+is up to twice as fast as a single stream, or as four rows that are close together. If the rows in
+memory are rows of w (M, N), each is multiplied by an entry of x and added to the sum of its block;
+the sums of the blocks are added at the end, in the same order for any number of threads. If w is a
+transpose, they are columns of w, and each gives one entry of y.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .jit import kernel, reduction, widest_vectors
 from .parallel import share
 
 _BLOCK = 128
-"""The rows of w whose products are summed separately."""
+"""The rows of a block."""
 
 
 def linear_maps(
@@ -38,10 +40,13 @@ def linear_maps(
         return None
     if x.dtype != np.float32 or x.ndim < 2 or x.size > FEW * x.shape[-1]:
         return None
-    ys = [_linear(as_rows(x), w, b) for w, b in zip(ws, bs, strict=True)]
-    if any(y is None for y in ys):
-        return None
-    return [y.reshape(*x.shape[:-1], -1) for y in ys if y is not None]
+    rows, ys = as_rows(x), []
+    for w, b in zip(ws, bs, strict=True):
+        y = _linear(rows, w, b)
+        if y is None:
+            return None
+        ys.append(y.reshape(*x.shape[:-1], -1))
+    return ys
 
 
 @functools.cache
@@ -62,15 +67,16 @@ def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
     if (scale is not None and scale.shape != (1, n)) or (b is not None and b.shape != (n,)):
         return None
     y, stored = np.empty((len(x), n), x.dtype), w.T if transposed else w
-    bits = stored.view(kind)
+    bits, blocks = stored.view(kind), -(-len(stored) // _BLOCK)
     if transposed:
-        _columns(in_chunks(n, w.nbytes), x, bits, y)
+        _columns(in_chunks(blocks, w.nbytes), x, bits, y)
     else:
-        blocks = -(-len(w) // _BLOCK)
         _rows(in_chunks(blocks, w.nbytes), x, bits, np.empty((blocks, *y.shape), x.dtype), y)
     if scale is not None:
         y *= scale
-    return y if b is None else y + b
+    if b is not None:
+        y += b
+    return y
 
 
 def _wide(x):
@@ -87,18 +93,29 @@ def _compiled_wide(x):
 @kernel
 def _columns(chunk, x, w, y):
     """y[r, n] = Σ x[r] · w[n], for the rows n of w, the transpose in memory."""
-    for n in range(*share(chunk)):
-        for r in range(len(x)):
-            y[r, n] = _dot(x[r], w[n])
+    for block in range(*share(chunk)):
+        first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
+        step = -(-(last - first) // 4)
+        for n in range(first, first + step):  # the last row may be computed more than once
+            n1, n2, n3 = (
+                min(n + step, last - 1),
+                min(n + 2 * step, last - 1),
+                min(n + 3 * step, last - 1),
+            )
+            for r in range(len(x)):
+                y[r, n], y[r, n1], y[r, n2], y[r, n3] = _four_dots(x[r], w[n], w[n1], w[n2], w[n3])
 
 
 @reduction
-def _dot(x, w):
+def _four_dots(x, w0, w1, w2, w3):
     widest_vectors()
-    y = x.dtype.type(0)
+    y0 = y1 = y2 = y3 = x.dtype.type(0)
     for k in range(len(x)):
-        y += x[k] * _wide(w[k])
-    return y
+        y0 += x[k] * _wide(w0[k])
+        y1 += x[k] * _wide(w1[k])
+        y2 += x[k] * _wide(w2[k])
+        y3 += x[k] * _wide(w3[k])
+    return y0, y1, y2, y3
 
 
 @kernel
@@ -116,28 +133,26 @@ def _rows(chunk, x, w, sums, y):
 def _sums_of_blocks(chunk, x, w, sums):
     for block in range(*share(chunk)):
         first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
-        eights = first + (last - first) // 8 * 8
+        step = (last - first) // 4
         for r in range(len(x)):
             sums[block, r] = 0
-        for k in range(first, eights, 8):  # eight at a time: sums are read and written less often
+        for k in range(first, first + step):
+            k1, k2, k3 = k + step, k + 2 * step, k + 3 * step
             for r in range(len(x)):
-                _add_eight(sums[block, r], x[r, k : k + 8], w[k : k + 8])
-        for k in range(eights, last):
+                _add_four(
+                    sums[block, r], x[r, k], x[r, k1], x[r, k2], x[r, k3], w[k], w[k1], w[k2], w[k3]
+                )
+        for k in range(first + 4 * step, last):
             for r in range(len(x)):
                 _add_one(sums[block, r], x[r, k], w[k])
 
 
 @kernel
-def _add_eight(y, x, w):
-    """y += x w, for eight rows of w."""
+def _add_four(y, x0, x1, x2, x3, w0, w1, w2, w3):
+    """y += x w, for four rows of w."""
     widest_vectors()
-    x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
     for n in range(len(y)):
-        one = x0 * _wide(w[0, n]) + x1 * _wide(w[1, n])
-        two = x2 * _wide(w[2, n]) + x3 * _wide(w[3, n])
-        three = x4 * _wide(w[4, n]) + x5 * _wide(w[5, n])
-        four = x6 * _wide(w[6, n]) + x7 * _wide(w[7, n])
-        y[n] += (one + two) + (three + four)
+        y[n] += (x0 * _wide(w0[n]) + x1 * _wide(w1[n])) + (x2 * _wide(w2[n]) + x3 * _wide(w3[n]))
 
 
 @kernel

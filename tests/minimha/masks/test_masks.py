@@ -248,6 +248,13 @@ def test_a_placed_mask_may_describe_later_keys():
         mh.masks.documents([0, 0, 1], [0, 0, 1, 1]).at(2).array((2, 4))
 
 
+def test_a_placed_band_is_the_band_with_this_offset_unless_it_has_its_own():
+    for own in (mh.masks.causal, lambda **at: mh.masks.sliding_window(2, 1, **at)):
+        assert own().at(3) == own(offset=3)
+        for placed in (own(offset=0), own(align="top-left")):
+            assert placed.at(3) == placed
+
+
 def test_masks_made_from_equal_integers_are_equal():
     causal, window = mh.masks.causal, mh.masks.sliding_window
     makes = [causal, lambda: causal(offset=0), lambda: causal(offset=1), lambda: causal(align="top-left")]  # fmt: skip

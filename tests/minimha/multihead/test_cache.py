@@ -8,6 +8,7 @@ import pytest
 from layers import drawn
 
 import minimha as mh
+from minimha.kernels.attention.layout import positions_first
 from minimha.multihead.cache import window_mask
 from minimha_autograd import array_of
 
@@ -235,3 +236,13 @@ def test_rewinding_overwrites_nothing_that_a_pullback_or_a_copy_holds(form, rng)
 def test_invalid_settings_of_a_cache_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         mh.KeyValueCache(**arguments)
+
+
+def test_kernels_read_the_keys_and_values_of_a_sequence_where_the_cache_holds_them(rng):
+    """A step of decoding would otherwise copy all of them."""
+    cache, (k, v) = mh.KeyValueCache(), rng.standard_normal((2, 1, 3, 9, 4))
+    with mh.no_grad():
+        cache.store(k[..., :8, :], v[..., :8, :])
+        for held, given in zip(cache.joined(k[..., 8:, :], v[..., 8:, :]), (k, v), strict=True):
+            assert np.shares_memory(positions_first(held), held)
+            np.testing.assert_array_equal(held, given)

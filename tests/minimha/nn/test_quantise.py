@@ -45,6 +45,15 @@ def test_an_array_of_float16_or_bfloat16_gets_scales_of_float32(rng):
         assert Quantised.of(rng.standard_normal((3, 2)).astype(dtype), 0).scale.dtype == np.float32
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_entries_with_one_scale_are_neighbours_in_memory(axis, rng):
+    for w in (rng.standard_normal((5, 3)), rng.standard_normal((3, 5)).T):
+        q = Quantised.of(w, axis)
+        assert q.shape == w.shape
+        assert q.scale.shape == ((1, 3) if axis == 0 else (5, 1))
+        assert (q.values.T if axis == 0 else q.values).flags.c_contiguous
+
+
 def trained(steps):
     """A GPT that has learned a sequence that repeats, and its loss on the next tokens."""
     model = mh.GPT(V, context=16, d_model=M, num_heads=2, num_layers=2, tie=True, rng=0)
