@@ -23,8 +23,9 @@ requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
 PLAIN = frozenset({"loop", "reference"})
 """The names that stand for no kernels, not even for large arrays."""
 
-ENOUGH = 2**14
-"""Number of entries above which a kernel is faster; below it "auto" uses the reference."""
+ENOUGH = 2**9
+"""Number of entries from which "auto" uses kernels. They are faster even for a few, but loading
+them takes longer than many operations on small arrays."""
 
 PROVIDERS: list[str] = []
 """Names of the modules that register implementations."""

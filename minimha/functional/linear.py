@@ -14,6 +14,8 @@ from .quantised import Quantised
 
 FEW = 4
 """The largest number of rows for which a kernel reads w where it is."""
+_ENOUGH = 2**14
+"""The number of entries of all y, or of all w for few rows, from which a kernel is faster."""
 _BLOCK = 2**20
 """The number of weights that are widened at a time: 4 MB stay in the cache."""
 
@@ -34,12 +36,14 @@ def linear(
 
 def _entries(x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...]) -> int:
     """The number of entries of all y, or of all w if x has few rows: then most time goes to reading
-    them. 0 if x has too few rows or columns for a kernel to be faster."""
+    them. 0 if there are too few for a kernel to be faster."""
     rows = math.prod(x.shape[:-1])
     columns = sum(math.prod(w.shape[-1:]) for w in ws)
     if rows <= FEW:
-        return columns * math.prod(x.shape[-1:])
-    return rows * columns if rows >= 64 and x.shape[-1] >= 32 else 0
+        entries = columns * math.prod(x.shape[-1:])
+    else:
+        entries = rows * columns if rows >= 64 and x.shape[-1] >= 32 else 0
+    return entries if entries >= _ENOUGH else 0
 
 
 @accelerated(size=_entries)
