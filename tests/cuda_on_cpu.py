@@ -8,11 +8,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+LAUNCHING = threading.Lock()
+"""One launch at a time, as in a stream of a GPU: the header keeps its state in global variables."""
 
 
 def unavailable():
@@ -48,7 +51,8 @@ def raw_kernel(source, name, real):
 
     def run(grid, block, arguments):
         values = (ctypes.c_longlong * len(arguments))(*map(eight_bytes, arguments))
-        error = launch(*grid, *block, values)
+        with LAUNCHING:
+            error = launch(*grid, *block, values)
         assert error is None, error.decode()
 
     return run

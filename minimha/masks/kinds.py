@@ -127,7 +127,7 @@ class Band(Mask):
         return KeyIntervals(start, stop, None)
 
     def at(self, offset: int) -> Mask:
-        """A band of its own, which kernels recognise and remember."""
+        """A band again, whose intervals kernels remember: all layers of a model share them."""
         offset = integer(offset, "at: offset", least=0)
         own = self.offset is not None or self.align is not None
         return self if own else replace(self, offset=offset)
