@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from minimha_autograd import widened
 from minimha_autograd.backend import Array, namespace
@@ -27,9 +27,10 @@ class Quantised:
     scale: Array
 
     @classmethod
-    def of(cls, w: Array, axis: int) -> Self:
-        """The nearest matrix with one scale for all entries along this axis, in which they are
-        neighbours in memory. bfloat16 and float16 get scales of float32."""
+    def of(cls, w: Array, axis: int) -> Quantised:
+        """The nearest matrix with one scale for all entries along this axis. They follow each other
+        in memory, in the order in which kernels read them. float16 and bfloat16 get scales of
+        float32."""
         if axis % 2 == 0:
             return cls.of(w.mT, axis=1).mT
         w = widened(w)
