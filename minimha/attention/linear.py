@@ -125,8 +125,7 @@ def _computed(*arrays: Any, form: str, chunk: int) -> Result:
     beta = None if beta is None else _full("beta", beta, rows, query)
     log_decay = _full("log_decay", log_decay, rows, query)
     state = _full("state", state, matrix, query)
-    compute = in_turn if sizes[form] == 1 else chunked
-    values, pull = compute(query, key, value, beta, log_decay, state, size=sizes[form])
+    values, pull = chunked(query, key, value, beta, log_decay, state, size=sizes[form])
 
     def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
         given = zip(cotangents, values, strict=True)
@@ -146,12 +145,7 @@ def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Ar
 
 
 @accelerated
-def chunked(*arrays: Array | None, size: int) -> Result:
-    """In chunks of this size."""
-    return in_turn(*arrays, size=size)
-
-
-def in_turn(*arrays: Any, size: int) -> Result:
+def chunked(*arrays: Any, size: int) -> Result:
     """A step for every `size` positions, from the state that the one before returns.
 
     The pullback goes through the steps in reverse order, with the gradient of their states.

@@ -34,7 +34,7 @@ def absorbed_attention(query, latents, w_uk, w_uv, *, tap=lambda name, x: x):
 ''')
 loop.wrong("the scale missing", r"not divided by √D", " / D ** 0.5", "")
 loop.wrong("divided by the root of C", r"√C", "D ** 0.5", "latents.shape[1] ** 0.5")
-loop.wrong("scaled before tap", r"scaled already", 'absorbed = tap("absorbed", absorbed)', 'absorbed = tap("absorbed", absorbed / D ** 0.5)', " / D ** 0.5\n    mean", "\n    mean")
+loop.wrong("scaled before tap", r"absorbed is wrong.*1/√\d times", 'absorbed = tap("absorbed", absorbed)', 'absorbed = tap("absorbed", absorbed / D ** 0.5)', " / D ** 0.5\n    mean", "\n    mean")
 loop.wrong("every H-th column of w_uk", r"every H-th column", "w_uk[:, i * D : (i + 1) * D]", "w_uk[:, i::H]")
 loop.wrong("every H-th column of w_uv", r"every H-th column", "w_uv[:, i * Dv : (i + 1) * Dv]", "w_uv[:, i::H]")
 batched.wrong("reshaped straight to heads", r"reshape straight|mixes", "np.stack(np.split(w_uk, heads, axis=1))", "w_uk.reshape(heads, -1, width)")

@@ -9,11 +9,6 @@ absorbed_attention.mistakes += patches(r"""
 the scores are not divided by √D; absorbed or not, they are q · k / √D
 + latents.T / latents.shape[1] ** 0.5
 the scores are divided by √C; the width of a query and a key is D, so divide by √D
-- absorbed = tap("absorbed", np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)))
--     weights = softmax_rows(absorbed @ latents.T / d**0.5)
-+ absorbed = np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)) / d**0.5
-+     weights = softmax_rows(tap("absorbed", absorbed) @ latents.T)
-absorbed is scaled already: pass the unscaled product q_i W_i^UKᵀ to tap, then divide by √D
 - w_uk.reshape(-1, h, d)
 + w_uk.reshape(-1, d, h).swapaxes(1, 2)
 - w_uv.reshape(len(w_uv), h, -1)

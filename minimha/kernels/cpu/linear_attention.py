@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.linear import in_turn
+from ...attention import linear
 from ...functional.implementations import register
 from .. import blas, unavailable
 from .arrays import Array, are_floats, contiguous, in_chunks
@@ -49,7 +49,7 @@ def chunked(*arrays: Any, size: int) -> Any:
             _backward(parts, q, k, v, b, g, size, states, errors, dread, *given, dstate)
         pairs = list(zip([*given, dstate], arrays, strict=True))
         if not all(dx is None or np.isfinite(dx).all() for dx, _ in pairs):
-            return in_turn(*arrays, size=size)[1](dout, dlast)
+            return linear.chunked.__wrapped__(*arrays, size=size)[1](dout, dlast)
         return tuple(None if x is None else dx.reshape(x.shape) for dx, x in pairs)
 
     return (out.reshape(value.shape), last), pullback
@@ -66,13 +66,14 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
                 coupling, own = _reading(key, key, state, np.tril(left))
                 b, error = beta[n, t0:t1], errors[n, t0:t1]
                 error[:] = new - own
-                for i in range(1, len(error)):
+                for i in range(len(error)):
                     error[i] -= np.dot(coupling[i, :i] * b[:i], error[:i])
-                new = b[:, None] * error
+                new = _scaled(b, error)
             weights, past = _reading(q[n, t0:t1], key, state, left)
-            out[n, t0:t1] = past + np.dot(weights, new)
-            until = left[-1, 1:, None]
-            states[n, c + 1] = left[-1, 0] * state + np.dot((until * key).T, new)
+            past += np.dot(weights, new)
+            out[n, t0:t1] = past
+            states[n, c + 1] = np.dot(_scaled(left[-1, 1:], key).T, new)
+            states[n, c + 1] += left[-1, 0] * state
 
 
 @kernel
@@ -89,24 +90,26 @@ def _backward(
             left, dread, dkey = _remaining(log_decay[n, t0:t1]), dout[n, t0:t1], dk[n, t0:t1]
             if beta is not None:
                 b, error = beta[n, t0:t1], errors[n, t0:t1]
-                new = b[:, None] * error
+                new = _scaled(b, error)
             weights, past = _reading(query, key, state, left)
-            until, dleft = left[-1, 1:, None], np.zeros_like(left)
-            dnew = np.dot(weights.T, dread) + until * np.dot(key, dstate)
-            dkey[:] = until * np.dot(new, dstate.T)
+            until, dleft = left[-1, 1:], np.zeros_like(left)
+            dnew = np.dot(weights.T, dread)
+            dnew += _scaled(until, np.dot(key, dstate))
+            dkey[:] = _scaled(until, np.dot(new, dstate.T))
             dstate *= left[-1, 0]
             dleft[-1, 0] = dot(dstate.reshape(-1), state.reshape(-1))
-            dleft[-1, 1:] = _dots(dkey, key)
+            for j in range(len(key)):
+                dleft[-1, j + 1] = dot(dkey[j], key[j])
             dq[n, t0:t1] = _reading_backward(
                 query, key, state, left, weights, past, dread, new, dkey, dstate, dleft
             )
             if beta is not None:
                 left = np.tril(left)
                 coupling, own = _reading(key, key, state, left)
-                for i in range(len(dnew) - 2, -1, -1):
+                for i in range(len(dnew) - 1, -1, -1):
                     dnew[i] -= np.dot(coupling[i + 1 :, i] * b[i + 1 :], dnew[i + 1 :])
-                dbeta[n, t0:t1] = _dots(dnew, error)
-                dnew *= b[:, None]
+                    dbeta[n, t0 + i] = dot(dnew[i], error[i])
+                dnew = _scaled(b, dnew)
                 dkey += _reading_backward(
                     key, key, state, left, coupling, own, -dnew, new, dkey, dstate, dleft
                 )
@@ -131,25 +134,27 @@ def _remaining(log_decay):
 @kernel
 def _reading(rows, key, state, left):
     """weights and past, as in `reading`."""
-    return left[:, 1:] * np.dot(rows, key.T), left[:, :1] * np.dot(rows, state)
+    weights, past = np.dot(rows, key.T), np.dot(rows, state)
+    return _scaled(left[:, 1:], weights), _scaled(left[:, 0], past)
 
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
     """The gradient of rows; adds to those of key, state and log left."""
-    dweights, dpast = np.dot(dread, new.T), left[:, :1] * dread
-    draw = left[:, 1:] * dweights
+    dweights, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
+    draw = _scaled(left[:, 1:], dweights)
     dkey += np.dot(draw.T, rows)
     dstate += np.dot(rows.T, dpast)
-    dleft[:, 0] += _dots(dread, past)
-    dleft[:, 1:] += weights * dweights
+    for i in range(len(rows)):
+        dleft[i, 0] += dot(dread[i], past[i])
+        dleft[i, 1:] += weights[i] * dweights[i]
     return np.dot(draw, key) + np.dot(dpast, state.T)
 
 
 @kernel
-def _dots(rows, others):
-    """Σ row · other, for each row."""
-    sums = np.empty(len(rows), rows.dtype)
-    for i in range(len(rows)):
-        sums[i] = dot(rows[i], others[i])
-    return sums
+def _scaled(factors, x):
+    """factors · x, row by row; NumPy's broadcasting would not use vectors here."""
+    y = x.copy()
+    for i in range(len(y)):
+        y[i] *= factors[i]
+    return y
