@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..functional.checks import integer
 from .attention import attention
@@ -12,8 +11,7 @@ from .primitives import Cost, Primitive, linear, product, short, total, walk
 from .setting import Setting
 
 
-@dataclass(frozen=True)
-class DecodingStep:
+class DecodingStep(NamedTuple):
     """What a layer takes to decode one token of each sequence.
 
     cache  bytes that the cache holds for each token of a sequence
@@ -24,8 +22,7 @@ class DecodingStep:
     cost: Cost
 
 
-@dataclass(frozen=True)
-class Decoding:
+class Decoding(NamedTuple):
     """The kinds of attention side by side, shown as a table: `steps` holds one for each kind."""
 
     title: str
