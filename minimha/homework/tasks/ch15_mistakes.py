@@ -82,6 +82,9 @@ every position reads only the state before the chunk here; add the earlier write
 - u = np.linalg.solve(a, beta[:, None] * rest)
 + u = np.linalg.solve(a, rest)
 β is missing on the right-hand side: u_t = β_t (v_t − k_t S − …)
++ u = beta[:, None] * rest
++     u = u - beta[:, None] * (lower @ u)
+I − diag(β) L is the inverse of the matrix only for two positions: solve the equations
 - rest = value - key @ state
 + rest = value
 the state before the chunk is missing: subtract K S from V
