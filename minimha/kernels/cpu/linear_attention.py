@@ -17,7 +17,7 @@ from .. import blas, unavailable
 from .arrays import Array, are_floats, contiguous, in_chunks
 from .jit import kernel
 from .parallel import share
-from .row_softmax import dot
+from .row_softmax import dot, scale_by
 
 
 @register("chunked")
@@ -63,11 +63,11 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
             key, new, state = k[n, t0:t1], v[n, t0:t1], states[n, c]
             left = _remaining(log_decay[n, t0:t1])
             if beta is not None:
-                coupling, own = _reading(key, key, state, np.tril(left))
                 b, error = beta[n, t0:t1], errors[n, t0:t1]
+                coupling, own = _reading(key, _scaled(b, key), state, np.tril(left))
                 error[:] = new - own
                 for i in range(len(error)):
-                    error[i] -= np.dot(coupling[i, :i] * b[:i], error[:i])
+                    error[i] -= np.dot(coupling[i, :i], error[:i])
                 new = _scaled(b, error)
             weights, past = _reading(q[n, t0:t1], key, state, left)
             past += np.dot(weights, new)
@@ -126,7 +126,7 @@ def _remaining(log_decay):
     t = len(log_decay)
     left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
     for i in range(t):
-        row[: i + 1] *= np.exp(log_decay[i])
+        scale_by(row[: i + 1], np.exp(log_decay[i]))
         left[i, : i + 2] = row[: i + 2]
     return left
 
@@ -134,27 +134,31 @@ def _remaining(log_decay):
 @kernel
 def _reading(rows, key, state, left):
     """weights and past, as in `reading`."""
-    weights, past = np.dot(rows, key.T), np.dot(rows, state)
-    return _scaled(left[:, 1:], weights), _scaled(left[:, 0], past)
+    weights = np.dot(rows, key.T)
+    for i in range(len(rows)):
+        for j in range(len(key)):
+            weights[i, j] *= left[i, j + 1]
+    return weights, _scaled(left[:, 0], np.dot(rows, state))
 
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
     """The gradient of rows; adds to those of key, state and log left."""
-    dweights, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
-    draw = _scaled(left[:, 1:], dweights)
-    dkey += np.dot(draw.T, rows)
-    dstate += np.dot(rows.T, dpast)
+    draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dread[i], past[i])
-        dleft[i, 1:] += weights[i] * dweights[i]
+        for j in range(len(key)):
+            dleft[i, j + 1] += weights[i, j] * draw[i, j]
+            draw[i, j] *= left[i, j + 1]
+    dkey += np.dot(draw.T, rows)
+    dstate += np.dot(rows.T, dpast)
     return np.dot(draw, key) + np.dot(dpast, state.T)
 
 
 @kernel
 def _scaled(factors, x):
-    """factors · x, row by row; NumPy's broadcasting would not use vectors here."""
+    """A copy of x, each row multiplied by its factor."""
     y = x.copy()
     for i in range(len(y)):
-        y[i] *= factors[i]
+        scale_by(y[i], factors[i])
     return y
