@@ -67,7 +67,7 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
     for name, size in (("C", C), ("Dr", Dr), ("Cq", Cq or 1)):
         integer(size, name, least=1)
 
-    def step(cache: int, matrices: list[tuple[int, int]], more: Cost, **heads: int) -> DecodingStep:
+    def step(cache: int, matrices: list[tuple[int, int]], more: Cost, **heads: Any) -> DecodingStep:
         """Each matrix multiplies B rows; heads are the G, D and Dv of attention."""
         matrices = [*matrices, (h * dv, m)]
         products = [p for size in matrices for p in linear(s.B, *size, bias=False)]
@@ -80,7 +80,7 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         matrices = [(m, h * d), (m, g * d), (m, g * dv)]
         return step(g * (d + dv), matrices, Cost(), G=g, D=d, Dv=dv)
 
-    def latent(more: list[Primitive], **heads: int) -> DecodingStep:
+    def latent(more: list[Primitive], **heads: Any) -> DecodingStep:
         matrices = [(m, C), (m, Dr), (Cq or m, h * d), (Cq or m, h * Dr)]
         matrices += [(m, Cq)] if Cq else []
         joined = walk(2 * s.B * (C + Dr)), walk(2 * s.B * h * heads["D"])  # latents and queries
