@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..functional.checks import integer
 from .attention import attention
@@ -13,8 +11,7 @@ from .primitives import Cost, Primitive, linear, product, short, total, walk
 from .setting import Setting
 
 
-@dataclass(frozen=True)
-class DecodingStep:
+class DecodingStep(NamedTuple):
     """What a layer takes to decode one token of each sequence.
 
     cache  bytes that the cache holds for each token of a sequence
@@ -25,8 +22,7 @@ class DecodingStep:
     cost: Cost
 
 
-@dataclass(frozen=True)
-class Decoding:
+class Decoding(NamedTuple):
     """The kinds of attention side by side, shown as a table: `steps` holds one for each kind."""
 
     title: str
@@ -35,11 +31,9 @@ class Decoding:
     def __repr__(self) -> str:
         rows = [("attention", "parameters", "cache per token", "flop", "bytes moved", "flop/byte")]
         for kind, step in self.steps.items():
-            c, cache = step.cost, short(step.cache) + "B"
-            flops, moved = short(c.flops).strip(), short(c.bytes) + "B"
-            rows.append(
-                (kind, f"{c.parameters:,}", cache, flops, moved, f"{c.flops / c.bytes:.2g}")
-            )
+            c = step.cost
+            sizes = short(step.cache) + "B", short(c.flops).strip(), short(c.bytes) + "B"
+            rows.append((kind, f"{c.parameters:,}", *sizes, f"{c.flops / c.bytes:.2g}"))
         return table(self.title, rows)
 
 
@@ -73,29 +67,26 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
     for name, size in (("C", C), ("Dr", Dr), ("Cq", Cq or 1)):
         integer(size, name, least=1)
 
-    def step(
-        cache: int, matrices: list[tuple[int, int]], g: int, width: int, v_width: int,
-        more: Iterable[Primitive] = (), more_parameters: int = 0,
-    ) -> DecodingStep:  # fmt: skip
-        """Attention in H heads of these widths, after each matrix has multiplied B rows."""
+    def step(cache: int, matrices: list[tuple[int, int]], more: Cost, **heads: Any) -> DecodingStep:
+        """Each matrix multiplies B rows; heads are the G, D and Dv of attention."""
         matrices = [*matrices, (h * dv, m)]
-        primitives = [p for size in matrices for p in linear(s.B, *size, bias=False)]
-        parameters = sum(rows * columns for rows, columns in matrices) + more_parameters
-        cost = total(s, False, [*primitives, *more], parameters=parameters)
-        cost += attention(
-            B=s.B, T=1, S=S, H=h, G=g, D=width, Dv=v_width, dtype=s.dtype, backward=False
-        )
+        products = [p for size in matrices for p in linear(s.B, *size, bias=False)]
+        parameters = sum(rows * columns for rows, columns in matrices)
+        cost = total(s, False, products, parameters=parameters) + more
+        cost += attention(B=s.B, T=1, S=S, H=h, dtype=s.dtype, backward=False, **heads)
         return DecodingStep(cache * s.itemsize, cost)
 
     def shared(g: int) -> DecodingStep:
-        return step(g * (d + dv), [(m, h * d), (m, g * d), (m, g * dv)], g, d, dv)
+        matrices = [(m, h * d), (m, g * d), (m, g * dv)]
+        return step(g * (d + dv), matrices, Cost(), G=g, D=d, Dv=dv)
 
-    def latent(g: int, width: int, v_width: int, more: Iterable[Primitive]) -> DecodingStep:
+    def latent(more: list[Primitive], **heads: Any) -> DecodingStep:
         matrices = [(m, C), (m, Dr), (Cq or m, h * d), (Cq or m, h * Dr)]
         matrices += [(m, Cq)] if Cq else []
+        joined = walk(2 * s.B * (C + Dr)), walk(2 * s.B * h * heads["D"])  # latents and queries
         up_and_norms = C * h * (d + dv) + C + (Cq or 0)
-        joined = walk(2 * s.B * (C + Dr)), walk(2 * s.B * h * width)  # latents and queries
-        return step(C + Dr, matrices, g, width, v_width, [*more, *joined], up_and_norms)
+        cost = total(s, False, [*more, *joined], parameters=up_and_norms)
+        return step(C + Dr, matrices, cost, **heads)
 
     made = linear(n, C, h * d, bias=False) + linear(n, C, h * dv, bias=False)
     made.append(walk(n * (h * (2 * d + Dr) + Dr)))  # keys beside k^R
@@ -105,8 +96,8 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         "multi-head": shared(h),
         "grouped": shared(z.num_kv_heads),
         "multi-query": shared(1),
-        "latent": latent(h, d + Dr, dv, made),
-        "latent, absorbed": latent(1, C + Dr, C, absorbed),
+        "latent": latent(made, G=h, D=d + Dr, Dv=dv),
+        "latent, absorbed": latent(absorbed, G=1, D=C + Dr, Dv=C),
     }
     sizes = f"{s} C={C} Dr={Dr}" + (f" Cq={Cq}" if Cq else "")
     return Decoding(f"one step of decoding, {s.dtype}: {sizes}", steps)

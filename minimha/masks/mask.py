@@ -163,23 +163,17 @@ class Mask:
         return _At(self, offset)
 
     def part(
-        self,
-        shape: Sequence[int],
-        queries: slice,
-        keys: slice | Sequence[slice],
-        heads: slice = slice(None),
+        self, shape: Sequence[int], queries: slice, keys: slice, heads: slice = slice(None)
     ) -> Mask:
         """This mask for some queries and keys of a sequence, as a mask for the scores of those.
 
         shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
-        queries, keys  slices of its positions; keys may be several slices, one after the other
+        queries, keys  slices of its positions
         heads          a slice of its heads
 
         For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but
         the entries of this part is built.
         """
-        if not isinstance(keys, slice):
-            return _Joined([self.part(shape, queries, some, heads) for some in keys])
         return _Part(self, Scores.of(shape, None, queries)._replace(keys=keys), heads)
 
     def _repr_svg_(self) -> str | None:
@@ -317,23 +311,3 @@ class _Part(Mask):
         queries, keys = self.whole.queries_wanted, self.whole.keys_wanted
         of = f"({self.mask!r})" if isinstance(self.mask, _Combined) else repr(self.mask)
         return f"{of}.part(queries={queries.start}:{queries.stop}, keys={keys.start}:{keys.stop})"
-
-
-class _Joined(Mask):
-    """Parts of a mask for the same queries and heads, their keys one after the other."""
-
-    def __init__(self, parts: Sequence[Mask]) -> None:
-        self.parts = parts
-        self.sizes = (*parts[0].sizes[:-1], sum(part.sizes[-1] for part in parts))
-
-    def _array(self, scores: Scores) -> Array:
-        xp, arrays = namespace(scores.like), []
-        for part in self.parts:
-            s = part.sizes[-1]
-            within = scores._replace(shape=(*scores.shape[:-1], s), keys=slice(None))
-            seen = part._array(within)
-            arrays.append(xp.broadcast_to(seen, (*seen.shape[:-1], s)))
-        return xp.concat(arrays, axis=-1)[..., scores.keys]
-
-    def __repr__(self) -> str:
-        return " then ".join(map(repr, self.parts))

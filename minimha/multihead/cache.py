@@ -10,7 +10,7 @@ from minimha_autograd.backend import Array, namespace
 from minimha_autograd.modes import modes
 
 from ..functional.checks import integer
-from ..masks import Mask, causal, prefix, sliding_window
+from ..masks import Mask, causal, dense, prefix, sliding_window
 from ..masks.mask import AnyMask
 from ..masks.queries import typed
 
@@ -83,7 +83,9 @@ class KeyValueCache:
             whole = (*queries[:-1], past + queries[-2])
             mask = self.near if mask is None else typed(mask, whole) & self.near
             if self.evicted:
-                return mask.at(past).part(whole, slice(None), self._held)
+                parts = (mask.at(past).part(whole, slice(None), keys) for keys in self._held)
+                arrays = [part.array(part.sizes, like=self.keys) for part in parts]
+                return dense(namespace(*arrays).concat(arrays, axis=-1))
         return mask.at(past) if isinstance(mask, Mask) else mask
 
     def held(self, x: Any) -> Any:

@@ -124,15 +124,13 @@ class LatentAttention(Module):
         past = positions_in(cache)
         check_input("x", x, "M", self.d_model)
         h, width = self.num_heads, self.latent
-
-        def rotated(part: Any) -> Any:
-            return part if self.rope is None else self.rope(part, offset=past, positions=positions)
-
         c_q = x if self.w_dq is None else rms_norm(linear(x, self.w_dq), self.norm_q)
         q = project_in(c_q, self.w_uq, num_heads=h)  # (…, H, T, D)
-        q_r = rotated(project_in(c_q, self.w_qr, num_heads=h))  # (…, H, T, Dr)
+        q_r = project_in(c_q, self.w_qr, num_heads=h)  # (…, H, T, Dr)
         c = rms_norm(project_in(x, self.w_dkv, num_heads=1), self.norm_kv)  # (…, 1, T, C)
-        k_r = rotated(project_in(x, self.w_kr, num_heads=1))  # (…, 1, T, Dr)
+        k_r = project_in(x, self.w_kr, num_heads=1)  # (…, 1, T, Dr)
+        if self.rope is not None:
+            q_r, k_r = (self.rope(r, offset=past, positions=positions) for r in (q_r, k_r))
         latents, nothing = ops.concat(c, k_r, axis=-1), c[..., :0]
         if cache is not None:
             latents, nothing = cache.joined(latents, nothing)  # (…, 1, S, C + Dr)

@@ -84,19 +84,14 @@ def speculate(
     end = known.shape[1] + count
     read, read_draft = (Reader(one, reserve=max(64, ahead)) for one in (model, draft))
     accepted = judged = calls = draft_calls = 0
-
-    def p_of(logits: np.ndarray) -> np.ndarray:
-        if temperature == 0:
-            return np.eye(logits.shape[-1])[logits.argmax(axis=-1)]
-        return probabilities(logits, temperature, top_k, top_p)
-
+    settings = temperature, top_k, top_p
     while (n := known.shape[1]) < end:
         k = min(ahead, read.room(n), read_draft.room(n), end - n - 1)
         q = []
         for _ in range(k):
-            q.append(p_of(read_draft(known)[0])[0])
+            q.append(probabilities(read_draft(known)[0], *settings)[0])
             known = np.append(known, sample(q[-1][None], rng)[None], axis=1)
-        p = p_of(read(known, last=k + 1)[0])
+        p = probabilities(read(known, last=k + 1)[0], *settings)
         kept, new = judge(p, np.array(q), known[0, n:], rng)
         known = np.append(known[:, : n + kept], [[new]], axis=1)
         for reader in (read, read_draft):

@@ -7,15 +7,8 @@ absorbed_attention.mistakes += patches(r"""
 - latents.T / d**0.5
 + latents.T
 the scores are not divided by √D; absorbed or not, they are q · k / √D
-+ latents.T / d
-the scores are divided by D; divide by √D
 + latents.T / latents.shape[1] ** 0.5
 the scores are divided by √C; the width of a query and a key is D, so divide by √D
-- absorbed = tap("absorbed", np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)))
--     weights = softmax_rows(absorbed @ latents.T / d**0.5)
-+ absorbed = np.einsum("hd,chd->hc", query, w_uk.reshape(-1, h, d)) / d**0.5
-+     weights = softmax_rows(tap("absorbed", absorbed) @ latents.T)
-absorbed is scaled already: pass the unscaled product q_i W_i^UKᵀ to tap, then divide by √D
 - w_uk.reshape(-1, h, d)
 + w_uk.reshape(-1, d, h).swapaxes(1, 2)
 - w_uv.reshape(len(w_uv), h, -1)
@@ -26,8 +19,6 @@ a head takes every H-th column here; its columns are side by side: reshape to (C
 - w_uv.reshape(len(w_uv), h, -1)
 + w_uv.reshape(h, len(w_uv), -1).swapaxes(0, 1)
 a reshape straight to (H, C, D) mixes rows with columns; reshape to (C, H, D), then swap C and H
-- np.einsum("hc,chv->hv", mean, w_uv.reshape(len(w_uv), h, -1))
-+ (mean @ w_uv).reshape(h, h, -1)[0]
 - np.einsum("hc,chv->hv", mean, w_uv.reshape(len(w_uv), h, -1))
 + (mean @ w_uv).reshape(h, h, -1).sum(axis=0)
 heads are mixed in mean @ w_uv: multiply the mean of head i by the Dv columns of head i alone
@@ -79,8 +70,6 @@ delta_writes.mistakes += patches(r"""
 - np.tril(key @ key.T, -1)
 + np.tril(key @ key.T)
 position t reads its own write here; it should read only those of j < t: np.tril(…, −1)
-+ np.triu(key @ key.T, 1)
-position t finds the writes of later positions here; it finds those before it: np.tril(…, −1)
 - np.eye(len(key)) + beta[:, None] * lower
 + np.eye(len(key)) - beta[:, None] * lower
 earlier writes are added, but u_t subtracts what the state holds: the matrix is I + diag(β) L
@@ -102,8 +91,6 @@ the state before the chunk is missing: subtract K S from V
 - np.linalg.solve(a.T, du)
 + np.linalg.solve(a, du)
 the pullback solves with the same matrix A; for U = A⁻¹ R, the gradient is dR = A⁻ᵀ dU: use Aᵀ
-+ a.T @ du
-du is multiplied by Aᵀ; for U = A⁻¹ R the gradient is dR = A⁻ᵀ dU, so solve with Aᵀ
 + du
 du goes straight to R, but U = A⁻¹ R: first solve Aᵀ dR = dU
 - -np.tril(dvalue @ u.T, -1)
@@ -113,10 +100,6 @@ the gradient of L has the wrong sign: L U is subtracted, so dL = −G Uᵀ
 the gradient of L is not cut to its lower triangle: the rest of K Kᵀ is never used, np.tril(…, −1)
 - (dlower + dlower.T) @ key
 + dlower @ key
-- (dlower + dlower.T) @ key
-+ dlower.T @ key
-- (dlower + dlower.T) @ key
-+ 2 * dlower @ key
 K is twice in L = tril(K Kᵀ): its gradient is dL K + dLᵀ K
 - (dlower + dlower.T) @ key - dvalue @ state.T
 + (dlower + dlower.T) @ key
@@ -128,9 +111,6 @@ dkey lacks what comes through L = tril(K Kᵀ): add (dL + dLᵀ) K
 dbeta lacks what comes through the matrix, I + diag(β) L: it is Σ dR (E − L U)
 + u
 dbeta is β_t times too large: u_t already contains β_t. It is Σ dR (E − L U)
-- (dr * (rest - lower @ u))
-+ (du * (rest - lower @ u))
-dbeta is made from dU; U = A⁻¹ R, so use dR, the solution of Aᵀ dR = dU
 """)
 
 accept_or_reject.mistakes += patches(r"""
@@ -148,12 +128,8 @@ a token with p = 0 is accepted if the random number is 0; accept only if uniform
 - rest = np.maximum(p[n] - q[n], 0)
 + rest = p[n]
 after a rejection, the token is drawn from p; take what the draft lacks, max(0, p − q), normalised
-+ rest = q[n]
-after a rejection, the token is drawn from the draft's q; take max(0, p − q), normalised
 + rest = np.maximum(q[n] - p[n], 0)
 p and q are exchanged after a rejection: take max(0, p − q), what the draft proposes too rarely
-+ rest = abs(p[n] - q[n])
-this is |p − q|; a token with p < q should get 0: max(0, p − q)
 + rest = p[n] - q[n]
 negative differences are kept; a token with p < q should get 0: max(0, p − q)
 + rest = p[n] * (np.arange(len(p[n])) != x)
@@ -166,18 +142,10 @@ the rejected token is counted as accepted; n is the number before it
 - return len(drafted), p[-1]
 + return len(drafted), p[-2]
 all are accepted, but this p is at the place of the last drafted token; take the next one, p[k]
-+ rest = np.maximum(p[-1] - q[-1], 0)
-+     return len(drafted), rest / rest.sum()
-q is subtracted although nothing is rejected; if all are accepted, draw from p[k] itself
 - for n, x in enumerate(drafted):
 -         if uniform[n] * q[n, x] >= p[n, x]:
--             rest = np.maximum(p[n] - q[n], 0)
--             return n, rest / rest.sum()
--     return len(drafted), p[-1]
-+ places = np.arange(len(drafted))
-+     accepted = uniform * q[places, drafted] < p[places, drafted]
-+     n = int(accepted.sum())
-+     rest = np.maximum(p[n] - q[n], 0) if n < len(q) else p[n]
-+     return n, rest / rest.sum()
++ n = sum(r * b[x] < a[x] for a, b, x, r in zip(p, q, drafted, uniform))
++     for n in [n]:
++         if n < len(drafted):
 accepted tokens after a rejection are counted, too; the first rejection ends the round
 """)

@@ -1,4 +1,4 @@
-"""Linear attention and the gated delta rule in chunks: `attention.linear.forms`, head by head.
+"""Linear attention and the gated delta rule in chunks: `attention.linear`, head by head.
 
 A head goes through its chunks in one thread, with all matrices of a chunk in the cache. BLAS
 computes their products. The backward pass computes them again from the states between the chunks
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.linear.forms import chunk, in_turn
+from ...attention import linear
 from ...functional.implementations import register
 from .. import blas, unavailable
 from .arrays import Array, are_floats, contiguous, in_chunks
@@ -22,15 +22,14 @@ from .row_softmax import dot, scale_by
 
 @register("chunked")
 def chunked(*arrays: Any, size: int) -> Any:
-    """As `attention.linear.forms.chunked`; saves the states between the chunks, and the errors."""
+    """As `attention.linear.chunked`; saves the states between the chunks, and the errors."""
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
     if not are_floats(*present) or not value.size or unavailable("scipy", "threadpoolctl"):
         return None
     (t, d), dv, dtype = query.shape[-2:], value.shape[-1], query.dtype
-    decay = np.zeros(query.shape[:-1], dtype) if log_decay is None else log_decay
     q, k, v = (contiguous(x).reshape(-1, t, x.shape[-1]) for x in (query, key, value))
-    b, g = (None if x is None else contiguous(x).reshape(-1, t) for x in (beta, decay))
+    b, g = (None if x is None else contiguous(x).reshape(-1, t) for x in (beta, log_decay))
     states = np.empty((len(q), -(-t // size) + 1, d, dv), dtype)
     states[:, 0] = state.reshape(-1, d, dv)
     out, errors = np.empty_like(v), None if beta is None else np.empty_like(v)
@@ -50,7 +49,7 @@ def chunked(*arrays: Any, size: int) -> Any:
             _backward(parts, q, k, v, b, g, size, states, errors, dread, *given, dstate)
         pairs = list(zip([*given, dstate], arrays, strict=True))
         if not all(dx is None or np.isfinite(dx).all() for dx, _ in pairs):
-            return in_turn(chunk, *arrays, size=size)[1](dout, dlast)
+            return linear.chunked.__wrapped__(*arrays, size=size)[1](dout, dlast)
         return tuple(None if x is None else dx.reshape(x.shape) for dx, x in pairs)
 
     return (out.reshape(value.shape), last), pullback
@@ -62,20 +61,19 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
         for c in range(states.shape[1] - 1):
             t0, t1 = c * size, min((c + 1) * size, q.shape[1])
             key, new, state = k[n, t0:t1], v[n, t0:t1], states[n, c]
-            left = _left(log_decay[n, t0:t1])
+            left = _remaining(log_decay[n, t0:t1])
             if beta is not None:
-                coupling, own = _reading(key, key, state, left, 1)
                 b, error = beta[n, t0:t1], errors[n, t0:t1]
+                coupling, own = _reading(key, _scaled(b, key), state, np.tril(left))
+                error[:] = new - own
                 for i in range(len(error)):
-                    error[i] = new[i] - own[i]
-                    for j in range(i):
-                        _add(error[i], -coupling[i, j] * b[j], error[j])
+                    error[i] -= np.dot(coupling[i, :i], error[:i])
                 new = _scaled(b, error)
-            weights, past = _reading(q[n, t0:t1], key, state, left, 0)
+            weights, past = _reading(q[n, t0:t1], key, state, left)
             past += np.dot(weights, new)
             out[n, t0:t1] = past
             states[n, c + 1] = np.dot(_scaled(left[-1, 1:], key).T, new)
-            _add(states[n, c + 1].reshape(-1), left[-1, 0], state.reshape(-1))
+            states[n, c + 1] += left[-1, 0] * state
 
 
 @kernel
@@ -89,33 +87,32 @@ def _backward(
         for c in range(states.shape[1] - 2, -1, -1):
             t0, t1 = c * size, min((c + 1) * size, q.shape[1])
             query, key, new, state = q[n, t0:t1], k[n, t0:t1], v[n, t0:t1], states[n, c]
-            left, dreads, dkey = _left(log_decay[n, t0:t1]), dout[n, t0:t1], dk[n, t0:t1]
+            left, dread, dkey = _remaining(log_decay[n, t0:t1]), dout[n, t0:t1], dk[n, t0:t1]
             if beta is not None:
                 b, error = beta[n, t0:t1], errors[n, t0:t1]
                 new = _scaled(b, error)
-            weights, past = _reading(query, key, state, left, 0)
-            until, dleft = left[-1, 1:], np.zeros(left.shape, left.dtype)
-            dnew = np.dot(weights.T, dreads)
+            weights, past = _reading(query, key, state, left)
+            until, dleft = left[-1, 1:], np.zeros_like(left)
+            dnew = np.dot(weights.T, dread)
             dnew += _scaled(until, np.dot(key, dstate))
             dkey[:] = _scaled(until, np.dot(new, dstate.T))
-            for j in range(len(key)):
-                dleft[-1, j + 1] = dot(key[j], dkey[j])
             dstate *= left[-1, 0]
             dleft[-1, 0] = dot(dstate.reshape(-1), state.reshape(-1))
+            for j in range(len(key)):
+                dleft[-1, j + 1] = dot(dkey[j], key[j])
             dq[n, t0:t1] = _reading_backward(
-                query, key, state, left, 0, weights, past, dreads, new, dkey, dstate, dleft
+                query, key, state, left, weights, past, dread, new, dkey, dstate, dleft
             )
             if beta is not None:
-                coupling, own = _reading(key, key, state, left, 1)
+                left = np.tril(left)
+                coupling, own = _reading(key, key, state, left)
                 for i in range(len(dnew) - 1, -1, -1):
+                    dnew[i] -= np.dot(coupling[i + 1 :, i] * b[i + 1 :], dnew[i + 1 :])
                     dbeta[n, t0 + i] = dot(dnew[i], error[i])
-                    for j in range(i):
-                        _add(dnew[j], -coupling[i, j] * b[i], dnew[i])
-                dreads = _scaled(-b, dnew)
-                dkey += _reading_backward(
-                    key, key, state, left, 1, coupling, own, dreads, new, dkey, dstate, dleft
-                )
                 dnew = _scaled(b, dnew)
+                dkey += _reading_backward(
+                    key, key, state, left, coupling, own, -dnew, new, dkey, dstate, dleft
+                )
             dv[n, t0:t1] = dnew
             sums = np.zeros(left.shape[1], left.dtype)
             for i in range(len(left) - 1, -1, -1):
@@ -124,44 +121,38 @@ def _backward(
 
 
 @kernel
-def _left(log_decay):
+def _remaining(log_decay):
     """As `remaining`."""
-    left = np.zeros((len(log_decay), len(log_decay) + 1), log_decay.dtype)
-    left[0, 0] = 1
-    for i in range(len(left)):
-        if i:
-            left[i] = left[i - 1]
-        left[i, i + 1] = 1
-        scale_by(left[i, : i + 1], np.exp(log_decay[i]))
+    t = len(log_decay)
+    left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
+    for i in range(t):
+        scale_by(row[: i + 1], np.exp(log_decay[i]))
+        left[i, : i + 2] = row[: i + 2]
     return left
 
 
 @kernel
-def _reading(rows, key, state, left, lag):
-    """weights and past, as in `reading`; row i sees the keys up to i − lag."""
+def _reading(rows, key, state, left):
+    """weights and past, as in `reading`."""
     weights = np.dot(rows, key.T)
     for i in range(len(rows)):
-        for j in range(i + 1 - lag):
+        for j in range(len(key)):
             weights[i, j] *= left[i, j + 1]
-        weights[i, i + 1 - lag :] = 0
     return weights, _scaled(left[:, 0], np.dot(rows, state))
 
 
 @kernel
-def _reading_backward(rows, key, state, left, lag, weights, past, dreads, new, dkey, dstate, dleft):
+def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
     """The gradient of rows; adds to those of key, state and log left."""
-    draw, dpast = np.dot(dreads, new.T), _scaled(left[:, 0], dreads)
+    draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
-        dleft[i, 0] += dot(dreads[i], past[i])
-        for j in range(i + 1 - lag):
+        dleft[i, 0] += dot(dread[i], past[i])
+        for j in range(len(key)):
             dleft[i, j + 1] += weights[i, j] * draw[i, j]
             draw[i, j] *= left[i, j + 1]
-        draw[i, i + 1 - lag :] = 0
     dkey += np.dot(draw.T, rows)
     dstate += np.dot(rows.T, dpast)
-    drows = np.dot(draw, key)
-    drows += np.dot(dpast, state.T)
-    return drows
+    return np.dot(draw, key) + np.dot(dpast, state.T)
 
 
 @kernel
@@ -171,10 +162,3 @@ def _scaled(factors, x):
     for i in range(len(y)):
         scale_by(y[i], factors[i])
     return y
-
-
-@kernel
-def _add(y, factor, x):
-    """y += factor · x."""
-    for n in range(len(y)):
-        y[n] += factor * x[n]

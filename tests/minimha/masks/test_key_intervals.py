@@ -164,20 +164,6 @@ def test_the_part_of_every_mask_and_combination_is_cut_from_the_whole(case, data
     np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
 
 
-@settings(max_examples=4 * settings().max_examples)
-@given(drawn(), st.data())
-def test_several_parts_of_the_keys_follow_each_other(case, data):
-    shape, mask, rule = case
-    *heads, queries, one = (data.draw(slices(n)) for n in shape[-3:])
-    other, whole = data.draw(slices(shape[-1])), by_hand(shape, rule)
-    part = mask.part(shape, queries, [one, other], *heads)
-    cut = np.concatenate([whole[(..., *heads, queries, keys)] for keys in (one, other)], axis=-1)
-    rows = data.draw(slices(cut.shape[-2]))
-    found = np.broadcast_to(part.array(cut.shape, queries=rows), cut[..., rows, :].shape)
-    np.testing.assert_array_equal(found, cut[..., rows, :])
-    np.testing.assert_array_equal(seen_by(key_intervals(part, cut.shape), cut.shape), cut)
-
-
 def test_a_part_does_not_build_the_array_of_the_whole():
     for mask in (*ONE_RUN.values(), *SEVERAL_RUNS.values()):
         tracemalloc.start()

@@ -1,9 +1,9 @@
-"""Linear attention and the gated delta rule, position by position or in chunks.
+"""Attention with a state of constant size: linear attention and the gated delta rule.
 
-`position` and `chunk` are steps: from the state before some positions, they compute the outputs of
-these positions and the state after them. `position` takes one position by the recurrence, `chunk`
-takes any number by products of matrices. Their arrays are query, key, value, beta, log_decay and
-state; beta is None for linear attention, and log_decay is None for no decay.
+Both go through their positions in steps, `position` or `chunk`: from the state before some
+positions, a step computes the outputs of these positions and the state after them. `position` takes
+one position by the recurrence, `chunk` takes any number by products of matrices. Their arrays are
+query, key, value, beta, log_decay and state; beta is None for linear attention.
 """
 
 from __future__ import annotations
@@ -11,26 +11,146 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minimha_autograd import Pullback
+from minimha_autograd import Pullback, backend, in_float32, operation
 from minimha_autograd.backend import Array, namespace
 
-from ...functional.implementations import accelerated
-from ...functional.masked_products import products, sums_over_keys, sums_over_queries
+from ..functional.checks import integer
+from ..functional.implementations import accelerated
+from ..functional.masked_products import products, sums_over_keys, sums_over_queries
+from ..masks.kinds import broadcasts
 
 Result = tuple[tuple[Array, Array], Pullback]
 
 
+@operation
+def linear_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None = None,
+    state: Array | None = None,
+    *,
+    form: str = "chunked",
+    chunk: int = 64,
+) -> Result:
+    """Causal attention without softmax, whose only memory is a matrix S: out_t = S_tᵀ q_t.
+
+        S_t = α_t S_{t−1} + k_t v_tᵀ,  α_t = exp(log_decay_t)
+        so out_t = Σ α_{s+1} ⋯ α_t (q_t · k_s) v_s over s ≤ t
+
+        dS_t = q_t dout_tᵀ + α_{t+1} dS_{t+1},  dlog_decay_t = Σ dS_t · α_t S_{t−1}
+        dq_t = S_t dout_t,  dk_t = dS_t v_t,  dv_t = dS_tᵀ k_t
+
+    query, key  (…, H, T, D)
+    value       (…, H, T, Dv)
+    log_decay   at most 0, broadcasts to (…, H, T); None for no decay
+    state       S before the first position, broadcasts to (…, H, D, Dv); None for 0
+    form        "recurrent": position by position, as above; the backward pass keeps every S_t
+                "parallel": (Q Kᵀ · decay) V with matrices of T × T numbers
+                "chunked": parallel within chunks, recurrent from chunk to chunk, so that time and
+                memory grow linearly with T
+    chunk       the number of positions in a chunk
+
+    All forms have the same values and gradients. Returns out (…, H, T, Dv) and S after the last
+    position, (…, H, D, Dv), with which the next call continues; when decoding, T = 1.
+
+    The rest is left to the caller: a scale or a feature map is applied to query and key, and a
+    column of ones beside value gives Σ α_{s+1} ⋯ α_t (q_t · k_s), by which out can be divided.
+    Arrays of 16 bits are computed in float32; the results have 16 bits, also the state.
+    Raises ValueError for shapes that do not match.
+    Source: Katharopoulos et al., "Transformers are RNNs" (2020); with decay and in chunks, Sun et
+    al., "Retentive Network" (2023) and Yang et al., "Gated Linear Attention Transformers with
+    Hardware-Efficient Training" (2023).
+    """
+    values, pull = _computed(query, key, value, None, log_decay, state, form=form, chunk=chunk)
+
+    def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        dquery, dkey, dvalue, _, dlog_decay, dstate = pull(*cotangents)
+        return dquery, dkey, dvalue, dlog_decay, dstate
+
+    return values, pullback
+
+
+@operation
+def gated_delta_rule(
+    query: Array,
+    key: Array,
+    value: Array,
+    beta: Array,
+    log_decay: Array | None = None,
+    state: Array | None = None,
+    *,
+    form: str = "chunked",
+    chunk: int = 64,
+) -> Result:
+    """Linear attention that writes only what the state does not yet return: out_t = S_tᵀ q_t.
+
+        S_t = α_t S_{t−1} + k_t u_tᵀ,  u_t = β_t (v_t − α_t S_{t−1}ᵀ k_t)
+            = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ
+
+    α_t S_{t−1}ᵀ k_t is the old value of the key k_t. Linear attention adds the new value to it;
+    here, with β_t = 1 and a key of length 1, the new value replaces it: S_tᵀ k_t = v_t.
+
+    beta  how much of the difference is written, broadcasts to (…, H, T). With keys of length 1 and
+          β_t from 0 to 1, as they are in the paper, the state cannot grow without new values
+
+    The gradients are those of `linear_attention` with u_t as value, and another use of each key:
+
+        du_t = dS_tᵀ k_t,  dβ_t = Σ du_t · (v_t − α_t S_{t−1}ᵀ k_t),  dv_t = β_t du_t
+        dk_t = dS_t u_t − α_t S_{t−1} dv_t
+        dS_t = q_t dout_tᵀ + α_{t+1} E_{t+1},  dlog_decay_t = Σ E_t · α_t S_{t−1}
+
+    with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the values and the errors are those
+    of `linear_attention`.
+    Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), where S is the transpose of
+    this one; in chunks, Yang et al., "Parallelizing Linear Transformers with the Delta Rule over
+    Sequence Length" (2024).
+    """
+    return _computed(query, key, value, beta, log_decay, state, form=form, chunk=chunk)
+
+
+def _computed(*arrays: Any, form: str, chunk: int) -> Result:
+    """The values and the pullback to the six arrays, after their checks."""
+    query, key, value, beta, log_decay, state = arrays
+    if backend.is_half(query):
+        return in_float32(_computed, *arrays, form=form, chunk=chunk)
+    rows, xp = query.shape[:-1], namespace(query)
+    if not rows or key.shape != query.shape or value.shape[:-1] != rows:
+        raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
+    chunk, t = integer(chunk, "chunk", least=1), max(1, rows[-1])
+    sizes = {"recurrent": 1, "parallel": t, "chunked": min(chunk, t)}
+    if form not in sizes:
+        raise ValueError(f"form must be one of {', '.join(map(repr, sizes))}, not {form!r}")
+    matrix = (*rows[:-1], key.shape[-1], value.shape[-1])
+    beta = None if beta is None else _full("beta", beta, rows, query)
+    log_decay = _full("log_decay", log_decay, rows, query)
+    state = _full("state", state, matrix, query)
+    values, pull = chunked(query, key, value, beta, log_decay, state, size=sizes[form])
+
+    def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        given = zip(cotangents, values, strict=True)
+        return pull(*(xp.zeros_like(y) if dy is None else dy for dy, y in given))
+
+    return values, pullback
+
+
+def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Array:
+    """x, broadcast to a shape; zeros if it is left out."""
+    if x is None:
+        return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
+    if not broadcasts(tuple(x.shape), tuple(shape)):
+        axes = "(…, H, D, Dv)" if name == "state" else "(…, H, T)"
+        raise ValueError(f"{name} must broadcast to {axes}, here {tuple(shape)}")
+    return x if x.shape == shape else namespace(x).broadcast_to(x, shape)
+
+
 @accelerated
 def chunked(*arrays: Any, size: int) -> Result:
-    """In chunks of this size."""
-    return in_turn(chunk, *arrays, size=size)
-
-
-def in_turn(step: Callable[..., Result], *arrays: Any, size: int) -> Result:
     """A step for every `size` positions, from the state that the one before returns.
 
     The pullback goes through the steps in reverse order, with the gradient of their states.
     """
+    step = position if size == 1 else chunk
     *rows, state = arrays
     xp, length = namespace(state), rows[0].shape[-2]
     outs, pulls = [rows[2][..., :0, :]], []  # of no position
@@ -67,7 +187,7 @@ def position(*arrays: Any) -> Result:
     """
     query, key, value, beta, log_decay, state = arrays
     xp = namespace(query)
-    alpha = 1.0 if log_decay is None else xp.exp(log_decay)[..., None]
+    alpha = xp.exp(log_decay)[..., None]
     kept = alpha * state
     error = None if beta is None else value - key @ kept
     new = value if beta is None else beta[..., None] * error
@@ -81,7 +201,7 @@ def position(*arrays: Any) -> Result:
             dvalue, dbeta = beta[..., None] * dnew, xp.sum(dnew * error, axis=-1)
             dkey = dkey - dvalue @ kept.mT
             dkept = dkept - key.mT @ dvalue
-        dlog = None if log_decay is None else xp.sum(dkept * kept, axis=(-2, -1))[..., None]
+        dlog = xp.sum(dkept * kept, axis=(-2, -1))[..., None]
         return dquery, dkey, dvalue, dbeta, dlog, alpha * dkept
 
     return (query @ after, after), pullback
@@ -104,7 +224,7 @@ def chunk(*arrays: Any) -> Result:
     """
     query, key, value, beta, log_decay, state = arrays
     xp = namespace(query)
-    left = remaining(log_decay, query)
+    left = remaining(log_decay)
     until, whole = left[..., -1, 1:, None], left[..., -1:, :1]
     visible = xp.tril(xp.ones(left.shape[-2:-1] * 2, dtype=xp.bool, device=left.device))
     weights, past, pull_query = reading(query, key, state, left, visible)
@@ -130,8 +250,7 @@ def chunk(*arrays: Any) -> Result:
             drows, dkey_read, dstate_read, dleft_read = pull_key(-dvalue, new)
             dkey, dstate = dkey + drows + dkey_read, dstate + dstate_read
             dleft = dleft + dleft_read
-        dlog = None if log_decay is None else remaining_backward(dleft)
-        return dquery, dkey, dvalue, dbeta, dlog, dstate
+        return dquery, dkey, dvalue, dbeta, remaining_backward(dleft), dstate
 
     return (out, after), pullback
 
@@ -162,7 +281,7 @@ def reading(
     return weights, past, pullback
 
 
-def remaining(log_decay: Array | None, like: Array) -> Array:
+def remaining(log_decay: Array) -> Array:
     """left (…, T, T + 1): which fraction remains, at position i, of the state before the chunk
     (column 0) and of what key j has written (column j + 1); 0 if that comes later.
 
@@ -171,9 +290,7 @@ def remaining(log_decay: Array | None, like: Array) -> Array:
     Each sum is computed from its own j on. As a difference of two sums from the start, it would be
     ∞ − ∞ after a decay to 0, and inexact after a strong decay.
     """
-    xp, t = namespace(like), like.shape[-2]
-    if log_decay is None:
-        return xp.tril(xp.ones((t, t + 1), dtype=like.dtype, device=like.device), k=1)
+    xp, t = namespace(log_decay), log_decay.shape[-1]
     terms = xp.tril(xp.broadcast_to(log_decay[..., None], (*log_decay.shape, t + 1)))
     return xp.tril(xp.exp(xp.cumulative_sum(terms, axis=-2)), k=1)
 
