@@ -12,8 +12,6 @@ from minimha_autograd.backend import Array, namespace
 from .implementations import accelerated
 from .quantised import Quantised
 
-FEW = 4
-"""The largest number of rows for which a kernel reads w where it is."""
 _ENOUGH = 2**14
 """The number of entries of all y, or of all w for few rows, from which a kernel is faster."""
 _BLOCK = 2**20
@@ -34,12 +32,18 @@ def linear(
     return y, pullback
 
 
+def has_few_rows(x: Array, w: Any) -> bool:
+    """Whether a kernel multiplies the rows of x by the weights where they are. For more rows, they
+    are copied first, and widening weights of 16 or 8 bits takes as long as 16 rows."""
+    return math.prod(x.shape[:-1]) <= (4 if w.dtype == x.dtype else 16)
+
+
 def _entries(x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...]) -> int:
     """The number of entries of all y, or of all w if x has few rows: then most time goes to reading
     them. 0 if there are too few for a kernel to be faster."""
     rows = math.prod(x.shape[:-1])
     columns = sum(math.prod(w.shape[-1:]) for w in ws)
-    if rows <= FEW:
+    if has_few_rows(x, ws[0]):
         entries = columns * math.prod(x.shape[-1:])
     else:
         entries = rows * columns if rows >= 64 and x.shape[-1] >= 32 else 0

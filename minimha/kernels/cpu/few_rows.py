@@ -22,7 +22,7 @@ from numba import types
 from numba.extending import overload
 
 from ...functional import Quantised
-from ...functional.linear import FEW
+from ...functional.linear import has_few_rows
 from .arrays import Array, are_floats, as_rows, in_chunks
 from .jit import kernel, reduction, widest_vectors
 from .parallel import share
@@ -38,7 +38,7 @@ def linear_maps(
     float32."""
     if any(wanted) or not are_floats(x, *[b for b in bs if b is not None]):
         return None
-    if x.dtype != np.float32 or x.ndim < 2 or x.size > FEW * x.shape[-1]:
+    if x.dtype != np.float32 or x.ndim < 2 or not has_few_rows(x, ws[0]):
         return None
     rows, ys = as_rows(x), []
     for w, b in zip(ws, bs, strict=True):

@@ -26,9 +26,12 @@ def matrix(rng, shape, dtype, transposed):
     return w, w.values * w.scale.astype("float64") if dtype == "int8" else w.astype("float64")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [(dtype, shape) for dtype in ("float32", "bfloat16", "int8") for shape in SHAPES]
+    + [("bfloat16", (16, 131, 37)), ("int8", (16, 131, 37))],
+)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
 def test_products_agree_with_float64(shape, dtype, transposed, rng):
     r, m, n = shape
     x, b = (
@@ -59,6 +62,14 @@ def test_nan_and_infinity_reach_their_entries_and_no_others(dtype, transposed, r
     assert y[0, 5] == np.inf
     assert np.isfinite(np.delete(y[0], [2, 5])).all()
     assert np.isnan(y[1]).all()
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 4), ("bfloat16", 16), ("int8", 16)])
+def test_more_rows_are_multiplied_where_the_weights_would_be_widened(dtype, most, rng):
+    w, _ = matrix(rng, (6, 4), dtype, transposed=False)
+    for rows, used in ((most, True), (most + 1, False)):
+        ys = few_rows.linear_maps(np.ones((rows, 6), "float32"), (w,), (None,), NOT_WANTED)
+        assert (ys is not None) == used
 
 
 def test_a_linear_map_uses_the_kernel_unless_gradients_are_wanted(monkeypatch):
