@@ -45,7 +45,10 @@ def steady(text):
     return re.sub(r"\d+\.\d+ ?s", "0.1s", re.sub(r"={2,}", "==", text)).split()
 
 
-@pytest.mark.parametrize(("page", "count"), [("gradient-checks", 4), ("diagnose", 1)])
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [pytest.param("gradient-checks", 4, marks=pytest.mark.thorough), ("diagnose", 1)],
+)
 def test_transcripts_are_real(page, count, capsys, tmp_path):
     names, found = {}, transcripts((DOCS / f"{page}.md").read_text(encoding="utf-8"))
     assert len(found) == count
@@ -96,6 +99,7 @@ def test_the_first_exercise_on_the_page_works_as_described(capsys, tmp_path, mon
     assert len(cells) == 2
 
 
+@pytest.mark.thorough
 def test_the_page_shows_the_current_messages_for_wrong_answers():
     written = WRONG_ANSWERS.read_text(encoding="utf-8")
     assert steady(page()) == steady(written), "run PYTHONPATH=tests python -m answers.page"

@@ -65,6 +65,7 @@ def test_each_index_of_a_range_is_computed_once(number):
             assert (x == 1).all()
 
 
+@pytest.mark.thorough
 def test_chunks_are_computed_in_parallel_by_helpers_awake_or_asleep():
     for number in (2, 3, 4, 2, 3):
         assert met(number)

@@ -63,6 +63,7 @@ def test_a_deadlock_ends_at_once():
         turns.run(lambda comm: comm.recv((comm.rank + 1) % comm.size), 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", CHAPTER, ids=lambda task: task.name)
 def test_answers_to_the_chapter_pass_or_fail_as_in_threads(task, monkeypatch):
     answers = [answer for answer in (*RIGHT, *WRONG) if answer.task == task.name]

@@ -23,6 +23,7 @@ from minimha.homework.task import source_of
 from minimha.homework.verdicts import PASSED
 
 OWN = ROOT / "docs" / "own_tasks.py"
+pytestmark = pytest.mark.thorough  # it takes seconds to make a release
 
 
 def written(folder, *options):
@@ -101,9 +102,7 @@ def files(folder):
     return [path for path in paths if path.suffix != ".whl"]
 
 
-@pytest.mark.parametrize(
-    "last", [x if x == 5 else pytest.param(x, marks=pytest.mark.thorough) for x in CHAPTERS]
-)
+@pytest.mark.parametrize("last", CHAPTERS)
 def test_a_release_shows_no_solution_before_a_chapter_does(last, tmp_path):
     folder = written(tmp_path / "r", "--only", str(last))
     assert shown_in(folder) == {line for line, first in SHOWN.items() if first <= last}
@@ -124,7 +123,6 @@ def test_chapters_and_tasks_after_the_last_are_left_out(tmp_path, capsys):
     assert chapters == {1, 2, 3, 4, 5}
 
 
-@pytest.mark.thorough
 def test_the_commands_know_only_the_released_chapters(tmp_path):
     folder = written(tmp_path / "r", "--only", "02")
     for command, code, says in (
@@ -235,7 +233,6 @@ def verdicts_of_students(release, answers):
     return json.loads(done.stdout)
 
 
-@pytest.mark.thorough
 def test_right_answers_pass_every_public_check(release):
     tasks = list(homework.course().values())
     answers = [(task.name, task.code(solved=True)) for task in tasks]
@@ -244,7 +241,6 @@ def test_right_answers_pass_every_public_check(release):
         assert verdicts == [[name, PASSED] for name in public_checks], task.name
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_wrong_answers_fail_the_same_public_checks_as_with_the_teachers_copy(release):
     answers = WRONG[::4]
@@ -255,7 +251,6 @@ def test_wrong_answers_fail_the_same_public_checks_as_with_the_teachers_copy(rel
         assert verdicts == mine, (answer.task, answer.mistake)
 
 
-@pytest.mark.thorough
 def test_a_student_starts_checks_and_is_refused_the_key(release):
     file = release / "homework" / "softmax.py"
     stub = file.read_text(encoding="utf-8")
