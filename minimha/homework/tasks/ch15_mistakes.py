@@ -7,6 +7,8 @@ absorbed_attention.mistakes += patches(r"""
 - latents.T / d**0.5
 + latents.T
 the scores are not divided by √D; absorbed or not, they are q · k / √D
++ latents.T / d
+the scores are divided by D; divide by √D
 + latents.T / latents.shape[1] ** 0.5
 the scores are divided by √C; the width of a query and a key is D, so divide by √D
 - w_uk.reshape(-1, h, d)
@@ -130,6 +132,8 @@ a token with p = 0 is accepted if the random number is 0; accept only if uniform
 after a rejection, the token is drawn from p; take what the draft lacks, max(0, p − q), normalised
 + rest = np.maximum(q[n] - p[n], 0)
 p and q are exchanged after a rejection: take max(0, p − q), what the draft proposes too rarely
++ rest = abs(p[n] - q[n])
+this is |p − q|; a token with p < q should get 0: max(0, p − q)
 + rest = p[n] - q[n]
 negative differences are kept; a token with p < q should get 0: max(0, p − q)
 + rest = p[n] * (np.arange(len(p[n])) != x)
