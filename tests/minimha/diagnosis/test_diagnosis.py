@@ -20,7 +20,7 @@ RESTLESS = [bug for bug in CATALOGUE if bug.hygiene]
 NAMED = 0.95  # the share of causes that must be named correctly
 
 
-def each(bugs, step=8):
+def each(bugs, step=16):
     """A test of each bug; all but one in `step` run only with --thorough."""
     marks = [() if n % step == 0 else pytest.mark.thorough for n in range(len(bugs))]
     return pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def confusion(pairs):
     return rows
 
 
-@pytest.mark.parametrize("bugs", [WRONG[::18], pytest.param(WRONG, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("bugs", [WRONG[::36], pytest.param(WRONG, marks=pytest.mark.thorough)])
 def test_causes_are_named(bugs, tables):
     named = {bug: diagnosis(bug).cause for bug in bugs}
     misses = [

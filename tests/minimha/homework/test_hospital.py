@@ -80,9 +80,8 @@ def test_the_checks_of_the_chapter_find_each_cause_and_nothing_once_it_is_mended
     assert symptom(mended(number)) == HEALTHY
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[pytest.mark.thorough] * (n > 1)) for n in NUMBERS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_mended_patient_learns_and_an_untreated_one_does_not(number):
     best = anna(number).best
     after, before = (np.mean(p.learn(150)[-20:]) for p in (mended(number), anna(number)))

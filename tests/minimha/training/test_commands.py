@@ -294,6 +294,7 @@ def test_a_finished_run_says_so_and_does_nothing(folder, capsys):
     assert content(folder / "run") == before
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(folder, monkeypatch, capsys):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
     interrupt_at(2, monkeypatch)

@@ -7,7 +7,7 @@ Each attack is a submission for a task of the course:
     classmates__what_they_try/NAME/    several students
 
 Its first line is the mark of the task; the second, `# earns POINTS`, says how many points it may
-earn at most. Two kinds are thorough: `# earns POINTS, slowly` computes so long that it may need all of
+earn at most. Two kinds take long: `# earns POINTS, slowly` computes so long that it may need all of
 the time limit, which does not depend on seccomp, and `# earns POINTS, endlessly` stops only at the
 limit, so a short one is enough. VICTIM is replaced by the path of a folder with the files of others.
 """
@@ -50,10 +50,6 @@ def pace(path):
     return max((found[2] for text in files(path) for found in EARNS.finditer(text)), key=bool)
 
 
-def attack(path):
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.thorough] * bool(pace(path)))
-
-
 @pytest.fixture(
     scope="module",
     params=["this kernel", pytest.param("no seccomp", marks=pytest.mark.thorough)],
@@ -83,7 +79,8 @@ def test_the_solution_earns_all_points(tmp_path):
     assert [student["points"] for student in report["students"]] == [softmax.difficulty]
 
 
-@pytest.mark.parametrize("path", [attack(path) for path in ATTACKS])
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", ATTACKS, ids=lambda path: path.stem)
 def test_an_attack_earns_no_more_than_it_says_and_changes_no_file(path, system, tmp_path):
     if pace(path) == "slowly" and not system:
         pytest.skip("it computes, as on this kernel")

@@ -32,9 +32,8 @@ def test_a_wrong_answer_gets_the_same_message_as_without_grading(answer):
         assert a.message.splitlines()[:1] == b.message.splitlines()[:1]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("tiled_forward", marks=pytest.mark.thorough), "tiled_backward"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["tiled_forward", "tiled_backward"])
 def test_an_array_of_all_query_key_pairs_exceeds_the_memory_limit(name):
     kind = name, "all scores, cut into tiles"
     (answer,) = (x for x in WRONG if (x.task, x.mistake) == kind)
