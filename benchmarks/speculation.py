@@ -2,8 +2,8 @@
 
 python benchmarks/speculation.py [--quick] [--save docs/measured/speculation.md]
 
-The times of a call of each model and the fraction of accepted tokens go into the prediction. Both
-sides take turns.
+The times of a call of each model, with the draw of a token, and the fraction of accepted tokens go
+into the prediction. Both sides take turns.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ common.blas_threads(THREADS)  # before NumPy is loaded
 import numpy as np
 
 import minimha as mh
+from minimha.transformers.generation import Reader, probabilities, sample
 
 VOCABULARY, CONTEXT, PROMPT, COUNT = 1024, 512, 64, 96
 SIZES = {"small": (128, 4), "medium": (512, 6), "large": (1024, 8)}  # d_model, num_layers
@@ -32,7 +33,7 @@ TITLE = f"""# When speculative decoding pays
 {PROMPT} others, in float32 on {THREADS} threads: with `mh.generate`, and with `mh.speculate` and a
 draft of width {DRAFT[0]} with {DRAFT[1]} layer. At a lower temperature, the two models agree on
 fewer tokens. c is the time of a call of the draft over that of the model, s the time in which the
-model scores k + 1 tokens over that of one. The prediction is
+model scores k + 1 tokens over that of one, each with drawing the next token. The prediction is
 `mh.cost.speculation(accepted, k, c, scoring=s)`, and should be right within {WITHIN:.0%}. c, s and
 the speed-up are medians over the turns; the brackets show the quartiles.
 
@@ -47,19 +48,17 @@ def gpt(d_model: int, num_layers: int) -> mh.GPT:
 
 
 def call_time(model: mh.GPT, width: int) -> float:
-    """The seconds of a call with so many new tokens, as in the middle of the text."""
-    tokens = np.zeros((1, CONTEXT), int)
-    known = PROMPT + COUNT // 2
-    caches = model.new_caches(reserve=CONTEXT)
+    """The seconds of a call with so many new tokens in the middle of the text, and of drawing the
+    next one."""
+    known, rng = np.zeros((1, PROMPT + COUNT // 2 + width), int), np.random.default_rng(0)
+    read, past = Reader(model, reserve=CONTEXT), known.shape[1] - width
 
     def call() -> None:
-        model(tokens[:, known : known + width], caches=caches)
-        for cache in caches:
-            cache.rewind(width)
+        sample(probabilities(read(known, last=width)[0])[-1:], rng)
+        read.rewind(past)
 
-    with mh.no_grad():
-        model(tokens[:, :known], caches=caches)
-        return statistics.median(seconds(call) for _ in range(20))
+    read(known[:, :past])
+    return statistics.median(seconds(call) for _ in range(20))
 
 
 def measured(

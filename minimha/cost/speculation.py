@@ -12,7 +12,8 @@ def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float =
 
     acceptance  a, the probability that a drafted token is accepted, whatever the earlier ones were
     ahead       k, the number of tokens drafted in a round
-    ratio       c, the time of a call of the draft over that of the model, both with one token
+    ratio       c, the time of a call of the draft over that of the model, both with one token and
+                with drawing the next
     scoring     s, the time of the model's call with k + 1 tokens over that with one. It is about 1
                 if reading the weights takes nearly all the time, as on most GPUs
 

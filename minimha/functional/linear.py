@@ -35,7 +35,7 @@ def linear(
 def has_few_rows(x: Array, w: Any) -> bool:
     """Whether a kernel multiplies the rows of x by the weights where they are. For more rows, they
     are copied first, and widening weights of 16 or 8 bits takes as long as 16 rows."""
-    return math.prod(x.shape[:-1]) <= (4 if w.dtype == x.dtype else 16)
+    return math.prod(x.shape[:-1]) <= (6 if w.dtype == x.dtype else 16)
 
 
 def _entries(x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...]) -> int:
