@@ -33,8 +33,8 @@ def linear(
 
 
 def has_few_rows(x: Array, w: Any) -> bool:
-    """Whether a kernel multiplies the rows of x by the weights where they are. For more rows, they
-    are copied first, and widening weights of 16 or 8 bits takes as long as 16 rows."""
+    """Whether x has so few rows that a kernel reads the weights where they are. For more rows, they
+    are copied first; to widen those of 16 or 8 bits takes as long as to multiply 16 rows."""
     return math.prod(x.shape[:-1]) <= (6 if w.dtype == x.dtype else 16)
 
 
