@@ -149,7 +149,6 @@ all are accepted, but this p is at the place of the last drafted token; take the
 - for n, x in enumerate(drafted):
 -         if uniform[n] * q[n, x] >= p[n, x]:
 + n = sum(r * b[x] < a[x] for a, b, x, r in zip(p, q, drafted, uniform))
-+     for n in [n]:
-+         if n < len(drafted):
++     if n < len(drafted):
 accepted tokens after a rejection are counted, too; the first rejection ends the round
 """)

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from samples import remembered
+from references import remembered
 
 import minimha as mh
 
