@@ -85,16 +85,19 @@ def test_the_first_block_leads_into_every_chapter(python, tmp_path, request):
 
 def _opened(jupyter, home):
     """The address that Jupyter tells the browser to open, once its server answers there."""
-    while not (pages := list(home.glob(".local/share/jupyter/runtime/*-open.html"))):
+    link = None
+    while not link:  # the page exists a moment before its text does
         assert jupyter.poll() is None
         time.sleep(0.1)
-    address = re.search(r'href="(http[^"]*)"', pages[0].read_text(encoding="utf-8"))[1]
+        pages = home.glob(".local/share/jupyter/runtime/*-open.html")
+        text = "".join(page.read_text(encoding="utf-8") for page in pages)
+        link = re.search(r'href="(http[^"]*)"', text)
     while True:
         assert jupyter.poll() is None
         try:
-            with urllib.request.urlopen(address) as answer:
+            with urllib.request.urlopen(link[1]) as answer:
                 assert answer.status == 200
-            return address
+            return link[1]
         except urllib.error.HTTPError:
             raise
         except urllib.error.URLError:  # Jupyter writes the page before its server listens
