@@ -36,7 +36,7 @@ def linear_attention(
     """Causal attention without softmax, whose only memory is a matrix S: out_t = S_tᵀ q_t.
 
         S_t = α_t S_{t−1} + k_t v_tᵀ,  α_t = exp(log_decay_t)
-        so out_t = Σ α_{s+1} ⋯ α_t (q_t · k_s) v_s over s ≤ t
+        so, from S_0 = 0, out_t = Σ α_{s+1} ⋯ α_t (q_t · k_s) v_s over s ≤ t
 
         dS_t = q_t dout_tᵀ + α_{t+1} dS_{t+1},  dlog_decay_t = Σ dS_t · α_t S_{t−1}
         dq_t = S_t dout_t,  dk_t = dS_t v_t,  dv_t = dS_tᵀ k_t
@@ -138,6 +138,8 @@ def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Ar
     """x, broadcast to a shape; zeros if it is left out."""
     if x is None:
         return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
+    if not backend.is_array(x):
+        raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
     if not broadcasts(tuple(x.shape), tuple(shape)):
         axes = "(…, H, D, Dv)" if name == "state" else "(…, H, T)"
         raise ValueError(f"{name} must broadcast to {axes}, here {tuple(shape)}")

@@ -112,7 +112,7 @@ class KeyValueCache:
     def rewind(self, n: int) -> None:
         """Forget the newest n positions, as if they had never been given.
 
-        Raises ValueError if there are fewer, or if the next query would see evicted positions.
+        Raises ValueError if there are fewer, or if too many of those before them are evicted.
         """
         n, most = integer(n, "rewind: n", least=0), len(self)
         if n > most:
@@ -121,8 +121,8 @@ class KeyValueCache:
             most = self.keys.shape[-2] - self.sinks - (self.window - 1)
         if n > most:
             raise ValueError(
-                f"rewind: n = {n} is more than {most}: the next query would see positions evicted "
-                "by the cache; give it a larger reserve"
+                f"rewind: n = {n} is more than {most}: the positions before those are evicted; "
+                "give the cache a larger reserve"
             )
         for name in ("keys", "values") if n else ():
             held = getattr(self, name)

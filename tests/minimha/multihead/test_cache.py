@@ -187,7 +187,7 @@ def test_the_sequences_in_a_cache_can_be_reordered(rng):
 
 @pytest.mark.parametrize(("window", "n", "message"), [
     (None, 11, "rewind: n = 11 is more than the 10 positions in the cache"),
-    (3, 4, "rewind: n = 4 is more than 3: the next query would see positions evicted .* reserve"),
+    (3, 4, "rewind: n = 4 is more than 3: the positions before those are evicted; .* reserve"),
     (3, -1, "rewind: n = -1 must be at least 0"),
 ])  # fmt: skip
 def test_what_cannot_be_forgotten_is_refused_and_nothing_changes(window, n, message, rng):
