@@ -120,7 +120,7 @@ def masks(row, library):
     def together(**settings):
         return ask(library, both, *qkv(t=S), visible=key_2, causal=True, **settings)
 
-    row("a boolean mask together with causal", together, weights=False)
+    row("a boolean mask together with causal, without weights", together, weights=False)
     row("the same, with weights requested", together, weights=True)
 
 
@@ -151,9 +151,9 @@ def empty_rows(row, library):
     row("boolean mask: output with weights requested", output, visible=visible, weights=True)
     row("boolean mask: output at inference", output, itself, **inference)
     row("boolean mask: weights", weights)
-    row("boolean mask: its gradient", gradient, visible=visible)
+    row("boolean mask: gradients of Q, K, V", gradient, visible=visible)
     row("bias −∞: output", output, bias=infinity)
-    row("bias −∞: its gradient", gradient, bias=infinity)
+    row("bias −∞: gradients of Q, K, V", gradient, bias=infinity)
     row("bias −1e9: output", output, bias=billion)
 
 
@@ -341,7 +341,7 @@ def dtypes(row, library):
     row("integers", dtype, "int32", "int32")
     row("complex64", dtype, "complex64", "complex64")
     row("float16: mean of 332 223 ones †", half_sums)
-    row("float16: QKᵀ is 10⁵, scaled 10⁴ †", half_overflow)
+    row("float16: QKᵀ is 10⁵ before scaling, 10⁴ after †", half_overflow)
 
 
 @topic("Weights and dropout")
@@ -382,7 +382,7 @@ def weights_and_dropout(row, library):
     row("shape of the weights", shape)
     row("output with and without requesting weights †", same_output, inference=False)
     row("the same at inference †", same_output, inference=True)
-    row("dropout 0.5: kept entries are", kept, 0.5)
+    row("dropout 0.5: factor of kept entries", kept, 0.5)
     row("dropout 0.5: weights returned", weights)
     row("dropout 0.5 at inference", at_inference)
     row("dropout 1", kept, 1.0)

@@ -265,7 +265,7 @@ class Keras(Torch):
 class Onnx(Library):
     name, package = "ONNX", "onnx"
     call = "onnx.reference.ReferenceEvaluator"
-    note = "of one `Attention` node that `onnx.checker` has passed; no gradients"
+    note = "on one `Attention` node that `onnx.checker` accepts; no gradients"
     names: ClassVar = {"causal": "is_causal", "inference": ""}
 
     def __init__(self):
