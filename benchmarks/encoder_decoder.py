@@ -30,7 +30,7 @@ Words have 1 to 6 letters. The items are {WORDS} words for each of the first two
 sums. A random tenth of each task is held out and never seen in training; 27+58 and 58+27 are held
 out together.
 
-Encoder and decoder have {SIZES["num_layers"]} blocks of width {SIZES["d_model"]} with
+Encoder and decoder each have {SIZES["num_layers"]} blocks of width {SIZES["d_model"]} with
 {SIZES["num_heads"]} heads, with the norm after each sum, ReLU and sinusoidal positions, and no
 dropout. Training takes {STEPS} steps with batches of {BATCH} items, AdamW (betas 0.9 and 0.98,
 decay 0.1 on matrices), gradients clipped at 1, and a learning rate that rises to {LR} over 100
@@ -74,7 +74,7 @@ def main() -> None:
     longest = max(seconds for seconds, _ in results)
     missed = sum(wrong for _, counts in results for wrong, _ in counts.values())
     text += f"\n\nThe longest run took {longest:.1f} s; the bound {common.verdict(longest, BOUND)}."
-    text += f" Wrong answers of all runs: {missed}; the bound {common.verdict(missed, 0)}."
+    text += f" Wrong answers in all runs: {missed}; the bound {common.verdict(missed, 0)}."
     text += f"\n\n{where} {common.versions()}\n"
     common.show(text, options.save)
 

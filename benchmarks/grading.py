@@ -101,7 +101,7 @@ def main() -> None:
     results = [result for student in report["students"] for result in student["tasks"]]
     full = sum(result["points"] == result["out_of"] for result in results)
     row = [f"{students}", f"{len(results):,}", f"{full:,}", f"{minutes:.1f}"]
-    text = TITLE + table(["students", "answers", "with all points", "minutes"], [row])
+    text = TITLE + table(["students", "answers", "with full marks", "minutes"], [row])
     text += "" if options.quick else f"\n\nThe bound {verdict(minutes, MINUTES)}."
     common.show(f"{text}\n\n{machine}\n{common.versions()}\n", options.save)
 

@@ -104,8 +104,8 @@ def main() -> None:
     headers = [f"{kind}, ms" for kind in KINDS]
     headers = ["N", *headers, "linear / causal", "delta / causal", "bound"]
     crossings = [crossing(times, kind, lengths) for kind in (LINEAR, DELTA)]
-    page = f"{TITLE}{table(headers, rows)}\n\nOf these lengths, in at least three of four turns: "
-    page += f"{'; '.join(crossings)}.\n\n"
+    page = f"{TITLE}{table(headers, rows)}\n\nCompared with causal attention, in at least three of "
+    page += f"four turns, {', and the '.join(crossings)}.\n\n"
 
     calls = {
         (kind, by): partial(turn, call(kind, longest, by))
@@ -133,7 +133,8 @@ kernel, in which each thread has its own heads.
         page += f"""
 ## Memory
 
-The largest growth of a process, in MB, during forward and backward, with the gradients. Causal
+The largest growth of a process's memory, in MB, during forward and backward, including the
+gradients. Causal
 attention is computed in tiles, which store no scores, so that the memory of all three grows in
 proportion to N.
 

@@ -34,10 +34,11 @@ TITLE = f"""# What loading a model costs
 
 `python benchmarks/loading.py`. Models with random weights, of the sizes of published ones, are
 loaded in new processes, which take turns; the files are in the cache of the system. The table shows
-the seconds of `from_pretrained` and of the first logits, for eight tokens, for which all weights
-are read; and the largest memory of the process during both, less that before, in sizes of the file:
-the median, with the quartiles in brackets. The aims are at most {SECONDS:g} s for the GPT-2 and at
-most {MEMORY} sizes for the model of bfloat16.
+the seconds that `from_pretrained` takes, and those that the first logits take, for eight tokens:
+they need all weights. It also shows by how much the memory of the process grows at most during
+both, as a multiple of the size of the file. All numbers are medians, with the quartiles in
+brackets. The aims are to load the GPT-2 in at most {SECONDS:g} s, and for the bfloat16 model at
+most {MEMORY} times the size of its file.
 
 """
 

@@ -78,7 +78,7 @@ than ranks. From T = {first:,} on the **ring** is the fastest. At T = {longest:,
 *ulysses* {ulysses:,.0f} s and *data* {data:,.0f} s.
 
 On {ranks:,} ranks, about half of the time that *data* needs for sending is latency, the {micro:.0f} µs of each
-message: for each bucket of gradients, a rank sends two messages to every other rank.
+message: for each bucket (gradients that are sent together), a rank sends two messages to every other rank.
 
 ## What would change these results
 
@@ -86,7 +86,7 @@ message: for each bucket of gradients, a rank sends two messages to every other 
   would take little more than half the time, except for very long sequences.
 - **Sending while computing.** At best, a step takes as long as sending alone or computing alone, whichever
   takes longer.
-- **A divided MLP.** Tensor parallel in other libraries divides the MLP like the heads. *heads* would then
+- **A divided MLP.** Tensor parallelism in other libraries divides the MLP as well as the heads. *heads* would then
   compute less on each rank, and send about twice as much.
 - **A sliding window.** Keys visit only ranks with queries that see them:
   `mh.cost.communication("ring", …, window=W)` counts these visits.

@@ -31,11 +31,12 @@ TITLE = f"""# When speculative decoding pays
 
 `python benchmarks/speculation.py`. Untrained models of three sizes write {COUNT} tokens after
 {PROMPT} others, in float32 on {THREADS} threads: with `mh.generate`, and with `mh.speculate` and a
-draft of width {DRAFT[0]} with {DRAFT[1]} layer. At a lower temperature, the two models agree on
-fewer tokens. c is the time of a call of the draft over that of the model, s the time in which the
-model scores k + 1 tokens over that of one, each with drawing the next token. The prediction is
-`mh.cost.speculation(accepted, k, c, scoring=s)`, and should be right within {WITHIN:.0%}. c, s and
-the speed-up are medians over the turns; the brackets show the quartiles.
+draft of width {DRAFT[0]} with {DRAFT[1]} layer. At a lower temperature, model and draft agree on
+fewer tokens. k is the number of tokens that the draft proposes in each round. c is the time of a
+call of the draft divided by that of a call of the model, and s the time in which the model scores
+k + 1 tokens divided by that for one; all times include drawing the next token. The prediction is
+`mh.cost.speculation(accepted, k, c, scoring=s)`, and should be right to within {WITHIN:.0%}.
+c, s and the speed-up are medians over the turns; the brackets show the quartiles.
 
 """
 
@@ -107,8 +108,8 @@ def main() -> None:
     headers = ["width × layers", "temperature", "k", "accepted", "c", "s", "predicted", "speed-up"]
     right = sum(error <= WITHIN for error in errors)
     page = TITLE + table(headers, rows)
-    page += f"\n\n{right} of {len(errors)} predictions are right within {WITHIN:.0%}; the largest"
-    page += f" error is {max(errors):.0%}.\n\n{common.versions()} {common.machine()}\n"
+    page += f"\n\n{right} of {len(errors)} predictions are right to within {WITHIN:.0%}; the"
+    page += f" largest error is {max(errors):.0%}.\n\n{common.versions()} {common.machine()}\n"
     common.show(page, options.save)
 
 

@@ -49,9 +49,10 @@ TITLE = f"""# What a token costs
 `python benchmarks/tokens.py`. A model with the sizes of GPT-2 (124 million parameters), on
 {THREADS} threads: one token after {PAST} others, whose keys and values are cached; and a prompt of
 {PROMPT} tokens, which fills a cache. Activations are float32, and so are the weights unless the row
-says otherwise. transformers runs eagerly, in float32, with its own cache. All take turns, with
-rests of {1000 * REST:.0f} ms, also between the first {PAST} tokens and the next {END - PAST}, which
-are timed. The tables show the median over the turns, with the quartiles in brackets; a ratio
+says otherwise. transformers runs eagerly, in float32, with its own cache. They take turns, and
+rest for {1000 * REST:.0f} ms between turns and between the first {PAST} tokens and the
+next {END - PAST}, which are timed.
+The tables show the median over the turns, with the quartiles in brackets; a ratio
 compares two calls of the same turn.
 
 """
@@ -150,7 +151,7 @@ def main() -> None:
         found = [spread(ratio), verdict(statistics.median(ratio), bound)] if ratio else ["", ""]
         peer = "our float32" if other[0] == "float32" else other[0]
         rows.append([name, milliseconds[one], peer, milliseconds.get(other, ""), *found])
-    page = TITLE + table(["", "minimha, ms", "beside", "ms", "ratio", "bound"], rows)
+    page = TITLE + table(["", "minimha, ms", "compared with", "ms", "ratio", "bound"], rows)
     with mh.no_grad():
         logits = {kind: narrow(tokens).data for kind, narrow in models.items()}
     rows, whole = [], np.linalg.norm(logits["float32"])
@@ -162,10 +163,10 @@ def main() -> None:
         rows.append([kind, *(f"{x:.1f}" for x in cells), f"{100 * read / taken:.0f} %",
                      milliseconds[kind, "a prompt"], f"{100 * error:.1f} %"])  # fmt: skip
     page += (
-        f"\n\nA token reads all weights. {THREADS} threads that do nothing else read as many\n"
-        "bytes in the time of the second column; the share is this time over that of a token. The\n"
-        "last column shows how much narrower weights change the logits of the prompt, relative to\n"
-        "their norm. The weights are random.\n\n"
+        f'\n\nA token reads all weights. The column "reading" is the time in which {THREADS}\n'
+        "threads that do nothing else read as many bytes; the share is this time divided by that\n"
+        "of a token. The last column shows how much the narrower weights change the logits of\n"
+        "the prompt, relative to the norm of the logits. The weights are random.\n\n"
     )
     headers = ["weights", "MB", "reading, ms", "a token, ms", "share", "a prompt, ms", "change"]
     page += table(headers, rows) + f"\n\n{common.versions()} {common.machine()}\n"

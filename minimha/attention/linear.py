@@ -56,7 +56,7 @@ def linear_attention(
 
     The rest is left to the caller: a scale or a feature map is applied to query and key, and a
     column of ones beside value gives Σ α_{s+1} ⋯ α_t (q_t · k_s), by which out can be divided.
-    Arrays of 16 bits are computed in float32; the results have 16 bits, also the state.
+    16-bit arrays are computed in float32; the results, including the state, have 16 bits.
     Raises ValueError for shapes that do not match.
     Source: Katharopoulos et al., "Transformers are RNNs" (2020); with decay and in chunks, Sun et
     al., "Retentive Network" (2023) and Yang et al., "Gated Linear Attention Transformers with
@@ -100,8 +100,8 @@ def gated_delta_rule(
         dk_t = dS_t u_t − α_t S_{t−1} dv_t
         dS_t = q_t dout_tᵀ + α_{t+1} E_{t+1},  dlog_decay_t = Σ E_t · α_t S_{t−1}
 
-    with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the values and the errors are those
-    of `linear_attention`.
+    with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the errors and the shapes of the
+    results are those of `linear_attention`.
     Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), where S is the transpose of
     this one; in chunks, Yang et al., "Parallelizing Linear Transformers with the Delta Rule over
     Sequence Length" (2024).

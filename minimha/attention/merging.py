@@ -14,8 +14,8 @@ from ..functional.softmax import masked_softmax
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
     """Merge the attention of the same queries over different keys: out and lse over all the keys.
 
-        first = mh.scaled_dot_product_attention(q, k[:, :9], v[:, :9], return_lse=True)
-        other = mh.scaled_dot_product_attention(q, k[:, 9:], v[:, 9:], return_lse=True)
+        first = mh.scaled_dot_product_attention(q, k[..., :9, :], v[..., :9, :], return_lse=True)
+        other = mh.scaled_dot_product_attention(q, k[..., 9:, :], v[..., 9:, :], return_lse=True)
         out, lse = mh.merge_attention(*zip(first, other))
 
     outs  (…, T, Dv) each, the outputs of the parts

@@ -6,7 +6,7 @@
 "loop"         one head at a time in a Python loop, `attention_loop`
 "reference"    batched matmuls over all heads, `attention`
 "fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
-"tiled"        in compiled tiles; no array has T × S entries. On a CPU BLAS computes the products
+"tiled"        in compiled tiles; no array has T × S entries. On a CPU, BLAS does the products
 "microkernel"  in compiled tiles, with products in the registers of the CPU
 "simulated"    the kernels of "tiled" for GPUs, run by NumPy: slow, to study and test them
 "auto"         the one that an enclosing `implementation` or the environment variable
@@ -74,7 +74,7 @@ def scaled_dot_product_attention(
              True for the weights (…, H, T, S) as well, "dropped" for those after dropout
     return_lse
              True for lse (…, H, T) as well: the logarithm of the sum of exp(scores) of each query,
-             including the sink, with which `merge_attention` joins attention over different keys
+             including the sink; `merge_attention` needs it to join attention over different keys
     implementation
              one of `attention.IMPLEMENTATIONS`; "auto": see `minimha.implementation`
 
@@ -114,7 +114,8 @@ def computed(
     by: Implementation, x: Arguments, wanted: tuple[bool, ...]
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
     """The values (out, weights, lse), None for those not asked for, and the pullback to the seven
-    inputs, by an implementation; in float32 and with an array for keep unless it is native."""
+    inputs, by an implementation. Unless it is native, 16-bit floats are computed in float32, and a
+    draw of dropout becomes an array."""
     half = backend.is_half(x.query)
     if (half or isinstance(x.keep, Draw)) and not by.native(x.query):
         x = x._replace(keep=x.resolved_keep())
@@ -157,7 +158,7 @@ def _found(name: str) -> Implementation:
 
 
 def choose(name: str, x: Arguments) -> Implementation:
-    """The implementation that computes these arguments when this name is requested."""
+    """The implementation that attention uses for these arguments when this name is requested."""
     by = requested.get() if name == "auto" else name
     if callable(by):
         return Implementation(by)
@@ -199,7 +200,7 @@ explain_dispatch.__signature__ = scaled_dot_product_attention.__signature__  # t
 
 
 def decide(name: Any, x: Arguments) -> Dispatch:
-    """Which implementation computes these arguments when this one is requested, and why."""
+    """Which implementation is used for these arguments when this one is requested, and why."""
     if callable(name):
         return Dispatch(name.__name__, {name.__name__: "requested"})
     if name != "auto":

@@ -23,7 +23,7 @@ _LLAMA3 = {
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The arguments of the GPT that config.json describes, without those of single blocks, and all
-    reasons why there is none. "rope" is a pair, for blocks without and with a window."""
+    reasons why it describes none. "rope" is a pair, for blocks without and with a window."""
     read, found = Reader(config), dict(layout.fixed)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -54,7 +54,7 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The settings with those of single blocks, and all reasons why there are none."""
+    """The settings with those of single blocks, and all reasons why no GPT has them."""
     if layout.rope is None:
         return settings, []
     read, n, has = Reader(config), settings["num_layers"], layout.blocks.keys()

@@ -4,7 +4,7 @@ Each pair of functions is named after the function whose convention it follows, 
 of its arguments:
 
                      a boolean True    numbers are added,     is_causal, use_causal_mask
-                                       and hidden where
+                                       and hide where
     torch_sdpa       may attend        −∞                     top-left
     torch_mha        is hidden         −∞
     keras            may attend        refused                top-left
@@ -16,7 +16,7 @@ reading these gives the same mask, and the same bias where it is not hidden.
 
 Where a query may attend to nothing, the output is 0 here. In other libraries it depends: torch 2.13
 on a CPU gives 0 for booleans and −∞, and the mean of the values for the dtype's min; its
-MultiheadAttention gives NaN if weights are requested and in eval(), else 0; keras 3.15 gives 0 if
+MultiheadAttention gives NaN if weights are requested, or in eval(), else 0; keras 3.15 gives 0 if
 scores are requested, else the mean. (0 and the mean are those before the output projection.)
 """
 
@@ -68,7 +68,7 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAn
 def to_torch_sdpa(
     mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
-    """Write attn_mask: boolean, True = may attend; with a bias floats, −∞ where hidden.
+    """Write attn_mask: boolean, True = may attend; with a bias, floats, −∞ where hidden.
 
     mask    one of `minimha.masks`, a boolean array, or None
     shape   of the scores, (…, H, T, S) or (T, S)
@@ -138,7 +138,7 @@ def from_keras(
     value_mask, key_mask   (B, S)
     use_causal_mask        top-left: query i sees key j where j ≤ i
 
-    All of them hold together. The bias is None: keras takes none, and casts numbers to booleans,
+    All of them apply at once. The bias is None: keras takes none, and casts numbers to booleans,
     which turns a mask of 0 and −1e9 into its opposite. So numbers raise a TypeError here.
     """
     return _together(
@@ -169,7 +169,7 @@ def from_hugging_face(attention_mask: Any) -> MaskAndBias:
                   −∞; or booleans. H may be 1
 
     Raises TypeError for floats (B, S) and for integers (B, H, T, S), which could mean either;
-    ValueError for other shapes, and other integers than 0 and 1.
+    ValueError for other shapes, and for integers other than 0 and 1.
     """
     x = backend.asarray(array_of(attention_mask))
     if x.ndim == 4:
@@ -189,7 +189,7 @@ def to_hugging_face(
     bias: Any = None,
     like: Any = None,
 ) -> dict[str, Array]:
-    """Write attention_mask: with a dtype or a bias the floats that are added, else 1 and 0.
+    """Write attention_mask: with a dtype or a bias, the floats that are added, else 1 and 0.
 
     shape is (B, H, T, S). With dtype, such as "float32", or a bias, which has one: floats
     (B, 1, T, S), or (B, H, T, S) where heads differ, the dtype's min where hidden. Otherwise

@@ -63,7 +63,7 @@ def read_json(path: Path, kind: Kind) -> Any:
 
 
 def mistake(name: str, value: Any, kind: Kind) -> str:
-    """A sentence about an entry that is missing (its value is ...) or not of this kind; "" for one
+    """A sentence about an entry that is missing (value `...`) or not of this kind; "" for one
     that fits."""
     if value is ...:
         return f"{name} is missing"
@@ -79,7 +79,7 @@ class Reader:
 
     def __call__(self, name: str, kind: Kind, default: Any = ...) -> Any:
         """An entry, or its default if it is absent or, which is a mistake, not of this kind. The
-        default ... is for entries that must be present."""
+        default `...` (Ellipsis) is for entries that must be present."""
         self._read.add(name)
         value = self.entries.get(name, default)
         if wrong := mistake(self.where + name, value, kind):

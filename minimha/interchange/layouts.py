@@ -50,7 +50,7 @@ class Layout:
     rope         the base of rotary positions where config.json gives none; None for learned ones
     blocks       the entries about settings that differ between blocks, and the value of absent ones
     windowed     whether each block has a window, where layer_types does not say it: a function of
-                 what reads the entries, and of whether each block has rotary positions
+                 the `Reader` of the entries, and of whether each block has rotary positions
     """
 
     model_type: str

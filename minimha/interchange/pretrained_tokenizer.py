@@ -35,8 +35,8 @@ class PretrainedTokenizer:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises ValueError if tokenizer.json is missing or unusable, or eos_token_id is no token;
-        RuntimeError without tokenizers."""
+        """Raises ValueError if tokenizer.json is missing or unusable, or eos_token_id is not a
+        token; RuntimeError without tokenizers."""
         self._folder = Path(folder)
         tokenizers = package("tokenizers")
         try:

@@ -104,7 +104,8 @@ def require(kind: type, name: str, x: object) -> None:
 
 
 def entries_under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries whose names begin with the prefix and a dot, without it; all without a prefix."""
+    """The entries whose names begin with the prefix and a dot, which are removed from the names;
+    all entries if the prefix is empty."""
     require_dictionary(arrays)
     start = f"{prefix.rstrip('.')}." if prefix else ""
     return {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
@@ -129,7 +130,7 @@ def matrix(name: str, x: object, axes: str) -> np.ndarray:
 
 
 def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) -> list[str]:
-    """A sentence for each entry that has not the name, dtype and shape of a required array."""
+    """A sentence for each entry whose name, dtype or shape is not as required."""
     wrong = [f"{name} is missing" for name in required if name not in arrays]
     wrong += [f"{name} is extra" for name in arrays if name not in required]
     for name in required.keys() & arrays.keys():

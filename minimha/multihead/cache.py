@@ -26,8 +26,9 @@ class KeyValueCache:
              The cache hides the others, in addition to the mask of the call, and evicts those that
              no later query sees
     sinks    with a window, how many of the first positions all later queries also see
-    reserve  with a window, how many positions before the newest so far `rewind` can go back. The
-             cache evicts more than this number at a time, so a larger reserve means less copying
+    reserve  with a window, how far `rewind` can go back: this many positions before the newest so
+             far. The cache evicts more than this number at a time, so a larger reserve means less
+             copying
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
     positions so far; `evicted` of them, those after the sinks, are no longer held. Between two
@@ -157,7 +158,7 @@ class KeyValueCache:
 
 
 def window_mask(window: int, sinks: int = 0) -> Mask:
-    """Each query sees itself, the window − 1 positions before it, and the first sinks positions
-    before it."""
+    """Each query sees itself, the `window` − 1 positions before it and, of the first `sinks`
+    positions, those before it."""
     near = sliding_window(integer(window, "window", least=1) - 1, 0)
     return near | (causal() & prefix(sinks)) if integer(sinks, "sinks", least=0) else near

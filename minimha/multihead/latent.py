@@ -30,7 +30,8 @@ class LatentAttention(Module):
         scores = (q_i · k_i + q_i^R · k^R) / √(D + Dr)
         out = [heads side by side] W^O
 
-    Rope has a part of its own because it depends on the position. Without it between them,
+    Only a part of queries and keys, q_i^R and k^R, is rotated, because a rotation, which depends on
+    the position, would stand between q_i and W_i^UK. For the other part,
     q_i · (c W_i^UK) = (q_i W_i^UKᵀ) · c: the *absorbed* form never makes keys and values. All heads
     attend to the latents themselves, as in multi-query attention with the key [c k^R] and the value
     c, and W_i^UV follows. Both forms have the same output and gradients.

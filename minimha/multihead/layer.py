@@ -145,8 +145,8 @@ class MultiHeadAttention(Module):
 
         cache  stores the keys and values of earlier calls: S counts these and the new ones. Masks,
                rope and alibi take the T queries as the last positions; lengths, ids and valid keys
-               in masks may be those of the whole sequence. Of positions that the cache has
-               evicted, mask, bias and keep have entries, but not the weights returned
+               in masks may be those of the whole sequence. mask, bias and keep have entries for
+               positions that the cache has evicted; the weights returned have none
         rng    draws which weights dropout keeps; without rng and keep there is no dropout
         positions
                integers (T,) for rope: where queries and keys are in a sequence of which they are a

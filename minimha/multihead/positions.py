@@ -83,7 +83,7 @@ class Learned(Embedding):
 
 
 class Rope(NamedTuple):
-    """The settings of rotary positions; called with queries or keys, it rotates them by `rope`."""
+    """The settings of rotary positions. A call with queries or keys rotates these by `rope`."""
 
     base: float = 10000.0
     width: int | None = None

@@ -10,7 +10,7 @@ from ..functional import rms_norm
 
 
 class QKNorm(NamedTuple):
-    """The settings of the norm of Q and K; called with one of them and its weight, it applies
+    """The settings of the norm of Q and K. A call with one of these and its weight applies
     `rms_norm`.
 
     all_heads  whether the H·D numbers of all heads at one position are normalised together, as in

@@ -31,7 +31,7 @@ class Block(Module):
     sinks         with a window, how many of the first tokens all later ones also see
     cross         whether the block also attends to a memory, as in a decoder
     bias          whether the linear maps and the layer norms have biases
-    attention_bias  that of `MultiHeadAttention`, by default the same
+    attention_bias  the bias of `MultiHeadAttention`, by default the same as bias
     dropout       of the attention weights and of what is added to the residual stream, in calls
                   with an rng
 

@@ -50,7 +50,7 @@ class Stack(Module):
 
 
 class Encoder(Stack):
-    """A stack of blocks in which every position sees all others, from a source to a memory."""
+    """Blocks in which every position sees all others; they turn a source into a memory."""
 
     def __call__(
         self, x: Any, mask: AnyMask = None, *, rng: backend.Generator | None = None
@@ -93,7 +93,7 @@ class EncoderDecoder(Module):
         logits = decoder(√M · tokens(target) + p, memory) · tableᵀ
 
     vocabulary         number of different target tokens
-    d_model            M, the width, an even multiple of num_heads
+    d_model            M, the width: even, and a multiple of num_heads
     num_heads          H
     num_layers         number of blocks in the encoder, and in the decoder
     source_vocabulary  number of different source tokens, which then have an embedding of their own.

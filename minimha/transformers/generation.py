@@ -29,7 +29,7 @@ class Reader:
         self.caches: list[KeyValueCache] | None = None
 
     def room(self, end: int) -> int:
-        """How many tokens can follow the first end ones before the context is full."""
+        """How many tokens can follow the first `end` tokens before the context is full."""
         if end - self.start > self.model.context:
             self.start, self.caches = end - (self.model.context + 1) // 2, None
         return self.start + self.model.context - end
@@ -50,7 +50,7 @@ class Reader:
         return logits
 
     def rewind(self, end: int) -> None:
-        """Forget the tokens after the first end ones."""
+        """Forget the tokens after the first `end` tokens."""
         for cache in self.caches or ():
             cache.rewind(max(0, self.seen - end))
         self.seen = min(self.seen, end)
@@ -136,7 +136,7 @@ def _drawn(
 
 
 def checked_tokens(tokens: Array) -> np.ndarray:
-    """The tokens (B, T), on the host, of any integer type. Raises as `generate` does."""
+    """The tokens (B, T), of any integer type, as int64 on the host. Raises as `generate` does."""
     backend.require(backend.is_integral, array_of(tokens), "tokens")
     known = backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
     if known.ndim != 2 or not known.shape[1]:

@@ -18,7 +18,7 @@ from .gpt import GPT
 class Speculation(NamedTuple):
     """What `speculate` returns.
 
-    tokens       (1, T + count), or fewer if one of stop came
+    tokens       (1, T + count), or fewer if a token of stop was drawn
     accepted     how many drafted tokens the model accepted
     judged       how many it judged: those up to the first rejected one in each round
     calls        calls of the model, one for each round
@@ -62,10 +62,10 @@ def speculate(
     max(0, p − q), normalised; if there is none, it ends with one more token, drawn from p. Both
     caches then forget the rejected tokens.
 
-    That is the distribution p: x is proposed and accepted with probability min(p(x), q(x)), and
-    some token is rejected with probability Σ max(0, p − q). At temperature 0 the tokens are those
-    of `generate`, unless two logits are equal up to rounding. It is for one sequence: those of a
-    batch would accept different numbers of tokens.
+    The tokens then have the distribution p: x is proposed and accepted with probability
+    min(p(x), q(x)), and some token is rejected with probability Σ max(0, p − q). At temperature 0
+    the tokens are those of `generate`, unless two logits are equal up to rounding. Only one
+    sequence is allowed: those of a batch would accept different numbers of tokens.
 
     Raises ValueError for tokens that are not (1, T), for models with different vocabularies, and as
     `generate` does.
