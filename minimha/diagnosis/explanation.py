@@ -115,7 +115,7 @@ def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
             f"The pullback returns a gradient for {listed(trace.unknown)}, but tap is never called "
             f"with that name. tap is called for {listed(tapped) or 'nothing'}"
         )
-    if trace.unused:
+    if trace.unused and trace.function.takes_tap:  # an operation may have a result of no use
         name = trace.unused[0]
         yield (
             f"The function does not use what tap returns for {listed(trace.unused)}: write "

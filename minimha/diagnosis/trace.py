@@ -87,6 +87,7 @@ class Trace:
                 self.wrong.append(name)
         self.unused = [n for n in values if n in returned and not self.descendants(n)]
         self.wrong = [name for name in self.wrong if name not in self.unused]
+        self.known -= set(self.unused)
 
     def comparison(self, name: str) -> Comparison | None:
         """The comparison that a wrong gradient failed, of its entries rather than directions; None

@@ -185,6 +185,16 @@ def test_an_unused_result_of_tap_is_reported(rng):
     assert 'write h = tap("h", h)' in text(error)
 
 
+def test_a_second_result_that_nothing_uses_is_no_mistake(rng):
+    @mh.operation
+    def both(x):
+        return (3 * x, x + 1), lambda dy, _: (2 * dy,)
+
+    error = found(lambda x: both(x)[0], mh.Tensor(rng.standard_normal(3), requires_grad=True))
+    assert error.diagnosis.cause == "factor"
+    assert not re.search("tap|both 2", text(error))
+
+
 def test_a_tap_may_be_required_and_a_missing_dictionary_is_reported(rng):
     def f(x, *, tap):
         h = tap("h", 2 * x)
