@@ -208,7 +208,7 @@ def take_turns(calls: dict[str, Call], quick: bool, rest: float = REST) -> Times
     least, most, budget = (2, 5, 0.1) if quick else (7, 41, 2.0)
     for call in calls.values():
         call()
-    turns = {name: partial(turn, call, rest) for name, call in calls.items()}
+    turns = {name: partial(turn, call, 0 if quick else rest) for name, call in calls.items()}
     once = seconds(partial(common.take_turns, turns, 1))
     return common.take_turns(turns, min(most, max(least, int(budget / once))))
 

@@ -94,6 +94,11 @@ def _code(text: str, solved: bool) -> str:
     return (solutions.solved(text) if solved else solutions.stubbed(text)).rstrip()
 
 
+def exercises(source: Path) -> list[str]:
+    """The names of a chapter's tasks."""
+    return re.findall(r"^# exercise: (\w+)", source.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def written(source: Path) -> str:
     """The text of the student notebook of a source."""
     return nbformat.writes(notebook(source)) + "\n"

@@ -10,7 +10,6 @@ import functools
 import http.server
 import io
 import json
-import re
 import shutil
 import threading
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from answers import WRONG, function
-from make import SOURCES
+from make import SOURCES, exercises
 
 from minimha import homework
 from minimha.__main__ import main
@@ -127,7 +126,7 @@ def test_a_chapter_runs_in_a_browser(source, opened, browser, address, tmp_path,
         assert (errors, count is None) == ([], False), code
     assert took < MOST_SECONDS
 
-    name = re.search(r"# exercise: (\w+)", source.read_text(encoding="utf-8"))[1]
+    name = exercises(source)[0]
     wrong = next(answer.code() for answer in WRONG if answer.task == name)
     for code in (homework.course()[name].code(solved=True), wrong):
         said = page.evaluate(EXECUTE, f"{code}\n\nmh.homework.check({name})")

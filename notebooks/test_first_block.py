@@ -1,4 +1,5 @@
-"""The README's first block, typed in an empty home folder, leads into every chapter.
+"""The README's first block, typed in an empty home folder, leads into every chapter, and each runs
+from top to bottom as students get it.
 
 Slow, and needs the network: pip makes the environment for a copy of this clone.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from make import FOLDER, SOURCES
+from make import FOLDER, SOURCES, exercises
 
 CLONE = FOLDER.parent
 BLOCK = re.search(r"```sh\n(.*?)```", (CLONE / "README.md").read_text(encoding="utf-8"), re.S)[1]
@@ -76,11 +77,22 @@ def test_the_first_block_leads_into_every_chapter(python, tmp_path, request):
     text = f"source .venv/bin/activate; export {offline}; {execute} 2> errors ||"
     again = f"grep 'Address already in use' errors && {execute}"  # a port taken meanwhile
     assert typed(f"{text} {{ cat errors; {again}; }}").wait(timeout=900) == 0
-    assert "to do  " in chapters[0].read_text(encoding="utf-8")
+    for chapter, source in zip(chapters, SOURCES, strict=True):
+        if python == "usual" or source is SOURCES[0]:
+            _has_run_as_students_get_it(chapter, source)
     assert "softmax, hint 1 of 3" in (folder / "hint.ipynb").read_text(encoding="utf-8")
 
     homework = "minimha homework start softmax && pytest --pyargs minimha.homework -k softmax"
     assert typed(f"source .venv/bin/activate && {homework}").wait(timeout=60) == 0
+
+
+def _has_run_as_students_get_it(chapter, source):
+    cells = nbformat.read(chapter, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    text = "".join(output.get("text", "") for output in outputs)
+    for name in exercises(source):
+        assert re.search(f"^to do +{name}: ", text, re.MULTILINE)
+    assert any({"image/png", "image/svg+xml"} & set(o.get("data", {})) for o in outputs)
 
 
 def _opened(jupyter, home):

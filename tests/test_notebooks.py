@@ -1,6 +1,7 @@
 """Chapters agree with their sources, have no outputs, and share one structure.
 
-That they run, with solutions and without, is tested in notebooks/test_chapters.py.
+That they run is tested in notebooks: as students get them in test_first_block.py, with solutions in
+test_chapters.py.
 """
 
 import importlib.util
@@ -73,7 +74,7 @@ def test_the_first_cell_imports_the_packages_that_it_installs():
 
 
 def test_a_chapter_contains_only_its_own_tasks(source):
-    for name in make.re.findall(r"# exercise: (\w+)", source.read_text(encoding="utf-8")):
+    for name in make.exercises(source):
         assert f"{homework.course()[name].chapter:02}" == source.stem[:2]
 
 
