@@ -340,7 +340,7 @@ def dtypes(row, library):
     row("float16 query, float32 key and value", dtype, "float16", "float32")
     row("integers", dtype, "int32", "int32")
     row("complex64", dtype, "complex64", "complex64")
-    row("float16: mean of 332 223 ones †", half_sums)
+    row("float16: mean of 332,223 ones †", half_sums)
     row("float16: QKᵀ is 10⁵ before scaling, 10⁴ after †", half_overflow)
 
 
