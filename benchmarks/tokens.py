@@ -49,11 +49,11 @@ TITLE = f"""# What a token costs
 `python benchmarks/tokens.py`. A model with the sizes of GPT-2 (124 million parameters), on
 {THREADS} threads: one token after {PAST} others, whose keys and values are cached; and a prompt of
 {PROMPT} tokens, which fills a cache. Activations are float32, and so are the weights unless the row
-says otherwise. transformers runs eagerly, in float32, with its own cache. They take turns, and
-rest for {1000 * REST:.0f} ms between turns and between the first {PAST} tokens and the
-next {END - PAST}, which are timed.
-The tables show the median over the turns, with the quartiles in brackets; a ratio
-compares two calls of the same turn.
+says otherwise. transformers runs eagerly, in float32, with its own cache. The libraries and
+dtypes take turns, and rest for {1000 * REST:.0f} ms between turns and between the first {PAST}
+tokens and the next {END - PAST}. The time of a token is the mean over these {END - PAST}. The
+tables show the median over the turns, with the quartiles in brackets; a ratio compares two calls
+of the same turn.
 
 """
 

@@ -136,7 +136,7 @@ def test_the_benchmark_of_tokens_runs(run):
 def test_the_benchmark_of_linear_attention_runs(run):
     text, rows = run("linear_attention.py")
     assert [row[0] for row in rows[2:4]] == ["256", "512"]
-    assert "in at least three of four turns, linear attention is" in text
+    assert "In at least three quarters of the turns, linear attention is" in text
     kernels = [row[0] for row in rows if len(row) == 4 and "(" in row[1]]
     assert kernels == ["linear attention", "gated delta rule"]
 
