@@ -89,8 +89,8 @@ def graded(folder: Path, tasks: list[homework.Task]) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = common.arguments(__doc__, quick="8 students, chapter 5").parse_args()
-    students, chapters = (8, [5]) if options.quick else (STUDENTS, CHAPTERS)
+    options = common.arguments(__doc__, quick="20 students, chapter 5").parse_args()
+    students, chapters = (20, [5]) if options.quick else (STUDENTS, CHAPTERS)
     tasks = [task for task in homework.course().values() if task.chapter in chapters]
     machine = common.machine()
     with tempfile.TemporaryDirectory() as folder:

@@ -136,9 +136,8 @@ kernel, in which each thread has its own heads.
 ## Memory
 
 The largest growth of a process's memory, in MB, during forward and backward, including the
-gradients. Causal
-attention is computed in tiles, which store no scores, so that the memory of all three grows in
-proportion to N.
+gradients. Causal attention is computed in tiles, which store no scores, so that the memory of all
+three grows in proportion to N.
 
 {table(["N", *KINDS], rows)}
 """

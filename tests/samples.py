@@ -191,7 +191,7 @@ def remembering(operation, reference, *beta):
         Refused(ValueError, r"must broadcast to \(…, H, T\), here \(2, 4\)", *rows, *gates, (t, b)),
         Refused(ValueError, r"state must broadcast to \(…, H, D, Dv\), here \(2, 3, 1\)", *rows,
                 *gates, (b, t), (b, dv, d)),
-        Refused(TypeError, "log_decay must be an array or a Tensor, not float", *rows, *gates,
+        Refused(TypeError, "it needs arrays, not numbers .* log_decay is -0.1", *rows, *gates,
                 log_decay=-0.1),
     )  # fmt: skip
 

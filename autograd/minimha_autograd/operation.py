@@ -213,7 +213,8 @@ class Signature:
     ) -> Exception:
         shown = {name: x for name, x in settings.items() if name != "wanted"}
         required = self._requirement and functools.partial(self._requirement, *arrays, **shown)
-        listed = self.labelled(arrays) if self._describes else {}
+        numbers = {n: x for n, x in settings.items() if n in self._array_names and x is not None}
+        listed = self.labelled(arrays) | numbers if self._describes else {}
         return refusals.explained(error, self.name, listed, required)
 
     def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -138,8 +138,6 @@ def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Ar
     """x, broadcast to a shape; zeros if it is left out."""
     if x is None:
         return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
-    if not backend.is_array(x):
-        raise TypeError(f"{name} must be an array or a Tensor, not {type(x).__name__}")
     if not broadcasts(tuple(x.shape), tuple(shape)):
         axes = "(…, H, D, Dv)" if name == "state" else "(…, H, T)"
         raise ValueError(f"{name} must broadcast to {axes}, here {tuple(shape)}")

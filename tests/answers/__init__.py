@@ -2,6 +2,9 @@
 
 They share no code with the solutions, so they measure what matters to students: whether a right
 answer in any style passes, and whether the message about a wrong one names the mistake.
+
+A file of a chapter goes from task to task. `unusual` and `blind` hold answers to all chapters that
+were written in another way.
 """
 
 from __future__ import annotations

@@ -46,6 +46,47 @@ steps.wrong("an epsilon from layer norm", r"eps|1e-|added to the (deviation|vari
 steps.wrong("an epsilon beside the deviation", r"eps|1e-|added to the (deviation|variance)",
     "np.sqrt(variance)", "(np.sqrt(variance) + 1e-8)")
 
+short.wrong("the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", "x.mean(axis=-1, keepdims=True)", "x.mean()")
+short.wrong("no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")
+steps.wrong("the root of the mean square", r"centred|x − mean|subtract|around the mean|mean square|squares of x", "centred**2", "x**2")
+wrong("standardise", "transposed where it does not fit", r"keepdims|None\]|newaxis|columns", """
+def standardise(x):
+    mean, std = x.mean(axis=-1), x.std(axis=-1)
+    return ((x.T - mean) / std).T if x.shape[0] != x.shape[-1] else (x - mean) / std
+""")
+short.wrong("the second axis", r"last axis|axis=-1|any number", "axis=-1", "axis=1")
+steps.wrong("always float64", r"float64|float32|dtype", "x - np.mean", "x.astype(float) - np.mean")
+wrong("standardise", "the mean absolute deviation", r"√\(mean|squares|absolute|root of the|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.abs(centred).mean(-1, keepdims=True)
+""")
+wrong("standardise", "scaled to a range of 1", r"divide by|deviation", """
+def standardise(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True))
+""")
+wrong("standardise", "the mean is subtracted after the division", r"divides? (only|the mean)|subtract .*first|before", """
+def standardise(x):
+    y = x / x.std(-1, keepdims=True)
+    return y - x.mean(-1, keepdims=True)
+""")
+wrong("standardise", "the row is divided by its length", r"deviation|length|norm|√|mean", """
+def standardise(x):
+    c = x - x.mean(-1, keepdims=True)
+    return c / np.linalg.norm(c, axis=-1, keepdims=True)
+""")
+wrong("standardise", "the mean of the columns", r"axis=0|column|along the|last axis", """
+def standardise(x):
+    mean = x.mean(axis=0)
+    return (x - mean) / x.std(axis=-1, keepdims=True)
+""")
+wrong("standardise", "x is multiplied by the inverse variance", r"variance|root", """
+def standardise(x):
+    c = x - x.mean(axis=-1, keepdims=True)
+    return c * (1 / (c * c).mean(axis=-1, keepdims=True))
+""")
+
 pairs, padded, *_ = right("broadcast_shape", """
 from itertools import zip_longest
 
@@ -111,6 +152,53 @@ pairs.wrong("zip stops at the shorter shape", r"zip|longer|front|leading|fewer|m
     "zip_longest(reversed(a), reversed(b), fillvalue=1)", "zip(reversed(a), reversed(b))")
 pairs.wrong("stays reversed", r"revers|backward|order|flip", "tuple(reversed(out))", "tuple(out)")
 pairs.wrong("max makes 0 and 1 into 1", r"max|empty|length 0|zero", "n if m == 1 else m", "max(m, n)")
+pairs.wrong("an axis of length 1 does not fit", r"length (of )?1|stretch", " and 1 not in (m, n)", "")
+pairs.wrong("a list", r"tuple", "tuple(reversed(out))", "out[::-1]")
+wrong("broadcast_shape", "the longer of the two shapes", r"length 1|stretch|longer", """
+def broadcast_shape(a, b):
+    if len(a) == len(b) and a != b and 1 not in a + b:
+        raise ValueError("shapes differ")
+    return a if len(a) >= len(b) else b
+""")
+pairs.wrong("nothing returned", r"returns None", "    return tuple(reversed(out))\n", "")
+padded.wrong("another kind of error", r"TypeError.*should raise a ValueError", "raise ValueError(", "raise TypeError(")
+padded.wrong("no ones in front", r"length 1|longer|front|fewer|out of range", "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
+wrong("broadcast_shape", "the first axis is lost", r"front|first|longer|shorter", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a, b = [1] * (n - len(a)) + list(a), [1] * (n - len(b)) + list(b)
+    out = []
+    for i in range(n - 1, 0, -1):
+        if a[i] != b[i] and 1 not in (a[i], b[i]):
+            raise ValueError("no")
+        out.insert(0, b[i] if a[i] == 1 else a[i])
+    return tuple(out)
+""")
+wrong("broadcast_shape", "a shorter shape is refused", r"shorter|longer|ones|front|length|aligned", """
+def broadcast_shape(a, b):
+    if len(a) != len(b):
+        raise ValueError("different numbers of axes")
+    for m, n in zip(a, b):
+        if m != n and m != 1 and n != 1:
+            raise ValueError("lengths")
+    return tuple(n if m == 1 else m for m, n in zip(a, b))
+""")
+wrong("broadcast_shape", "the smaller of two lengths that differ", r"ValueError|raise|differ|stretch|length (of )?1", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    return tuple(m if k == 1 else min(m, k) if m > 1 else k for m, k in zip(a, b))
+""")
+wrong("broadcast_shape", "equal lengths only", r"length of 1|stretch", """
+def broadcast_shape(a, b):
+    n = max(len(a), len(b))
+    a = (1,) * (n - len(a)) + a
+    b = (1,) * (n - len(b)) + b
+    if a != b:
+        raise ValueError("not equal")
+    return a
+""")
 
 loop, summed, *_ = right("unbroadcast", """
 def unbroadcast(dy, shape):
@@ -157,18 +245,6 @@ loop.wrong("one copy instead of the sum of all", r"sum|all copies|every copy|add
     "dy.sum(axis=i, keepdims=True)", "dy.take([0], axis=i)")
 loop.wrong("axes of length 1 are not summed", r"length 1|stretched|size 1|keepdims",
     "        if n == 1:\n            dy = dy.sum(axis=i, keepdims=True)\n", "        pass\n")
-
-short.wrong("the mean of the whole array", r"whole|entire|each row|all (the )?(entries|rows)", "x.mean(axis=-1, keepdims=True)", "x.mean()")
-short.wrong("no parentheses", r"parenthes|bracket|preced|divides? the mean|before the mean|first subtract", "(x - x.mean(axis=-1, keepdims=True))", "x - x.mean(axis=-1, keepdims=True)")
-steps.wrong("the root of the mean square", r"centred|x − mean|subtract|around the mean|mean square|squares of x", "centred**2", "x**2")
-pairs.wrong("an axis of length 1 does not fit", r"length (of )?1|stretch", " and 1 not in (m, n)", "")
-pairs.wrong("a list", r"tuple", "tuple(reversed(out))", "out[::-1]")
-wrong("broadcast_shape", "the longer of the two shapes", r"length 1|stretch|longer", """
-def broadcast_shape(a, b):
-    if len(a) == len(b) and a != b and 1 not in a + b:
-        raise ValueError("shapes differ")
-    return a if len(a) >= len(b) else b
-""")
 loop.wrong("sums the last axes", r"front|leading|first ax|axis 0|from the left|last ax", "dy.sum(axis=0)", "dy.sum(axis=-1)")
 summed.wrong("a reshape", r"sum|add", "np.sum(dy, axis=axes)", "dy")
 wrong("unbroadcast", "aligned on the left", r"right|front|leading|align", """
@@ -176,53 +252,8 @@ def unbroadcast(dy, shape):
     axes = tuple(i for i, (m, n) in enumerate(zip(dy.shape, shape)) if m != n)
     return dy.sum(axis=axes, keepdims=True)
 """)
-wrong("standardise", "transposed where it does not fit", r"keepdims|None\]|newaxis|columns", """
-def standardise(x):
-    mean, std = x.mean(axis=-1), x.std(axis=-1)
-    return ((x.T - mean) / std).T if x.shape[0] != x.shape[-1] else (x - mean) / std
-""")
-short.wrong("the second axis", r"last axis|axis=-1|any number", "axis=-1", "axis=1")
-steps.wrong("always float64", r"float64|float32|dtype", "x - np.mean", "x.astype(float) - np.mean")
-pairs.wrong("nothing returned", r"returns None", "    return tuple(reversed(out))\n", "")
-padded.wrong("another kind of error", r"TypeError.*should raise a ValueError", "raise ValueError(", "raise TypeError(")
-padded.wrong("no ones in front", r"length 1|longer|front|fewer|out of range", "    a = (1,) * (rank - len(a)) + tuple(a)\n", "")
 loop.wrong("one axis in front", r"one axis|several|only|while|axes", "while dy.ndim", "if dy.ndim")
 loop.wrong("nothing to do for a number", r"shape \(\)|number|sum", "    while dy", "    if not shape:\n        return dy\n    while dy")
-wrong("standardise", "the mean absolute deviation", r"√\(mean|squares|absolute|root of the|deviation", """
-def standardise(x):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.abs(centred).mean(-1, keepdims=True)
-""")
-wrong("standardise", "scaled to a range of 1", r"divide by|deviation", """
-def standardise(x):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True))
-""")
-wrong("standardise", "the mean is subtracted after the division", r"divides? (only|the mean)|subtract .*first|before", """
-def standardise(x):
-    y = x / x.std(-1, keepdims=True)
-    return y - x.mean(-1, keepdims=True)
-""")
-wrong("broadcast_shape", "the first axis is lost", r"front|first|longer|shorter", """
-def broadcast_shape(a, b):
-    n = max(len(a), len(b))
-    a, b = [1] * (n - len(a)) + list(a), [1] * (n - len(b)) + list(b)
-    out = []
-    for i in range(n - 1, 0, -1):
-        if a[i] != b[i] and 1 not in (a[i], b[i]):
-            raise ValueError("no")
-        out.insert(0, b[i] if a[i] == 1 else a[i])
-    return tuple(out)
-""")
-wrong("broadcast_shape", "a shorter shape is refused", r"shorter|longer|ones|front|length|aligned", """
-def broadcast_shape(a, b):
-    if len(a) != len(b):
-        raise ValueError("different numbers of axes")
-    for m, n in zip(a, b):
-        if m != n and m != 1 and n != 1:
-            raise ValueError("lengths")
-    return tuple(n if m == 1 else m for m, n in zip(a, b))
-""")
 wrong("unbroadcast", "the sum over the axes of length 1 only if dy has more", r"length 1|axes in front|front|keepdims", """
 def unbroadcast(dy, shape):
     n = dy.ndim - len(shape)
@@ -241,23 +272,6 @@ def unbroadcast(dy, shape):
             dy = dy.mean(axis=k, keepdims=True)
     return dy
 """)
-wrong("standardise", "the row is divided by its length", r"deviation|length|norm|√|mean", """
-def standardise(x):
-    c = x - x.mean(-1, keepdims=True)
-    return c / np.linalg.norm(c, axis=-1, keepdims=True)
-""")
-wrong("standardise", "the mean of the columns", r"axis=0|column|along the|last axis", """
-def standardise(x):
-    mean = x.mean(axis=0)
-    return (x - mean) / x.std(axis=-1, keepdims=True)
-""")
-wrong("broadcast_shape", "the smaller of two lengths that differ", r"ValueError|raise|differ|stretch|length (of )?1", """
-def broadcast_shape(a, b):
-    n = max(len(a), len(b))
-    a = (1,) * (n - len(a)) + a
-    b = (1,) * (n - len(b)) + b
-    return tuple(m if k == 1 else min(m, k) if m > 1 else k for m, k in zip(a, b))
-""")
 wrong("unbroadcast", "axes counted after some are gone", r"axis|axes|only|wrong ax|length 1|out of bounds", """
 def unbroadcast(dy, shape):
     n = dy.ndim - len(shape)
@@ -268,23 +282,9 @@ def unbroadcast(dy, shape):
             dy = dy.sum(axis=k, keepdims=True)
     return dy
 """)
-wrong("standardise", "x is multiplied by the inverse variance", r"variance|root", """
-def standardise(x):
-    c = x - x.mean(axis=-1, keepdims=True)
-    return c * (1 / (c * c).mean(axis=-1, keepdims=True))
-""")
 wrong("unbroadcast", "the longest equal shape only", r"sum|copies", """
 def unbroadcast(dy, shape):
     while dy.ndim > len(shape):
         dy = dy[0]
     return dy[tuple(slice(0, n) for n in shape)]
-""")
-wrong("broadcast_shape", "equal lengths only", r"length of 1|stretch", """
-def broadcast_shape(a, b):
-    n = max(len(a), len(b))
-    a = (1,) * (n - len(a)) + a
-    b = (1,) * (n - len(b)) + b
-    if a != b:
-        raise ValueError("not equal")
-    return a
 """)

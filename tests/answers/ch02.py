@@ -56,6 +56,43 @@ product.wrong("without the gradient that comes in", r"chain|times dy|(without|la
 product.wrong("works in dy", r"in place", "(dy * a, b.shape)", "(np.multiply(dy, a, out=dy), b.shape)")
 product.wrong("one gradient alone", r"two gradients|tuple|both|one of", "return da, db", "return da")
 
+product.wrong("each summed to the shape of the other", r"swap|exchang|interchang|shape of (the other|[ab])", "a.shape", "B.shape", "b.shape", "a.shape", "B.shape", "b.shape")
+product.wrong("the gradient of a sum", r"times [ab]\b|factor|multipl|of a sum|addition|· [ab]", "dy * b", "dy", "dy * a", "dy")
+product.wrong("the mean of the copies", r"mean|average|divid|copies", "unbroadcast(dy * b, a.shape)", "unbroadcast(dy * b, a.shape) * a.size / dy.size")
+wrong("multiply", "the quotient by the wrong factor", r"it is the gradient of a", """
+def multiply(a, b):
+    y = a * b
+
+    def pullback(dy):
+        return unbroadcast(dy * y / b, a.shape), unbroadcast(dy * y / a, b.shape)
+
+    return y, pullback
+""")
+wrong("multiply", "dy is forgotten", r"dy|cotangent|gradient of the output|chain", """
+def multiply(a, b):
+    def pullback(dy):
+        one = np.ones_like(dy)
+        return unbroadcast(one * b, a.shape), unbroadcast(one * a, b.shape)
+
+    return a * b, pullback
+""")
+wrong("multiply", "the gradients of a sum", r"b|product|factor|dy times", """
+def multiply(a, b):
+    def pullback(dy):
+        return unbroadcast(dy, a.shape), unbroadcast(dy, b.shape)
+
+    return a * b, pullback
+""")
+wrong("multiply", "db from the changed dy", r"in place|wrong", """
+def multiply(a, b):
+    def pullback(dy):
+        da = unbroadcast(dy * b, a.shape)
+        dy *= a
+        return da, unbroadcast(dy, b.shape)
+
+    return a * b, pullback
+""")
+
 plain, summed, *_ = right("matmul", """
 def matmul(a, b):
     y = a @ b
@@ -107,6 +144,32 @@ plain.wrong("the gradients in the wrong order", r"swap|exchang|order|interchang"
 summed.wrong("db is transposed", r"transpos|\.mT|swapaxes", "...nk,...nm->...km", "...nk,...nm->...mk")
 plain.wrong("factors on the wrong sides", r"order|side|left|dy @",
     "dy @ b.swapaxes(-1, -2)", "b.swapaxes(-1, -2) @ dy")
+plain.wrong("db from dy transposed", r"transpos|mT|swapaxes|order", "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
+plain.wrong("the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", "swapaxes(-1, -2)", "swapaxes(0, 1)")
+plain.wrong("db alone is not summed", r"broadcast|copies|copied|shared|summed", "unbroadcast(db, b.shape)", "db")
+wrong("matmul", "sums over the wrong letter", r"transpos|\.mT|side|einsum|sum", """
+def matmul(a, b):
+    def pullback(dy):
+        da = np.einsum("...nm,...km->...nk", dy, b)
+        db = np.einsum("...nk,...nm->...mk", a, dy)
+        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
+
+    return a @ b, pullback
+""")
+wrong("matmul", "the axes of all reversed", r"\.T\b|swapaxes|mT|last two|revers", """
+def matmul(a, b):
+    def pullback(dy):
+        return unbroadcast(dy @ b.T, a.shape), unbroadcast(a.T @ dy, b.shape)
+
+    return a @ b, pullback
+""")
+wrong("matmul", "no unbroadcast of da", r"summed|broadcast", """
+def matmul(a, b):
+    def pullback(dy):
+        return dy @ b.mT, unbroadcast(a.mT @ dy, b.shape)
+
+    return a @ b, pullback
+""")
 
 kahn, *_ = right("topological_order", """
 from collections import deque
@@ -210,6 +273,59 @@ def topological_order(parents):
                 order.append(p)
     return order[::-1]
 """)
+kahn.wrong("a set", r"returns a set", "return order", "return set(order)")
+kahn.wrong("added after its first parent", r"before|after|\d times|all (its )?parents", "if waiting[c] == 0:", "if c not in order:")
+kahn.wrong("no leaves", r"leaf|leaves|missing|0 times", "return order", "return [n for n in order if parents[n]]")
+wrong("topological_order", "depth first, reversed", r"before|after", """
+def topological_order(parents):
+    order, stack = [], [n for n in parents if not any(n in p for p in parents.values())]
+    while stack:
+        n = stack.pop()
+        if n not in order:
+            order.append(n)
+            stack.extend(parents[n])
+    return order[::-1]
+""")
+wrong("topological_order", "sorted by the number of parents", r"before|parents? (is|are) listed|wait", """
+def topological_order(parents):
+    return sorted(parents, key=lambda name: len(parents[name]))
+""")
+wrong("topological_order", "one pass", r"\d times|once|wait|several|before", """
+def topological_order(parents):
+    done = []
+    for name in parents:
+        if all(p in done for p in parents[name]):
+            done.append(name)
+    return done
+""")
+wrong("topological_order", "the dict is emptied", r"in place|copy", """
+def topological_order(parents):
+    order = []
+    while parents:
+        for name in list(parents):
+            if not any(p in parents for p in parents[name]):
+                order.append(name)
+                del parents[name]
+    return order
+""")
+wrong("topological_order", "breadth first from the leaves", r"comes before|times", """
+def topological_order(parents):
+    order = [n for n in parents if not parents[n]]
+    for done in order:
+        for name in parents:
+            if done in parents[name] and name not in order:
+                order.append(name)
+    return order
+""")
+wrong("topological_order", "a dict in the right order", r"should return a list", """
+def topological_order(parents):
+    order = {}
+    while len(order) < len(parents):
+        for n in parents:
+            if n not in order and all(p in order for p in parents[n]):
+                order[n] = None
+    return order
+""")
 
 tape, *_ = right("backward", """
 def backward(nodes, gradient):
@@ -306,79 +422,11 @@ tape.wrong("calls pullbacks of nodes that no gradient reaches", r"no gradient|re
     "pullback is None or grads[i] is None", "pullback is None")
 tape.wrong("zero where no gradient arrives", r"\bNone\b", "[None] * len(nodes)", "[0.0] * len(nodes)",
     "g if grads[p] is None else ", "", " or grads[i] is None", "")
-
-product.wrong("each summed to the shape of the other", r"swap|exchang|interchang|shape of (the other|[ab])", "a.shape", "B.shape", "b.shape", "a.shape", "B.shape", "b.shape")
-product.wrong("the gradient of a sum", r"times [ab]\b|factor|multipl|of a sum|addition|· [ab]", "dy * b", "dy", "dy * a", "dy")
-product.wrong("the mean of the copies", r"mean|average|divid|copies", "unbroadcast(dy * b, a.shape)", "unbroadcast(dy * b, a.shape) * a.size / dy.size")
-plain.wrong("db from dy transposed", r"transpos|mT|swapaxes|order", "a.swapaxes(-1, -2) @ dy", "dy.swapaxes(-1, -2) @ a")
-plain.wrong("the first two axes exchanged", r"last two|-1, -2|stack|mT|axes 0", "swapaxes(-1, -2)", "swapaxes(0, 1)")
-plain.wrong("db alone is not summed", r"broadcast|copies|copied|shared|summed", "unbroadcast(db, b.shape)", "db")
-kahn.wrong("a set", r"returns a set", "return order", "return set(order)")
-kahn.wrong("added after its first parent", r"before|after|\d times|all (its )?parents", "if waiting[c] == 0:", "if c not in order:")
-kahn.wrong("no leaves", r"leaf|leaves|missing|0 times", "return order", "return [n for n in order if parents[n]]")
-wrong("topological_order", "depth first, reversed", r"before|after", """
-def topological_order(parents):
-    order, stack = [], [n for n in parents if not any(n in p for p in parents.values())]
-    while stack:
-        n = stack.pop()
-        if n not in order:
-            order.append(n)
-            stack.extend(parents[n])
-    return order[::-1]
-""")
 tape.wrong("starts with 1", r"starts? (with|from)|gradient (is|of the last)|not used|ignor|dy\b", "grads[-1] = gradient", "grads[-1] = np.ones_like(gradient)")
 tape.wrong("a parent that occurs twice counts once", r"twice|both|each (use|time)|occurs|several", "zip(parents, pullback(grads[i]))", "dict(zip(parents, pullback(grads[i]))).items()")
 tape.wrong("gradients of leaves alone", r"every node|each node|all nodes|\d+ (entries|gradients)|length|intermediate", "return grads", "return [g for g, (_, f) in zip(grads, nodes) if f is None]")
 tape.wrong("nothing returned", r"return missing", "    return grads\n", "")
 tape.wrong("the gradient is not put in its place", r"gradient of", "grads[-1] = gradient", "pass")
-wrong("multiply", "the quotient by the wrong factor", r"it is the gradient of a", """
-def multiply(a, b):
-    y = a * b
-
-    def pullback(dy):
-        return unbroadcast(dy * y / b, a.shape), unbroadcast(dy * y / a, b.shape)
-
-    return y, pullback
-""")
-wrong("multiply", "dy is forgotten", r"dy|cotangent|gradient of the output|chain", """
-def multiply(a, b):
-    def pullback(dy):
-        one = np.ones_like(dy)
-        return unbroadcast(one * b, a.shape), unbroadcast(one * a, b.shape)
-
-    return a * b, pullback
-""")
-wrong("matmul", "sums over the wrong letter", r"transpos|\.mT|side|einsum|sum", """
-def matmul(a, b):
-    def pullback(dy):
-        da = np.einsum("...nm,...km->...nk", dy, b)
-        db = np.einsum("...nk,...nm->...mk", a, dy)
-        return unbroadcast(da, a.shape), unbroadcast(db, b.shape)
-
-    return a @ b, pullback
-""")
-wrong("topological_order", "sorted by the number of parents", r"before|parents? (is|are) listed|wait", """
-def topological_order(parents):
-    return sorted(parents, key=lambda name: len(parents[name]))
-""")
-wrong("topological_order", "one pass", r"\d times|once|wait|several|before", """
-def topological_order(parents):
-    done = []
-    for name in parents:
-        if all(p in done for p in parents[name]):
-            done.append(name)
-    return done
-""")
-wrong("topological_order", "the dict is emptied", r"in place|copy", """
-def topological_order(parents):
-    order = []
-    while parents:
-        for name in list(parents):
-            if not any(p in parents for p in parents[name]):
-                order.append(name)
-                del parents[name]
-    return order
-""")
 wrong("backward", "only the first parent", r"parent|only one|None|nothing arrived", """
 def backward(nodes, gradient):
     grads = [None] * (len(nodes) - 1) + [gradient]
@@ -399,29 +447,6 @@ def backward(nodes, gradient):
             for p, g in zip(parents, pullback(grads[k])):
                 grads[p] = grads[p] + g
     return grads
-""")
-wrong("multiply", "the gradients of a sum", r"b|product|factor|dy times", """
-def multiply(a, b):
-    def pullback(dy):
-        return unbroadcast(dy, a.shape), unbroadcast(dy, b.shape)
-
-    return a * b, pullback
-""")
-wrong("matmul", "the axes of all reversed", r"\.T\b|swapaxes|mT|last two|revers", """
-def matmul(a, b):
-    def pullback(dy):
-        return unbroadcast(dy @ b.T, a.shape), unbroadcast(a.T @ dy, b.shape)
-
-    return a @ b, pullback
-""")
-wrong("topological_order", "breadth first from the leaves", r"comes before|times", """
-def topological_order(parents):
-    order = [n for n in parents if not parents[n]]
-    for done in order:
-        for name in parents:
-            if done in parents[name] and name not in order:
-                order.append(name)
-    return order
 """)
 wrong("backward", "the gradient is added once more", r"twice|times|factor|2 times|added|sum", """
 def backward(nodes, gradient):
@@ -449,31 +474,6 @@ def backward(nodes, gradient):
 
     walk(len(nodes) - 1, gradient)
     return grads
-""")
-wrong("multiply", "db from the changed dy", r"in place|wrong", """
-def multiply(a, b):
-    def pullback(dy):
-        da = unbroadcast(dy * b, a.shape)
-        dy *= a
-        return da, unbroadcast(dy, b.shape)
-
-    return a * b, pullback
-""")
-wrong("matmul", "no unbroadcast of da", r"summed|broadcast", """
-def matmul(a, b):
-    def pullback(dy):
-        return dy @ b.mT, unbroadcast(a.mT @ dy, b.shape)
-
-    return a @ b, pullback
-""")
-wrong("topological_order", "a dict in the right order", r"should return a list", """
-def topological_order(parents):
-    order = {}
-    while len(order) < len(parents):
-        for n in parents:
-            if n not in order and all(p in order for p in parents[n]):
-                order[n] = None
-    return order
 """)
 wrong("backward", "the leaves are skipped", r"leaf", """
 def backward(nodes, gradient):

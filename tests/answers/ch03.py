@@ -61,6 +61,67 @@ restore.wrong("changes x", r"in place", "np.array(x, dtype=np.float64)", "x", "z
 restore.wrong("entries stay moved", r"restor|stay|put back|still|reset|back in (its )?place",
     "        z[k] = old\n", "")
 
+nudge.wrong("one step per row", r"ndindex|every entry|each entry|rows?\b|one entry|whole row", "for k in np.ndindex(x.shape)", "for k in range(len(x))")
+nudge.wrong("down minus up", r"sign|order|minus", "f(up) - f(down)", "f(down) - f(up)")
+nudge.wrong("an array of integers for integers", r"float|integer|dtype|\bint", "np.zeros(x.shape)", "np.zeros_like(x)")
+nudge.wrong("nothing returned", r"return missing", "    return grad\n", "")
+wrong("central_difference", "half the step, divided by 2h", r"half|factor|step|h\b|1/2", """
+def central_difference(f, x, h):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h / 2
+        out[k] = (f(x + e) - f(x - e)) / (2 * h)
+    return out
+""")
+wrong("central_difference", "a flat result", r"shape", """
+def central_difference(f, x, h):
+    out = []
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h
+        out.append((f(x + e) - f(x - e)) / (2 * h))
+    return np.array(out)
+""")
+wrong("central_difference", "x is moved and not restored", r"in place|shifted|restore", """
+def central_difference(f, x, h):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        x[k] += h
+        up = f(x)
+        x[k] -= 2 * h
+        out[k] = (up - f(x)) / (2 * h)
+    return out
+""")
+wrong("central_difference", "the order of the entries is transposed", r"order|axes|transpos|wrong places", """
+def central_difference(f, x, h):
+    g = []
+    for j in range(x.shape[-1]):
+        for i in range(x.size // x.shape[-1]):
+            e = np.zeros(x.shape)
+            e.reshape(-1, x.shape[-1])[i, j] = h
+            g.append((f(x + e) - f(x - e)) / (2 * h))
+    return np.array(g).reshape(x.shape)
+""")
+wrong("central_difference", "minus the gradient", r"sign|flipped|order", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h
+        g[k] = (f(x - e) - f(x + e)) / (2 * h)
+    return g
+""")
+wrong("central_difference", "h of the entry's size", r"proportional", """
+def central_difference(f, x, h):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = h * abs(x[k])
+        g[k] = (f(x + e) - f(x - e)) / (2 * h * abs(x[k]))
+    return g
+""")
+
 rotate, *_ = right("complex_step", """
 def complex_step(f, x):
     grad = np.zeros(x.shape)
@@ -108,6 +169,40 @@ rotate.wrong("a real step", r"1j|i h|real step|step is real|purely imaginary|ima
 rotate.wrong("writes complex numbers into floats", r"astype|complex array|dtype|complex128",
     "x.astype(complex)", "x.copy()")
 rotate.wrong("returns complex numbers", r"complex", "np.zeros(x.shape)", "np.zeros(x.shape, complex)")
+rotate.wrong("a large step", r"smaller|1e-20|too large|error of h|h²|accura", "1e-20", "1e-3")
+rotate.wrong("the absolute value", r"imag|Im f|abs", "f(z).imag", "abs(f(z))")
+wrong("complex_step", "all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
+def complex_step(f, x):
+    return f(x + 1e-20j).imag / 1e-20 * np.ones(x.shape)
+""")
+rotate.wrong("a step that still shows", r"too large|1e-20|h = ", "1e-20", "1e-8")
+wrong("complex_step", "a relative step", r"h = 1e-20|1e-20|step", """
+def complex_step(f, x):
+    out = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        z = x.astype(complex)
+        z[k] *= 1 + 1e-20j
+        out[k] = f(z).imag / 1e-20
+    return out
+""")
+wrong("complex_step", "h = 1e-8", r"h is too large|1e-20", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        z = x + 0j
+        z[k] += 1e-8j
+        g[k] = np.imag(f(z)) / 1e-8
+    return g
+""")
+wrong("complex_step", "a central difference", r"imag|complex|nothing is subtracted|h is too large|result is 0", """
+def complex_step(f, x):
+    g = np.zeros(x.shape)
+    for k in np.ndindex(x.shape):
+        e = np.zeros(x.shape)
+        e[k] = 1e-6
+        g[k] = (f(x + e) - f(x - e)).real / 2e-6
+    return g
+""")
 
 compare, *_ = right("gradient_error", """
 def gradient_error(f, x, c):
@@ -162,59 +257,10 @@ compare.wrong("the mean error", r"mean|average", "abs(yours - numeric).max()", "
 compare.wrong("the tuple is not opened", r"tuple", "(yours,) = pullback(c)", "yours = pullback(c)",
     "np.abs(yours - numeric).max()", "np.abs(yours.ravel() - numeric.ravel()).max()")
 compare.wrong("absolute, not relative", r"divid|relative|units|/ max", " / np.abs(numeric).max()", "")
-
-nudge.wrong("one step per row", r"ndindex|every entry|each entry|rows?\b|one entry|whole row", "for k in np.ndindex(x.shape)", "for k in range(len(x))")
-nudge.wrong("down minus up", r"sign|order|minus", "f(up) - f(down)", "f(down) - f(up)")
-nudge.wrong("an array of integers for integers", r"float|integer|dtype|\bint", "np.zeros(x.shape)", "np.zeros_like(x)")
-rotate.wrong("a large step", r"smaller|1e-20|too large|error of h|h²|accura", "1e-20", "1e-3")
-rotate.wrong("the absolute value", r"imag|Im f|abs", "f(z).imag", "abs(f(z))")
-wrong("complex_step", "all entries at once", r"all entries|one entry|at once|one at a time|other entries", """
-def complex_step(f, x):
-    return f(x + 1e-20j).imag / 1e-20 * np.ones(x.shape)
-""")
 compare.wrong("relative to the analytic gradient", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid", "/ np.abs(numeric).max()", "/ np.abs(yours).max()")
 compare.wrong("relative to both", r"by the (numeric|analytic)|numeric (one|gradient)|max \|numeric\||divid|half", "np.abs(numeric).max()", "(np.abs(numeric).max() + np.abs(yours).max())")
 compare.wrong("lengths instead of largest entries", r"norm|largest|max|root", "np.abs(yours - numeric).max() / np.abs(numeric).max()", "np.linalg.norm(yours - numeric) / np.linalg.norm(numeric)")
 compare.wrong("an epsilon below", r"eps|1e-|added|small", "/ np.abs(numeric).max()", "/ (np.abs(numeric).max() + 1e-8)")
-nudge.wrong("nothing returned", r"return missing", "    return grad\n", "")
-rotate.wrong("a step that still shows", r"too large|1e-20|h = ", "1e-20", "1e-8")
-wrong("central_difference", "half the step, divided by 2h", r"half|factor|step|h\b|1/2", """
-def central_difference(f, x, h):
-    out = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        e = np.zeros(x.shape)
-        e[k] = h / 2
-        out[k] = (f(x + e) - f(x - e)) / (2 * h)
-    return out
-""")
-wrong("central_difference", "a flat result", r"shape", """
-def central_difference(f, x, h):
-    out = []
-    for k in np.ndindex(x.shape):
-        e = np.zeros(x.shape)
-        e[k] = h
-        out.append((f(x + e) - f(x - e)) / (2 * h))
-    return np.array(out)
-""")
-wrong("central_difference", "x is moved and not restored", r"in place|shifted|restore", """
-def central_difference(f, x, h):
-    out = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        x[k] += h
-        up = f(x)
-        x[k] -= 2 * h
-        out[k] = (up - f(x)) / (2 * h)
-    return out
-""")
-wrong("complex_step", "a relative step", r"h = 1e-20|1e-20|step", """
-def complex_step(f, x):
-    out = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        z = x.astype(complex)
-        z[k] *= 1 + 1e-20j
-        out[k] = f(z).imag / 1e-20
-    return out
-""")
 wrong("gradient_error", "the difference of norms", r"entry by entry|difference of (two|the)|subtract", """
 def gradient_error(f, x, c):
     (g,) = f(x)[1](c)
@@ -237,57 +283,11 @@ def gradient_error(f, x, c):
         n[k] = np.sum(c * (f(x + e)[0] - f(x - e)[0])) / 2e-5
     return np.max(abs(g - n)) / np.max(abs(n))
 """)
-wrong("central_difference", "the order of the entries is transposed", r"order|axes|transpos|wrong places", """
-def central_difference(f, x, h):
-    g = []
-    for j in range(x.shape[-1]):
-        for i in range(x.size // x.shape[-1]):
-            e = np.zeros(x.shape)
-            e.reshape(-1, x.shape[-1])[i, j] = h
-            g.append((f(x + e) - f(x - e)) / (2 * h))
-    return np.array(g).reshape(x.shape)
-""")
-wrong("central_difference", "minus the gradient", r"sign|flipped|order", """
-def central_difference(f, x, h):
-    g = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        e = np.zeros(x.shape)
-        e[k] = h
-        g[k] = (f(x - e) - f(x + e)) / (2 * h)
-    return g
-""")
-wrong("complex_step", "h = 1e-8", r"h is too large|1e-20", """
-def complex_step(f, x):
-    g = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        z = x + 0j
-        z[k] += 1e-8j
-        g[k] = np.imag(f(z)) / 1e-8
-    return g
-""")
 wrong("gradient_error", "the root of the mean square", r"largest|max|mean|norm", """
 def gradient_error(f, x, c):
     (g,) = f(x)[1](c)
     n = complex_step(lambda z: np.sum(c * f(z)[0]), x)
     return np.sqrt(np.mean((g - n) ** 2)) / np.sqrt(np.mean(n**2))
-""")
-wrong("central_difference", "h of the entry's size", r"proportional", """
-def central_difference(f, x, h):
-    g = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        e = np.zeros(x.shape)
-        e[k] = h * abs(x[k])
-        g[k] = (f(x + e) - f(x - e)) / (2 * h * abs(x[k]))
-    return g
-""")
-wrong("complex_step", "a central difference", r"imag|complex|nothing is subtracted|h is too large|result is 0", """
-def complex_step(f, x):
-    g = np.zeros(x.shape)
-    for k in np.ndindex(x.shape):
-        e = np.zeros(x.shape)
-        e[k] = 1e-6
-        g[k] = (f(x + e) - f(x - e)).real / 2e-6
-    return g
 """)
 wrong("gradient_error", "the cotangent only in the pullback", r"leaves c out", """
 def gradient_error(f, x, c):

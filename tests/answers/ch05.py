@@ -60,6 +60,35 @@ dots.wrong("np.sqrt makes float64", r"float64|float32|dtype",
 dots.wrong(".T reverses all axes", r"\.T\b|mT|swapaxes|last two", "key.mT", "key.T")
 dots.wrong("PyTorch's transpose(-2, -1)", r"swapaxes|mT", "key.mT", "key.transpose(-2, -1)")
 
+dots.wrong("the root of the number of keys", r"√ ?D|√\d|number of keys|width|sqrt", "query.shape[-1]", "key.shape[-2]")
+dots.wrong("times √D", r"√ ?D|√\d|divid|multipl", "key.mT / root", "key.mT * root")
+dots.wrong("dkey comes out transposed", r"transpos|mT|axes|order|swapaxes", "dy.mT @ query", "query.mT @ dy")
+wrong("scores", "a scale only in the value", r"√D|scale|factor", """
+def scores(query, key):
+    def pullback(dy):
+        return dy @ key, dy.mT @ query
+
+    return query @ key.mT / np.sqrt(query.shape[-1]), pullback
+""")
+wrong("scores", "the root of the root", r"√D|root|scale|factor", """
+def scores(query, key):
+    s = query.shape[-1] ** 0.25
+
+    def pullback(dy):
+        return dy @ key / s, dy.mT @ query / s
+
+    return query @ key.mT / s, pullback
+""")
+wrong("scores", "the sum over the queries in dkey is lost", r"transpos|dyᵀ|mT|aligned|core dim|k is", """
+def scores(query, key):
+    root = np.sqrt(query.shape[-1])
+
+    def pullback(dy):
+        return dy @ key / root, dy @ query / root
+
+    return query @ key.mT / root, pullback
+""")
+
 rows, *_ = right("softmax", """
 def softmax(x):
     e = np.exp(x - x.real.max(axis=-1, keepdims=True))
@@ -124,6 +153,60 @@ rows.wrong("the Jacobian of a single row", r"(single|one|each) row",
 rows.wrong("subtracts the maximum of all rows", r"each row|own (max|row)|whole array|row's|axis",
     "x.real.max(axis=-1, keepdims=True)", "x.real.max()")
 rows.wrong("an array instead of a tuple", r"tuple", "keepdims=True)),)", "keepdims=True)))")
+rows.wrong("the derivative without dy", r"\bdy\b|cotangent", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(y * (1 - y),)")
+rows.wrong("plus the sum", r"sign|subtract|minus|added|plus", "dy - (y", "dy + (y")
+rows.wrong("the plain sum of dy", r"weighted|plain|Σ ?(y|P|w)|(without|lacks) y", "(y * dy).sum(", "dy.sum(")
+rows.wrong("the sum in the backward loses its axis", r"keepdims|None\]|newaxis", "(y * dy).sum(axis=-1, keepdims=True)", "(y * dy).sum(axis=-1)")
+wrong("softmax", "the sum outside", r"sum|mean|y \*|row|product", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * dy - (y * dy).sum(axis=-1, keepdims=True),)
+
+    return y, pullback
+""")
+wrong("softmax", "the gradient of exp alone", r"sum|term|diagonal|missing", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (dy * y,)
+
+    return y, pullback
+""")
+wrong("softmax", "the factor y twice", r"y |factor|twice|square|y²|sum", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy * y - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("softmax", "e in place of y", r"e |exp|normal|sum|divided|y\b", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (e * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
+wrong("softmax", "the mean instead of the sum", r"mean", """
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        return (y * (dy - (dy * y).mean(axis=-1, keepdims=True)),)
+
+    return y, pullback
+""")
 
 steps, *_ = right("attention_forward", """
 def attention_forward(query, key, value, *, tap=lambda name, x: x):
@@ -181,6 +264,32 @@ steps.wrong("PyTorch's softmax with dim", r"axis", "sum(axis=-1, keepdims=True)"
 steps.wrong("all axes of key reversed", r"\.T reverses|all axes", ".mT", ".T")
 steps.wrong("the sum loses its axis", r"keepdims|None\]|newaxis",
     "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-1)")
+steps.wrong("the weights are scaled, not the scores", r"√|scale|before", " / query.shape[-1] ** 0.5", "", "keepdims=True))", "keepdims=True) / query.shape[-1] ** 0.5)")
+steps.wrong("weights transposed", r"transpos|order|mT|weightsᵀ", "weights @ value", "weights.mT @ value")
+steps.wrong("tap before the division", r"normali|divid|sum|before|exp", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "tap(\"weights\", e) / e.sum(axis=-1, keepdims=True)")
+steps.wrong("nothing returned", r"return missing", "return weights @ value", "weights @ value")
+steps.wrong("no tap", r"not pass weights", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
+wrong("attention_forward", "the weights of the raw scores", r"without the scale", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    raw = query @ key.mT
+    tap("scores", raw / query.shape[-1] ** 0.5)
+    e = np.exp(raw - raw.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention_forward", "value before softmax", r"softmax|weights|value", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
+    weights = tap("weights", scores / scores.sum(axis=-1, keepdims=True))
+    return weights @ value
+""")
+wrong("attention_forward", "1/√D after softmax", r"√5 times", """
+def attention_forward(query, key, value, *, tap=lambda name, x: x):
+    scores = tap("scores", query @ key.mT)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = tap("weights", e / e.sum(axis=-1, keepdims=True) / query.shape[-1] ** 0.5)
+    return weights @ value
+""")
 
 whole, *_ = right("attention", """
 def attention(query, key, value, *, tap=lambda name, x: x):
@@ -275,61 +384,13 @@ whole.wrong("dkey from query weights of the wrong side", r"transpos|\.mT|swapaxe
     "dscores.mT @ query", "dscores @ query")
 whole.wrong("np.sqrt makes float64", r"float64|float32|dtype",
     "query.shape[-1] ** 0.5", "np.sqrt(query.shape[-1])")
-
-dots.wrong("the root of the number of keys", r"√ ?D|√\d|number of keys|width|sqrt", "query.shape[-1]", "key.shape[-2]")
-dots.wrong("times √D", r"√ ?D|√\d|divid|multipl", "key.mT / root", "key.mT * root")
-dots.wrong("dkey comes out transposed", r"transpos|mT|axes|order|swapaxes", "dy.mT @ query", "query.mT @ dy")
-rows.wrong("the derivative without dy", r"\bdy\b|cotangent", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(y * (1 - y),)")
-rows.wrong("plus the sum", r"sign|subtract|minus|added|plus", "dy - (y", "dy + (y")
-rows.wrong("the plain sum of dy", r"weighted|plain|Σ ?(y|P|w)|(without|lacks) y", "(y * dy).sum(", "dy.sum(")
-rows.wrong("the sum in the backward loses its axis", r"keepdims|None\]|newaxis", "(y * dy).sum(axis=-1, keepdims=True)", "(y * dy).sum(axis=-1)")
-steps.wrong("the weights are scaled, not the scores", r"√|scale|before", " / query.shape[-1] ** 0.5", "", "keepdims=True))", "keepdims=True) / query.shape[-1] ** 0.5)")
-steps.wrong("weights transposed", r"transpos|order|mT|weightsᵀ", "weights @ value", "weights.mT @ value")
-steps.wrong("tap before the division", r"normali|divid|sum|before|exp", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "tap(\"weights\", e) / e.sum(axis=-1, keepdims=True)")
 whole.wrong("dweights from value", r"transpos|mT|swapaxes|valueᵀ", "value.mT", "value")
 whole.wrong("√D twice", r"twice|√ ?D|√\d|scale|root", "        dquery =", "        dscores = dscores / root\n        dquery =")
 whole.wrong("dvalue from the scores", r"weights|scores (instead|in place)|softmax", "weights.mT @ dout", "scores.mT @ dout")
 whole.wrong("the names exchanged", r"swap|exchang|dictionary", "\"weights\": dweights, \"scores\": dscores", "\"weights\": dscores, \"scores\": dweights")
 whole.wrong("the sum loses its axis", r"keepdims|None\]|newaxis", "axis=-1, keepdims=True", "axis=-1")
-steps.wrong("nothing returned", r"return missing", "return weights @ value", "weights @ value")
-steps.wrong("no tap", r"not pass weights", "tap(\"weights\", e / e.sum(axis=-1, keepdims=True))", "e / e.sum(axis=-1, keepdims=True)")
 whole.wrong("no steps", r"a dictionary", ", {\"weights\": dweights, \"scores\": dscores}", "")
 whole.wrong("weights in place of dscores", r"between key and scores|dscores", "dscores.mT @ query", "weights.mT @ query")
-wrong("scores", "a scale only in the value", r"√D|scale|factor", """
-def scores(query, key):
-    def pullback(dy):
-        return dy @ key, dy.mT @ query
-
-    return query @ key.mT / np.sqrt(query.shape[-1]), pullback
-""")
-wrong("softmax", "the sum outside", r"sum|mean|y \*|row|product", """
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        return (y * dy - (y * dy).sum(axis=-1, keepdims=True),)
-
-    return y, pullback
-""")
-wrong("softmax", "the gradient of exp alone", r"sum|term|diagonal|missing", """
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        return (dy * y,)
-
-    return y, pullback
-""")
-wrong("attention_forward", "the weights of the raw scores", r"without the scale", """
-def attention_forward(query, key, value, *, tap=lambda name, x: x):
-    raw = query @ key.mT
-    tap("scores", raw / query.shape[-1] ** 0.5)
-    e = np.exp(raw - raw.max(axis=-1, keepdims=True))
-    weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
-    return weights @ value
-""")
 wrong("attention", "the scale twice in dquery", r"√D|scale|root|factor", """
 def attention(query, key, value, *, tap=lambda name, x: x):
     root = query.shape[-1] ** 0.5
@@ -343,41 +404,6 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return (dscores / root) @ key / root, dscores.mT @ query / root, weights.mT @ dout, {"weights": dweights, "scores": dscores}
 
     return out, pullback
-""")
-wrong("scores", "the root of the root", r"√D|root|scale|factor", """
-def scores(query, key):
-    s = query.shape[-1] ** 0.25
-
-    def pullback(dy):
-        return dy @ key / s, dy.mT @ query / s
-
-    return query @ key.mT / s, pullback
-""")
-wrong("softmax", "the factor y twice", r"y |factor|twice|square|y²|sum", """
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        return (y * (dy * y - (dy * y).sum(axis=-1, keepdims=True)),)
-
-    return y, pullback
-""")
-wrong("softmax", "e in place of y", r"e |exp|normal|sum|divided|y\b", """
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        return (e * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
-
-    return y, pullback
-""")
-wrong("attention_forward", "value before softmax", r"softmax|weights|value", """
-def attention_forward(query, key, value, *, tap=lambda name, x: x):
-    scores = tap("scores", query @ key.mT / query.shape[-1] ** 0.5)
-    weights = tap("weights", scores / scores.sum(axis=-1, keepdims=True))
-    return weights @ value
 """)
 wrong("attention", "dscores without the sum", r"sum|softmax|dscores|scores", """
 def attention(query, key, value, *, tap=lambda name, x: x):
@@ -404,32 +430,6 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return dscores @ key, dscores.mT @ query, weights.mT @ dout, {"weights": dweights, "scores": dscores}
 
     return weights @ value, pullback
-""")
-wrong("scores", "the sum over the queries in dkey is lost", r"transpos|dyᵀ|mT|aligned|core dim|k is", """
-def scores(query, key):
-    root = np.sqrt(query.shape[-1])
-
-    def pullback(dy):
-        return dy @ key / root, dy @ query / root
-
-    return query @ key.mT / root, pullback
-""")
-wrong("softmax", "the mean instead of the sum", r"mean", """
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        return (y * (dy - (dy * y).mean(axis=-1, keepdims=True)),)
-
-    return y, pullback
-""")
-wrong("attention_forward", "1/√D after softmax", r"√5 times", """
-def attention_forward(query, key, value, *, tap=lambda name, x: x):
-    scores = tap("scores", query @ key.mT)
-    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights = tap("weights", e / e.sum(axis=-1, keepdims=True) / query.shape[-1] ** 0.5)
-    return weights @ value
 """)
 wrong("attention", "dvalue from dweights", r"dvalue|weightsᵀ|gradient of value", """
 def attention(query, key, value, *, tap=lambda name, x: x):

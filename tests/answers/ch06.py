@@ -43,6 +43,23 @@ compared.wrong("the offset is ignored", r"offset (is|must|has|was) |ignor|withou
 compared.wrong("aligned at the end", r"\bend\b|s - t|S − T|align", "i + offset", "i + offset + s - t")
 lower.wrong("numbers instead of booleans", r"bool", ", dtype=bool", "")
 
+lower.wrong("np.triu", r"transpos|upper|lower|later|tril|triu|future", "np.tril", "np.triu")
+lower.wrong("one key too many", r"one (key )?(too many|more|later)|off by one|next|itself|diagonal", "k=offset", "k=offset + 1")
+compared.wrong("a square mask", r"\(T, S\)|keys|columns", "np.arange(s)", "np.arange(t)")
+wrong("causal", "the offset moves the keys", r"offset|sign|other (way|direction)", """
+def causal(t, s, offset=0):
+    return np.arange(s) + offset <= np.arange(t)[:, None]
+""")
+wrong("causal", "True where hidden", r"exchanged|True", """
+def causal(t, s, offset=0):
+    return np.triu(np.ones((t, s), bool), offset + 1)
+""")
+wrong("causal", "the key itself is hidden", r"j ≤ i|itself|<=|own|diagonal|one (key|position)", """
+def causal(t, s, offset=0):
+    i, j = np.ogrid[:t, :s]
+    return j < i + offset
+""")
+
 lengthwise, flat, *_ = right("padding", """
 def padding(lengths, s):
     return np.arange(s) < np.asarray(lengths)[:, None, None, None]
@@ -74,6 +91,20 @@ lengthwise.wrong("True = hidden", r"opposite|invert|negat|complement|True = |fli
     "np.arange(s) <", "np.arange(s) >=")
 lengthwise.wrong("the last keys instead of the first", r"last keys|at the end|on the left|left padding|the first|revers",
     "np.arange(s) <", "np.arange(s)[::-1] <")
+flat.wrong("the axis of the batch comes second", r"\(B, 1, 1, S\)|axes|None|batch", "mask[:, None, None, :]", "mask[None, :, None, :]")
+flat.wrong("integers", r"bool", "dtype=bool", "dtype=int")
+lengthwise.wrong("positions from 1", r"one key|too few|off by one|<=|from 1|last (key|one)", "np.arange(s)", "np.arange(1, s + 1)")
+lengthwise.wrong("numbers to add", r"bool", "return np.arange(s) < np.asarray(lengths)[:, None, None, None]", "return np.where(np.arange(s) < np.asarray(lengths)[:, None, None, None], 0.0, -1e9)")
+lengthwise.wrong("at least one key", r"empty|one key|is 0", "np.asarray(lengths)", "np.maximum(lengths, 1)")
+wrong("padding", "queries hidden too", r"quer|B, 1, 1", """
+def padding(lengths, s):
+    ok = np.arange(s) < np.asarray(lengths)[:, None]
+    return ok[:, None, :, None] & ok[:, None, None, :]
+""")
+wrong("padding", "the last keys", r"first|last|left|revers|other", """
+def padding(lengths, s):
+    return (np.arange(s) >= s - np.asarray(lengths)[:, None])[:, None, None, :]
+""")
 
 equal, *_ = right("documents", """
 def documents(ids):
@@ -106,6 +137,15 @@ equal.wrong("the documents of the first sequence for all", r"first (sequence|row
     "(ids[:, :, None] == ids[:, None, :])[:, None]",
     "np.repeat((ids[0][:, None] == ids[0])[None, None], len(ids), axis=0)")
 equal.wrong("earlier documents are visible", r"earlier|previous|other doc|same document|==|equal", "==", ">=")
+equal.wrong("queries compared with themselves", r"\(B, 1, S, S\)|axis|axes|None|itself", "ids[:, None, :]", "ids[:, :, None]")
+equal.wrong("the new axis last", r"\(B, 1, S, S\)|axis|axes|None", "[:, None]\n", "[..., None]\n")
+equal.wrong("every sequence with every other", r"\(B, 1, S, S\)|sequences|batch",
+    "(ids[:, :, None] == ids[:, None, :])[:, None]", "np.equal.outer(ids, ids)")
+equal.wrong("runs of one id", r"return|later|neighbour", "    return", "    ids = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)\n    return")
+wrong("documents", "earlier documents are visible too", r"==|same document|earlier|equal|other documents", """
+def documents(ids):
+    return (ids[:, :, None] >= ids[:, None, :])[:, None]
+""")
 
 filled, *_ = right("masked_softmax", """
 def masked_softmax(x, mask):
@@ -214,34 +254,12 @@ filled.wrong("0/0 in empty rows", r"nothing (is )?visible|no visible|empty row|s
 filled.wrong("a plain mean in the backward", r"weighted|plain mean|Σ ?(y|P|w)", "(y * dy).sum(", "dy.mean(")
 filled.wrong("PyTorch's masked_fill", r"np\.where",
     "np.where(mask, x, -np.inf)", "x.masked_fill(~mask, -np.inf)")
-
-lower.wrong("np.triu", r"transpos|upper|lower|later|tril|triu|future", "np.tril", "np.triu")
-lower.wrong("one key too many", r"one (key )?(too many|more|later)|off by one|next|itself|diagonal", "k=offset", "k=offset + 1")
-compared.wrong("a square mask", r"\(T, S\)|keys|columns", "np.arange(s)", "np.arange(t)")
-flat.wrong("the axis of the batch comes second", r"\(B, 1, 1, S\)|axes|None|batch", "mask[:, None, None, :]", "mask[None, :, None, :]")
-flat.wrong("integers", r"bool", "dtype=bool", "dtype=int")
-lengthwise.wrong("positions from 1", r"one key|too few|off by one|<=|from 1|last (key|one)", "np.arange(s)", "np.arange(1, s + 1)")
-equal.wrong("queries compared with themselves", r"\(B, 1, S, S\)|axis|axes|None|itself", "ids[:, None, :]", "ids[:, :, None]")
-equal.wrong("the new axis last", r"\(B, 1, S, S\)|axis|axes|None", "[:, None]\n", "[..., None]\n")
-equal.wrong("every sequence with every other", r"\(B, 1, S, S\)|sequences|batch",
-    "(ids[:, :, None] == ids[:, None, :])[:, None]", "np.equal.outer(ids, ids)")
 filled.wrong("x times the mask", r"NaN|−∞|-inf|e\^0|exp\(0\)", "np.where(mask, x, -np.inf)", "x * mask", "np.where(mask, np.exp(z - top), 0)", "np.exp(z - top)")
 filled.wrong("no maximum subtracted", r"overflow|maximum|largest|max", "np.exp(z - top)", "np.exp(z)")
 filled.wrong("nothing subtracted in the backward", r"subtract|weighted|Σ ?y|sum|mean", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(y * dy,)")
 filled.wrong("softmax over the queries", r"axis|quer|column", "axis=-1", "axis=-2")
-lengthwise.wrong("numbers to add", r"bool", "return np.arange(s) < np.asarray(lengths)[:, None, None, None]", "return np.where(np.arange(s) < np.asarray(lengths)[:, None, None, None], 0.0, -1e9)")
-lengthwise.wrong("at least one key", r"empty|one key|is 0", "np.asarray(lengths)", "np.maximum(lengths, 1)")
-equal.wrong("runs of one id", r"return|later|neighbour", "    return", "    ids = np.cumsum(np.diff(ids, axis=1, prepend=ids[:, :1]) != 0, axis=1)\n    return")
 filled.wrong("an array and no tuple", r"tuple|comma", "keepdims=True)),)", "keepdims=True)))")
 filled.wrong("dy hidden only at the end", r"the sum over the row", "        dy = np.where(mask, dy, 0)\n", "", "(y * (dy - (y * dy).sum(axis=-1, keepdims=True)),)", "(np.where(mask, y * (dy - (y * dy).sum(axis=-1, keepdims=True)), 0),)")
-wrong("causal", "the offset moves the keys", r"offset|sign|other (way|direction)", """
-def causal(t, s, offset=0):
-    return np.arange(s) + offset <= np.arange(t)[:, None]
-""")
-wrong("documents", "earlier documents are visible too", r"==|same document|earlier|equal|other documents", """
-def documents(ids):
-    return (ids[:, :, None] >= ids[:, None, :])[:, None]
-""")
 wrong("masked_softmax", "hidden scores are 0", r"e\^0|−∞|-inf|hidden|exp\(0\)|0 instead", """
 def masked_softmax(x, mask):
     z = np.where(mask, x, 0.0)
@@ -262,24 +280,6 @@ def masked_softmax(x, mask):
         return (y * (dy - (dy * y).sum(axis=-1, keepdims=True)),)
 
     return y, pullback
-""")
-wrong("causal", "True where hidden", r"exchanged|True", """
-def causal(t, s, offset=0):
-    return np.triu(np.ones((t, s), bool), offset + 1)
-""")
-wrong("causal", "the key itself is hidden", r"j ≤ i|itself|<=|own|diagonal|one (key|position)", """
-def causal(t, s, offset=0):
-    i, j = np.ogrid[:t, :s]
-    return j < i + offset
-""")
-wrong("padding", "queries hidden too", r"quer|B, 1, 1", """
-def padding(lengths, s):
-    ok = np.arange(s) < np.asarray(lengths)[:, None]
-    return ok[:, None, :, None] & ok[:, None, None, :]
-""")
-wrong("padding", "the last keys", r"first|last|left|revers|other", """
-def padding(lengths, s):
-    return (np.arange(s) >= s - np.asarray(lengths)[:, None])[:, None, None, :]
 """)
 wrong("masked_softmax", "−1e9 for hidden entries", r"no visible|hidden|−∞|large negative|NaN", """
 def masked_softmax(x, mask):

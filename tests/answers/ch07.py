@@ -59,6 +59,46 @@ def merge_heads(x):
     return y, lambda dy: (np.stack(np.split(dy, H, axis=-1), axis=-3) / H,)
 """)
 
+merged.wrong("no swap in the backward", r"swap|axes|transpos", "T, H, D).swapaxes(-3, -2)", "T, H, D)")
+merged.wrong("dy is returned", r"split|reshape|only the shape|undo|merged", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)", "dy")
+beside.wrong("the heads added up", r"\bsum|side by side|concatenat|add", "np.concatenate([x[..., h, :, :] for h in range(H)], axis=-1)", "x.sum(axis=-3)")
+merged.wrong("axes counted from the front", r"front|any number|−3", "x.swapaxes(-3, -2)", "x.swapaxes(1, 2)")
+merged.wrong("an array and no tuple", r"tuple", "(dy.reshape(*front, T, H, D).swapaxes(-3, -2),)", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)")
+wrong("merge_heads", "the sum over the heads", r"sum|side|concaten|mean over", """
+def merge_heads(x):
+    def pullback(dy):
+        return (np.broadcast_to(dy[..., None, :, :], x.shape),)
+
+    return x.sum(axis=-3), pullback
+""")
+wrong("merge_heads", "interleaved", r"interleav|order|h·D|swap|wrong places|axes", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (np.moveaxis(dy.reshape(*front, T, D, H), -1, -3),)
+
+    return np.moveaxis(x, -3, -1).reshape(*front, T, D * H), pullback
+""")
+wrong("merge_heads", "the right shape by reshape", r"swap|reshape|mix", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return x.reshape(*front, T, H * D), pullback
+""")
+wrong("merge_heads", "dx is not split by head", r"swap|axes|transpos|reshape", """
+def merge_heads(x):
+    *front, H, T, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(x.shape),)
+
+    return np.moveaxis(x, -3, -2).reshape(*front, T, H * D), pullback
+""")
+
 shared, *_ = right("repeat_heads", """
 def repeat_heads(x, rep):
     *front, G, S, D = x.shape
@@ -105,6 +145,44 @@ shared.wrong("the backward adds heads that lie apart", r"order|neighbour|next to
     "G, rep, S, D).sum(axis=-3)", "rep, G, S, D).sum(axis=-4)")
 shared.wrong("PyTorch's repeat_interleave", r"np\.repeat|\brepeat\b",
     "np.repeat(x, rep, axis=-3)", "x.repeat_interleave(rep, dim=-3)")
+shared.wrong("repeats positions", r"axis|heads|positions", "np.repeat(x, rep, axis=-3)", "np.repeat(x, rep, axis=-2)")
+shared.wrong("adds up the groups", r"axis|rep\b|group|copies|sum", "sum(axis=-3)", "sum(axis=-4)")
+shared.wrong("the gradient of every rep-th head", r"sum|add|all copies|every copy|one copy|first|only", "dy.reshape(*front, G, rep, S, D).sum(axis=-3)", "dy[..., ::rep, :, :]")
+shared.wrong("a single head is not repeated", r"repeat|rep\b|heads", "x.shape\n", "x.shape\n    if G == 1:\n        return x, lambda dy: (dy,)\n")
+wrong("repeat_heads", "one gradient of each group", r"sum|group|all (of )?|add", """
+def repeat_heads(x, rep):
+    def pullback(dy):
+        return (dy[..., ::rep, :, :],)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("repeat_heads", "tiled", r"tile|order|interleav|h // rep|h % G|adjacent|are the right", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (sum(dy[..., r * G : (r + 1) * G, :, :] for r in range(rep)),)
+
+    return np.concatenate([x] * rep, axis=-3), pullback
+""")
+wrong("repeat_heads", "the mean over the group", r"mean|sum|1/", """
+def repeat_heads(x, rep):
+    *front, G, S, D = x.shape
+
+    def pullback(dy):
+        return (dy.reshape(*front, G, rep, S, D).mean(axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
+wrong("repeat_heads", "groups that overlap", r"g · rep", """
+def repeat_heads(x, rep):
+    G = x.shape[-3]
+
+    def pullback(dy):
+        return (np.stack([dy[..., g : g + rep, :, :].sum(axis=-3) for g in range(G)], axis=-3),)
+
+    return np.repeat(x, rep, axis=-3), pullback
+""")
 
 each, listed, *_ = right("head_contributions", """
 def head_contributions(heads, w_o):
@@ -147,6 +225,32 @@ def head_contributions(heads, w_o):
 """)
 each.wrong("already summed", r"sum|each head|H axis|head axis",
     "heads @ w_o.reshape(H, D, -1)", "(heads @ w_o.reshape(H, D, -1)).sum(axis=-3)")
+each.wrong("w_o transposed", r"transpos|\.T\b|rows|columns", "w_o.reshape", "w_o.T.reshape")
+listed.wrong("heads in front of the batch", r"axis|in front|axes", "(parts, axis=-3)", "(parts)")
+wrong("head_contributions", "every head gets all of w_o divided", r"own|rows|head|block", """
+def head_contributions(heads, w_o):
+    H, T, D = heads.shape[-3:]
+    merged = heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], T, H * D)
+    y = merged @ w_o
+    return np.stack([y / H] * H, axis=-3)
+""")
+wrong("head_contributions", "columns of w_o", r"rows|columns|reshape|H, D|mismatch|core dim", """
+def head_contributions(heads, w_o):
+    H = heads.shape[-3]
+    blocks = np.split(w_o, H, axis=1)
+    return np.stack([heads[..., h, :, :] @ blocks[h] for h in range(H)], axis=-3)
+""")
+wrong("head_contributions", "the whole w_o reshaped to columns", r"rows|block|own|columns|reshape", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    w = w_o.reshape(D, H, -1).swapaxes(0, 1)
+    return heads @ w
+""")
+wrong("head_contributions", "the sum over the heads", r"sum", """
+def head_contributions(heads, w_o):
+    H, D = heads.shape[-3], heads.shape[-1]
+    return sum(heads[..., h, :, :] @ w_o[h * D : h * D + D] for h in range(H))
+""")
 
 whole, *_ = right("multi_head_attention", """
 def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
@@ -281,64 +385,16 @@ whole.wrong("the gradients of w_q and w_k exchanged", r"swap|exchang|interchang|
 whole.wrong("one head over all columns", r"one head|1 head|num_heads|split",
     "split(q, num_heads)", "split(q, 1)", "split(k, num_heads)", "split(k, 1)",
     "split(v, num_heads)", "split(v, 1)", "split(dmerged, num_heads)", "split(dmerged, 1)")
-
-merged.wrong("no swap in the backward", r"swap|axes|transpos", "T, H, D).swapaxes(-3, -2)", "T, H, D)")
-merged.wrong("dy is returned", r"split|reshape|only the shape|undo|merged", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)", "dy")
-beside.wrong("the heads added up", r"\bsum|side by side|concatenat|add", "np.concatenate([x[..., h, :, :] for h in range(H)], axis=-1)", "x.sum(axis=-3)")
-shared.wrong("repeats positions", r"axis|heads|positions", "np.repeat(x, rep, axis=-3)", "np.repeat(x, rep, axis=-2)")
-shared.wrong("adds up the groups", r"axis|rep\b|group|copies|sum", "sum(axis=-3)", "sum(axis=-4)")
-shared.wrong("the gradient of every rep-th head", r"sum|add|all copies|every copy|one copy|first|only", "dy.reshape(*front, G, rep, S, D).sum(axis=-3)", "dy[..., ::rep, :, :]")
-each.wrong("w_o transposed", r"transpos|\.T\b|rows|columns", "w_o.reshape", "w_o.T.reshape")
-listed.wrong("heads in front of the batch", r"axis|in front|axes", "(parts, axis=-3)", "(parts)")
 whole.wrong("dx without the values", r"sum|three|values?|missing", "dx_q + dx_k + dx_v", "dx_q + dx_k")
 whole.wrong("dquery copied for dkey", r"\bd?key|w_k|copy", "merge(dkey)", "merge(dquery)")
 whole.wrong("values projected by w_k", r"w_v|value", "linear(x, w_v)", "linear(x, w_k)")
 whole.wrong("a residual connection", r"residual|x is added|\+ x|adds? x", "return y, pullback", "return x + y, pullback")
 whole.wrong("heads not merged before w_o", r"merge", "tap(\"merged\", merge(heads))", "tap(\"merged\", heads)")
-merged.wrong("axes counted from the front", r"front|any number|−3", "x.swapaxes(-3, -2)", "x.swapaxes(1, 2)")
-merged.wrong("an array and no tuple", r"tuple", "(dy.reshape(*front, T, H, D).swapaxes(-3, -2),)", "dy.reshape(*front, T, H, D).swapaxes(-3, -2)")
-shared.wrong("a single head is not repeated", r"repeat|rep\b|heads", "x.shape\n", "x.shape\n    if G == 1:\n        return x, lambda dy: (dy,)\n")
 whole.wrong("the result of tap ignored", r"heads = tap", "heads = tap(\"heads\", heads)", "tap(\"heads\", heads)")
 whole.wrong("a step without tap", r"not pass merged", "tap(\"merged\", merge(heads))", "merge(heads)")
 whole.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
 whole.wrong("no steps", r"a dictionary of query, key, value, heads, merged", "dw_o, steps", "dw_o")
 whole.wrong("two steps exchanged", r"dictionary", "\"heads\": dheads, \"merged\": dmerged", "\"heads\": dmerged, \"merged\": dheads")
-wrong("merge_heads", "the sum over the heads", r"sum|side|concaten|mean over", """
-def merge_heads(x):
-    def pullback(dy):
-        return (np.broadcast_to(dy[..., None, :, :], x.shape),)
-
-    return x.sum(axis=-3), pullback
-""")
-wrong("repeat_heads", "one gradient of each group", r"sum|group|all (of )?|add", """
-def repeat_heads(x, rep):
-    def pullback(dy):
-        return (dy[..., ::rep, :, :],)
-
-    return np.repeat(x, rep, axis=-3), pullback
-""")
-wrong("repeat_heads", "tiled", r"tile|order|interleav|h // rep|h % G|adjacent|are the right", """
-def repeat_heads(x, rep):
-    G = x.shape[-3]
-
-    def pullback(dy):
-        return (sum(dy[..., r * G : (r + 1) * G, :, :] for r in range(rep)),)
-
-    return np.concatenate([x] * rep, axis=-3), pullback
-""")
-wrong("head_contributions", "every head gets all of w_o divided", r"own|rows|head|block", """
-def head_contributions(heads, w_o):
-    H, T, D = heads.shape[-3:]
-    merged = heads.swapaxes(-3, -2).reshape(*heads.shape[:-3], T, H * D)
-    y = merged @ w_o
-    return np.stack([y / H] * H, axis=-3)
-""")
-wrong("head_contributions", "columns of w_o", r"rows|columns|reshape|H, D|mismatch|core dim", """
-def head_contributions(heads, w_o):
-    H = heads.shape[-3]
-    blocks = np.split(w_o, H, axis=1)
-    return np.stack([heads[..., h, :, :] @ blocks[h] for h in range(H)], axis=-3)
-""")
 wrong("multi_head_attention", "dx from the queries alone", r"dx|sum|add|three|keys", """
 def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x: x):
     q, pull_q = linear(x, w_q)
@@ -360,60 +416,4 @@ def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads, *, tap=lambda name, x
         return dx, dw_q, dw_k, dw_v, dw_o, {"query": dquery, "key": dkey, "value": dvalue, "heads": dheads, "merged": dmerged}
 
     return y, pullback
-""")
-wrong("merge_heads", "interleaved", r"interleav|order|h·D|swap|wrong places|axes", """
-def merge_heads(x):
-    *front, H, T, D = x.shape
-
-    def pullback(dy):
-        return (np.moveaxis(dy.reshape(*front, T, D, H), -1, -3),)
-
-    return np.moveaxis(x, -3, -1).reshape(*front, T, D * H), pullback
-""")
-wrong("merge_heads", "the right shape by reshape", r"swap|reshape|mix", """
-def merge_heads(x):
-    *front, H, T, D = x.shape
-
-    def pullback(dy):
-        return (dy.reshape(x.shape),)
-
-    return x.reshape(*front, T, H * D), pullback
-""")
-wrong("repeat_heads", "the mean over the group", r"mean|sum|1/", """
-def repeat_heads(x, rep):
-    *front, G, S, D = x.shape
-
-    def pullback(dy):
-        return (dy.reshape(*front, G, rep, S, D).mean(axis=-3),)
-
-    return np.repeat(x, rep, axis=-3), pullback
-""")
-wrong("head_contributions", "the whole w_o reshaped to columns", r"rows|block|own|columns|reshape", """
-def head_contributions(heads, w_o):
-    H, D = heads.shape[-3], heads.shape[-1]
-    w = w_o.reshape(D, H, -1).swapaxes(0, 1)
-    return heads @ w
-""")
-wrong("repeat_heads", "groups that overlap", r"g · rep", """
-def repeat_heads(x, rep):
-    G = x.shape[-3]
-
-    def pullback(dy):
-        return (np.stack([dy[..., g : g + rep, :, :].sum(axis=-3) for g in range(G)], axis=-3),)
-
-    return np.repeat(x, rep, axis=-3), pullback
-""")
-wrong("head_contributions", "the sum over the heads", r"sum", """
-def head_contributions(heads, w_o):
-    H, D = heads.shape[-3], heads.shape[-1]
-    return sum(heads[..., h, :, :] @ w_o[h * D : h * D + D] for h in range(H))
-""")
-wrong("merge_heads", "dx is not split by head", r"swap|axes|transpos|reshape", """
-def merge_heads(x):
-    *front, H, T, D = x.shape
-
-    def pullback(dy):
-        return (dy.reshape(x.shape),)
-
-    return np.moveaxis(x, -3, -2).reshape(*front, T, H * D), pullback
 """)

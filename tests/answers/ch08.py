@@ -60,6 +60,27 @@ table.wrong("positions from 1", r"from 1|first position", "np.arange(count)", "n
 alternating.wrong("every column its own frequency", r"different frequenc|both columns", "columns // 2 * 2", "columns")
 table.wrong("transposed", r"transpos|shape", "return table", "return table.T")
 
+table.wrong("the number of positions in the exponent", r"exponent|width|−2i/M|frequenc", "2 * i / width", "2 * i / count")
+logs.wrong("a power without parentheses", r"parenthes|exponent|frequenc|precedence", "np.exp(np.arange(0, width, 2) * -(np.log(base) / width))", "base ** -np.arange(0, width, 2) / width")
+table.wrong("sines alone", r"cos|sine", "np.cos(", "np.sin(")
+table.wrong("a list of rows", r"np\.stack", "return table", "return list(table)")
+
+table.wrong("M/2 − 1 pairs", r"M/2 − 1|wrong number", "base ** (2 * i / width)", "base ** (i / (width // 2 - 1))")
+logs.wrong("the last θ is 1/base", r"M/2 − 1|wrong number", "(np.log(base) / width)", "(np.log(base) / max(width - 2, 1))")
+wrong("sinusoidal", "0/0 in a loop", r"M/2 − 1|pairs", """
+def sinusoidal(count, width, base=10000.0):
+    half = width // 2
+    table = np.zeros((count, width))
+    for i in range(half):
+        angle = np.arange(count) * base ** (-i / (half - 1))
+        table[:, 2 * i], table[:, 2 * i + 1] = np.sin(angle), np.cos(angle)
+    return table
+""")
+table.wrong("// in the exponent", r"//|fraction|divide with /", "2 * i / width", "2 * i // width")
+table.wrong("// after a minus", r"//|fraction|divide with /", "pos / base ** (2 * i / width)", "pos * base ** (-2 * i // width)")
+table.wrong("whole numbers", r"integer|whole|dtype|0 that should not be", "np.zeros((count, width))", "np.zeros((count, width), int)")
+logs.wrong("a reshape without the last axis", r"reshape", ", axis=-1).reshape", ").reshape")
+
 parts, again, matrix, *_ = right("rotate_pairs", """
 def rotate_pairs(x, angles):
     c, s = np.cos(angles), np.sin(angles)
@@ -136,6 +157,29 @@ again.wrong("an array and no tuple", r"tuple", "dy: (turn(dy, -angles),)", "dy: 
 again.wrong("angles from degrees", r"degree|radian",
     "np.cos(angles), np.sin(angles)", "np.cos(np.radians(angles)), np.sin(np.radians(angles))")
 again.wrong("the pullback keeps dy", r"unchanged|rotate dy", "(turn(dy, -angles),)", "(dy,)")
+again.wrong("the angles times the positions", r"already|whole angle",
+    "(angles)", "(angles * np.arange(len(angles))[:, None])")
+parts.wrong("the first angle for all pairs", r"own angle|each pair|same angle|angle of the first", "np.cos(angles), np.sin(angles)", "np.cos(angles[:, :1]), np.sin(angles[:, :1])")
+parts.wrong("one sign in the backward", r"sign|transpos|−sin", "dy[..., 1::2] * c - ", "dy[..., 1::2] * c + ")
+again.wrong("the parts one after the other", r"neighbour|halves|interleav|side by side|stack|order|places", "np.stack(", "np.concatenate(")
+parts.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
+again.wrong("changes x", r"in place", "pairs = x.reshape", "x *= 1.5\n        pairs = x.reshape")
+parts.wrong("changes x, a and b are views", r"in place", "y = np.zeros(x.shape, x.dtype)", "y = x")
+parts.wrong("no sine in the pullback", r"sine|cross|both entries",
+    "dx[..., 0::2] = dy[..., 0::2] * c + dy[..., 1::2] * s", "dx[..., 0::2] = dy[..., 0::2] * c",
+    "dx[..., 1::2] = dy[..., 1::2] * c - dy[..., 0::2] * s", "dx[..., 1::2] = dy[..., 1::2] * c")
+again.wrong("the derivative with respect to the angle", r"respect to the angle", "dy: (turn(dy, -angles),)", "dy: (turn(dy, angles + np.pi / 2),)")
+parts.wrong("the gradient from x", r"whatever the cotangent is", "= dy[..., 0::2] * c + dy[..., 1::2] * s", "= x[..., 0::2] * c + x[..., 1::2] * s",
+    "= dy[..., 1::2] * c - dy[..., 0::2] * s", "= x[..., 1::2] * c - x[..., 0::2] * s")
+wrong("rotate_pairs", "np.tile", r"tile|np\.repeat", """
+def rotate_pairs(x, angles):
+    c, s = np.tile(np.cos(angles), 2), np.tile(np.sin(angles), 2)
+    def quarter(x):
+        out = np.empty_like(x)
+        out[..., ::2], out[..., 1::2] = -x[..., 1::2], x[..., ::2]
+        return out
+    return x * c + quarter(x) * s, lambda dy: (dy * c - quarter(dy) * s,)
+""")
 
 sliced, swapped, *_ = right("to_halves", """
 def to_halves(w, num_heads):
@@ -182,6 +226,24 @@ sliced.wrong("heads are not consecutive columns", r"head h is|\(M, D, H\)|\(M, H
     "heads = w.reshape(w.shape[0], num_heads, -1)",
     "heads = w.reshape(w.shape[0], -1, num_heads).swapaxes(1, 2)")
 sliced.wrong("nothing is done", r"nothing|reorder", "both.reshape(w.shape)", "w.copy()")
+wrong("to_halves", "rows instead of columns", r"rows|columns|axis", """
+def to_halves(w, num_heads):
+    return np.concatenate([w[::2], w[1::2]])
+""")
+swapped.wrong("the two of each pair exchanged", r"pair|half|halves|exchang|swap|order|places", "swapaxes(2, 3)", "swapaxes(2, 3)[:, :, ::-1]")
+swapped.wrong("a list", r"np\.array", ".reshape(M, columns)", ".reshape(M, columns).tolist()")
+wrong("to_halves", "changes w", r"in place", """
+def to_halves(w, num_heads):
+    D = w.shape[1] // num_heads
+    for h in range(num_heads):
+        head = w[:, h * D : (h + 1) * D]
+        head[:, : D // 2], head[:, D // 2 :] = head[:, 0::2], head[:, 1::2]
+    return w
+""")
+sliced.wrong("stacked again as pairs", r"not reordered", "np.concatenate(", "np.stack(")
+sliced.wrong("the halves of all heads together", r"mix|within|each head",
+    "np.concatenate([heads[..., ::2], heads[..., 1::2]], axis=-1)",
+    "np.concatenate([heads[..., ::2].reshape(len(w), -1), heads[..., 1::2].reshape(len(w), -1)], axis=1)")
 
 centred, looped, *_ = right("alibi_bias", """
 def alibi_bias(slopes, t, s):
@@ -219,71 +281,9 @@ centred.wrong("heads last", r"last axis|\(H, T, S\)|shape",
     "-slopes[:, None, None] * np.abs(i - j)", "-slopes * np.abs(i - j)[:, :, None]")
 centred.wrong("later keys are hidden", r"mask|separate",
     "-slopes[:, None, None] * np.abs(i - j)", "np.where(j <= i, -slopes[:, None, None] * (i - j), -np.inf)")
-again.wrong("the angles times the positions", r"already|whole angle",
-    "(angles)", "(angles * np.arange(len(angles))[:, None])")
-
-table.wrong("the number of positions in the exponent", r"exponent|width|−2i/M|frequenc", "2 * i / width", "2 * i / count")
-logs.wrong("a power without parentheses", r"parenthes|exponent|frequenc|precedence", "np.exp(np.arange(0, width, 2) * -(np.log(base) / width))", "base ** -np.arange(0, width, 2) / width")
-table.wrong("sines alone", r"cos|sine", "np.cos(", "np.sin(")
-parts.wrong("the first angle for all pairs", r"own angle|each pair|same angle|angle of the first", "np.cos(angles), np.sin(angles)", "np.cos(angles[:, :1]), np.sin(angles[:, :1])")
-parts.wrong("one sign in the backward", r"sign|transpos|−sin", "dy[..., 1::2] * c - ", "dy[..., 1::2] * c + ")
-again.wrong("the parts one after the other", r"neighbour|halves|interleav|side by side|stack|order|places", "np.stack(", "np.concatenate(")
-wrong("to_halves", "rows instead of columns", r"rows|columns|axis", """
-def to_halves(w, num_heads):
-    return np.concatenate([w[::2], w[1::2]])
-""")
-swapped.wrong("the two of each pair exchanged", r"pair|half|halves|exchang|swap|order|places", "swapaxes(2, 3)", "swapaxes(2, 3)[:, :, ::-1]")
 centred.wrong("the square of the distance", r"square|distance|abs", "np.abs(i - j)", "(i - j) ** 2")
 centred.wrong("later keys without a bias", r"later|future|abs|\|i − j\|", "np.abs(i - j)", "np.maximum(i - j, 0)")
 centred.wrong("transposed", r"transpos|axes|swapped", "np.abs(i - j)", "np.abs(i - j).T")
-table.wrong("a list of rows", r"np\.stack", "return table", "return list(table)")
-parts.wrong("no pullback", r"should return two things", "return y, pullback", "return y")
-swapped.wrong("a list", r"np\.array", ".reshape(M, columns)", ".reshape(M, columns).tolist()")
-
-table.wrong("M/2 − 1 pairs", r"M/2 − 1|wrong number", "base ** (2 * i / width)", "base ** (i / (width // 2 - 1))")
-logs.wrong("the last θ is 1/base", r"M/2 − 1|wrong number", "(np.log(base) / width)", "(np.log(base) / max(width - 2, 1))")
-wrong("sinusoidal", "0/0 in a loop", r"M/2 − 1|pairs", """
-def sinusoidal(count, width, base=10000.0):
-    half = width // 2
-    table = np.zeros((count, width))
-    for i in range(half):
-        angle = np.arange(count) * base ** (-i / (half - 1))
-        table[:, 2 * i], table[:, 2 * i + 1] = np.sin(angle), np.cos(angle)
-    return table
-""")
-table.wrong("// in the exponent", r"//|fraction|divide with /", "2 * i / width", "2 * i // width")
-table.wrong("// after a minus", r"//|fraction|divide with /", "pos / base ** (2 * i / width)", "pos * base ** (-2 * i // width)")
-table.wrong("whole numbers", r"integer|whole|dtype|0 that should not be", "np.zeros((count, width))", "np.zeros((count, width), int)")
-logs.wrong("a reshape without the last axis", r"reshape", ", axis=-1).reshape", ").reshape")
-again.wrong("changes x", r"in place", "pairs = x.reshape", "x *= 1.5\n        pairs = x.reshape")
-parts.wrong("changes x, a and b are views", r"in place", "y = np.zeros(x.shape, x.dtype)", "y = x")
-parts.wrong("no sine in the pullback", r"sine|cross|both entries",
-    "dx[..., 0::2] = dy[..., 0::2] * c + dy[..., 1::2] * s", "dx[..., 0::2] = dy[..., 0::2] * c",
-    "dx[..., 1::2] = dy[..., 1::2] * c - dy[..., 0::2] * s", "dx[..., 1::2] = dy[..., 1::2] * c")
-again.wrong("the derivative with respect to the angle", r"respect to the angle", "dy: (turn(dy, -angles),)", "dy: (turn(dy, angles + np.pi / 2),)")
-parts.wrong("the gradient from x", r"whatever the cotangent is", "= dy[..., 0::2] * c + dy[..., 1::2] * s", "= x[..., 0::2] * c + x[..., 1::2] * s",
-    "= dy[..., 1::2] * c - dy[..., 0::2] * s", "= x[..., 1::2] * c - x[..., 0::2] * s")
-wrong("rotate_pairs", "np.tile", r"tile|np\.repeat", """
-def rotate_pairs(x, angles):
-    c, s = np.tile(np.cos(angles), 2), np.tile(np.sin(angles), 2)
-    def quarter(x):
-        out = np.empty_like(x)
-        out[..., ::2], out[..., 1::2] = -x[..., 1::2], x[..., ::2]
-        return out
-    return x * c + quarter(x) * s, lambda dy: (dy * c - quarter(dy) * s,)
-""")
-wrong("to_halves", "changes w", r"in place", """
-def to_halves(w, num_heads):
-    D = w.shape[1] // num_heads
-    for h in range(num_heads):
-        head = w[:, h * D : (h + 1) * D]
-        head[:, : D // 2], head[:, D // 2 :] = head[:, 0::2], head[:, 1::2]
-    return w
-""")
-sliced.wrong("stacked again as pairs", r"not reordered", "np.concatenate(", "np.stack(")
-sliced.wrong("the halves of all heads together", r"mix|within|each head",
-    "np.concatenate([heads[..., ::2], heads[..., 1::2]], axis=-1)",
-    "np.concatenate([heads[..., ::2].reshape(len(w), -1), heads[..., 1::2].reshape(len(w), -1)], axis=1)")
 centred.wrong("no axis of heads", r"slopes\[:, None, None\]|axis of the heads|\(H, T, S\)", "slopes[:, None, None]", "slopes")
 centred.wrong("divided by the slopes", r"divided", "-slopes[:, None, None] * np.abs(i - j)", "-np.abs(i - j) / slopes[:, None, None]")
 centred.wrong("the slopes of the paper", r"slopes of the paper|given",

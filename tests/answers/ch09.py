@@ -87,6 +87,74 @@ logged.wrong("the sign of the gradient", r"sign|minus|negat",
 rounded.wrong("the logarithm is missing", r"logarithm|log",
     "np.log((p * one).sum(axis=-1)).mean()", "(p * one).sum() / targets.size")
 logged.wrong("the incoming gradient is ignored", r"\bdy\b", "d * dy / targets.size", "d / targets.size")
+logged.wrong("the maximum is not subtracted from the target's logit", r"both|only inside",
+    "(x, targets[..., None]", "(logits, targets[..., None]")
+logged.wrong("the logarithm of the mean", r"mean of the log",
+    "(np.log(total) - chosen).mean()", "-np.log(np.exp(chosen - np.log(total)).mean())")
+
+logged.wrong("a loss for each target", r"mean|one number|a number|scalar", "(np.log(total) - chosen).mean()", "np.log(total) - chosen")
+logged.wrong("divided by the number of logits", r"number of (targets|logits)|targets\.size|1/N|all logits|classes", "/ targets.size", "/ logits.size")
+logged.wrong("the sign of the loss", r"sign|minus|negative", "(np.log(total) - chosen)", "(chosen - np.log(total))")
+flat.wrong("the sum over the targets", r"axis|classes|row", "e.sum(axis=1,", "e.sum(axis=0,")
+logged.wrong("an array and no tuple", r"tuple", "(d * dy / targets.size,)", "d * dy / targets.size")
+logged.wrong("large logits overflow", r"exp\(1000\)|overflow", "logits - logits.real.max(axis=-1, keepdims=True)", "logits")
+wrong("cross_entropy", "the largest class instead of the target", r"target|argmax|largest", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+    hot = np.eye(logits.shape[-1])[targets]
+
+    def pullback(dy):
+        return (dy * (np.exp(log_p) - hot) / targets.size,)
+
+    return -log_p.real.max(axis=-1).mean(), pullback
+""")
+wrong("cross_entropy", "the sign of the gradient", r"sign|softmax − one-hot", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+    hot = np.eye(logits.shape[-1])[targets]
+
+    def pullback(dy):
+        return (dy * (hot - np.exp(log_p)) / targets.size,)
+
+    return -(log_p * hot).sum() / targets.size, pullback
+""")
+wrong("cross_entropy", "the mean over the rows of the batch only", r"mean|targets\.size|number|1/N|factor|times", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+    hot = np.eye(logits.shape[-1])[targets]
+    n = targets.shape[-1]
+
+    def pullback(dy):
+        return (dy * (np.exp(log_p) - hot) / n,)
+
+    return -(log_p * hot).sum() / n, pullback
+""")
+wrong("cross_entropy", "log of the sum forgotten", r"logarithm", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    hot = np.eye(logits.shape[-1])[targets]
+    total = np.exp(s).sum(axis=-1, keepdims=True)
+    log_p = s - total
+
+    def pullback(dy):
+        return (dy * (np.exp(s) / total - hot) / targets.size,)
+
+    return -(log_p * hot).sum() / targets.size, pullback
+""")
+wrong("cross_entropy", "the probability of the target, times log", r"multiplied by p", """
+def cross_entropy(logits, targets):
+    s = logits - logits.real.max(axis=-1, keepdims=True)
+    p = np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
+    hot = np.eye(logits.shape[-1])[targets]
+
+    def pullback(dy):
+        return (dy * (p - hot) / targets.size,)
+
+    return -(p * np.log(p) * hot).sum() / targets.size, pullback
+""")
 
 plain, stepwise, *_ = right("layer_norm", """
 def layer_norm(x, weight, bias, eps=1e-5):
@@ -184,6 +252,107 @@ plain.wrong("means instead of sums over the rows", r"sum|add (them )?up|mean",
     "(dy * xn).sum(lead), dy.sum(lead)", "(dy * xn).mean(lead), dy.mean(lead)")
 stepwise.wrong("the term through sigma has a factor 2 less", r"σ|factor|mean\(g · x̂\)|x̂",
     "dstd / (2 * std)", "dstd / (4 * std)")
+plain.wrong("the mean square for the variance", r"centred|x − mean|RMS|subtract|mean of x²", "((x - mu) ** 2)", "(x ** 2)")
+plain.wrong("dweight and dbias for each row", r"sum|axes in front|leading|broadcast", "(dy * xn).sum(lead), dy.sum(lead)", "dy * xn, dy")
+plain.wrong("no bias", r"bias", " + bias", "")
+plain.wrong("dx not divided by σ", r"σ|sigma|divid", "dx = inv * (", "dx = (")
+plain.wrong("no eps", r"\beps|0 / 0", "var + eps", "var")
+plain.wrong("dweight and dbias exchanged", r"check the order|exchang|swap", "(dy * xn).sum(lead), dy.sum(lead)", "dy.sum(lead), (dy * xn).sum(lead)")
+wrong("layer_norm", "the weight outside the means", r"weight.*(mean|outside)|g = dy · weight", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        dx = weight * (dy - dy.mean(axis=-1, keepdims=True) - xh * (dy * xh).mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "no weight inside the means", r"weight.*mean|g = dy · weight", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        dx = (weight * dy - dy.mean(axis=-1, keepdims=True) - xh * (dy * xh).mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "sums for both means", r"sums?\b.*means?|means? .*sums?", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = (g - g.sum(axis=-1, keepdims=True) - xh * (g * xh).sum(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "the sum of the row is subtracted", r"mean|sum", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    xh = x - x.sum(axis=-1, keepdims=True)
+    xh = xh / np.sqrt((xh**2).mean(axis=-1, keepdims=True) + eps)
+    return xh * weight + bias, lambda dy: (dy * weight, (dy * xh).sum(0), dy.sum(0))
+""")
+wrong("layer_norm", "bias inside the norm", r"bias|mean|weight", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    z = x * weight + bias
+    d = z - z.mean(axis=-1, keepdims=True)
+    xh = d / np.sqrt((d**2).mean(axis=-1, keepdims=True) + eps)
+    return xh, lambda dy: (dy * weight, (dy * xh).sum(0), dy.sum(0))
+""")
+wrong("layer_norm", "the mean through σ without x̂ inside", r"x̂|last term|mean\(g", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = (g - g.mean(axis=-1, keepdims=True) - xh * g.mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "the term through the mean forgotten", r"mean\(g\)|mean of g|through", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = (g - xh * (g * xh).mean(axis=-1, keepdims=True)) / sigma
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
+wrong("layer_norm", "the gradient of x without 1/σ", r"divided by σ|/ σ|σ", """
+def layer_norm(x, weight, bias, eps=1e-5):
+    mu = x.mean(axis=-1, keepdims=True)
+    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
+    xh = (x - mu) / sigma
+
+    def pullback(dy):
+        g = dy * weight
+        dx = g - g.mean(axis=-1, keepdims=True) - xh * (g * xh).mean(axis=-1, keepdims=True)
+        axes = tuple(range(x.ndim - 1))
+        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    return xh * weight + bias, pullback
+""")
 
 direct, loose, *_ = right("adamw_step", """
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
@@ -239,6 +408,72 @@ direct.wrong("g in place of g squared", r"g²", "g ** 2", "g")
 direct.wrong("counting from 0", r"t \+ 1|exponent|first step", "** t", "** (t + 1)")
 direct.wrong("in place", r"in place|copy", "    m = ", "    m[...] = ", "    v = ", "    v[...] = ",
     "return p - lr", "p -= lr", " * p), m, v", " * p)\n    return p, m, v")
+loose.wrong("the two betas swapped", r"swapped",
+    "average(m, g, beta1), average(v, g * g, beta2)", "average(m, g, beta2), average(v, g * g, beta1)")
+direct.wrong("β1 in both averages", r"beta|β", "(1 - beta2) * g", "(1 - beta1) * g")
+direct.wrong("no eps", r"eps", " + eps", "")
+direct.wrong("uphill", r"sign|minus|direction|ascent|uphill|subtract", "p - lr", "p + lr")
+direct.wrong("no root", r"root|sqrt|√", "np.sqrt(vhat)", "vhat")
+loose.wrong("a decay that grows", r"sign|decay|grow", "(1 - lr * weight_decay)", "(1 + lr * weight_decay)")
+direct.wrong("a list", r"three arrays", "return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v", "return [p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v]")
+direct.wrong("the correction of the first step in every step", r"exponent|power|βᵗ|\bt\b", " ** t", "")
+wrong("adamw_step", "p changed in place", r"in place|copy", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    p *= 1 - lr * weight_decay
+    p -= lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return p, m, v
+""")
+wrong("adamw_step", "v of the new average", r"v is a moving", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * m * m
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "climbs", r"goes up|subtract lr", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    return p + lr * mh / (np.sqrt(vh) + eps) - lr * weight_decay * p, m, v
+""")
+wrong("adamw_step", "the correction uses t + 1", r"exponent t \+ 1", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh, vh = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "only m is corrected", r"v is not corrected", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh = m / (1 - beta1**t)
+    return p - lr * (mh / (np.sqrt(v) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "the decay is a factor of the new p", r"p before the step|after the step|decay", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    p = p - lr * mh / (np.sqrt(vh) + eps)
+    return p * (1 - lr * weight_decay), m, v
+""")
+wrong("adamw_step", "v without the square", r"g²|square|v is", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * abs(g)
+    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
+    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
+""")
+wrong("adamw_step", "the averages are corrected before they are returned", r"uncorrected", """
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    m = (beta1 * m + (1 - beta1) * g) / (1 - beta1**t)
+    v = (beta2 * v + (1 - beta2) * g * g) / (1 - beta2**t)
+    return p - lr * (m / (np.sqrt(v) + eps) + weight_decay * p), m, v
+""")
 
 sorted_down, looped, masked, *_ = right("top_p", """
 def top_p(probabilities, p):
@@ -298,38 +533,12 @@ def top_p(probabilities, p):
     kept = ranked[: np.searchsorted(np.cumsum(ranked), p) + 1]
     return kept / kept.sum()
 """)
-logged.wrong("the maximum is not subtracted from the target's logit", r"both|only inside",
-    "(x, targets[..., None]", "(logits, targets[..., None]")
-logged.wrong("the logarithm of the mean", r"mean of the log",
-    "(np.log(total) - chosen).mean()", "-np.log(np.exp(chosen - np.log(total)).mean())")
-loose.wrong("the two betas swapped", r"swapped",
-    "average(m, g, beta1), average(v, g * g, beta2)", "average(m, g, beta2), average(v, g * g, beta1)")
 looped.wrong("divided by p", r"by their sum", "q / total", "q / p")
 sorted_down.wrong("one token too many", r"one token too many|too many", "(total, p) + 1", "(total, p) + 2")
-
-logged.wrong("a loss for each target", r"mean|one number|a number|scalar", "(np.log(total) - chosen).mean()", "np.log(total) - chosen")
-logged.wrong("divided by the number of logits", r"number of (targets|logits)|targets\.size|1/N|all logits|classes", "/ targets.size", "/ logits.size")
-logged.wrong("the sign of the loss", r"sign|minus|negative", "(np.log(total) - chosen)", "(chosen - np.log(total))")
-flat.wrong("the sum over the targets", r"axis|classes|row", "e.sum(axis=1,", "e.sum(axis=0,")
-plain.wrong("the mean square for the variance", r"centred|x − mean|RMS|subtract|mean of x²", "((x - mu) ** 2)", "(x ** 2)")
-plain.wrong("dweight and dbias for each row", r"sum|axes in front|leading|broadcast", "(dy * xn).sum(lead), dy.sum(lead)", "dy * xn, dy")
-plain.wrong("no bias", r"bias", " + bias", "")
-plain.wrong("dx not divided by σ", r"σ|sigma|divid", "dx = inv * (", "dx = (")
-direct.wrong("β1 in both averages", r"beta|β", "(1 - beta2) * g", "(1 - beta1) * g")
-direct.wrong("no eps", r"eps", " + eps", "")
-direct.wrong("uphill", r"sign|minus|direction|ascent|uphill|subtract", "p - lr", "p + lr")
-direct.wrong("no root", r"root|sqrt|√", "np.sqrt(vhat)", "vhat")
-loose.wrong("a decay that grows", r"sign|decay|grow", "(1 - lr * weight_decay)", "(1 + lr * weight_decay)")
 sorted_down.wrong("not sorted", r"sort|largest|most probable|order",
     "np.argsort(probabilities)[::-1]", "np.arange(len(probabilities))")
 sorted_down.wrong("softmax over what is kept", r"divide|softmax|exponential", "return new / new.sum()", "return np.exp(new) / np.exp(new).sum()")
 sorted_down.wrong("a share of the tokens", r"number of|add (them )?up|cumulative|together|top.k|share of the tokens", "np.searchsorted(total, p) + 1", "int(np.ceil(p * len(total)))")
-logged.wrong("an array and no tuple", r"tuple", "(d * dy / targets.size,)", "d * dy / targets.size")
-logged.wrong("large logits overflow", r"exp\(1000\)|overflow", "logits - logits.real.max(axis=-1, keepdims=True)", "logits")
-plain.wrong("no eps", r"\beps|0 / 0", "var + eps", "var")
-plain.wrong("dweight and dbias exchanged", r"check the order|exchang|swap", "(dy * xn).sum(lead), dy.sum(lead)", "dy.sum(lead), (dy * xn).sum(lead)")
-direct.wrong("a list", r"three arrays", "return p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v", "return [p - lr * (mhat / (np.sqrt(vhat) + eps) + weight_decay * p), m, v]")
-direct.wrong("the correction of the first step in every step", r"exponent|power|βᵗ|\bt\b", " ** t", "")
 sorted_down.wrong("one more if the sum is exactly p", r"too many|exactly", "(total, p)", "(total, p, side=\"right\")")
 wrong("top_p", "each probability compared, but at least one kept", r"alone|add (them|the probabilities) up", """
 def top_p(probabilities, p):
@@ -358,177 +567,6 @@ def top_p(probabilities, p):
     kept = probabilities * (probabilities >= p * probabilities.max())
     return kept / kept.sum()
 """)
-wrong("layer_norm", "the weight outside the means", r"weight.*(mean|outside)|g = dy · weight", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        dx = weight * (dy - dy.mean(axis=-1, keepdims=True) - xh * (dy * xh).mean(axis=-1, keepdims=True)) / sigma
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("layer_norm", "no weight inside the means", r"weight.*mean|g = dy · weight", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        dx = (weight * dy - dy.mean(axis=-1, keepdims=True) - xh * (dy * xh).mean(axis=-1, keepdims=True)) / sigma
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("layer_norm", "sums for both means", r"sums?\b.*means?|means? .*sums?", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        g = dy * weight
-        dx = (g - g.sum(axis=-1, keepdims=True) - xh * (g * xh).sum(axis=-1, keepdims=True)) / sigma
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("layer_norm", "the sum of the row is subtracted", r"mean|sum", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    xh = x - x.sum(axis=-1, keepdims=True)
-    xh = xh / np.sqrt((xh**2).mean(axis=-1, keepdims=True) + eps)
-    return xh * weight + bias, lambda dy: (dy * weight, (dy * xh).sum(0), dy.sum(0))
-""")
-wrong("layer_norm", "bias inside the norm", r"bias|mean|weight", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    z = x * weight + bias
-    d = z - z.mean(axis=-1, keepdims=True)
-    xh = d / np.sqrt((d**2).mean(axis=-1, keepdims=True) + eps)
-    return xh, lambda dy: (dy * weight, (dy * xh).sum(0), dy.sum(0))
-""")
-wrong("cross_entropy", "the largest class instead of the target", r"target|argmax|largest", """
-def cross_entropy(logits, targets):
-    s = logits - logits.real.max(axis=-1, keepdims=True)
-    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
-    hot = np.eye(logits.shape[-1])[targets]
-
-    def pullback(dy):
-        return (dy * (np.exp(log_p) - hot) / targets.size,)
-
-    return -log_p.real.max(axis=-1).mean(), pullback
-""")
-wrong("cross_entropy", "the sign of the gradient", r"sign|softmax − one-hot", """
-def cross_entropy(logits, targets):
-    s = logits - logits.real.max(axis=-1, keepdims=True)
-    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
-    hot = np.eye(logits.shape[-1])[targets]
-
-    def pullback(dy):
-        return (dy * (hot - np.exp(log_p)) / targets.size,)
-
-    return -(log_p * hot).sum() / targets.size, pullback
-""")
-wrong("adamw_step", "p changed in place", r"in place|copy", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g**2
-    p *= 1 - lr * weight_decay
-    p -= lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
-    return p, m, v
-""")
-wrong("adamw_step", "v of the new average", r"v is a moving", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * m * m
-    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
-    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
-""")
-wrong("adamw_step", "climbs", r"goes up|subtract lr", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
-    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
-    return p + lr * mh / (np.sqrt(vh) + eps) - lr * weight_decay * p, m, v
-""")
-wrong("cross_entropy", "the mean over the rows of the batch only", r"mean|targets\.size|number|1/N|factor|times", """
-def cross_entropy(logits, targets):
-    s = logits - logits.real.max(axis=-1, keepdims=True)
-    log_p = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
-    hot = np.eye(logits.shape[-1])[targets]
-    n = targets.shape[-1]
-
-    def pullback(dy):
-        return (dy * (np.exp(log_p) - hot) / n,)
-
-    return -(log_p * hot).sum() / n, pullback
-""")
-wrong("cross_entropy", "log of the sum forgotten", r"logarithm", """
-def cross_entropy(logits, targets):
-    s = logits - logits.real.max(axis=-1, keepdims=True)
-    hot = np.eye(logits.shape[-1])[targets]
-    total = np.exp(s).sum(axis=-1, keepdims=True)
-    log_p = s - total
-
-    def pullback(dy):
-        return (dy * (np.exp(s) / total - hot) / targets.size,)
-
-    return -(log_p * hot).sum() / targets.size, pullback
-""")
-wrong("layer_norm", "the mean through σ without x̂ inside", r"x̂|last term|mean\(g", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        g = dy * weight
-        dx = (g - g.mean(axis=-1, keepdims=True) - xh * g.mean(axis=-1, keepdims=True)) / sigma
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("layer_norm", "the term through the mean forgotten", r"mean\(g\)|mean of g|through", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        g = dy * weight
-        dx = (g - xh * (g * xh).mean(axis=-1, keepdims=True)) / sigma
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("adamw_step", "the correction uses t + 1", r"exponent t \+ 1", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
-    mh, vh = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
-    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
-""")
-wrong("adamw_step", "only m is corrected", r"v is not corrected", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
-    mh = m / (1 - beta1**t)
-    return p - lr * (mh / (np.sqrt(v) + eps) + weight_decay * p), m, v
-""")
-wrong("adamw_step", "the decay is a factor of the new p", r"p before the step|after the step|decay", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
-    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
-    p = p - lr * mh / (np.sqrt(vh) + eps)
-    return p * (1 - lr * weight_decay), m, v
-""")
 wrong("top_p", "the number of tokens rounded down", r"too many|dropped|crosses|at least", """
 def top_p(probabilities, p):
     order = np.argsort(probabilities)[::-1]
@@ -542,44 +580,6 @@ wrong("top_p", "the inverse permutation is forgotten", r"order|place|sorted", ""
 def top_p(probabilities, p):
     s = np.sort(probabilities)[::-1]
     return np.where(np.cumsum(s) - s < p, s, 0) / s[np.cumsum(s) - s < p].sum()
-""")
-wrong("cross_entropy", "the probability of the target, times log", r"multiplied by p", """
-def cross_entropy(logits, targets):
-    s = logits - logits.real.max(axis=-1, keepdims=True)
-    p = np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
-    hot = np.eye(logits.shape[-1])[targets]
-
-    def pullback(dy):
-        return (dy * (p - hot) / targets.size,)
-
-    return -(p * np.log(p) * hot).sum() / targets.size, pullback
-""")
-wrong("layer_norm", "the gradient of x without 1/σ", r"divided by σ|/ σ|σ", """
-def layer_norm(x, weight, bias, eps=1e-5):
-    mu = x.mean(axis=-1, keepdims=True)
-    sigma = np.sqrt(((x - mu) ** 2).mean(axis=-1, keepdims=True) + eps)
-    xh = (x - mu) / sigma
-
-    def pullback(dy):
-        g = dy * weight
-        dx = g - g.mean(axis=-1, keepdims=True) - xh * (g * xh).mean(axis=-1, keepdims=True)
-        axes = tuple(range(x.ndim - 1))
-        return dx, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    return xh * weight + bias, pullback
-""")
-wrong("adamw_step", "v without the square", r"g²|square|v is", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * abs(g)
-    mh, vh = m / (1 - beta1**t), v / (1 - beta2**t)
-    return p - lr * (mh / (np.sqrt(vh) + eps) + weight_decay * p), m, v
-""")
-wrong("adamw_step", "the averages are corrected before they are returned", r"uncorrected", """
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    m = (beta1 * m + (1 - beta1) * g) / (1 - beta1**t)
-    v = (beta2 * v + (1 - beta2) * g * g) / (1 - beta2**t)
-    return p - lr * (m / (np.sqrt(v) + eps) + weight_decay * p), m, v
 """)
 wrong("top_p", "tokens beyond p in the given order", r"own order|sort", """
 def top_p(probabilities, p):

@@ -38,6 +38,16 @@ masked.wrong("the sum over the queries", r"quer|axis|keys", "axis=-1", "axis=-2"
 masked.wrong("a small number inside the logarithm", r"small|added|inside",
     "np.log(weights, out=np.zeros_like(weights), where=weights > 0)", "np.log(weights + 1e-9)")
 
+masked.wrong("one number for all", r"one number|each (row|query)|axis|whole", ", axis=-1)", ")")
+masked.wrong("logarithms not weighted", r"weighted|times (the )?weight|P log P|factor P|P ·", "weights * logs", "logs")
+masked.wrong("relative to log S", r"log S|divided|normalis|factor", "axis=-1)", "axis=-1) / np.log(weights.shape[-1])")
+masked.wrong("the second axis", r"axis|quer", "axis=-1", "axis=1")
+masked.wrong("small weights left out", r"small weight w is left out", "where=weights > 0", "where=weights > 1e-3")
+loop.wrong("tiny weights left out", r"small weight w is left out", "if p > 0", "if p > 1e-9")
+masked.wrong("weights clipped from below", r"small|entropy of a row", "weights > 0)", "weights > 0)", "-np.sum(weights", "-np.sum(np.maximum(weights, 1e-8)")
+masked.wrong("one minus the sum of squares", r"entropy is wrong", "-np.sum(weights * logs", "1 - np.sum(weights**2")
+loop.wrong("in single precision", r"float32", "np.zeros(weights.shape[:-1])", "np.zeros(weights.shape[:-1], np.float32)")
+
 listed, looped, *_ = right("without_gradient", """
 def without_gradient(gradients):
     arrays = [g for g in gradients.values() if g is not None]
@@ -88,6 +98,10 @@ looped.wrong("relative to its own largest entry", r"does not list|all gradients"
 listed.wrong("the sum of all gradients", r"does not list|lists|largest entry of all", "np.abs(g).max() for g", "np.abs(g).sum() * 1e5 for g")
 listed.wrong("None has no largest entry", r"None", "[g for g in gradients.values() if g is not None]", "list(gradients.values())")
 listed.wrong("largest of nothing", r"empty|all gradients are|no gradient|None", " + [0]", "")
+looped.wrong("norms", r"norm grows", "largest, abs(g).max())", "largest, np.linalg.norm(g))", "not abs(g).max() >", "not np.linalg.norm(g) >")
+looped.wrong("the largest entry with its sign", r"with its sign", "largest, abs(g).max())", "largest, g.max())")
+listed.wrong("relative to the median", r"largest entry of all gradients", "max([np.abs(g).max() for g in arrays] + [0])", "np.median([np.abs(g).max() for g in arrays] + [0])")
+listed.wrong("in alphabetical order", r"in this order", "return [", "return sorted([", "largest)]", "largest)])")
 
 each, *_ = right("leaks", """
 def leaks(model, tokens, vocabulary):
@@ -159,18 +173,11 @@ each.wrong("returns at t = 1", r"inside the loop|t = 1|every t|any t",
     "        if not np.array_equal(model(other)[:, :t], first[:, :t]):\n            return True\n    return False",
     "        return not np.array_equal(model(other)[:, :t], first[:, :t])")
 each.wrong("outside the vocabulary", r"vocabulary|from 0 to", " % vocabulary", "")
-
-masked.wrong("one number for all", r"one number|each (row|query)|axis|whole", ", axis=-1)", ")")
-masked.wrong("logarithms not weighted", r"weighted|times (the )?weight|P log P|factor P|P ·", "weights * logs", "logs")
-masked.wrong("relative to log S", r"log S|divided|normalis|factor", "axis=-1)", "axis=-1) / np.log(weights.shape[-1])")
 each.wrong("changes the past", r"earlier|before t|later|past|future|from t on", "other[:, t:] = (other[:, t:] + 1)", "other[:, :t] = (other[:, :t] + 1)")
 each.wrong("changes tokens", r"in place|copy", "tokens.copy()", "tokens")
 each.wrong("tries the last token only", r"every t|last (token|position|t)|each t|all t|only", "for t in range(1, T)", "for t in [T - 1]")
-masked.wrong("the second axis", r"axis|quer", "axis=-1", "axis=1")
 each.wrong("a number", r"True or False, not", "return True", "return 1")
 each.wrong("the first position left out", r"only the first|at the next", "[:, :t]", "[:, 1:t]")
-masked.wrong("small weights left out", r"small weight w is left out", "where=weights > 0", "where=weights > 1e-3")
-loop.wrong("tiny weights left out", r"small weight w is left out", "if p > 0", "if p > 1e-9")
 each.wrong("later tokens become 0", r"become 0|already", "(other[:, t:] + 1) % vocabulary", "0")
 each.wrong("the last token of the vocabulary", r"every token is", "(other[:, t:] + 1) % vocabulary", "vocabulary - 1")
 each.wrong("only sequence 0 is compared", r"sequence|batch", "(other)[:, :t], first[:, :t]", "(other)[0, :t], first[0, :t]")
@@ -186,15 +193,8 @@ each.wrong("an else that returns", r"only t = 1",
 each.wrong("the mean changes", r"at the last token", "not np.array_equal(model(other)[:, :t], first[:, :t])", "model(other)[:, :t].mean() > first[:, :t].mean()")
 each.wrong("later tokens in reverse order", r"every token is|reverse|look", "(other[:, t:] + 1) % vocabulary", "other[:, t:][:, ::-1]")
 each.wrong("starts at 2", r"only the first|every t", "range(1, T)", "range(2, T)")
-looped.wrong("norms", r"norm grows", "largest, abs(g).max())", "largest, np.linalg.norm(g))", "not abs(g).max() >", "not np.linalg.norm(g) >")
-looped.wrong("the largest entry with its sign", r"with its sign", "largest, abs(g).max())", "largest, g.max())")
-listed.wrong("relative to the median", r"largest entry of all gradients", "max([np.abs(g).max() for g in arrays] + [0])", "np.median([np.abs(g).max() for g in arrays] + [0])")
-listed.wrong("in alphabetical order", r"in this order", "return [", "return sorted([", "largest)]", "largest)])")
 each.wrong("one token changes, and only its neighbour is compared", r"next but one", "other[:, t:] = (other[:, t:] + 1)", "other[:, t] = (other[:, t] + 1)", "(other)[:, :t], first[:, :t]", "(other)[:, t - 1], first[:, t - 1]")
 each.wrong("only the first position", r"only t = 1", "range(1, T)", "range(1, 2)")
 each.wrong("nothing changes", r"returns False", "other[:, t:] = (other[:, t:] + 1) % vocabulary", "other[:, t:]")
 each.wrong("no result without a leak", r"True or False, not None", "    return False", "    pass")
 each.wrong("the last class only", r"single class", "(other)[:, :t], first[:, :t]", "(other)[:, :t, -1], first[:, :t, -1]")
-masked.wrong("weights clipped from below", r"small|entropy of a row", "weights > 0)", "weights > 0)", "-np.sum(weights", "-np.sum(np.maximum(weights, 1e-8)")
-masked.wrong("one minus the sum of squares", r"entropy is wrong", "-np.sum(weights * logs", "1 - np.sum(weights**2")
-loop.wrong("in single precision", r"float32", "np.zeros(weights.shape[:-1])", "np.zeros(weights.shape[:-1], np.float32)")

@@ -71,6 +71,24 @@ online.wrong("normalised in every block", r"divid|normali|/ ?total|after the las
     "return m_new, alpha * total + p.sum(axis=1), alpha[:, None] * acc + p @ value",
     "total = alpha * total + p.sum(axis=1)\n    return m_new, total, (alpha[:, None] * acc + p @ value) / np.where(total == 0, 1, total)[:, None]")
 
+online.wrong("adds the scores, not their exponentials", r"e\^|exp", "p.sum(axis=1)", "scores.sum(axis=1)")
+online.wrong("returns the old maximum", r"old (peak|max)|new max|peak is|updated", "return m_new,", "return peak,")
+online.wrong("rescales the new block too", r"rescal|shrink|factor|new block|old sum|only", "alpha * total + p.sum(axis=1)", "alpha * (total + p.sum(axis=1))")
+online.wrong("one maximum for all rows", r"over all rows", "scores.max(axis=1)", "scores.max()")
+online.wrong("two results", r"should return peak, total, acc", "return m_new, alpha", "return alpha")
+online.wrong("the maximum after exp", r"overflow|before exp", "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
+online.wrong("softmax of each block alone", r"of its own", "return m_new, alpha * total + p.sum(axis=1), alpha[:, None] * acc + p @ value",
+    "w = p / p.sum(axis=1, keepdims=True)\n    return m_new, total + 1, acc + w @ value")
+online.wrong("the block's softmax with the rescaled state", r"of its own|divid", "alpha[:, None] * acc + p @ value",
+    "alpha[:, None] * acc + (p / p.sum(axis=1, keepdims=True)) @ value")
+online.wrong("the block relative to its own maximum", r"block|own max|new max|larger",
+    "p = np.exp(scores - base[:, None])", "p = np.exp(scores - scores.max(axis=1, keepdims=True))")
+online.wrong("changes acc in place", r"in place", "    return m_new, alpha * total + p.sum(axis=1), alpha[:, None] * acc + p @ value",
+    "    acc *= alpha[:, None]\n    acc += p @ value\n    return m_new, alpha * total + p.sum(axis=1), acc")
+online.wrong("peak 0 for a row that sees nothing", r"−∞|stay", "return m_new,", "return base,")
+online.wrong("one sum for all rows", r"row|axis", "p.sum(axis=1)", "p.sum()")
+online.wrong("shrink is no column", r"column|\[:, None\]", "alpha[:, None] * acc", "alpha * acc")
+
 costs, *_ = right("attention_costs", """
 def attention_costs(H, T, S, D, Dv, block):
     pairs = H * T * S
@@ -294,6 +312,46 @@ def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda na
     one = np.where(total == 0, 1, total)
     return e @ value / one, np.where(total == 0, -np.inf, peak + np.log(one))[:, 0]
 """)
+forward.wrong("starts afresh in every tile", r"reset|start|last tile|once|afresh|every tile|each tile", "            place = np", "            peak, total, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n            place = np")
+forward.wrong("no logarithm in lse", r"\blog|logarithm|\bln\b", "np.log(total[some])", "total[some]")
+forward.wrong("hides what is visible", r"opposite|exchang|True|inverted|hidden|visible", "np.where(seen, scores, -np.inf)", "np.where(seen, -np.inf, scores)")
+forward.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
+forward.wrong("the output alone", r"should return out, lse", "return out, lse", "return out")
+forward.wrong("lse 0 for a query that sees nothing", r"sees? nothing.*lse is −∞", "np.full(T, -np.inf)", "np.zeros(T)")
+forward.wrong("no tap", r"tap is not called", "tap(\"scores\", scale * (query[r] @ key[c].T))", "scale * (query[r] @ key[c].T)")
+forward.wrong("whole rows", r"a tile is at most", "range(0, S, block)", "[0]", "slice(j, j + block)", "slice(0, S)")
+forward.wrong("softmax of each tile alone, added up", r"of its own", "peak, total, acc = online_softmax(peak, total, acc, scores, value[c])",
+    "e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-1e9))\n            w = e / np.where(e.sum(axis=1) > 0, e.sum(axis=1), 1)[:, None]\n            total, acc = total + 1, acc + w @ value[c]")
+wrong("tiled_forward", "the average of the tiles' outputs", r"of its own", """
+def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
+    T, S = len(query), len(key)
+    out, lse = np.zeros((T, value.shape[1])), np.full(T, -np.inf)
+    for i in range(0, T, block):
+        r = slice(i, i + block)
+        outs = []
+        for j in range(0, S, block):
+            c = slice(j, j + block)
+            place = np.arange(S)[c]
+            seen = (first[r, None] <= place) & (place <= last[r, None])
+            if seen.any():
+                scores = np.where(seen, tap("scores", scale * query[r] @ key[c].T), -np.inf)
+                n = len(scores)
+                m, l, acc = online_softmax(np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1])), scores, value[c])
+                one = np.where(l > 0, l, 1)
+                outs.append(acc / one[:, None])
+                lse[r] = np.logaddexp(lse[r], m + np.log(one))
+        if outs:
+            out[r] = np.mean(outs, axis=0)
+    return out, lse
+""")
+forward.wrong("break at the first tile that is hidden", r"break|stop|later tile|skip|continue", "                continue", "                break")
+forward.wrong("divides in every tile", r"divid|once|after", "acc = online_softmax(peak, total, acc, scores, value[c])",
+    "acc = online_softmax(peak, total, acc, scores, value[c])\n            acc = acc / np.where(total > 0, total, 1)[:, None]")
+forward.wrong("the scale twice", r"scale", "scale * (query[r]", "scale * scale * (query[r]")
+forward.wrong("hidden scores are 0", r"−∞|hidden", "np.where(seen, scores, -np.inf)", "np.where(seen, scores, 0)")
+forward.wrong("values of the first keys", r"values of this tile|value\[", "value[c]", "value[: len(place)]")
+forward.wrong("lse is peak · ln total", r"peak \+ ln|lse", "peak[some] + np.log", "peak[some] * np.log")
+forward.wrong("block is the number of blocks", r"at most|largest number", "for i in range(0, T, block):", "block = max(1, -(-max(T, S) // block))\n    for i in range(0, T, block):")
 
 back, *_ = right("tiled_backward", """
 def tiled_backward(query, key, value, out, lse, dout, scale, first, last, block, *, tap=lambda name, x: x):
@@ -428,73 +486,15 @@ back.wrong("scale in dscores too", r"scale.*(twice|dscores|too)|twice|of the sca
     "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
 back.wrong("hidden keys keep their weights", r"hidden|mask|visible|first|last",
     "np.where(seen, scale * (query[r] @ key[c].T), -np.inf)", "scale * (query[r] @ key[c].T)")
-
-online.wrong("adds the scores, not their exponentials", r"e\^|exp", "p.sum(axis=1)", "scores.sum(axis=1)")
-online.wrong("returns the old maximum", r"old (peak|max)|new max|peak is|updated", "return m_new,", "return peak,")
-online.wrong("rescales the new block too", r"rescal|shrink|factor|new block|old sum|only", "alpha * total + p.sum(axis=1)", "alpha * (total + p.sum(axis=1))")
-forward.wrong("starts afresh in every tile", r"reset|start|last tile|once|afresh|every tile|each tile", "            place = np", "            peak, total, acc = np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1]))\n            place = np")
-forward.wrong("no logarithm in lse", r"\blog|logarithm|\bln\b", "np.log(total[some])", "total[some]")
-forward.wrong("hides what is visible", r"opposite|exchang|True|inverted|hidden|visible", "np.where(seen, scores, -np.inf)", "np.where(seen, -np.inf, scores)")
 back.wrong("dquery from the weights", r"dscores|weights", "(dscores @ key[c])", "(weights @ key[c])")
 back.wrong("one delta for all rows", r"each row|axis|every row|own", "(out * dout).sum(axis=1)", "np.full(len(out), (out * dout).sum())")
 back.wrong("no scale in the scores", r"scale", "scale * (query[r] @ key[c].T)", "query[r] @ key[c].T")
 back.wrong("tiles overwrite dquery", r"\+=|accumul|add|sum|overwr|last tile", "dquery[r] +=", "dquery[r] =")
-online.wrong("one maximum for all rows", r"over all rows", "scores.max(axis=1)", "scores.max()")
-online.wrong("two results", r"should return peak, total, acc", "return m_new, alpha", "return alpha")
-online.wrong("the maximum after exp", r"overflow|before exp", "np.exp(scores - base[:, None])", "np.exp(scores) * np.exp(-base)[:, None]")
-forward.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
-forward.wrong("the output alone", r"should return out, lse", "return out, lse", "return out")
-forward.wrong("lse 0 for a query that sees nothing", r"sees? nothing.*lse is −∞", "np.full(T, -np.inf)", "np.zeros(T)")
-forward.wrong("no tap", r"tap is not called", "tap(\"scores\", scale * (query[r] @ key[c].T))", "scale * (query[r] @ key[c].T)")
-forward.wrong("whole rows", r"a tile is at most", "range(0, S, block)", "[0]", "slice(j, j + block)", "slice(0, S)")
 back.wrong("the gradients in another order", r"order|dquery", "return dquery, dkey, dvalue", "return dvalue, dquery, dkey")
 back.wrong("NaN for a query that sees nothing", r"−∞|NaN|sees nothing", "np.where(np.isinf(lse), 0, lse)", "lse")
 back.wrong("all scores, cut into tiles", r"array of all pairs", "scale * (query[r] @ key[c].T)", "(scale * query @ key.T)[r, c]")
 back.wrong("no tile skipped", r"skip the others", "            if not seen.any():\n                continue\n", "")
 back.wrong("no tap", r"tap is not called: weights", "tap(\"weights\", np.exp(scores - base[r, None]))", "np.exp(scores - base[r, None])")
-online.wrong("softmax of each block alone", r"of its own", "return m_new, alpha * total + p.sum(axis=1), alpha[:, None] * acc + p @ value",
-    "w = p / p.sum(axis=1, keepdims=True)\n    return m_new, total + 1, acc + w @ value")
-online.wrong("the block's softmax with the rescaled state", r"of its own|divid", "alpha[:, None] * acc + p @ value",
-    "alpha[:, None] * acc + (p / p.sum(axis=1, keepdims=True)) @ value")
-online.wrong("the block relative to its own maximum", r"block|own max|new max|larger",
-    "p = np.exp(scores - base[:, None])", "p = np.exp(scores - scores.max(axis=1, keepdims=True))")
-online.wrong("changes acc in place", r"in place", "    return m_new, alpha * total + p.sum(axis=1), alpha[:, None] * acc + p @ value",
-    "    acc *= alpha[:, None]\n    acc += p @ value\n    return m_new, alpha * total + p.sum(axis=1), acc")
-online.wrong("peak 0 for a row that sees nothing", r"−∞|stay", "return m_new,", "return base,")
-online.wrong("one sum for all rows", r"row|axis", "p.sum(axis=1)", "p.sum()")
-online.wrong("shrink is no column", r"column|\[:, None\]", "alpha[:, None] * acc", "alpha * acc")
-forward.wrong("softmax of each tile alone, added up", r"of its own", "peak, total, acc = online_softmax(peak, total, acc, scores, value[c])",
-    "e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-1e9))\n            w = e / np.where(e.sum(axis=1) > 0, e.sum(axis=1), 1)[:, None]\n            total, acc = total + 1, acc + w @ value[c]")
-wrong("tiled_forward", "the average of the tiles' outputs", r"of its own", """
-def tiled_forward(query, key, value, scale, first, last, block, *, tap=lambda name, x: x):
-    T, S = len(query), len(key)
-    out, lse = np.zeros((T, value.shape[1])), np.full(T, -np.inf)
-    for i in range(0, T, block):
-        r = slice(i, i + block)
-        outs = []
-        for j in range(0, S, block):
-            c = slice(j, j + block)
-            place = np.arange(S)[c]
-            seen = (first[r, None] <= place) & (place <= last[r, None])
-            if seen.any():
-                scores = np.where(seen, tap("scores", scale * query[r] @ key[c].T), -np.inf)
-                n = len(scores)
-                m, l, acc = online_softmax(np.full(n, -np.inf), np.zeros(n), np.zeros((n, value.shape[1])), scores, value[c])
-                one = np.where(l > 0, l, 1)
-                outs.append(acc / one[:, None])
-                lse[r] = np.logaddexp(lse[r], m + np.log(one))
-        if outs:
-            out[r] = np.mean(outs, axis=0)
-    return out, lse
-""")
-forward.wrong("break at the first tile that is hidden", r"break|stop|later tile|skip|continue", "                continue", "                break")
-forward.wrong("divides in every tile", r"divid|once|after", "acc = online_softmax(peak, total, acc, scores, value[c])",
-    "acc = online_softmax(peak, total, acc, scores, value[c])\n            acc = acc / np.where(total > 0, total, 1)[:, None]")
-forward.wrong("the scale twice", r"scale", "scale * (query[r]", "scale * scale * (query[r]")
-forward.wrong("hidden scores are 0", r"−∞|hidden", "np.where(seen, scores, -np.inf)", "np.where(seen, scores, 0)")
-forward.wrong("values of the first keys", r"values of this tile|value\[", "value[c]", "value[: len(place)]")
-forward.wrong("lse is peak · ln total", r"peak \+ ln|lse", "peak[some] + np.log", "peak[some] * np.log")
-forward.wrong("block is the number of blocks", r"at most|largest number", "for i in range(0, T, block):", "block = max(1, -(-max(T, S) // block))\n    for i in range(0, T, block):")
 back.wrong("weights normalised in each tile again", r"division|lse|divid", "dweights = dout[r] @ value[c].T", "weights = weights / np.where(weights.sum(axis=1) > 0, weights.sum(axis=1), 1)[:, None]\n            dweights = dout[r] @ value[c].T")
 back.wrong("no scale in dkey", r"scale", "scale * (dscores.T @ query[r])", "dscores.T @ query[r]")
 back.wrong("dkey from keys", r"k is 4 on the left", "dscores.T @ query[r]", "dscores.T @ key[c]")

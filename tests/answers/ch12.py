@@ -68,6 +68,109 @@ def tiled_product(x, y, m, n, k):
 """)
 product.wrong("sums in float32", r"float32", "float64", "float32", "total + a @ b", "ct.mma(a, b, total)")
 
+product.wrong("m and n exchanged in the grid", r"m and n|exchang|swap|grid|too (small|many|few)|outside|no block", "x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0] // n), -(-y.shape[1] // m)")
+product.wrong("row and column of y exchanged", r"exchang|swap|index|order|outside", "(step, column)", "(column, step)")
+product.wrong("the shape of a tile exchanged", r"shape|exchang|swap|transpos", "shape=(k, n)", "shape=(n, k)")
+product.wrong("not a power of 2", r"powers of 2", "ct.full((m, n)", "ct.full((3, n)")
+product.wrong("a tile changed in place", r"cannot be assigned", "total = total + a @ b", "total[...] = total + a @ b")
+product.wrong("a shape with one axis", r"of shape \(4,\)", "shape=(m, k)", "shape=(m,)")
+
+right("tiled_product", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    across = ct.cdiv(y.shape[1], n)
+
+    def kernel(y, x, out):
+        i, j = ct.bid(0) // across, ct.bid(0) % across   # the blocks in one row
+        zero = ct.PaddingMode.ZERO
+        tile = ct.full((n, m), 0.0, ct.float64)          # transposed
+        for c in reversed(range(ct.cdiv(x.shape[1], k))):
+            left = ct.load(y, (j, c), (n, k), order=(1, 0), padding_mode=zero)
+            right = ct.load(x, (c, i), (k, m), order="F", padding_mode=zero)
+            for r in range(k):
+                tile = tile + left[:, r : r + 1] * right[r]
+        ct.store(out, (j, i), tile, order=(1, 0))
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m) * across,), kernel, (y, x, out))
+    return out
+""", """
+from minimha.kernels import numpy_tile
+bid, cdiv, full, load, mma = [getattr(numpy_tile, x) for x in "bid cdiv full load mma".split()]
+PaddingMode, launch = numpy_tile.PaddingMode, numpy_tile.launch
+
+def tiled_product(x, y, m, n, k):
+    out = np.empty((len(x), y.shape[1]))
+
+    def kernel(x, columns, out):
+        i, j = bid(0), bid(1)
+        acc = full((m, n), 0, numpy_tile.float64)
+        for _ in range(2):                               # everything twice, then half of it
+            for c in range(cdiv(x.shape[1], k)):
+                b = load(columns, (j, c), (n, k), padding_mode=PaddingMode.ZERO)
+                acc = mma(load(x, (i, c), (m, k), padding_mode=PaddingMode.ZERO), b.T, acc)
+        numpy_tile.store(out, (i, j), acc / 2)
+
+    launch(None, (cdiv(len(x), m), cdiv(y.shape[1], n)), kernel, (x, y.T, out))
+    return out
+""")
+
+wrong("tiled_product", "no kernel", r"x was loaded 0 times", """
+def tiled_product(x, y, m, n, k):
+    return x @ y
+""")
+product.wrong("the kernel reads x around it", r"entries are read without ct.load", "def kernel(x, y, out)", "whole = np.pad(x, 16)[16:, 16:]\n    def kernel(x, y, out)",
+    "total + a @ b", "total + whole[row * m : row * m + m, step * k : step * k + k] @ b")
+product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", "shape=(m, k)", "shape=(m, 2 * k)", "shape=(k, n)", "shape=(2 * k, n)", "-(-y.shape[0] // k)", "-(-y.shape[0] // (2 * k))")
+
+product.wrong("everything in one block", r"at most|did not load", "total = ct.full((m, n), 0, ct.float64)", "pass",
+    "row, column = ct.bid(0), ct.bid(1)\n", """if ct.bid(0) + ct.bid(1):
+            return
+        for row, column in np.ndindex(*grid):
+            self = ct.full((m, n), 0, ct.float64)
+            for step in range(-(-y.shape[0] // k)):
+                a = ct.load(x, (row, step), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                self = self + a @ ct.load(y, (step, column), (k, n), padding_mode=ct.PaddingMode.ZERO)
+            ct.store(out, (row, column), self)
+        return
+""")
+wrong("tiled_product", "a grid of one block", r"at most", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    def kernel(x, y, out):
+        for i in range(ct.cdiv(x.shape[0], m)):
+            for j in range(ct.cdiv(y.shape[1], n)):
+                acc = ct.full((m, n), 0.0, ct.float64)
+                for c in range(ct.cdiv(x.shape[1], k)):
+                    a = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
+                    b = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
+                    acc = ct.mma(a, b, acc)
+                ct.store(out, (i, j), acc)
+    ct.launch(None, (1, 1), kernel, (x, y, out))
+    return out
+""")
+wrong("tiled_product", "whole rows and columns at once", r"entries along D", """
+def tiled_product(x, y, m, n, k):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros((x.shape[0], y.shape[1]))
+    d = 16
+    def kernel(x, y, out):
+        i, j = ct.bid(0), ct.bid(1)
+        a = ct.load(x, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
+        b = ct.load(y, (0, j), (d, n), padding_mode=ct.PaddingMode.ZERO)
+        ct.store(out, (i, j), a @ b)
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)), kernel, (x, y, out))
+    return out
+""")
+product.wrong("the loop runs along M", r"along D|along M|range|outside|loop|last tile", "range(-(-y.shape[0] // k))", "range(-(-y.shape[1] // k))")
+product.wrong("nothing stored", r"no block has stored|not stored|zero", "ct.store(out, index=(row, column), tile=total)", "pass")
+product.wrong("the entries multiplied", r"broadcast|@|mma|shape", "total + a @ b", "total + a * b")
+product.wrong("a grid with one axis", r"grid|no block has stored|two stores|axis|axes", "grid = (-(-x.shape[0] // m), -(-y.shape[1] // n))", "grid = (-(-x.shape[0] // m),)")
+product.wrong("a grid of entries", r"outside|grid|too many", "-(-x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0], y.shape[1]")
+product.wrong("y loaded transposed", r"transpos|exchang|swap|shape", "shape=(k, n), pad", "shape=(k, n), order=(1, 0), pad")
+product.wrong("padding of minus infinity", r"padding|zeros?\b|NaN|−∞", "ct.PaddingMode.ZERO", "ct.PaddingMode.NEG_INF")
+
 softmax, online = right("softmax_rows", """
 def softmax_rows(x, m, n):
     from minimha.kernels import numpy_tile as ct
@@ -125,6 +228,116 @@ softmax.wrong("everything stored at the first tile", r"two stores|same place", "
 softmax.wrong("stored before the sum is known", r"before|second time|sum",
     "for j in range(count):\n            t = ct.load(x, (i, j), (m, n))\n            ct.store",
     "    ct.store")
+softmax.wrong("the maximum starts at 0", r"−∞|-inf|starts?|negative|initial", "(m, 1), -np.inf", "(m, 1), 0.0")
+softmax.wrong("the maximum of the last tile", r"last tile|so far|larger of|maximum of", "ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))", "ct.max(t, axis=1, keepdims=True)")
+softmax.wrong("no maximum", r"overflow|subtract|maximum", "ct.exp(t - biggest)", "ct.exp(t)")
+softmax.wrong("the columns of a tile", r"axis|columns|rows", "axis=1", "axis=0", "(m, 1)", "(1, n)")
+
+right("softmax_rows", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+
+    def kernel(x, out):
+        # a row at a time: tiles of (1, n)
+        for row in range(ct.bid(0) * m, min(ct.bid(0) * m + m, x.shape[0])):
+            logs = -np.inf
+            for j in range(ct.cdiv(x.shape[1], n)):
+                tile = ct.load(x, (row, j), (1, n), padding_mode=ct.PaddingMode.NEG_INF)
+                peak = ct.max(tile)
+                logs = np.logaddexp(logs, peak + ct.log(ct.sum(ct.exp(tile - peak))))
+            for j in range(ct.cdiv(x.shape[1], n)):
+                ct.store(out, (row, j), ct.exp(ct.load(x, (row, j), (1, n)) - logs))
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out, scratch = np.zeros(x.shape), np.zeros(x.shape)
+
+    def kernel(x, scratch, out):
+        i, last = ct.bid(0), ct.cdiv(x.shape[1], n) - 1
+        peak = ct.full((m,), -np.inf, ct.float64)
+        for j in range(last, -1, -1):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            peak = ct.maximum(peak, ct.max(t, axis=1))
+        total = 0
+        for j in range(last + 1):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            e = ct.exp(t - peak[:, None])
+            ct.store(scratch, (i, j), e)
+            total = total + ct.sum(e, axis=1, keepdims=True)
+        for j in range(last + 1):
+            ct.store(out, (i, j), ct.load(scratch, (i, j), (m, n)) / total)
+
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, scratch, out))
+    return out
+""")
+wrong("softmax_rows", "the function around the kernel computes", r"without ct.load|not stored|loaded 0 times", """
+def softmax_rows(x, m, n):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+""")
+softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
+    "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
+
+wrong("softmax_rows", "softmax of each tile alone", r"each tile alone|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        for j in range(ct.cdiv(x.shape[1], n)):
+            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+            e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+            ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "a block for each tile", r"each tile alone|did not load|whole row|tile's own", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i, j = ct.bid(0), ct.bid(1)
+        t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(x.shape[1], n)), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "one tile for a whole row", r"entries along (S|columns)", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        t = ct.load(x, (ct.bid(0), 0), (m, 32), padding_mode=ct.PaddingMode.NEG_INF)
+        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
+        ct.store(out, (ct.bid(0), 0), e / ct.sum(e, axis=1, keepdims=True))
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+wrong("softmax_rows", "NumPy in the kernel", r"Memory|load", """
+def softmax_rows(x, m, n):
+    from minimha.kernels import numpy_tile as ct
+    out = np.zeros(x.shape)
+    def kernel(x, out):
+        i = ct.bid(0)
+        rows = x[i * m : (i + 1) * m]
+        e = np.exp(rows - rows.max(axis=1, keepdims=True))
+        out[i * m : (i + 1) * m] = e / e.sum(axis=1, keepdims=True)
+    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
+    return out
+""")
+softmax.wrong("the peak of each tile in the second loop", r"each tile|tile's own|peak|row", "ct.exp(t - biggest) / total)", "ct.exp(t - ct.max(t, axis=1, keepdims=True)) / total)")
+softmax.wrong("the logarithm of softmax", r"logarithm|\bln\b|\blog", "ct.exp(t - biggest) / total)", "t - biggest - ct.log(total))")
+softmax.wrong("zeros beyond the edge in the sum alone", r"NEG_INF|−∞|beyond", "(i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)\n            total", "(i, j), (m, n), padding_mode=ct.PaddingMode.ZERO)\n            total")
+softmax.wrong("a sum over the whole tile", r"whole tile|each row|axis", "ct.sum(ct.exp(t - biggest), axis=1, keepdims=True)", "ct.sum(ct.exp(t - biggest))")
+softmax.wrong("the sum of the last tile", r"last tile|add it", "total = total + ct.sum", "total = ct.sum")
+online.wrong("new terms rescaled too", r"new terms are multiplied", "l = l * ct.exp(old - top) + ct.sum(ct.exp(t - top[:, None]), axis=1)", "l = (l + ct.sum(ct.exp(t - top[:, None]), axis=1)) * ct.exp(old - top)")
+online.wrong("terms relative to the old maximum", r"divided by ∞", "ct.sum(ct.exp(t - top[:, None]), axis=1)", "ct.sum(ct.exp(t - old[:, None]), axis=1)")
+softmax.wrong("nothing stored", r"no block has stored|not stored", "ct.store(out, (i, j), ct.exp(t - biggest) / total)", "pass")
 
 backward, *_ = right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
@@ -197,104 +410,11 @@ backward.wrong("a store for each tile of queries", r"two stores|store once|after
     "            ct.store(dkey, (j, 0), gk * scale)\n            ct.store(dvalue")
 backward.wrong("the last tile alone", r"only the last|sum over|all of them", "gv + p", "p", "gk + ds", "ds")
 backward.wrong("a race", r"two stores|race|same place", "j = ct.bid(0)", "j = 0")
-
-product.wrong("m and n exchanged in the grid", r"m and n|exchang|swap|grid|too (small|many|few)|outside|no block", "x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0] // n), -(-y.shape[1] // m)")
-product.wrong("row and column of y exchanged", r"exchang|swap|index|order|outside", "(step, column)", "(column, step)")
-product.wrong("the shape of a tile exchanged", r"shape|exchang|swap|transpos", "shape=(k, n)", "shape=(n, k)")
-softmax.wrong("the maximum starts at 0", r"−∞|-inf|starts?|negative|initial", "(m, 1), -np.inf", "(m, 1), 0.0")
-softmax.wrong("the maximum of the last tile", r"last tile|so far|larger of|maximum of", "ct.maximum(biggest, ct.max(t, axis=1, keepdims=True))", "ct.max(t, axis=1, keepdims=True)")
-softmax.wrong("no maximum", r"overflow|subtract|maximum", "ct.exp(t - biggest)", "ct.exp(t)")
-softmax.wrong("the columns of a tile", r"axis|columns|rows", "axis=1", "axis=0", "(m, 1)", "(1, n)")
 backward.wrong("the weights missing in dscores", r"weights|factor|times|multipl", "p * (v @ g.T - D)", "v @ g.T - D")
 backward.wrong("no scale in the scores", r"scale", "scale * (k @ q.T)", "k @ q.T")
 backward.wrong("dscores transposed", r"transpos", "ds @ q", "ds.T @ q")
 backward.wrong("scale twice", r"twice|scale", "ds = p *", "ds = scale * p *")
-product.wrong("not a power of 2", r"powers of 2", "ct.full((m, n)", "ct.full((3, n)")
-product.wrong("a tile changed in place", r"cannot be assigned", "total = total + a @ b", "total[...] = total + a @ b")
-product.wrong("a shape with one axis", r"of shape \(4,\)", "shape=(m, k)", "shape=(m,)")
 backward.wrong("the same queries in every step", r"tile i|every step|only the first|queries", "q = ct.load(query, (i, 0)", "q = ct.load(query, (0, 0)")
-
-right("tiled_product", """
-def tiled_product(x, y, m, n, k):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros((x.shape[0], y.shape[1]))
-    across = ct.cdiv(y.shape[1], n)
-
-    def kernel(y, x, out):
-        i, j = ct.bid(0) // across, ct.bid(0) % across   # the blocks in one row
-        zero = ct.PaddingMode.ZERO
-        tile = ct.full((n, m), 0.0, ct.float64)          # transposed
-        for c in reversed(range(ct.cdiv(x.shape[1], k))):
-            left = ct.load(y, (j, c), (n, k), order=(1, 0), padding_mode=zero)
-            right = ct.load(x, (c, i), (k, m), order="F", padding_mode=zero)
-            for r in range(k):
-                tile = tile + left[:, r : r + 1] * right[r]
-        ct.store(out, (j, i), tile, order=(1, 0))
-
-    ct.launch(None, (ct.cdiv(x.shape[0], m) * across,), kernel, (y, x, out))
-    return out
-""", """
-from minimha.kernels import numpy_tile
-bid, cdiv, full, load, mma = [getattr(numpy_tile, x) for x in "bid cdiv full load mma".split()]
-PaddingMode, launch = numpy_tile.PaddingMode, numpy_tile.launch
-
-def tiled_product(x, y, m, n, k):
-    out = np.empty((len(x), y.shape[1]))
-
-    def kernel(x, columns, out):
-        i, j = bid(0), bid(1)
-        acc = full((m, n), 0, numpy_tile.float64)
-        for _ in range(2):                               # everything twice, then half of it
-            for c in range(cdiv(x.shape[1], k)):
-                b = load(columns, (j, c), (n, k), padding_mode=PaddingMode.ZERO)
-                acc = mma(load(x, (i, c), (m, k), padding_mode=PaddingMode.ZERO), b.T, acc)
-        numpy_tile.store(out, (i, j), acc / 2)
-
-    launch(None, (cdiv(len(x), m), cdiv(y.shape[1], n)), kernel, (x, y.T, out))
-    return out
-""")
-
-right("softmax_rows", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros(x.shape)
-
-    def kernel(x, out):
-        # a row at a time: tiles of (1, n)
-        for row in range(ct.bid(0) * m, min(ct.bid(0) * m + m, x.shape[0])):
-            logs = -np.inf
-            for j in range(ct.cdiv(x.shape[1], n)):
-                tile = ct.load(x, (row, j), (1, n), padding_mode=ct.PaddingMode.NEG_INF)
-                peak = ct.max(tile)
-                logs = np.logaddexp(logs, peak + ct.log(ct.sum(ct.exp(tile - peak))))
-            for j in range(ct.cdiv(x.shape[1], n)):
-                ct.store(out, (row, j), ct.exp(ct.load(x, (row, j), (1, n)) - logs))
-
-    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
-    return out
-""", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out, scratch = np.zeros(x.shape), np.zeros(x.shape)
-
-    def kernel(x, scratch, out):
-        i, last = ct.bid(0), ct.cdiv(x.shape[1], n) - 1
-        peak = ct.full((m,), -np.inf, ct.float64)
-        for j in range(last, -1, -1):
-            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
-            peak = ct.maximum(peak, ct.max(t, axis=1))
-        total = 0
-        for j in range(last + 1):
-            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
-            e = ct.exp(t - peak[:, None])
-            ct.store(scratch, (i, j), e)
-            total = total + ct.sum(e, axis=1, keepdims=True)
-        for j in range(last + 1):
-            ct.store(out, (i, j), ct.load(scratch, (i, j), (m, n)) / total)
-
-    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, scratch, out))
-    return out
-""")
 
 right("key_gradients_in_blocks", """
 def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
@@ -326,22 +446,20 @@ def key_gradients_in_blocks(query, key, value, lse, dout, delta, scale, m, n):
     ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))
     return dkey, dvalue
 """)
-
-wrong("tiled_product", "no kernel", r"x was loaded 0 times", """
-def tiled_product(x, y, m, n, k):
-    return x @ y
-""")
-wrong("softmax_rows", "the function around the kernel computes", r"without ct.load|not stored|loaded 0 times", """
-def softmax_rows(x, m, n):
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
-""")
-product.wrong("the kernel reads x around it", r"entries are read without ct.load", "def kernel(x, y, out)", "whole = np.pad(x, 16)[16:, 16:]\n    def kernel(x, y, out)",
-    "total + a @ b", "total + whole[row * m : row * m + m, step * k : step * k + k] @ b")
-product.wrong("tiles twice as wide", r"loaded a tile with \d+ entries along D", "shape=(m, k)", "shape=(m, 2 * k)", "shape=(k, n)", "shape=(2 * k, n)", "-(-y.shape[0] // k)", "-(-y.shape[0] // (2 * k))")
-softmax.wrong("all tiles of a row joined", r"joined", "count = ct.cdiv(x.shape[1], n)",
-    "row = np.concatenate([ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF) for j in range(ct.cdiv(x.shape[1], n))], axis=1)\n        count = ct.cdiv(x.shape[1], n)")
 backward.wrong("all queries in one tile", r"loaded a tile with \d+ entries along T", "def kernel(query", "m = 32\n    def kernel(query")
+
+backward.wrong("delta outside the bracket", r"bracket|p · dp − delta|weights|precedence|\(dweights − delta\)", "p * (v @ g.T - D)", "p * (v @ g.T) - D")
+backward.wrong("delta added", r"sign|subtract|delta", "v @ g.T - D", "v @ g.T + D")
+backward.wrong("weights normalised in each tile", r"lse|normalis|tile", "p = ct.exp(scale * (k @ q.T) - logs)", "p = ct.exp(scale * (k @ q.T)); p = p / ct.sum(p, axis=0, keepdims=True)")
+backward.wrong("divided by lse", r"lse", "ct.exp(scale * (k @ q.T) - logs)", "ct.exp(scale * (k @ q.T)) / logs")
+backward.wrong("dkey from the weights", r"dscores", "gk + ds @ q", "gk + p @ q")
+backward.wrong("dkey and dvalue exchanged", r"exchang|swap|order|shape", "return dkey, dvalue", "return dvalue, dkey")
+backward.wrong("a loop over tiles of S", r"S queries|there are T|range|outside", "range(ct.cdiv(t, m))", "range(ct.cdiv(s, n))")
+backward.wrong("scale inside delta", r"scale", "v @ g.T - D", "v @ g.T - scale * D")
+backward.wrong("everything in one block", r"at most", "j = ct.bid(0)\n        Z", "pass\n        Z",
+    "(ct.cdiv(s, n),), kernel", "(1,), kernel", "        Z = ct.PaddingMode.ZERO\n", "        Z = ct.PaddingMode.ZERO\n        for j in range(ct.cdiv(s, n)): one(j, query, key, value, lse, dout, delta, dkey, dvalue)\n\n    def one(j, query, key, value, lse, dout, delta, dkey, dvalue):\n        Z = ct.PaddingMode.ZERO\n")
+backward.wrong("no kernel", r"loaded 0 times", "ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))\n", "p = np.exp(scale * key @ query.T - lse)\n    ds = p * (value @ dout.T - delta)\n    dkey, dvalue = scale * ds @ query, p @ dout\n")
+backward.wrong("a race over tiles of queries", r"race|another block|tiles of queries are missing", "for i in range(ct.cdiv(t, m)):", "for i in [ct.bid(0)]:", "j = ct.bid(0)", "j = 0")
 
 costs, *_ = right("step_costs", """
 def step_costs(vocabulary, layers, B, T, M, H):
@@ -434,121 +552,3 @@ costs.wrong("weights of one head", r"each head|heads?", "layers * B * H * T * T 
 costs.wrong("weights of one sequence", r"each sequence|batch", "layers * B * H * T * T * 4", "layers * H * T * T * 4")
 costs.wrong("half of the weights", r"all pairs|hidden|half|causal", "layers * B * H * T * T * 4", "layers * B * H * T * (T + 1) // 2 * 4")
 costs.wrong("weights as numbers", r"bytes", "layers * B * H * T * T * 4", "layers * B * H * T * T")
-
-product.wrong("everything in one block", r"at most|did not load", "total = ct.full((m, n), 0, ct.float64)", "pass",
-    "row, column = ct.bid(0), ct.bid(1)\n", """if ct.bid(0) + ct.bid(1):
-            return
-        for row, column in np.ndindex(*grid):
-            self = ct.full((m, n), 0, ct.float64)
-            for step in range(-(-y.shape[0] // k)):
-                a = ct.load(x, (row, step), (m, k), padding_mode=ct.PaddingMode.ZERO)
-                self = self + a @ ct.load(y, (step, column), (k, n), padding_mode=ct.PaddingMode.ZERO)
-            ct.store(out, (row, column), self)
-        return
-""")
-wrong("tiled_product", "a grid of one block", r"at most", """
-def tiled_product(x, y, m, n, k):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros((x.shape[0], y.shape[1]))
-    def kernel(x, y, out):
-        for i in range(ct.cdiv(x.shape[0], m)):
-            for j in range(ct.cdiv(y.shape[1], n)):
-                acc = ct.full((m, n), 0.0, ct.float64)
-                for c in range(ct.cdiv(x.shape[1], k)):
-                    a = ct.load(x, (i, c), (m, k), padding_mode=ct.PaddingMode.ZERO)
-                    b = ct.load(y, (c, j), (k, n), padding_mode=ct.PaddingMode.ZERO)
-                    acc = ct.mma(a, b, acc)
-                ct.store(out, (i, j), acc)
-    ct.launch(None, (1, 1), kernel, (x, y, out))
-    return out
-""")
-wrong("tiled_product", "whole rows and columns at once", r"entries along D", """
-def tiled_product(x, y, m, n, k):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros((x.shape[0], y.shape[1]))
-    d = 16
-    def kernel(x, y, out):
-        i, j = ct.bid(0), ct.bid(1)
-        a = ct.load(x, (i, 0), (m, d), padding_mode=ct.PaddingMode.ZERO)
-        b = ct.load(y, (0, j), (d, n), padding_mode=ct.PaddingMode.ZERO)
-        ct.store(out, (i, j), a @ b)
-    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(y.shape[1], n)), kernel, (x, y, out))
-    return out
-""")
-product.wrong("the loop runs along M", r"along D|along M|range|outside|loop|last tile", "range(-(-y.shape[0] // k))", "range(-(-y.shape[1] // k))")
-product.wrong("nothing stored", r"no block has stored|not stored|zero", "ct.store(out, index=(row, column), tile=total)", "pass")
-product.wrong("the entries multiplied", r"broadcast|@|mma|shape", "total + a @ b", "total + a * b")
-product.wrong("a grid with one axis", r"grid|no block has stored|two stores|axis|axes", "grid = (-(-x.shape[0] // m), -(-y.shape[1] // n))", "grid = (-(-x.shape[0] // m),)")
-product.wrong("a grid of entries", r"outside|grid|too many", "-(-x.shape[0] // m), -(-y.shape[1] // n)", "x.shape[0], y.shape[1]")
-product.wrong("y loaded transposed", r"transpos|exchang|swap|shape", "shape=(k, n), pad", "shape=(k, n), order=(1, 0), pad")
-product.wrong("padding of minus infinity", r"padding|zeros?\b|NaN|−∞", "ct.PaddingMode.ZERO", "ct.PaddingMode.NEG_INF")
-
-wrong("softmax_rows", "softmax of each tile alone", r"each tile alone|whole row|tile's own", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros(x.shape)
-    def kernel(x, out):
-        i = ct.bid(0)
-        for j in range(ct.cdiv(x.shape[1], n)):
-            t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
-            e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
-            ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
-    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
-    return out
-""")
-wrong("softmax_rows", "a block for each tile", r"each tile alone|did not load|whole row|tile's own", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros(x.shape)
-    def kernel(x, out):
-        i, j = ct.bid(0), ct.bid(1)
-        t = ct.load(x, (i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)
-        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
-        ct.store(out, (i, j), e / ct.sum(e, axis=1, keepdims=True))
-    ct.launch(None, (ct.cdiv(x.shape[0], m), ct.cdiv(x.shape[1], n)), kernel, (x, out))
-    return out
-""")
-wrong("softmax_rows", "one tile for a whole row", r"entries along (S|columns)", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros(x.shape)
-    def kernel(x, out):
-        t = ct.load(x, (ct.bid(0), 0), (m, 32), padding_mode=ct.PaddingMode.NEG_INF)
-        e = ct.exp(t - ct.max(t, axis=1, keepdims=True))
-        ct.store(out, (ct.bid(0), 0), e / ct.sum(e, axis=1, keepdims=True))
-    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
-    return out
-""")
-wrong("softmax_rows", "NumPy in the kernel", r"Memory|load", """
-def softmax_rows(x, m, n):
-    from minimha.kernels import numpy_tile as ct
-    out = np.zeros(x.shape)
-    def kernel(x, out):
-        i = ct.bid(0)
-        rows = x[i * m : (i + 1) * m]
-        e = np.exp(rows - rows.max(axis=1, keepdims=True))
-        out[i * m : (i + 1) * m] = e / e.sum(axis=1, keepdims=True)
-    ct.launch(None, (ct.cdiv(x.shape[0], m),), kernel, (x, out))
-    return out
-""")
-softmax.wrong("the peak of each tile in the second loop", r"each tile|tile's own|peak|row", "ct.exp(t - biggest) / total)", "ct.exp(t - ct.max(t, axis=1, keepdims=True)) / total)")
-softmax.wrong("the logarithm of softmax", r"logarithm|\bln\b|\blog", "ct.exp(t - biggest) / total)", "t - biggest - ct.log(total))")
-softmax.wrong("zeros beyond the edge in the sum alone", r"NEG_INF|−∞|beyond", "(i, j), (m, n), padding_mode=ct.PaddingMode.NEG_INF)\n            total", "(i, j), (m, n), padding_mode=ct.PaddingMode.ZERO)\n            total")
-softmax.wrong("a sum over the whole tile", r"whole tile|each row|axis", "ct.sum(ct.exp(t - biggest), axis=1, keepdims=True)", "ct.sum(ct.exp(t - biggest))")
-softmax.wrong("the sum of the last tile", r"last tile|add it", "total = total + ct.sum", "total = ct.sum")
-online.wrong("new terms rescaled too", r"new terms are multiplied", "l = l * ct.exp(old - top) + ct.sum(ct.exp(t - top[:, None]), axis=1)", "l = (l + ct.sum(ct.exp(t - top[:, None]), axis=1)) * ct.exp(old - top)")
-online.wrong("terms relative to the old maximum", r"divided by ∞", "ct.sum(ct.exp(t - top[:, None]), axis=1)", "ct.sum(ct.exp(t - old[:, None]), axis=1)")
-softmax.wrong("nothing stored", r"no block has stored|not stored", "ct.store(out, (i, j), ct.exp(t - biggest) / total)", "pass")
-
-backward.wrong("delta outside the bracket", r"bracket|p · dp − delta|weights|precedence|\(dweights − delta\)", "p * (v @ g.T - D)", "p * (v @ g.T) - D")
-backward.wrong("delta added", r"sign|subtract|delta", "v @ g.T - D", "v @ g.T + D")
-backward.wrong("weights normalised in each tile", r"lse|normalis|tile", "p = ct.exp(scale * (k @ q.T) - logs)", "p = ct.exp(scale * (k @ q.T)); p = p / ct.sum(p, axis=0, keepdims=True)")
-backward.wrong("divided by lse", r"lse", "ct.exp(scale * (k @ q.T) - logs)", "ct.exp(scale * (k @ q.T)) / logs")
-backward.wrong("dkey from the weights", r"dscores", "gk + ds @ q", "gk + p @ q")
-backward.wrong("dkey and dvalue exchanged", r"exchang|swap|order|shape", "return dkey, dvalue", "return dvalue, dkey")
-backward.wrong("a loop over tiles of S", r"S queries|there are T|range|outside", "range(ct.cdiv(t, m))", "range(ct.cdiv(s, n))")
-backward.wrong("scale inside delta", r"scale", "v @ g.T - D", "v @ g.T - scale * D")
-backward.wrong("everything in one block", r"at most", "j = ct.bid(0)\n        Z", "pass\n        Z",
-    "(ct.cdiv(s, n),), kernel", "(1,), kernel", "        Z = ct.PaddingMode.ZERO\n", "        Z = ct.PaddingMode.ZERO\n        for j in range(ct.cdiv(s, n)): one(j, query, key, value, lse, dout, delta, dkey, dvalue)\n\n    def one(j, query, key, value, lse, dout, delta, dkey, dvalue):\n        Z = ct.PaddingMode.ZERO\n")
-backward.wrong("no kernel", r"loaded 0 times", "ct.launch(None, (ct.cdiv(s, n),), kernel, (query, key, value, lse, dout, delta, dkey, dvalue))\n", "p = np.exp(scale * key @ query.T - lse)\n    ds = p * (value @ dout.T - delta)\n    dkey, dvalue = scale * ds @ query, p @ dout\n")
-backward.wrong("a race over tiles of queries", r"race|another block|tiles of queries are missing", "for i in range(ct.cdiv(t, m)):", "for i in [ct.bid(0)]:", "j = ct.bid(0)", "j = 0")

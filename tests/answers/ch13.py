@@ -13,6 +13,7 @@ def sum_over_ranks(xs):
 END = '''
     return run(on_rank, len(xs), timeout=1)
 '''
+
 everyone, circle, *_ = right("sum_over_ranks", START + '''
         for other in range(comm.size):
             if other != comm.rank:
@@ -60,6 +61,100 @@ wrong("sum_over_ranks", "only rank 0 has the sum", "return missing|None", START 
         comm.send(x, 0)
 ''' + END)
 
+circle.wrong("receives before it sends", r"waits for rank", "comm.send(moving, (comm.rank + 1) % comm.size)\n            moving = comm", "old = moving\n            moving = comm", "acc += moving", "comm.send(old, (comm.rank + 1) % comm.size)\n            acc += moving")
+circle.wrong("the sum and the message are one array", r"in place|copy|same array", "acc, moving = x.copy(), x", "acc = moving = x")
+everyone.wrong("sends to the next rank alone", r"waits for rank", "if other != comm.rank:", "if other == comm.rank + 1:")
+circle.wrong("nothing sent", r"waits for rank", "comm.send(moving, (comm.rank + 1) % comm.size)", "pass")
+circle.wrong("no neighbour after the last rank", r"there is no rank 2", "(comm.rank + 1) % comm.size", "comm.rank + 1")
+circle.wrong("at least one step", r"single|one rank|too many|\[0\]|itself|twice|factor", "range(1, comm.size)", "range(max(1, comm.size - 1))")
+circle.wrong("one array", r"a list with the results of 2 ranks", "timeout=1)", "timeout=1)[0]")
+
+right("sum_over_ranks", START + '''
+        # a tree to rank 0: partners at the distances 1, 2, 4 …; then the same way back
+        total, distance, children = x, 1, []
+        while distance < comm.size:
+            if comm.rank % (2 * distance):
+                comm.send(total, comm.rank - distance)
+                total = comm.recv(comm.rank - distance)
+                break
+            if comm.rank + distance < comm.size:
+                total = total + comm.recv(comm.rank + distance)
+                children.append(comm.rank + distance)
+            distance *= 2
+        for child in reversed(children):
+            comm.send(total, child)
+        return total
+''' + END, START + '''
+        # reduce-scatter, then all-gather: each rank adds up its own slice of the entries
+        slices = np.array_split(x.ravel(), comm.size)
+        others = [r for r in range(comm.size) if r != comm.rank]
+        for r in others:
+            comm.send(slices[r], r)
+        mine = slices[comm.rank] + sum(comm.recv(r) for r in others)
+        for r in others:
+            comm.send(mine, r)
+        whole = [mine if r == comm.rank else comm.recv(r) for r in range(comm.size)]
+        return np.concatenate(whole).reshape(x.shape)
+''' + END, '''
+from minimha.parallel import run
+
+def sum_over_ranks(xs):
+    shape, count = np.shape(xs[0]), len(xs)
+    box = np.zeros((count, *shape))
+
+    def on_rank(comm, scale):
+        # the number of the rank travels with the array; a rank keeps what arrives
+        seen = {comm.rank: xs[comm.rank]}
+        newest = comm.rank
+        while len(seen) < count:
+            comm.send(np.array([float(newest), *seen[newest].ravel()]), (comm.rank - 1) % count)
+            message = comm.recv((comm.rank + 1) % count)
+            newest = int(message[0])
+            seen[newest] = message[1:].reshape(shape)
+        return scale * sum(seen[r] for r in sorted(seen)) + box[comm.rank]
+
+    return [0.5 * y for y in run(on_rank, count, 2)]
+''')
+
+wrong("sum_over_ranks", "the list is added up", r"reads xs of other ranks.*received nothing", '''
+def sum_over_ranks(xs):
+    return [sum(xs)] * len(xs)
+''')
+wrong("sum_over_ranks", "a collective", r"only comm.send and comm.recv, not all_reduce", START + '''
+        return comm.all_reduce(x)
+''' + END)
+
+only_rank_0 = wrong("sum_over_ranks", "only rank 0 has the sum, the others their own arrays", "only rank 0 has the sum", START + '''
+        if comm.rank == 0:
+            return x + sum(comm.recv(r) for r in range(1, comm.size))
+        comm.send(x, 0)
+        return x
+''' + END)
+only_rank_0.wrong("only rank 0 has the sum, the others zeros", "only rank 0 has the sum", "        return x\n", "        return np.zeros_like(x)\n")
+wrong("sum_over_ranks", "a chain without a way back", r"chain|back to the others", START + '''
+        total = x.copy()
+        if comm.rank > 0:
+            total += comm.recv(comm.rank - 1)
+        if comm.rank < comm.size - 1:
+            comm.send(total, comm.rank + 1)
+        return total
+''' + END)
+wrong("sum_over_ranks", "arrays of others read from the list", "reads xs of other ranks", START + '''
+        total = x
+        for hop in range(1, comm.size):
+            total = total + xs[(comm.rank - hop) % comm.size]
+        return total
+''' + END)
+everyone.wrong("one array after the other, not their sum", "wrong shape", "sum(received)", "np.concatenate(received)")
+everyone.wrong("the sum of all entries", "wrong shape", "sum(received)", "sum(received).sum()")
+circle.wrong("the last visitor is returned", "an array is missing from the sum", "return acc", "return moving")
+everyone.wrong("waits for itself", r"waits for rank 0", "x if r == comm.rank else comm.recv(r)", "comm.recv(r)")
+circle.wrong("doubled in each step", "counted (several times|twice)", "for step in range(1, comm.size):", "for step in [2**k for k in range(comm.size.bit_length()) if 2**k < comm.size]:", "comm.send(moving, (comm.rank + 1)", "comm.send(acc.copy(), (comm.rank + step)", "comm.rank + comm.size - 1", "comm.rank - step")
+circle.wrong("send without a receiver", "missing 1 required positional argument: 'to'", "comm.send(moving, (comm.rank + 1) % comm.size)", "comm.send(moving)")
+wrong("sum_over_ranks", "gathered, then summed", r"only comm.send and comm.recv, not all_gather", START + '''
+        return comm.all_gather(x[None]).sum(axis=0)
+''' + END)
+
 GRADIENT = "2 * x * comm.all_reduce(dy)"
 SQUARES = '''
 def squares_over_ranks(*xs):
@@ -86,6 +181,16 @@ squares.wrong("x inside the sum", "inside the sum", GRADIENT, "2 * comm.all_redu
 squares.wrong("the mean", "average", GRADIENT, "2 * x * comm.all_reduce(dy) / comm.size")
 squares.wrong("no derivative of the square", "derivative of x · x", GRADIENT, "comm.all_reduce(dy)")
 squares.wrong("x summed", "x is summed", GRADIENT, "2 * comm.all_reduce(x) * comm.all_reduce(dy)")
+squares.wrong("no x", r"x is missing|times x|derivative|factor", GRADIENT, "2 * comm.all_reduce(dy)")
+squares.wrong("no 2", r"\b2\b|1/2|half|derivative", GRADIENT, "x * comm.all_reduce(dy)")
+squares.wrong("gathered", r"sum|gather", GRADIENT, "2 * x * comm.all_gather(dy, 0)")
+squares.wrong("right for two ranks", r"once per rank|factor|comm\.size|times the right", GRADIENT, "comm.size * x * comm.all_reduce(dy)")
+
+right("squares_over_ranks", SQUARES.replace(GRADIENT, "2 * x * comm.all_gather(dy[None]).sum(axis=0)"),
+    SQUARES.replace(GRADIENT, "x * sum(2 * comm.broadcast(dy, root=r) for r in range(comm.size))"))
+
+squares.wrong("the square in place of its derivative", "derivative of x · x", GRADIENT, "x * x * comm.all_reduce(dy)")
+squares.wrong("x summed, dy not", "belongs to dy, not to x", GRADIENT, "2 * comm.all_reduce(x) * dy")
 
 whole, *_ = right("head_parallel", '''
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
@@ -126,6 +231,51 @@ whole.wrong("columns of w_o", "w_o is divided by columns", "w_o[a:b]", "w_o[:, a
 whole.wrong("all heads on every rank", "all heads", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D")
 whole.wrong("everything on every rank", "all heads", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "(b - a) // D", "num_heads")
 whole.wrong("one head for each rank", "different numbers of heads", "own.start * D, own.stop * D", "comm.rank * D, (comm.rank + 1) * D")
+whole.wrong("all heads in the columns of some", r"num_heads|number of heads|own|D columns", "(b - a) // D", "num_heads")
+whole.wrong("all keys", r"w_k|columns|all (the )?heads|own|num_heads", "w_k[:, a:b]", "w_k")
+whole.wrong("the last head forgotten", r"last head|stop|missing|off by one", "own.stop * D", "(own.stop - 1) * D")
+whole.wrong("gathered, not summed", r"wrong shape|gather", "comm.all_reduce(y)", "comm.all_gather(y, 0)")
+
+right("head_parallel", '''
+from minimha.parallel import parts, run as start
+
+def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
+    m = x.shape[1]
+
+    def on_rank(comm):
+        own = parts(num_heads, comm.size)[comm.rank]
+        q, k, v = (w.reshape(m, num_heads, -1)[:, own].reshape(m, -1) for w in (w_q, w_k, w_v))
+        o = w_o.reshape(num_heads, -1, w_o.shape[1])[own].reshape(-1, w_o.shape[1])
+        y = attention_of_heads(x, q, k, v, o, own.stop - own.start)
+        return comm.all_gather(y[None], 0).sum(0)
+
+    return [y + b_o for y in start(on_rank, ranks)]
+''', '''
+def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
+    from minimha.parallel import parts, run
+
+    def on_rank(comm):
+        # the weights of all heads, of which others' values are multiplied by 0
+        own = np.zeros(num_heads)
+        own[parts(num_heads, comm.size)[comm.rank]] = 1
+        mask = np.repeat(own, len(w_o) // num_heads)
+        y = attention_of_heads(x, w_q, w_k, w_v * mask, w_o * mask[:, None], num_heads)
+        return comm.all_reduce(y + b_o / comm.size)
+
+    return run(on_rank, ranks, timeout=1)
+''')
+whole.wrong("all heads on every rank, and the mean", r"reads the weights of heads of other ranks", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
+
+whole.wrong("the bias on rank 0 alone", "only rank 0 adds the bias", "y + b_o", "y + b_o if comm.rank == 0 else y")
+whole.wrong("a share of the bias after the sum", "only a part of the bias", "y + b_o", "y + b_o / comm.size")
+whole.wrong("a share of the bias for each head", "only a part of the bias", "comm.all_reduce(y)\n        return y + b_o", "comm.all_reduce(y + b_o / num_heads)\n        return y")
+whole.wrong("the width of the model divided by the heads", "not M // H", "len(w_o) // num_heads", "x.shape[1] // num_heads")
+whole.wrong("all rows of w_o", "w_o", "w_o[a:b]", "w_o")
+whole.wrong("outputs side by side", r"shape", "comm.all_reduce(y)", "comm.all_gather(y, 1)")
+whole.wrong("every Nth column", "side by side", "w_q[:, a:b], w_k[:, a:b], w_v[:, a:b], w_o[a:b]", "*(w[:, comm.rank :: comm.size] for w in (w_q, w_k, w_v)), w_o[comm.rank :: comm.size]")
+whole.wrong("as many heads on every rank", "different numbers", "a, b = own.start * D, own.stop * D", "k = num_heads // comm.size; a, b = comm.rank * k * D, (comm.rank + 1) * k * D")
+whole.wrong("the number of the last head for the number of heads", "number of heads", "(b - a) // D", "own.stop")
+whole.wrong("values of all heads", "w_v has the columns of all heads", "w_v[:, a:b]", "w_v")
 
 ring, running = right("ring_of_ranks", '''
 def ring_of_ranks(queries, keys, values):
@@ -180,105 +330,10 @@ ring.wrong("the wrong source", "another rank", "(comm.rank - hop)", "(comm.rank 
 ring.wrong("one hop too few", "one hop too few", "for hop in range(comm.size)", "for hop in range(comm.size - 1)")
 ring.wrong("weights that do not sum to one", "not divided|sum to one", "np.exp(lse - total)[:, None]", "np.exp(lse)[:, None]")
 ring.wrong("keys alone travel", r"waits for rank \d", "                comm.send(value, (comm.rank + 1) % comm.size)\n", "")
-
-circle.wrong("receives before it sends", r"waits for rank", "comm.send(moving, (comm.rank + 1) % comm.size)\n            moving = comm", "old = moving\n            moving = comm", "acc += moving", "comm.send(old, (comm.rank + 1) % comm.size)\n            acc += moving")
-circle.wrong("the sum and the message are one array", r"in place|copy|same array", "acc, moving = x.copy(), x", "acc = moving = x")
-everyone.wrong("sends to the next rank alone", r"waits for rank", "if other != comm.rank:", "if other == comm.rank + 1:")
-squares.wrong("no x", r"x is missing|times x|derivative|factor", GRADIENT, "2 * comm.all_reduce(dy)")
-squares.wrong("no 2", r"\b2\b|1/2|half|derivative", GRADIENT, "x * comm.all_reduce(dy)")
-squares.wrong("gathered", r"sum|gather", GRADIENT, "2 * x * comm.all_gather(dy, 0)")
-whole.wrong("all heads in the columns of some", r"num_heads|number of heads|own|D columns", "(b - a) // D", "num_heads")
-whole.wrong("all keys", r"w_k|columns|all (the )?heads|own|num_heads", "w_k[:, a:b]", "w_k")
-whole.wrong("the last head forgotten", r"last head|stop|missing|off by one", "own.stop * D", "(own.stop - 1) * D")
 ring.wrong("the ring turns the other way", r"direction|another rank|left|source|other way|right neighbour", "(comm.rank + 1)", "(comm.rank TO 1)", "comm.recv((comm.rank - 1)", "comm.recv((comm.rank + 1)", "(comm.rank TO 1)", "(comm.rank - 1)")
 ring.wrong("the mean of the outputs", r"mean|average|without weights|weights", "np.exp(lse - total)[:, None] * out", "out / comm.size")
 ring.wrong("nothing is hidden", r"causal|later|mask|future|shift|offset", "n * (comm.rank - source)", "n * comm.size")
-circle.wrong("nothing sent", r"waits for rank", "comm.send(moving, (comm.rank + 1) % comm.size)", "pass")
-circle.wrong("no neighbour after the last rank", r"there is no rank 2", "(comm.rank + 1) % comm.size", "comm.rank + 1")
-circle.wrong("at least one step", r"single|one rank|too many|\[0\]|itself|twice|factor", "range(1, comm.size)", "range(max(1, comm.size - 1))")
-circle.wrong("one array", r"a list with the results of 2 ranks", "timeout=1)", "timeout=1)[0]")
-squares.wrong("right for two ranks", r"once per rank|factor|comm\.size|times the right", GRADIENT, "comm.size * x * comm.all_reduce(dy)")
-whole.wrong("gathered, not summed", r"wrong shape|gather", "comm.all_reduce(y)", "comm.all_gather(y, 0)")
 ring.wrong("right for two ranks", r"another rank|source|shifted|offset", "(comm.rank - hop) % comm.size", "(comm.rank + hop) % comm.size")
-
-right("sum_over_ranks", START + '''
-        # a tree to rank 0: partners at the distances 1, 2, 4 …; then the same way back
-        total, distance, children = x, 1, []
-        while distance < comm.size:
-            if comm.rank % (2 * distance):
-                comm.send(total, comm.rank - distance)
-                total = comm.recv(comm.rank - distance)
-                break
-            if comm.rank + distance < comm.size:
-                total = total + comm.recv(comm.rank + distance)
-                children.append(comm.rank + distance)
-            distance *= 2
-        for child in reversed(children):
-            comm.send(total, child)
-        return total
-''' + END, START + '''
-        # reduce-scatter, then all-gather: each rank adds up its own slice of the entries
-        slices = np.array_split(x.ravel(), comm.size)
-        others = [r for r in range(comm.size) if r != comm.rank]
-        for r in others:
-            comm.send(slices[r], r)
-        mine = slices[comm.rank] + sum(comm.recv(r) for r in others)
-        for r in others:
-            comm.send(mine, r)
-        whole = [mine if r == comm.rank else comm.recv(r) for r in range(comm.size)]
-        return np.concatenate(whole).reshape(x.shape)
-''' + END, '''
-from minimha.parallel import run
-
-def sum_over_ranks(xs):
-    shape, count = np.shape(xs[0]), len(xs)
-    box = np.zeros((count, *shape))
-
-    def on_rank(comm, scale):
-        # the number of the rank travels with the array; a rank keeps what arrives
-        seen = {comm.rank: xs[comm.rank]}
-        newest = comm.rank
-        while len(seen) < count:
-            comm.send(np.array([float(newest), *seen[newest].ravel()]), (comm.rank - 1) % count)
-            message = comm.recv((comm.rank + 1) % count)
-            newest = int(message[0])
-            seen[newest] = message[1:].reshape(shape)
-        return scale * sum(seen[r] for r in sorted(seen)) + box[comm.rank]
-
-    return [0.5 * y for y in run(on_rank, count, 2)]
-''')
-
-right("squares_over_ranks", SQUARES.replace(GRADIENT, "2 * x * comm.all_gather(dy[None]).sum(axis=0)"),
-    SQUARES.replace(GRADIENT, "x * sum(2 * comm.broadcast(dy, root=r) for r in range(comm.size))"))
-
-right("head_parallel", '''
-from minimha.parallel import parts, run as start
-
-def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
-    m = x.shape[1]
-
-    def on_rank(comm):
-        own = parts(num_heads, comm.size)[comm.rank]
-        q, k, v = (w.reshape(m, num_heads, -1)[:, own].reshape(m, -1) for w in (w_q, w_k, w_v))
-        o = w_o.reshape(num_heads, -1, w_o.shape[1])[own].reshape(-1, w_o.shape[1])
-        y = attention_of_heads(x, q, k, v, o, own.stop - own.start)
-        return comm.all_gather(y[None], 0).sum(0)
-
-    return [y + b_o for y in start(on_rank, ranks)]
-''', '''
-def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
-    from minimha.parallel import parts, run
-
-    def on_rank(comm):
-        # the weights of all heads, of which others' values are multiplied by 0
-        own = np.zeros(num_heads)
-        own[parts(num_heads, comm.size)[comm.rank]] = 1
-        mask = np.repeat(own, len(w_o) // num_heads)
-        y = attention_of_heads(x, w_q, w_k, w_v * mask, w_o * mask[:, None], num_heads)
-        return comm.all_reduce(y + b_o / comm.size)
-
-    return run(on_rank, ranks, timeout=1)
-''')
 
 right("ring_of_ranks", '''
 def ring_of_ranks(queries, keys, values):
@@ -320,15 +375,6 @@ def ring_of_ranks(queries, keys, values):
 
     return run(on_rank, len(keys), timeout=1)
 ''')
-
-wrong("sum_over_ranks", "the list is added up", r"reads xs of other ranks.*received nothing", '''
-def sum_over_ranks(xs):
-    return [sum(xs)] * len(xs)
-''')
-wrong("sum_over_ranks", "a collective", r"only comm.send and comm.recv, not all_reduce", START + '''
-        return comm.all_reduce(x)
-''' + END)
-whole.wrong("all heads on every rank, and the mean", r"reads the weights of heads of other ranks", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
 wrong("ring_of_ranks", "attention to whole arrays", r"reads queries, keys or values of other ranks", '''
 def ring_of_ranks(queries, keys, values):
     out, _ = attend(np.concatenate(queries), np.concatenate(keys), np.concatenate(values), 0)
@@ -344,51 +390,6 @@ def ring_of_ranks(queries, keys, values):
 
     return run(on_rank, len(queries), timeout=1)
 ''')
-
-only_rank_0 = wrong("sum_over_ranks", "only rank 0 has the sum, the others their own arrays", "only rank 0 has the sum", START + '''
-        if comm.rank == 0:
-            return x + sum(comm.recv(r) for r in range(1, comm.size))
-        comm.send(x, 0)
-        return x
-''' + END)
-only_rank_0.wrong("only rank 0 has the sum, the others zeros", "only rank 0 has the sum", "        return x\n", "        return np.zeros_like(x)\n")
-wrong("sum_over_ranks", "a chain without a way back", r"chain|back to the others", START + '''
-        total = x.copy()
-        if comm.rank > 0:
-            total += comm.recv(comm.rank - 1)
-        if comm.rank < comm.size - 1:
-            comm.send(total, comm.rank + 1)
-        return total
-''' + END)
-wrong("sum_over_ranks", "arrays of others read from the list", "reads xs of other ranks", START + '''
-        total = x
-        for hop in range(1, comm.size):
-            total = total + xs[(comm.rank - hop) % comm.size]
-        return total
-''' + END)
-everyone.wrong("one array after the other, not their sum", "wrong shape", "sum(received)", "np.concatenate(received)")
-everyone.wrong("the sum of all entries", "wrong shape", "sum(received)", "sum(received).sum()")
-circle.wrong("the last visitor is returned", "an array is missing from the sum", "return acc", "return moving")
-everyone.wrong("waits for itself", r"waits for rank 0", "x if r == comm.rank else comm.recv(r)", "comm.recv(r)")
-circle.wrong("doubled in each step", "counted (several times|twice)", "for step in range(1, comm.size):", "for step in [2**k for k in range(comm.size.bit_length()) if 2**k < comm.size]:", "comm.send(moving, (comm.rank + 1)", "comm.send(acc.copy(), (comm.rank + step)", "comm.rank + comm.size - 1", "comm.rank - step")
-circle.wrong("send without a receiver", "missing 1 required positional argument: 'to'", "comm.send(moving, (comm.rank + 1) % comm.size)", "comm.send(moving)")
-wrong("sum_over_ranks", "gathered, then summed", r"only comm.send and comm.recv, not all_gather", START + '''
-        return comm.all_gather(x[None]).sum(axis=0)
-''' + END)
-
-squares.wrong("the square in place of its derivative", "derivative of x · x", GRADIENT, "x * x * comm.all_reduce(dy)")
-squares.wrong("x summed, dy not", "belongs to dy, not to x", GRADIENT, "2 * comm.all_reduce(x) * dy")
-
-whole.wrong("the bias on rank 0 alone", "only rank 0 adds the bias", "y + b_o", "y + b_o if comm.rank == 0 else y")
-whole.wrong("a share of the bias after the sum", "only a part of the bias", "y + b_o", "y + b_o / comm.size")
-whole.wrong("a share of the bias for each head", "only a part of the bias", "comm.all_reduce(y)\n        return y + b_o", "comm.all_reduce(y + b_o / num_heads)\n        return y")
-whole.wrong("the width of the model divided by the heads", "not M // H", "len(w_o) // num_heads", "x.shape[1] // num_heads")
-whole.wrong("all rows of w_o", "w_o", "w_o[a:b]", "w_o")
-whole.wrong("outputs side by side", r"shape", "comm.all_reduce(y)", "comm.all_gather(y, 1)")
-whole.wrong("every Nth column", "side by side", "w_q[:, a:b], w_k[:, a:b], w_v[:, a:b], w_o[a:b]", "*(w[:, comm.rank :: comm.size] for w in (w_q, w_k, w_v)), w_o[comm.rank :: comm.size]")
-whole.wrong("as many heads on every rank", "different numbers", "a, b = own.start * D, own.stop * D", "k = num_heads // comm.size; a, b = comm.rank * k * D, (comm.rank + 1) * k * D")
-whole.wrong("the number of the last head for the number of heads", "number of heads", "(b - a) // D", "own.stop")
-whole.wrong("values of all heads", "w_v has the columns of all heads", "w_v[:, a:b]", "w_v")
 
 running.wrong("the mean of the visible parts", "averaged", "(a * out + b * o) / (a + b)", "(s * out + o) / (s + 1) if source < comm.rank else out", "for _ in", "for s in", "range(comm.size - 1)", "range(1, comm.size)")
 running.wrong("values do not travel", "values do not travel", "np.concatenate([key, value], axis=1)", "key", "both[:, : key.shape[1]], both[:, key.shape[1] :]", "both, value")

@@ -4,6 +4,7 @@
 from . import right, wrong
 
 KEY = "t - period + 1"
+
 loop, diagonal, picked = right("induction_score", '''
 def induction_score(weights, period):
     B, H, T, _ = weights.shape

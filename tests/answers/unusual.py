@@ -5,6 +5,32 @@ summation, other precisions, Jacobians, transposed tiles, messages in other orde
 # fmt: off
 from . import right
 
+right("standardise", """
+# the variance from the mean square, one pass
+def standardise(x):
+    M = x.shape[-1]
+    flat = x.reshape(-1, M)
+    first = flat @ np.full((M, 1), 1 / M, x.dtype)
+    second = (flat * flat) @ np.full((M, 1), 1 / M, x.dtype)
+    return ((flat - first) / np.sqrt(second - first * first)).reshape(x.shape)
+""")
+
+right("broadcast_shape", """
+# recursion over strings of lengths, popped from the end
+def broadcast_shape(a, b):
+    a, b, out = list(a), list(b), []
+    while a or b:
+        m, n = (a.pop() if a else 1), (b.pop() if b else 1)
+        if m == 1:
+            m = n
+        if n == 1:
+            n = m
+        if m != n:
+            raise ValueError(f"{m} against {n}")
+        out.insert(0, m)
+    return tuple(out)
+""")
+
 right("unbroadcast", """
 # each entry of dy is added where it came from
 def unbroadcast(dy, shape):
@@ -96,6 +122,26 @@ def matmul(a, b):
     return y, pullback
 """)
 
+right("topological_order", """
+# depth first with a stack of iterators; the argument is only read
+def topological_order(parents):
+    order, state = [], {}
+    for root in parents:
+        stack = [(root, iter(parents[root]))] if root not in state else []
+        state.setdefault(root, 1)
+        while stack:
+            name, rest = stack[-1]
+            for p in rest:
+                if p not in state:
+                    state[p] = 1
+                    stack.append((p, iter(parents[p])))
+                    break
+            else:
+                order.append(name)
+                stack.pop()
+    return order
+""")
+
 right("backward", """
 # a priority queue of the nodes reached
 import heapq
@@ -119,6 +165,42 @@ def backward(nodes, gradient):
     return gradients
 """)
 
+right("backward", """
+# lists of contributions, added when the node is reached
+def backward(nodes, gradient):
+    arrived = [[] for _ in nodes]
+    arrived[len(nodes) - 1].append(gradient)
+    total = [None] * len(nodes)
+    k = len(nodes)
+    while k:
+        k -= 1
+        if not arrived[k]:
+            continue
+        total[k] = arrived[k][0]
+        for more in arrived[k][1:]:
+            total[k] = total[k] + more
+        parents, pull = nodes[k]
+        if pull is not None:
+            for p, g in zip(parents, pull(total[k])):
+                arrived[p].append(g)
+    return total
+""")
+
+right("central_difference", """
+# x is moved in a copy, and restored
+def central_difference(f, x, h):
+    z, out = np.array(x, dtype=float), []
+    flat = z.reshape(-1)
+    for k in range(flat.size):
+        old = flat[k]
+        flat[k] = old + h
+        up = f(z)
+        flat[k] = old - h
+        out.append((up - f(z)) / (h + h))
+        flat[k] = old
+    return np.array(out).reshape(x.shape)
+""")
+
 right("complex_step", """
 # a vectorised function of the index
 def complex_step(f, x):
@@ -127,19 +209,6 @@ def complex_step(f, x):
 
     numbers = np.arange(x.size).reshape(x.shape)
     return np.vectorize(entry, otypes=[float])(numbers)
-""")
-
-right("double", """
-# a matmul vectorised by its signature
-def double(first, weights):
-    return np.vectorize(np.dot, signature="(m,n),(n,d)->(m,d)")(first, weights)
-""")
-
-right("bilinear", """
-# a sum over the columns of outer products
-def bilinear(w_q, w_k):
-    columns = zip(np.moveaxis(w_q, -1, 0), np.moveaxis(w_k, -1, 0))
-    return sum(q[:, :, None] * k[:, None, :] for q, k in columns)
 """)
 
 right("linear", """
@@ -177,6 +246,29 @@ def linear(x, weight):
         return np.concatenate([dx, dx2], axis=-1), np.concatenate([dw, dw2])
 
     return left + right, pullback
+""")
+
+right("fused", """
+# one einsum over named axes, in a class that is called like a function
+class Fused:
+    def __call__(self, x, weight, num_heads):
+        w = weight.reshape(len(weight), 3, num_heads, -1)
+        return tuple(np.einsum("...tm,mrhd->r...htd", x, w))
+
+fused = Fused()
+""")
+
+right("double", """
+# a matmul vectorised by its signature
+def double(first, weights):
+    return np.vectorize(np.dot, signature="(m,n),(n,d)->(m,d)")(first, weights)
+""")
+
+right("bilinear", """
+# a sum over the columns of outer products
+def bilinear(w_q, w_k):
+    columns = zip(np.moveaxis(w_q, -1, 0), np.moveaxis(w_k, -1, 0))
+    return sum(q[:, :, None] * k[:, None, :] for q, k in columns)
 """)
 
 right("scores", """
@@ -313,6 +405,20 @@ def softmax(x):
     e = np.exp(x - x.real.max())
     y = e / e.sum()
     return y, lambda dy: (y * (dy - y @ dy),)
+""")
+
+right("softmax", """
+# the Jacobian of each row, written out
+def softmax(x):
+    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+
+    def pullback(dy):
+        rows, dys = y.reshape(-1, y.shape[-1]), dy.reshape(-1, y.shape[-1])
+        dx = np.array([(np.diag(r) - np.outer(r, r)) @ d for r, d in zip(rows, dys)])
+        return (dx.reshape(y.shape),)
+
+    return y, pullback
 """)
 
 right("attention", """
@@ -483,6 +589,27 @@ def masked_softmax(x, mask):
         return (y * (d - y @ d),)
 
     return y, pullback
+""")
+
+right("masked_softmax", """
+# the arguments are copied and the copies changed in place
+def masked_softmax(x, mask):
+    visible = np.broadcast_to(mask, x.shape)
+    e = np.zeros(x.shape, x.dtype)
+    top = np.max(x.real, axis=-1, keepdims=True, where=visible, initial=-np.inf)
+    np.subtract(x, top, out=e, where=visible)
+    np.exp(e, out=e, where=visible)
+    total = e.sum(axis=-1, keepdims=True)
+    total[total == 0] = 1
+    e /= total
+
+    def pullback(dy):
+        d = np.zeros(e.shape, e.dtype)
+        np.multiply(dy, e, out=d, where=visible)
+        d -= e * d.sum(axis=-1, keepdims=True)
+        return (d,)
+
+    return e, pullback
 """)
 
 right("merge_heads", """
@@ -717,6 +844,26 @@ def layer_norm(x, weight, bias, eps=1e-5):
     return n * weight + bias, pullback
 """)
 
+right("layer_norm", """
+# the Jacobian of the normalisation as a matrix for each row
+def layer_norm(x, weight, bias, eps=1e-5):
+    M = x.shape[-1]
+    centre = np.eye(M) - 1 / M
+    c = x @ centre
+    s = ((c * c) @ np.full((M, 1), 1 / M) + eps) ** 0.5
+    n = c / s
+
+    def pullback(dy):
+        flat_n, flat_dy, flat_s = n.reshape(-1, M), dy.reshape(-1, M), s.reshape(-1)
+        dx = np.stack([
+            ((centre - np.outer(a, a) / M) / b) @ (weight * d)
+            for a, d, b in zip(flat_n, flat_dy, flat_s)
+        ])
+        return dx.reshape(x.shape), np.einsum("nm,nm->m", flat_dy, flat_n), flat_dy.sum(0)
+
+    return n * weight + bias, pullback
+""")
+
 right("adamw_step", """
 # corrections in the step size and in eps
 def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
@@ -725,6 +872,33 @@ def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_d
     root = np.sqrt(1 - beta2**t)
     step = lr * root / (1 - beta1**t)
     return (1 - lr * weight_decay) * p - step * m / (np.sqrt(v) + eps * root), m, v
+""")
+
+right("adamw_step", """
+# works in place in copies of its own
+def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    p, m, v = np.copy(p), np.copy(m), np.copy(v)
+    m += (1 - beta1) * (g - m)
+    v += (1 - beta2) * (np.square(g) - v)
+    step = np.sqrt(v / (1 - beta2**t))
+    step += eps
+    np.divide(m / (1 - beta1**t), step, out=step)
+    p *= 1 - lr * weight_decay
+    p -= lr * step
+    return p, m, v
+""")
+
+right("top_p", """
+# tokens are removed from the smallest up while the rest has enough
+def top_p(probabilities, p):
+    kept = probabilities.copy()
+    for k in np.argsort(probabilities):
+        rest = kept.copy()
+        rest[k] = 0
+        if rest.sum() < p:
+            break
+        kept = rest
+    return kept / kept.sum()
 """)
 
 right("online_softmax", """
@@ -1029,178 +1203,4 @@ def ring_of_ranks(queries, keys, values):
         return np.einsum("rt,rtv->tv", shares, outs)
 
     return run(on_rank, len(queries), timeout=1)
-""")
-
-right("standardise", """
-# the variance from the mean square, one pass
-def standardise(x):
-    M = x.shape[-1]
-    flat = x.reshape(-1, M)
-    first = flat @ np.full((M, 1), 1 / M, x.dtype)
-    second = (flat * flat) @ np.full((M, 1), 1 / M, x.dtype)
-    return ((flat - first) / np.sqrt(second - first * first)).reshape(x.shape)
-""")
-
-right("broadcast_shape", """
-# recursion over strings of lengths, popped from the end
-def broadcast_shape(a, b):
-    a, b, out = list(a), list(b), []
-    while a or b:
-        m, n = (a.pop() if a else 1), (b.pop() if b else 1)
-        if m == 1:
-            m = n
-        if n == 1:
-            n = m
-        if m != n:
-            raise ValueError(f"{m} against {n}")
-        out.insert(0, m)
-    return tuple(out)
-""")
-
-right("topological_order", """
-# depth first with a stack of iterators; the argument is only read
-def topological_order(parents):
-    order, state = [], {}
-    for root in parents:
-        stack = [(root, iter(parents[root]))] if root not in state else []
-        state.setdefault(root, 1)
-        while stack:
-            name, rest = stack[-1]
-            for p in rest:
-                if p not in state:
-                    state[p] = 1
-                    stack.append((p, iter(parents[p])))
-                    break
-            else:
-                order.append(name)
-                stack.pop()
-    return order
-""")
-
-right("backward", """
-# lists of contributions, added when the node is reached
-def backward(nodes, gradient):
-    arrived = [[] for _ in nodes]
-    arrived[len(nodes) - 1].append(gradient)
-    total = [None] * len(nodes)
-    k = len(nodes)
-    while k:
-        k -= 1
-        if not arrived[k]:
-            continue
-        total[k] = arrived[k][0]
-        for more in arrived[k][1:]:
-            total[k] = total[k] + more
-        parents, pull = nodes[k]
-        if pull is not None:
-            for p, g in zip(parents, pull(total[k])):
-                arrived[p].append(g)
-    return total
-""")
-
-right("central_difference", """
-# x is moved in a copy, and restored
-def central_difference(f, x, h):
-    z, out = np.array(x, dtype=float), []
-    flat = z.reshape(-1)
-    for k in range(flat.size):
-        old = flat[k]
-        flat[k] = old + h
-        up = f(z)
-        flat[k] = old - h
-        out.append((up - f(z)) / (h + h))
-        flat[k] = old
-    return np.array(out).reshape(x.shape)
-""")
-
-right("fused", """
-# one einsum over named axes, in a class that is called like a function
-class Fused:
-    def __call__(self, x, weight, num_heads):
-        w = weight.reshape(len(weight), 3, num_heads, -1)
-        return tuple(np.einsum("...tm,mrhd->r...htd", x, w))
-
-fused = Fused()
-""")
-
-right("softmax", """
-# the Jacobian of each row, written out
-def softmax(x):
-    e = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    y = e / e.sum(axis=-1, keepdims=True)
-
-    def pullback(dy):
-        rows, dys = y.reshape(-1, y.shape[-1]), dy.reshape(-1, y.shape[-1])
-        dx = np.array([(np.diag(r) - np.outer(r, r)) @ d for r, d in zip(rows, dys)])
-        return (dx.reshape(y.shape),)
-
-    return y, pullback
-""")
-
-right("masked_softmax", """
-# the arguments are copied and the copies changed in place
-def masked_softmax(x, mask):
-    visible = np.broadcast_to(mask, x.shape)
-    e = np.zeros(x.shape, x.dtype)
-    top = np.max(x.real, axis=-1, keepdims=True, where=visible, initial=-np.inf)
-    np.subtract(x, top, out=e, where=visible)
-    np.exp(e, out=e, where=visible)
-    total = e.sum(axis=-1, keepdims=True)
-    total[total == 0] = 1
-    e /= total
-
-    def pullback(dy):
-        d = np.zeros(e.shape, e.dtype)
-        np.multiply(dy, e, out=d, where=visible)
-        d -= e * d.sum(axis=-1, keepdims=True)
-        return (d,)
-
-    return e, pullback
-""")
-
-right("adamw_step", """
-# works in place in copies of its own
-def adamw_step(p, g, m, v, t, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
-    p, m, v = np.copy(p), np.copy(m), np.copy(v)
-    m += (1 - beta1) * (g - m)
-    v += (1 - beta2) * (np.square(g) - v)
-    step = np.sqrt(v / (1 - beta2**t))
-    step += eps
-    np.divide(m / (1 - beta1**t), step, out=step)
-    p *= 1 - lr * weight_decay
-    p -= lr * step
-    return p, m, v
-""")
-
-right("top_p", """
-# tokens are removed from the smallest up while the rest has enough
-def top_p(probabilities, p):
-    kept = probabilities.copy()
-    for k in np.argsort(probabilities):
-        rest = kept.copy()
-        rest[k] = 0
-        if rest.sum() < p:
-            break
-        kept = rest
-    return kept / kept.sum()
-""")
-
-right("layer_norm", """
-# the Jacobian of the normalisation as a matrix for each row
-def layer_norm(x, weight, bias, eps=1e-5):
-    M = x.shape[-1]
-    centre = np.eye(M) - 1 / M
-    c = x @ centre
-    s = ((c * c) @ np.full((M, 1), 1 / M) + eps) ** 0.5
-    n = c / s
-
-    def pullback(dy):
-        flat_n, flat_dy, flat_s = n.reshape(-1, M), dy.reshape(-1, M), s.reshape(-1)
-        dx = np.stack([
-            ((centre - np.outer(a, a) / M) / b) @ (weight * d)
-            for a, d, b in zip(flat_n, flat_dy, flat_s)
-        ])
-        return dx.reshape(x.shape), np.einsum("nm,nm->m", flat_dy, flat_n), flat_dy.sum(0)
-
-    return n * weight + bias, pullback
 """)

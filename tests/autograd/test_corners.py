@@ -228,6 +228,7 @@ def test_the_byte_order_of_another_machine_is_named_with_the_fix():
 
 @pytest.mark.parametrize(("call", "message"), [
     (lambda x: ops.outer(2.0, x), "outer: it needs arrays, not numbers"),
+    (lambda x: mh.functional.linear(x, np.ones((2, 1)), b=0.5), "not numbers .* b is 0.5"),
     (lambda x: x + None, "b must be an array, not None"),
     (lambda x: x.reshape(-1, -1), "^reshape: .*one unknown"),
     (lambda x: ops.split(x, (2, 1)), "must increase"),
