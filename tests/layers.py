@@ -5,6 +5,7 @@ import copy
 
 import numpy as np
 import pytest
+from attention_paths import BARS
 
 import minimha as mh
 
@@ -31,6 +32,16 @@ def same_bits(one, other):
     for name, x in one.items():
         y = other[name]
         assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
+
+
+def same_up_to_rounding(one, other):
+    """Two outputs of one model agree to the bar of attention, relative to their largest entry.
+
+    The model's weights, or its inputs, may lie in memory in another order, and a CPU may add up the
+    terms of a product in another order then.
+    """
+    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    assert abs(one - other).max() <= BARS[str(one.dtype)] * abs(other).max()
 
 
 def close(ours, theirs, bound, least=0.0):

@@ -107,7 +107,7 @@ def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Arr
 
 def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
     """a b with a (…, I, J), b (…, J, N): rows of b that are not finite affect only the rows of
-    a that may see them; the others are bit for bit as if these rows were finite.
+    a that may see them.
 
     On a device, a row that sees one becomes NaN, even where the sum would be infinite.
     """

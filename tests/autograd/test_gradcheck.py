@@ -147,6 +147,28 @@ def hands_out_values(x, kept=np.zeros(3)):  # noqa: B008
 draws = np.random.default_rng(0)
 
 
+def rounded_anew(x):
+    """x with other last bits in each call, as from a library whose order of a sum varies."""
+    last_bits = draws.integers(-4, 5, x.shape) * np.finfo(x.dtype).eps
+    return x * (1 + last_bits).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_calls_that_differ_in_rounding_only_are_no_mistake(dtype, rng):
+    def square(x):
+        return rounded_anew(x * x), lambda dy: (rounded_anew(2 * dy * x),)
+
+    mh.gradcheck(square, rng.standard_normal(5).astype(dtype))
+
+
+def test_calls_that_differ_by_little_more_than_rounding_are_found(rng):
+    def noisy(x):
+        return x * (1 + 1e-6 * draws.standard_normal(x.shape)), lambda dy: (dy,)
+
+    with pytest.raises(mh.GradcheckError, match="two calls"):
+        mh.gradcheck(noisy, rng.standard_normal(5))
+
+
 def returning(pullback):
     """The function x → 1.0 · x with this pullback."""
     return lambda x: (1.0 * x, pullback)

@@ -92,8 +92,10 @@ def _count(x: np.ndarray) -> str:
 
 def deterministic(probe: Probe) -> Iterator[Finding]:
     """Without an rng the model has no dropout: the same inputs give the same logits."""
-    change = float(abs(probe.logits() - probe.logits()).max())
-    if change:
+    first, second = probe.logits(), probe.logits()
+    change = float(abs(first - second).max())
+    rounding = float(np.sqrt(np.finfo(first.dtype).eps) * abs(first).max())  # ample
+    if change > rounding:
         figure = f"two calls with the same inputs differ by up to {change:.2g}"
         text = (
             "dropout or other noise is active although the call has no rng, so evaluation is noisy "

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import itertools
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 VECTORS = 2
@@ -26,11 +26,10 @@ VECTORS = 2
 def _registers() -> tuple[int, int, bool]:
     """The bytes in a vector of the CPU that Numba compiles for, the number of rows that fit into
     its registers, and whether it multiplies and adds vectors in one instruction."""
-    named = config.CPU_FEATURES  # such as "+avx2,+fma", if NUMBA_CPU_FEATURES is set
+    named = config.CPU_FEATURES  # such as "+avx2,+fma": of NUMBA_CPU_FEATURES, "" for a generic CPU
     if named is None:
-        has = llvm.get_host_cpu_features()
-    else:
-        has = {name[1:]: name[0] == "+" for name in named.split(",") if name}
+        named = get_host_cpu_features()  # without AVX if Numba is told, or decides, not to use it
+    has = {name[1:]: name[0] == "+" for name in named.split(",") if name}
     if has.get("avx512f"):
         return 64, 12, True  # 24 of 32 registers hold the result
     if has.get("avx2") and has.get("fma"):

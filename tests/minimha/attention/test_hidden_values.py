@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from attention_paths import BARS, KERNELS, PATHS, Case, results
+from attention_paths import BARS, PATHS, Case, results
 
 import minimha as mh
 
@@ -88,6 +88,12 @@ def reach(case, name, where, cotangent):
     }
 
 
+def same(x, y):
+    """Whether results with a hidden NaN and without are equal, to the bar: where some entries are
+    not finite, other products are formed, of matrices with another layout."""
+    return abs(x - y).max(initial=0) <= BARS[str(y.dtype)] * abs(y).max(initial=0)
+
+
 def check(path, place, case, name, number, rng, unseen):
     cotangent = next((k for k in ("weights", "dropped") if k in path.gives), None)
     at = place_of(rng, name, unseen)
@@ -98,8 +104,8 @@ def check(path, place, case, name, number, rng, unseen):
     named = [k for k, x in bad.items() if k != "gradients" and x is not None]
     for k in named:
         here, x = reached[k], bad[k]
-        assert np.array_equal(x[~here], good[k][~here]), f"{k}: touched what sees no {name} {at}"
         assert np.isfinite(x[~here]).all()
+        assert same(x[~here], good[k][~here]), f"{k}: touched what sees no {name} {at}"
         if math.isnan(number):
             assert np.isnan(x[here]).all(), f"{k}: what sees {name} {at} is not NaN"
     return any(reached[k].any() for k in named)
@@ -151,8 +157,8 @@ def test_hidden_nan_and_infinity_change_nothing_and_raise_no_warning(path, name)
         }.get(name, ~case.allowed)  # fmt: skip
         sick, well = (poison(case, name, at, x)[0] for x in (number, 0.5))
         bad, good = path(sick), path(well)
-        assert np.array_equal(bad.out, good.out)
-        assert all(np.array_equal(bad.gradients[k], good.gradients[k]) for k in good.gradients)
+        assert same(bad.out, good.out)
+        assert all(same(bad.gradients[k], good.gradients[k]) for k in good.gradients)
 
 
 @pytest.mark.parametrize("path", WITH_GRADIENTS, ids=str)
@@ -163,9 +169,9 @@ def test_hidden_scores_that_overflow_have_no_effect(path):
     sick, well = (poison(case, "key", np.s_[:, :, 4], x)[0] for x in (1.7e308, 0.5))
     with np.errstate(over="ignore", invalid="ignore"):
         bad, good = path(sick), path(well)
-    assert np.array_equal(bad.out, good.out)
+    assert same(bad.out, good.out)
     for name, gradient in good.gradients.items():
-        assert np.array_equal(bad.gradients[name], gradient), name
+        assert same(bad.gradients[name], gradient), name
 
 
 def test_a_nan_scale_does_not_reach_padding():
@@ -196,6 +202,5 @@ def test_padding_in_a_causal_batch_may_contain_anything(implementation, place):
             out.backward(place(dout))  # a GPU multiplies NaN without a warning
         results.append([mh.backend.to_numpy(y) for y in (out.data, *(leaf.grad for leaf in x))])
     # with NaN, the reference computes instead of a kernel
-    bar = BARS["float64"] if implementation in KERNELS else 0
     for first, *others in zip(*results, strict=True):
-        assert all(abs(first - other).max() <= bar * abs(first).max() for other in others)
+        assert all(same(other, first) for other in others)

@@ -159,9 +159,8 @@ def test_after_rewinding_it_is_as_if_the_positions_had_never_been_given(cache, r
             assert abs(found - expected[:, 2:]).max() <= 1e-12 * abs(expected).max()
             assert len(rewound) == len(other) == at + 3
     shared = min(some.keys.shape[-2] - some.sinks for some in (other, rewound))
-    np.testing.assert_array_equal(
-        other.keys.data[..., -shared:, :], rewound.keys.data[..., -shared:, :]
-    )
+    one, two = (some.keys.data[..., -shared:, :] for some in (other, rewound))
+    assert abs(one - two).max() <= 1e-12 * abs(two).max()
 
 
 @pytest.mark.parametrize("recorded", range(1, 6))

@@ -38,11 +38,14 @@ def test_scores_depend_only_on_the_distance(rng, interleaved):
 def test_rotating_a_slice_with_its_offset_equals_slicing_the_rotated_whole(
     rng, place, dtype, interleaved
 ):
+    """cos and sin of a slice may be one unit off those of the whole; three roundings follow."""
+    bound = 4 * np.finfo(dtype).eps
     for width, n, end in [(2, 1, 37), (6, 3, 4), (10, 13, 14), (64, 8, 37)]:
         q = place(rng.standard_normal((H, 37, width)).astype(dtype))
         whole = rope(q, interleaved=interleaved, offset=1000)[..., n:end, :]
         part = rope(q[..., n:end, :], interleaved=interleaved, offset=1000 + n)
-        np.testing.assert_array_equal(backend.to_numpy(part), backend.to_numpy(whole))
+        off = abs(backend.to_numpy(part) - backend.to_numpy(whole)).max()
+        assert off <= bound * 2 * abs(backend.to_numpy(q)).max()  # |a cos| + |b sin|
 
 
 def exact_angle(t, exponent, base=10000):
