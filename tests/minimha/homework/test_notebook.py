@@ -163,7 +163,9 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     chapter = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(chapter, timeout=300, resources=resources).execute()
+    nbclient.NotebookClient(
+        chapter, timeout=600, startup_timeout=600, resources=resources
+    ).execute()
     _, loop, odd, table = [cell.outputs[0] if cell.outputs else None for cell in chapter.cells]
     assert loop["text"] == (
         "wrong  softmax: each row is exp x over its sum\n"

@@ -200,8 +200,8 @@ def test_ranks_that_disagree_see_where_both_are(about):
     one, other, message = DISAGREEMENTS[about]
     started = time.monotonic()
     with pytest.raises(CommunicationError) as caught:
-        run(otherwise(one, other), 3, timeout=8)
-    assert time.monotonic() - started < 5
+        run(otherwise(one, other), 3)
+    assert time.monotonic() - started < 60  # nobody waits for the timeout of 300 s
     first, _, second = message.partition(".*")  # in the order in which that rank sees them
     assert re.search(f"{first}.*{second}|{second}.*{first}", str(caught.value))
 
@@ -234,7 +234,7 @@ def test_an_error_on_one_rank_stops_the_others():
     with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
         run(divide, 3)
     assert caught.value.__notes__ == ["on rank 1 of 3"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_there_is_no_rank_outside():

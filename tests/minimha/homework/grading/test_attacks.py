@@ -3,7 +3,6 @@
 What is worth a file of its own is in attacks/.
 """
 
-
 import numpy as np
 import pytest
 from graded import (
