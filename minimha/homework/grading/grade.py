@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--seed", {"type": int, "metavar": "N"},
          "seed of the random inputs, to repeat a run (default: a new one)"),
         ("--time", {"type": float, "default": seconds, "metavar": "SECONDS"},
-         f"processor time of one check (default: {seconds:g}); {PATIENCE} times as long on the clock"),
+         f"processor time of one check (default: {seconds:g}); on the clock {PATIENCE} times as "
+         "long"),
         ("--memory", {"type": int, "default": megabytes, "metavar": "MB"},
          f"memory limit of a submission (default: {megabytes})"),
         ("--jobs", {"type": int, "default": _cores(), "metavar": "N"},
