@@ -189,11 +189,11 @@ def scaled(x, factor, *, tap=lambda name, x: x):
 
 
 @pytest.mark.usefixtures("beside_busy_processes")
-@pytest.mark.parametrize("place", ["check", "grade"])
-def test_half_of_the_limit_is_enough_however_busy_the_machine_is(place, limits):
+@pytest.mark.parametrize("command", ["check", "grade"])
+def test_half_of_the_limit_is_enough_however_busy_the_machine_is(command, limits):
     yours = answers.function("scaled", COMPUTING)
     start = time.monotonic()
-    if place == "check":
+    if command == "check":
         found = [student_files.verdict(TASK, check, yours, None) for check in TASK.checks]
     else:
         found = judged(COMPUTING, limits)
