@@ -59,7 +59,11 @@ def test_a_chapter_installs_missing_packages(bare, tmp_path):
     chapter.cells.insert(0, nbformat.v4.new_code_cell(WAS))
     chapter.cells.append(nbformat.v4.new_code_cell(IS))
     nbclient.NotebookClient(
-        chapter, timeout=300, kernel_name=bare, resources={"metadata": {"path": str(tmp_path)}}
+        chapter,
+        timeout=1200,
+        startup_timeout=600,
+        kernel_name=bare,
+        resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     code = [cell for cell in chapter.cells if cell.cell_type == "code"]
     for cell in code[:2]:

@@ -153,7 +153,7 @@ TWO_TOKENS = {  # worked by hand in the text
 def run(chapter, folder):
     """Run all cells; what they printed."""
     client = nbclient.NotebookClient(
-        chapter, timeout=300, resources={"metadata": {"path": str(folder)}}
+        chapter, timeout=1200, startup_timeout=600, resources={"metadata": {"path": str(folder)}}
     )
     try:
         client.execute()

@@ -76,14 +76,14 @@ def test_the_first_block_leads_into_every_chapter(python, tmp_path, request):
     offline = "PIP_NO_INDEX=1"  # the block has installed all that a chapter imports
     text = f"source .venv/bin/activate; export {offline}; {execute} 2> errors ||"
     again = f"grep 'Address already in use' errors && {execute}"  # a port taken meanwhile
-    assert typed(f"{text} {{ cat errors; {again}; }}").wait(timeout=900) == 0
+    assert typed(f"{text} {{ cat errors; {again}; }}").wait(timeout=3600) == 0
     for chapter, source in zip(chapters, SOURCES, strict=True):
         if python == "usual" or source is SOURCES[0]:
             _has_run_as_students_get_it(chapter, source)
     assert "softmax, hint 1 of 3" in (folder / "hint.ipynb").read_text(encoding="utf-8")
 
     homework = "minimha homework start softmax && pytest --pyargs minimha.homework -k softmax"
-    assert typed(f"source .venv/bin/activate && {homework}").wait(timeout=60) == 0
+    assert typed(f"source .venv/bin/activate && {homework}").wait(timeout=600) == 0
 
 
 def _has_run_as_students_get_it(chapter, source):

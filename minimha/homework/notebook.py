@@ -16,9 +16,9 @@ from .verdicts import FAILED, PASSED, TO_DO, lines
 def check(function: Callable[..., Any]) -> None:
     """Check a function named after a task, print which checks pass, and record the outcome.
 
-    Stops at the first check that fails, or takes more than 10 seconds. A function that still raises
-    NotImplementedError leaves the record unchanged. Raises ValueError if no task has that name,
-    TypeError for anything but a function.
+    Stops at the first check that fails, or computes for more than 10 seconds. A function that still
+    raises NotImplementedError leaves the record unchanged. Raises ValueError if no task has that
+    name, TypeError for anything but a function.
     """
     if not callable(function):
         name = function if isinstance(function, str) and function in course() else "softmax"

@@ -16,8 +16,9 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ from .answers import answers, decoded, defines, mark
 from .catalogue import course, run_file
 from .error_messages import error_with_line
 from .task import Task
+from .time_limit import Spent
 from .verdicts import FAILED, TO_DO, Check, Verdict
 
 WIDTH = 78
 SECONDS = 10
-"""How long loading a file or running one check may take."""
+"""How many seconds of processor time loading a file or running one check may take."""
 
 _AGENTS = Path(__file__).with_name("AGENTS.md")
 _PACKAGES = [Path(__file__).parents[1], Path(minimha_autograd.__file__ or "").parent]
@@ -182,51 +184,84 @@ class _Late(KeyboardInterrupt):
 def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     """The result of call(*arguments).
 
-    Raises TimeoutError if the call takes longer than SECONDS, unless a debugger is open: by an
-    alarm or, on Windows and in a browser, which have none, by a trace hook. Only the main thread
-    can be stopped; other threads have no limit.
+    Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
+    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only the
+    main thread can be stopped; other threads have no limit. What other threads compute counts.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
-    stop = _alarm() if hasattr(signal, "setitimer") else _hook()
+    start = _spent()
+    stop = (_alarm if hasattr(signal, "setitimer") else _hook)(start)
     try:
         return call(*arguments)
     except _Late as error:
-        timeout = TimeoutError(f"stopped after {SECONDS:g} seconds: is there an endless loop?")
+        timeout = TimeoutError(f"stopped after {error}")
         raise timeout.with_traceback(error.__traceback__) from None
     finally:
         stop()
 
 
-def _alarm() -> Callable[[], None]:
-    """Interrupt after SECONDS and, since a bare `except:` may catch that, ten times a second from
-    then on. Returns the function that ends this."""
+def _spent() -> Spent:
+    return Spent(time.process_time(), time.monotonic())
+
+
+def _alarm(start: Spent) -> Callable[[], None]:
+    """Look after SECONDS and, from then on, ten times a second whether time is up, and interrupt.
+    Returns the function that ends this.
+
+    Code may catch that by a bare `except:`. From the second time on, the line after it, which is in
+    the `except`, is therefore interrupted as well: a loop around a `try` ends, too.
+    """
+    interrupted = False
 
     def interrupt(_: int, frame: types.FrameType | None) -> None:
-        while frame is not None and frame.f_code.co_filename != bdb.__file__:
-            frame = frame.f_back
-        if frame is None:
-            raise _Late
-        signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
+        nonlocal interrupted
+        late = _spent().since(start).exceeds(SECONDS)
+        if not late:
+            return
+        stack = [frame for frame, _ in traceback.walk_stack(frame)]
+        if any(frame.f_code.co_filename == bdb.__file__ for frame in stack):
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
+            return
+        if interrupted:
+            _interrupt_next_line(stack, late)
+        interrupted = True
+        raise _Late(late)
 
     def stop() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(tracer)
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
+    tracer = sys.gettrace()
     handler = signal.signal(signal.SIGALRM, interrupt)
     timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.1)
     return stop
 
 
-def _hook() -> Callable[[], None]:
-    """Interrupt, once, at the first line of Python after SECONDS; a debugger replaces the hook.
+def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
+    """Interrupt the next line in one of these frames, except ours, which have to clean up."""
+
+    def hook(_: types.FrameType, event: str, __: Any) -> Any:
+        if event == "line":
+            raise _Late(late)
+        return hook
+
+    for frame in stack:
+        if not any(Path(frame.f_code.co_filename).is_relative_to(ours) for ours in _PACKAGES):
+            frame.f_trace = hook
+    sys.settrace(lambda *_: None)  # the frames have hooks of their own
+
+
+def _hook(start: Spent) -> Callable[[], None]:
+    """Interrupt, once, at the first line of Python after time is up; a debugger replaces the hook.
     Returns the function that ends this."""
-    end = time.monotonic() + SECONDS
+    earliest = start.clock + SECONDS
 
     def hook(*_: Any) -> Any:
-        if time.monotonic() > end:
-            raise _Late
+        if time.monotonic() > earliest and (late := _spent().since(start).exceeds(SECONDS)):
+            raise _Late(late)
         return hook
 
     stop = functools.partial(sys.settrace, sys.gettrace())

@@ -23,9 +23,12 @@ def run(
 
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 
-    Returns the results in the order of ranks. If a rank raises an error, the others stop, and run
-    raises this error with a note that names the rank. Raises CommunicationError if the ranks
-    disagree about what to do next, or leave a message unread.
+    Returns the results in the order of ranks. If a rank raises an error, those that wait for it
+    stop, and run raises this error with a note that names the rank: the first in the order of ranks
+    if several raise errors of their own. Raises CommunicationError if the ranks disagree about what
+    to do next, all wait for each other, or leave a message unread.
+
+    Which thread runs first changes neither the results nor the error.
     """
     if instead:
         return instead(lambda *of_rank: function(_Posting(*of_rank), *args), ranks)
@@ -99,21 +102,28 @@ def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature
 
 
 class _World:
-    """What the threads of one run share: messages on their way, and who has ended."""
+    """What the threads of one run share: messages on their way, who waits, and who has ended.
+
+    Each rank receives from a rank of its choice, in the order of sending. So what it does is the
+    same however the threads take turns (Kahn, "The semantics of a simple language for parallel
+    programming", 1974), and an error is, too, if every rank first runs to its own end.
+    """
 
     def __init__(self, size: int, timeout: float) -> None:
         if size < 1:
             raise ValueError(f"there must be at least one rank, not {size}")
         self.changed = browser.Turns() if browser.is_here() else threading.Condition()
         self.mail: dict[tuple[int, int], deque[tuple[str, Array]]] = defaultdict(deque)
-        self.ended: set[int] = set()
-        self.failure: tuple[int, BaseException] | None = None
         self.comms = [_ThreadCommunicator(self, rank, size, timeout) for rank in range(size)]
 
     def run(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
         """The results of function(comm, *args[rank]) on every rank."""
         results: list[Any] = [None] * len(self.comms)
-        self.ended = set()
+        self.ended: set[int] = set()
+        self.errors: dict[int, BaseException] = {}
+        self.misled: set[int] = set()  # whose errors are consequences of another rank's
+        self.waiting: dict[int, Callable[[], object]] = {}  # what each waits for, while it does
+        self.stuck: set[int] = set()
 
         def work(comm: Communicator) -> None:
             try:
@@ -127,11 +137,12 @@ class _World:
             browser.run(work, self.comms)
         else:
             self._run_threads(work)
-        if self.failure is not None:
-            rank, cause = self.failure
+        if self.errors:
+            rank = min(self.errors.keys() - self.misled)
+            cause = self.errors[rank]
             cause.add_note(f"on rank {rank} of {len(self.comms)}")
             raise cause
-        for (source, to), mail in self.mail.items():
+        for (source, to), mail in sorted(self.mail.items()):
             if mail:
                 text = mail[0][0]
                 raise CommunicationError(
@@ -160,8 +171,25 @@ class _World:
         """Note that a rank has ended, and wake up those that wait for it."""
         with self.changed:
             self.ended.add(rank)
-            if error is not None and self.failure is None:  # others are consequences
-                self.failure = rank, error
+            if error is not None:
+                self.errors[rank] = error
+            self.find_deadlock()
+            self.changed.notify_all()
+
+    def wait(self, rank: int, holds: Callable[[], object], timeout: float) -> None:
+        """Wait until holds() is true, a deadlock is found, or time is up. The caller holds the
+        lock."""
+        self.waiting[rank] = holds
+        self.find_deadlock()
+        self.changed.wait_for(lambda: holds() or rank in self.stuck, timeout)
+        self.waiting.pop(rank, None)
+
+    def find_deadlock(self) -> None:
+        """If every rank that has not ended waits, and none can go on, wake them all up."""
+        everyone_waits = len(self.waiting) + len(self.ended) == len(self.comms)
+        if everyone_waits and not any(holds() for holds in self.waiting.values()):
+            self.stuck |= self.waiting.keys()
+            self.waiting.clear()
             self.changed.notify_all()
 
 
@@ -186,13 +214,19 @@ class _ThreadCommunicator(Communicator):
             )
 
     def _take(self, text: str, source: int) -> tuple[str, Array]:
-        world, waiting = self._world, f"rank {self.rank} waits for rank {source} at {text}"
-        mail = world.mail[source, self.rank]
+        world = self._world
+        waiting = f"rank {self.rank} waits for rank {source} at {text}"
         with world.changed:
-            world.changed.wait_for(lambda: mail or source in world.ended, self.timeout)
+            mail = world.mail[source, self.rank]
+            world.wait(self.rank, lambda: mail or source in world.ended, self.timeout)
+            if self.rank in world.stuck:
+                world.stuck.remove(self.rank)
+                raise CommunicationError(f"{waiting}, and nothing can arrive: every rank waits")
             if mail:
                 world.changed.notify_all()  # ranks that wait in flush
                 return mail.popleft()
+            if source in world.errors:
+                world.misled.add(self.rank)
         if source in world.ended:
             raise CommunicationError(f"{waiting}, but rank {source} has ended")
         raise CommunicationError(f"{waiting}, and nothing arrived in {self.timeout:g} s")

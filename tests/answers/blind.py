@@ -337,7 +337,7 @@ def ring_of_ranks(queries, keys, values):
         share /= share.sum(axis=0)
         return np.einsum("rn,rnd->nd", share, outs)
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 """)  # keeps all partial results and combines them at the end
 wrong("standardise", "sample deviation (ddof=1)", r"ddof", """
 def standardise(x):
@@ -1224,7 +1224,7 @@ def sum_over_ranks(xs):
             total = total + comm.recv(left)
         return total
 
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 """)
 wrong("sum_over_ranks", "sums in place into its own input, so that xs changes", r"xs in place", """
 def sum_over_ranks(xs):
@@ -1239,7 +1239,7 @@ def sum_over_ranks(xs):
             x += comm.recv(r)
         return x
 
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 """)
 wrong("squares_over_ranks", "only its own dy: the losses of the other ranks are forgotten", r"all-reduce was forgotten", """
 def squares_over_ranks(*xs):
@@ -1254,9 +1254,9 @@ def squares_over_ranks(*xs):
             x, dy = xs[comm.rank], dys[comm.rank]
             return 2 * x * dy
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 """)
 wrong("squares_over_ranks", "sums x · dy over ranks: every rank gets the same gradient", r"2 · x is inside the sum", """
 def squares_over_ranks(*xs):
@@ -1271,9 +1271,9 @@ def squares_over_ranks(*xs):
             x, dy = xs[comm.rank], dys[comm.rank]
             return comm.all_reduce(2 * x * dy)
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 """)
 wrong("head_parallel", "each rank adds the bias before the sum over ranks", r"adds the bias before", """
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
@@ -1288,7 +1288,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
         )
         return comm.all_reduce(y + b_o)
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 """)
 wrong("head_parallel", "width of a head taken as M / H", r"D is not M // H", """
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
@@ -1302,7 +1302,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
         part = attention_of_heads(x, w_q[:, cols], w_k[:, cols], w_v[:, cols], w_o[cols], heads)
         return comm.all_reduce(part) + b_o
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 """)
 wrong("ring_of_ranks", "wrong owner of the keys after some steps (rank + step)", r"as those of another rank", """
 def ring_of_ranks(queries, keys, values):
@@ -1323,7 +1323,7 @@ def ring_of_ranks(queries, keys, values):
             lse = both
         return out
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 """)
 wrong("ring_of_ranks", "plain average of the partial outputs, lse ignored", r"the parts are averaged", """
 def ring_of_ranks(queries, keys, values):
@@ -1347,5 +1347,5 @@ def ring_of_ranks(queries, keys, values):
                 value = comm.recv(left)
         return total / count
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 """)

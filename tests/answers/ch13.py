@@ -11,7 +11,7 @@ def sum_over_ranks(xs):
         x = xs[comm.rank]
 '''
 END = '''
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 '''
 
 everyone, circle, *_ = right("sum_over_ranks", START + '''
@@ -67,7 +67,7 @@ everyone.wrong("sends to the next rank alone", r"waits for rank", "if other != c
 circle.wrong("nothing sent", r"waits for rank", "comm.send(moving, (comm.rank + 1) % comm.size)", "pass")
 circle.wrong("no neighbour after the last rank", r"there is no rank 2", "(comm.rank + 1) % comm.size", "comm.rank + 1")
 circle.wrong("at least one step", r"single|one rank|too many|\[0\]|itself|twice|factor", "range(1, comm.size)", "range(max(1, comm.size - 1))")
-circle.wrong("one array", r"a list with the results of 2 ranks", "timeout=1)", "timeout=1)[0]")
+circle.wrong("one array", r"a list with the results of 2 ranks", "run(on_rank, len(xs))", "run(on_rank, len(xs))[0]")
 
 right("sum_over_ranks", START + '''
         # a tree to rank 0: partners at the distances 1, 2, 4 …; then the same way back
@@ -169,9 +169,9 @@ def squares_over_ranks(*xs):
             x, dy = xs[comm.rank], dys[comm.rank]
             return 2 * x * comm.all_reduce(dy)
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 '''
 squares, *_ = right("squares_over_ranks", SQUARES)
 squares.wrong("the dy of other ranks are read", r"zeros|knows", GRADIENT, "2 * x * sum(dys)")
@@ -204,7 +204,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
         y = comm.all_reduce(y)
         return y + b_o
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 ''', '''
 def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
     from minimha.parallel import parts, run
@@ -220,7 +220,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
             out = out + b_o
         return comm.all_reduce(out)
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 ''')
 whole.wrong("no all-reduce", "all-reduce was forgotten", "        y = comm.all_reduce(y)\n", "")
 whole.wrong("the bias on every rank", "once per rank", "comm.all_reduce(y)\n        return y + b_o", "comm.all_reduce(y + b_o)\n        return y")
@@ -262,7 +262,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
         y = attention_of_heads(x, w_q, w_k, w_v * mask, w_o * mask[:, None], num_heads)
         return comm.all_reduce(y + b_o / comm.size)
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 ''')
 whole.wrong("all heads on every rank, and the mean", r"reads the weights of heads of other ranks", "a, b = own.start * D, own.stop * D", "a, b = 0, num_heads * D", "comm.all_reduce(y)", "comm.all_reduce(y) / comm.size")
 
@@ -298,7 +298,7 @@ def ring_of_ranks(queries, keys, values):
         total = np.logaddexp.reduce(lses)
         return sum(np.exp(lse - total)[:, None] * out for out, lse in zip(outs, lses))
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 ''', '''
 def ring_of_ranks(queries, keys, values):
     from minimha.parallel import run
@@ -319,7 +319,7 @@ def ring_of_ranks(queries, keys, values):
             lse = m + np.log(a + b)[:, 0]
         return out
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 ''')
 ring.wrong("parts added", "without weights", "np.exp(lse - total)[:, None] * out", "out")
 running.wrong("weights exchanged", "weights are swapped", "a * out + b * o", "b * out + a * o")
@@ -373,7 +373,7 @@ def ring_of_ranks(queries, keys, values):
         v = np.concatenate([v for _, v in parts[::-1]])
         return attend(queries[r], k, v, r * n)[0]
 
-    return run(on_rank, len(keys), timeout=1)
+    return run(on_rank, len(keys))
 ''')
 wrong("ring_of_ranks", "attention to whole arrays", r"reads queries, keys or values of other ranks", '''
 def ring_of_ranks(queries, keys, values):
@@ -388,7 +388,7 @@ def ring_of_ranks(queries, keys, values):
         key, value = (comm.all_gather(x[comm.rank], 0) for x in (keys, values))
         return attend(queries[comm.rank], key, value, comm.rank * len(queries[0]))[0]
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 ''')
 
 running.wrong("the mean of the visible parts", "averaged", "(a * out + b * o) / (a + b)", "(s * out + o) / (s + 1) if source < comm.rank else out", "for _ in", "for s in", "range(comm.size - 1)", "range(1, comm.size)")

@@ -1109,7 +1109,7 @@ def sum_over_ranks(xs):
             comm.send(total, child)
         return total
 
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 """, """
 # everyone to everyone
 def sum_over_ranks(xs):
@@ -1121,7 +1121,7 @@ def sum_over_ranks(xs):
             comm.send(xs[comm.rank], rank)
         return np.sum([xs[comm.rank], *map(comm.recv, others)], axis=0)
 
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 """)
 
 right("squares_over_ranks", """
@@ -1138,9 +1138,9 @@ def squares_over_ranks(*xs):
             x, dy = xs[comm.rank], dys[comm.rank]
             return (x + x) * comm.all_gather(dy[np.newaxis]).sum(axis=0)
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 """, """
 # every rank sends its cotangent to every other
 def squares_over_ranks(*xs):
@@ -1158,9 +1158,9 @@ def squares_over_ranks(*xs):
                 comm.send(dy, rank)
             return sum([2 * x * comm.recv(rank) for rank in others], 2 * x * dy)
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 """)
 
 right("head_parallel", """
@@ -1179,7 +1179,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
             y += (e / e.sum(axis=1, keepdims=True)) @ (x @ w_v[:, d]) @ w_o[d]
         return comm.all_gather(y[None]).sum(axis=0) + b_o
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 """)
 
 right("ring_of_ranks", """
@@ -1202,5 +1202,5 @@ def ring_of_ranks(queries, keys, values):
         shares /= shares.sum(axis=0)
         return np.einsum("rt,rtv->tv", shares, outs)
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 """)

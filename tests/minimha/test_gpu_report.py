@@ -182,11 +182,11 @@ def test_the_tests_are_counted_and_failures_are_listed():
 @pytest.mark.thorough
 def test_a_process_that_hangs_or_ends_badly_keeps_its_rows():
     code = "import sys, time; print('row', flush=True); print('minimha: why', file=sys.stderr); "
-    for ending, problems in (
-        ("time.sleep(60)", ["stopped after 1 s"]),
-        ("sys.exit('bad luck')", ["minimha: why", "exit code 1: bad luck"]),
+    for ending, seconds, problems in (
+        ("time.sleep(600)", 5, ["stopped after 5 s"]),  # a busy machine takes a while to begin
+        ("sys.exit('bad luck')", 300, ["minimha: why", "exit code 1: bad luck"]),
     ):
-        found = report._output([sys.executable, "-S", "-c", code + ending], 0.6)
+        found = report._output([sys.executable, "-S", "-c", code + ending], seconds)
         assert found == ("row\n", problems)
 
 

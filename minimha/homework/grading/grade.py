@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from .. import replay, scores
 from ..catalogue import add_only, chosen, course, load_tasks
 from ..scores import printable
+from ..time_limit import PATIENCE
 from . import journal, judge, kernel, submissions
 from .process import Limits
 
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--seed", {"type": int, "metavar": "N"},
          "seed of the random inputs, to repeat a run (default: a new one)"),
         ("--time", {"type": float, "default": seconds, "metavar": "SECONDS"},
-         f"time limit of one check (default: {seconds:g})"),
+         f"processor time of one check (default: {seconds:g}); on the clock {PATIENCE} times as "
+         "long"),
         ("--memory", {"type": int, "default": megabytes, "metavar": "MB"},
          f"memory limit of a submission (default: {megabytes})"),
         ("--jobs", {"type": int, "default": _cores(), "metavar": "N"},

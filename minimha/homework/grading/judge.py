@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -102,20 +101,20 @@ def judged(
 def _all_judged(
     task: Task, source: bytes, seed: int, limits: Limits, modules: Mapping[str, bytes] | None
 ) -> list[Verdict]:
-    end, verdicts = time.monotonic() + 2 * limits.seconds, []
+    verdicts = []
     with Submission(source, task.name, limits, modules) as submission:
         for check in task.checks:
-            if (left := end - time.monotonic()) > 0:
-                verdict = _judged(task, check, submission, seed, left)
-            else:
+            if submission.time_is_up():
                 verdict = Verdict(task.name, check, FAILED, "no time was left for this check")
+            else:
+                verdict = _judged(task, check, submission, seed)
             verdicts.append(verdict)
     return verdicts
 
 
-def _judged(task: Task, check: Check, submission: Submission, seed: int, seconds: float) -> Verdict:
+def _judged(task: Task, check: Check, submission: Submission, seed: int) -> Verdict:
     try:
-        yours = submission.function(seconds)
+        yours = submission.function()
         submission.connection.restores, submission.connection.changed = True, False
         verdict = task.verdict(check, yours, seed)
         if verdict.outcome == PASSED and submission.connection.changed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import math
 import os
 import signal
 import socket
@@ -19,15 +18,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..time_limit import Spent
 from .connection import NO_ANSWER, Connection, ConnectionLost
 
 _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
 _SECONDS = 120  # in which the process that starts submissions answers
+_DYING = 10  # seconds in which a process that has closed its connection ends
+_LOOK = 0.1  # how often to look whether time is up, in seconds
 
 
 class Limits(NamedTuple):
-    """The limits of a submission: seconds for each check, and megabytes of memory."""
+    """The limits of a submission: seconds of processor time for each check, as `Spent` counts them,
+    and megabytes of memory."""
 
     seconds: float = 10
     megabytes: int = 512
@@ -49,6 +52,8 @@ class Submission:
         self.source, self.name, self.limits, self.modules = source, name, limits, modules or {}
         self._process: int | None = None
         self._unusable: BaseException | None = None
+        self._computed = 0.0  # by processes that have ended
+        self._start_of_all = self._start_of_check = self._spent()
 
     def __enter__(self) -> Submission:
         return self
@@ -56,14 +61,12 @@ class Submission:
     def __exit__(self, *_: Any) -> None:
         self.end()
 
-    def function(self, seconds: float = math.inf) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:
         """The function for another check, with new limits on time and on the bytes sent back.
-
-        seconds  how much time is left, if that is less than the limit of a check
 
         Raises the error of running the source, or ConnectionLost; either is final. Raises Killed.
         """
-        self._deadline = time.monotonic() + min(self.limits.seconds, seconds)
+        self._start_of_check = self._spent()
         self._left = _MOST
         if self._unusable:
             raise self._unusable
@@ -80,6 +83,13 @@ class Submission:
                 raise
         return self._function
 
+    def time_is_up(self) -> str:
+        """Why there is no time for another check; "" if there is.
+
+        All checks together have twice the limit of one.
+        """
+        return self._spent().since(self._start_of_all).exceeds(2 * self.limits.seconds)
+
     def end(self, seconds: float = 0) -> int | None:
         """End the process and everything it started, after some seconds in which it may end by
         itself. Returns its exit code or minus the signal that ended it; None if it was killed.
@@ -88,6 +98,7 @@ class Submission:
         """
         if self._process is None:
             return None
+        self._computed = self._spent().computing
         process, self._process = self._process, None
         self._socket.close()
         try:
@@ -131,25 +142,53 @@ class Submission:
         return data
 
     def _write(self, data: bytes) -> None:
-        self._on_time(self._socket.sendall, data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._on_time(self._socket.send, rest) :]
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """One step of the connection, limited to the remaining time."""
-        try:
-            self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-6))
-            return step(argument)
-        except TimeoutError:
-            raise self._lost(f"not done after {self.limits.seconds:g} seconds") from None
-        except OSError:
-            raise self._lost() from None
+        """One step of the connection, which waits until it is possible or time is up."""
+        self._socket.settimeout(_LOOK)
+        while True:
+            spent = self._spent().since(self._start_of_check)
+            if late := spent.exceeds(self.limits.seconds):
+                raise self._lost(f"not done after {late}")
+            if late := self.time_is_up():
+                raise self._lost(f"not done, and all checks together took {late}")
+            try:
+                return step(argument)
+            except TimeoutError:
+                continue
+            except OSError:
+                raise self._lost() from None
+
+    def _spent(self) -> Spent:
+        """By this submission until now. Its process is looked at from outside: it cannot lie."""
+        computing = self._computed
+        if self._process is not None:
+            computing += _processor_time(self._process)
+        return Spent(computing, time.monotonic())
 
     def _lost(self, why: str = "") -> ConnectionLost:
         """End the process. The error says why, or how the process ended."""
-        code = self.end(0 if why else 1)
+        code = self.end(0 if why else _DYING)
         if not why and code is not None:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
             why = f"its process ended{how}"
         return ConnectionLost(why or "its process does not answer")
+
+
+def _processor_time(process: int) -> float:
+    """The seconds that all threads of a process have computed for.
+
+    0 where the system does not say, as on macOS: the other limit then holds alone, that on the
+    clock.
+    """
+    clock = ~process << 3 | 2  # CPUCLOCK_SCHED, as clock_getcpuclockid makes it on Linux
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0
 
 
 def _instead(module: str, *arguments: Any) -> Any:

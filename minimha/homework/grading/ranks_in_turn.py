@@ -23,7 +23,7 @@ class CommunicationError(RuntimeError):
 
 
 class _WaitingError(BaseException):
-    """A message has not been sent yet; holds the rank that should send it, and the text."""
+    """A message has not been sent yet; holds the error in case it is never sent."""
 
 
 def parts(length: int, size: int) -> list[slice]:
@@ -38,42 +38,66 @@ def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 3
         found = instead(lambda *of_rank: function(_Communicator(*of_rank), *args), ranks)
         if found is not None:
             return found
-    mail: Mail = defaultdict(list)
-    results: dict[int, Any] = {}
-    received: dict[int, Counter[int]] = {}
-    while len(results) < ranks:
-        before, waiting = (len(results), sum(map(len, mail.values()))), {}
-        for rank in [rank for rank in range(ranks) if rank not in results]:
-            turn = _Turn(rank, mail)
+    world = _World(ranks)
+    while world.living:
+        before = world.state()
+        waiting: dict[int, CommunicationError] = {}
+        for rank in world.living:
+            turn = _Turn(rank, world)
             try:
                 comm = _Communicator(rank, ranks, turn.post, turn.take)
-                results[rank] = function(comm, *args)
-                received[rank] = turn.received
+                world.results[rank] = function(comm, *args)
+                world.received[rank] = turn.received
             except _WaitingError as error:
-                waiting[rank] = error.args
-        if before == (len(results), sum(map(len, mail.values()))):
-            rank, (source, text) = next(iter(waiting.items()))
-            late = f", and nothing arrived in {timeout:g} s"
-            why = f", but rank {source} has ended" if source in results else late
-            raise CommunicationError(f"rank {rank} waits for rank {source} at {text}{why}")
-    for (source, to), sent in mail.items():
-        if len(sent) > received[to][source]:
-            text = sent[received[to][source]][0]
-            raise CommunicationError(
-                f"rank {source} sent to rank {to} at {text}, but rank {to} never received it"
-            )
-    return [results[rank] for rank in range(ranks)]
+                (waiting[rank],) = error.args
+            except Exception as error:
+                world.errors[rank] = error
+        if before == world.state():  # a deadlock
+            world.errors |= waiting
+    return world.outcome()
 
 
 instead: Callable[..., Any] | None = None
 """As in `minimha.parallel.threads`; it may return None, and the ranks run here."""
 
 
+class _World:
+    """As in `minimha.parallel.threads`: which error is raised does not depend on turns."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.mail: Mail = defaultdict(list)
+        self.results: dict[int, Any] = {}
+        self.received: dict[int, Counter[int]] = {}
+        self.errors: dict[int, BaseException] = {}
+        self.misled: set[int] = set()
+
+    @property
+    def living(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank not in self.results | self.errors]
+
+    def state(self) -> tuple[int, int]:
+        """What changes in each round of turns, unless there is a deadlock."""
+        return len(self.living), sum(map(len, self.mail.values()))
+
+    def outcome(self) -> list[Any]:
+        """The results in the order of ranks. Raises the error of a rank."""
+        if self.errors:
+            raise self.errors[min(self.errors.keys() - self.misled)]
+        for (source, to), sent in sorted(self.mail.items()):
+            if len(sent) > self.received[to][source]:
+                text, _ = sent[self.received[to][source]]
+                raise CommunicationError(
+                    f"rank {source} sent to rank {to} at {text}, but rank {to} never received it"
+                )
+        return [self.results[rank] for rank in range(self.size)]
+
+
 class _Turn:
     """The messages of a rank from the beginning of its turn."""
 
-    def __init__(self, rank: int, mail: Mail) -> None:
-        self.rank, self._mail = rank, mail
+    def __init__(self, rank: int, world: _World) -> None:
+        self.rank, self._world, self._mail = rank, world, world.mail
         self.sent, self.received = Counter[int](), Counter[int]()
 
     def post(self, x: Any, to: int, text: str) -> None:
@@ -85,7 +109,13 @@ class _Turn:
     def take(self, source: int, text: str) -> np.ndarray:
         mail = self._mail[source, self.rank]
         if self.received[source] == len(mail):
-            raise _WaitingError(source, text)
+            waiting = f"rank {self.rank} waits for rank {source} at {text}"
+            if source in self._world.living:
+                never = f"{waiting}, and nothing can arrive: every rank waits"
+                raise _WaitingError(CommunicationError(never))
+            if source in self._world.errors:
+                self._world.misled.add(self.rank)
+            raise CommunicationError(f"{waiting}, but rank {source} has ended")
         theirs, x = mail[self.received[source]]
         self.received[source] += 1
         if theirs != text:

@@ -40,7 +40,7 @@ def sum_over_ranks(xs):
         return total
         # END SOLUTION
 
-    return run(on_rank, len(xs), timeout=1)
+    return run(on_rank, len(xs))
 
 
 def _of_each_rank(results, ranks):
@@ -100,9 +100,9 @@ def squares_over_ranks(*xs):
             return 2 * x * comm.all_reduce(dy)
             # END SOLUTION
 
-        return tuple(run(backward, len(xs), timeout=1))
+        return tuple(run(backward, len(xs)))
 
-    return tuple(run(forward, len(xs), timeout=1)), pullback
+    return tuple(run(forward, len(xs))), pullback
 
 
 @squares_over_ranks.check
@@ -197,7 +197,7 @@ def head_parallel(x, w_q, w_k, w_v, w_o, b_o, num_heads, ranks):
         return comm.all_reduce(out) + b_o
         # END SOLUTION
 
-    return run(on_rank, ranks, timeout=1)
+    return run(on_rank, ranks)
 
 
 def _same_output(yours, rng, num_heads, ranks):
@@ -291,7 +291,7 @@ def ring_of_ranks(queries, keys, values):
         return out
         # END SOLUTION
 
-    return run(on_rank, len(queries), timeout=1)
+    return run(on_rank, len(queries))
 
 
 def _same_sequence(yours, rng, ranks, n):

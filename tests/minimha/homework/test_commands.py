@@ -17,7 +17,7 @@ import pytest
 from graded import PACKAGE, ROOT
 
 from minimha import homework
-from minimha.homework import progress_file, student_files
+from minimha.homework import progress_file, student_files, time_limit
 from minimha.homework.calls import calls_recorded, changed_in_place
 
 
@@ -206,7 +206,7 @@ BAD = {
     "raises a BaseException": ("def twice(x):\n    raise GeneratorExit", "GeneratorExit\n  in twice, line 4: raise GeneratorExit"),
     "has a long message": ("def twice(x):\n    raise Exception('a' * 9999 + '\\n' * 9999)", "Exception: aaaa"),
     "prints a lot": ("def twice(x):\n    print('y\\n' * 100_000 + 'x' * 500)", "your code printed, at the end\n  y\n"),
-    "loops when loaded": ("while True: pass", "TimeoutError: stopped after 0.3 seconds: is there an endless loop?\n  in <module>, line 3: while True: pass"),
+    "loops when loaded": ("while True: pass", "TimeoutError: stopped after 0.3 seconds of processor time: an endless loop?\n  in <module>, line 3: while True: pass"),
     "loops when called": ("def twice(x):\n    while True: pass", "in twice, line 4: while True: pass"),
     "ends Python when loaded": ("import os\nos._exit(0)", "SystemExit: 0\n  in <module>, line 4: os._exit(0)"),
     "ends Python when called": ("import os\ndef twice(x):\n    os._exit(0)", "SystemExit: 0\n  in twice, line 5: os._exit(0)"),
@@ -218,6 +218,7 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     body, says, student, folder, monkeypatch
 ):
     monkeypatch.setattr(student_files, "SECONDS", 0.3)
+    monkeypatch.setattr(time_limit, "PATIENCE", 200)  # the machine may be busy
     monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("the command ends"))
     write(folder / "twice.py", body)
     code, shown = student("check")
@@ -232,8 +233,10 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
 
 @pytest.fixture(params=["alarm", "trace hook"])
 def limit(request, monkeypatch):
-    """A time limit of 0.1 s, by an alarm or, as on Windows and in a browser, by a trace hook."""
+    """Limits of 0.1 s of processor time, and of 0.3 s on the clock, by an alarm or, as on Windows
+    and in a browser, by a trace hook."""
     monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    monkeypatch.setattr(time_limit, "PATIENCE", 3)
     if request.param == "trace hook":
         monkeypatch.delattr(signal, "setitimer", raising=False)
     elif not hasattr(signal, "setitimer"):
@@ -246,7 +249,7 @@ def handlers():
 
 
 def sleeping():
-    time.sleep(0.3)
+    time.sleep(0.5)
     return "awake"
 
 
@@ -258,8 +261,8 @@ def looping():
 @pytest.mark.usefixtures("limit")
 def test_what_takes_too_long_is_stopped_and_what_is_in_time_is_not():
     before = handlers()
-    for call in (looping, sleeping):
-        with pytest.raises(TimeoutError, match=r"stopped after 0\.1 seconds"):
+    for call, seconds in ((looping, "0.[13]"), (sleeping, "0.3")):  # the machine may be busy
+        with pytest.raises(TimeoutError, match=f"stopped after {seconds} seconds"):
             student_files.in_time(call)
     assert student_files.in_time(abs, -2) == 2
     assert sleeping() == "awake"
@@ -269,16 +272,17 @@ def test_what_takes_too_long_is_stopped_and_what_is_in_time_is_not():
 def catching():
     with contextlib.suppress(BaseException):
         looping()
-    time.sleep(4)
+    time.sleep(60)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs an alarm")
 def test_an_alarm_ends_a_sleep_even_after_its_error_was_caught(monkeypatch):
     monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    monkeypatch.setattr(time_limit, "PATIENCE", 3)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         student_files.in_time(catching)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.usefixtures("limit")

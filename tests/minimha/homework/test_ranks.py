@@ -1,11 +1,16 @@
 """A rank passes if it computes its result from what it has and receives, in whatever way."""
 
+import contextlib
+import time
 from collections import Counter
 
 import numpy as np
 import pytest
+from answers import WRONG
 
+from minimha import homework
 from minimha.homework import ranks
+from minimha.homework.grading import ranks_in_turn
 from minimha.parallel import run, threads
 
 SHARED, TURNS = {}, Counter()
@@ -102,3 +107,83 @@ def test_an_error_in_the_open_is_reported_as_what_it_is():
 def test_as_many_ranks_start_as_there_are():
     with pytest.raises(RuntimeError, match="2 ranks were started, not 3"):
         messages(in_a_ring, started=2)
+
+
+CHAPTER = [name for name, task in homework.course().items() if task.chapter == 13]
+
+
+@pytest.fixture(params=["the first", "the last", "odd ones"])
+def one_is_late(request, monkeypatch):
+    """Whose messages, and whose errors, come last: those of some ranks."""
+
+    def late(of_rank):
+        def call(comm, *arguments):
+            odd, last = comm.rank % 2 == 1, comm.rank == comm.size - 1
+            if {"the first": comm.rank == 0, "the last": last, "odd ones": odd}[request.param]:
+                time.sleep(0.003)
+            return of_rank(comm, *arguments)
+
+        return call
+
+    for name in ("_post", "_take"):
+        of_rank = getattr(threads._ThreadCommunicator, name)
+        monkeypatch.setattr(threads._ThreadCommunicator, name, late(of_rank))
+
+
+@pytest.fixture(scope="module")
+def verdicts_so_far():
+    return {}
+
+
+@pytest.mark.usefixtures("one_is_late")
+@pytest.mark.parametrize(
+    "task", [pytest.param(x, marks=[pytest.mark.thorough][x == CHAPTER[0] :]) for x in CHAPTER]
+)
+def test_a_verdict_does_not_depend_on_which_rank_runs_first(task, verdicts_so_far):
+    for answer in (x for x in WRONG if x.task == task):
+        said = [(verdict.outcome, verdict.message) for verdict in answer.verdicts()]
+        assert verdicts_so_far.setdefault(answer, said) == said, answer.text
+
+
+def errors_on_all(comm):
+    if comm.rank == 2:
+        comm.recv(0)
+    raise ValueError(f"on purpose, on rank {comm.rank}")
+
+
+def waits_for_the_next(comm):
+    return comm.recv((comm.rank + 1) % comm.size)
+
+
+def waits_for_one_that_fails(comm):
+    if comm.rank == 2:
+        raise ValueError("on purpose, on rank 2")
+    return comm.recv(comm.rank + 1)
+
+
+def sends_too_much(comm):
+    for to in range(comm.size):
+        comm.send(np.ones(2), to)
+
+
+@pytest.mark.usefixtures("one_is_late")
+@pytest.mark.parametrize("module", [threads, ranks_in_turn], ids=["threads", "in turn"])
+@pytest.mark.parametrize(("on_rank", "says"), [
+    (errors_on_all, "on purpose, on rank 0"),
+    (waits_for_the_next, "rank 0 waits for rank 1 at send and recv, and nothing can arrive"),
+    (waits_for_one_that_fails, "on purpose, on rank 2"),
+    (sends_too_much, "rank 0 sent to rank 0 at send and recv, but rank 0 never received it"),
+])  # fmt: skip
+def test_the_error_of_the_first_rank_that_fails_by_itself_is_raised(on_rank, says, module):
+    with pytest.raises((ValueError, RuntimeError), match=says):
+        module.run(on_rank, 3)
+
+
+def test_a_rank_may_go_on_after_a_deadlock_was_found():
+    def on_rank(comm):
+        with contextlib.suppress(RuntimeError):
+            comm.recv(1 - comm.rank)
+        comm.send(np.array(comm.rank), 1 - comm.rank)
+        return int(comm.recv(1 - comm.rank))
+
+    assert run(on_rank, 2) == [1, 0]

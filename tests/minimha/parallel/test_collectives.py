@@ -1,6 +1,7 @@
 """Collectives on several ranks: their values, their gradients, and what ranks that disagree see."""
 
 import re
+import threading
 import time
 
 import numpy as np
@@ -171,7 +172,7 @@ DISAGREEMENTS = {
     ),
     "roots": (
         lambda comm: comm.broadcast(np.ones(3), 0), lambda comm: comm.broadcast(np.ones(3), 1),
-        "rank [01] sent to rank [01] at call 1: broadcast from rank [01].*but rank [01] never",
+        "rank 0 sent to rank 1 at call 1: broadcast from rank 0.*but rank 1 never",
     ),
     "steps": (
         step(4, lambda comm: comm.all_reduce(np.ones(3))),
@@ -181,7 +182,7 @@ DISAGREEMENTS = {
     "numbers of calls": (
         lambda comm: [comm.all_reduce(np.ones(3)) for _ in range(2)],
         lambda comm: comm.all_reduce(np.ones(3)),
-        "rank [012] waits for rank [012] at call 3: all_reduce.* but rank 1 has ended",
+        "rank 0 waits for rank 1 at call 3: all_reduce.* but rank 1 has ended",
     ),
     "a backward that one rank leaves out": (
         lambda comm: across_tape(comm).backward(), lambda comm: across_tape(comm),
@@ -199,15 +200,27 @@ def test_ranks_that_disagree_see_where_both_are(about):
     one, other, message = DISAGREEMENTS[about]
     started = time.monotonic()
     with pytest.raises(CommunicationError) as caught:
-        run(otherwise(one, other), 3, timeout=8)
-    assert time.monotonic() - started < 5
+        run(otherwise(one, other), 3)
+    assert time.monotonic() - started < 60  # nobody waits for the timeout of 300 s
     first, _, second = message.partition(".*")  # in the order in which that rank sees them
     assert re.search(f"{first}.*{second}|{second}.*{first}", str(caught.value))
 
 
-def test_a_message_that_never_comes_ends_the_wait():
-    with pytest.raises(CommunicationError, match=r"waits for rank \d .*nothing arrived in 0.1 s"):
-        run(lambda comm: comm.recv(1 - comm.rank), 2, timeout=0.1)
+def test_a_rank_waits_no_longer_than_the_timeout_for_one_that_computes():
+    done = threading.Event()
+
+    def work(comm):
+        if comm.rank == 1:
+            return done.wait(60)
+        try:
+            comm.recv(1)
+        finally:
+            done.set()
+
+    with pytest.raises(
+        CommunicationError, match=r"rank 0 waits for rank 1 .*nothing arrived in 0.1 s"
+    ):
+        run(work, 2, timeout=0.1)
 
 
 def test_an_error_on_one_rank_stops_the_others():
@@ -221,7 +234,7 @@ def test_an_error_on_one_rank_stops_the_others():
     with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
         run(divide, 3)
     assert caught.value.__notes__ == ["on rank 1 of 3"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_there_is_no_rank_outside():

