@@ -48,6 +48,12 @@ _ATTRIBUTES = {
     "values": "x.max(axis=-1) returns the values alone",
 }
 _SWAP = "x.swapaxes({0}, {1}): transpose lists all axes, swapaxes swaps two"
+ALL_PAIRS = (
+    "with more than two axes, np.dot and np.inner multiply all pairs of matrices; write a @ b, or "
+    "a @ b.mT for np.inner, which multiplies the matrices in the same place"
+)
+"""What np.dot does that @ does not. NumPy is about to deprecate it:
+https://github.com/numpy/numpy/issues/31725."""
 _HABITS: dict[str, Any] = {
     r"got an unexpected keyword argument '(\w+)'": _KEYWORDS.get,
     r"'(\w+)' is an invalid keyword": _KEYWORDS.get,
@@ -82,6 +88,11 @@ _HABITS: dict[str, Any] = {
     ),
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
+    ),
+    r"(?:Deprecation|Future)Warning: .*\b(?:dot|inner)\b": ALL_PAIRS,
+    r"shapes (?=.*\(\d+,\d+,\d).* not aligned": ALL_PAIRS,
+    r"not aligned: (\d+) \(dim \d+\) != (\d+).*line \d+: [^\n]*\binner\(": (
+        "np.inner multiplies (n, k) by (m, k): k is {0} on the left and {1} on the right"
     ),
     r"not aligned: (\d+) \(dim \d+\) != (\d+)": (
         "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"
