@@ -14,6 +14,8 @@ import numpy as np
 
 from minimha_autograd.gradcheck import labelled
 
+from ..diagnosis.causes import ALL_PAIRS
+
 MOST = 800
 """The length up to which a message is searched, because some patterns take its fourth power."""
 NAMES = 6
@@ -48,12 +50,6 @@ _ATTRIBUTES = {
     "values": "x.max(axis=-1) returns the values alone",
 }
 _SWAP = "x.swapaxes({0}, {1}): transpose lists all axes, swapaxes swaps two"
-ALL_PAIRS = (
-    "with more than two axes, np.dot and np.inner multiply all pairs of matrices; write a @ b, or "
-    "a @ b.mT for np.inner, which multiplies the matrices in the same place"
-)
-"""What np.dot does that @ does not. NumPy is about to deprecate it:
-https://github.com/numpy/numpy/issues/31725."""
 _HABITS: dict[str, Any] = {
     r"got an unexpected keyword argument '(\w+)'": _KEYWORDS.get,
     r"'(\w+)' is an invalid keyword": _KEYWORDS.get,

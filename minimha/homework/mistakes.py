@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnosis.causes import ALL_PAIRS
 from ..diagnosis.closeness import is_close
 from .calls import Call, Raised, copied, raised
-from .error_messages import ALL_PAIRS, file_of
+from .error_messages import file_of
 
 
 class Mistake(NamedTuple):
