@@ -49,6 +49,8 @@ def bug(name, node, cause, base, match="", **fault):
 # A bug is a line or two.
 # fmt: off
 
+bug("dq by np.dot", "query", "all-pairs", PLAIN, query=lambda n: np.dot(n.draw, n.k))
+bug("dk by np.inner", "key", "all-pairs", PLAIN, key=lambda n: np.inner(n.draw.mT, n.q.mT))
 bug("dq without the scale", "query", "scale", PLAIN, q=lambda n: n.dscaled @ n.k)
 bug("dk without the scale", "key", "scale", PLAIN, k=lambda n: n.dscaled.mT @ n.q)
 bug("dq and dk without the scale", "query key", "scale", FEW, raw=lambda n: n.dscaled)

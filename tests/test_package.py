@@ -16,6 +16,9 @@ from pathlib import Path
 import public_api
 import pytest
 import yaml
+from packaging.requirements import Requirement
+
+from minimha_autograd import backend
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))
@@ -170,6 +173,17 @@ def test_classifiers_name_the_pythons_on_which_the_package_is_tried():
     assert read(".binder/runtime.txt").strip().removeprefix("python-") in named
     image = json.loads(read(".devcontainer/devcontainer.json"))["image"]
     assert image.removeprefix("python:") in named
+
+
+@pytest.mark.parametrize("extra", ["cuda12x", "cuda13x", "gpu-checks"])
+def test_what_has_no_wheels_for_a_newer_python_is_not_asked_for_there(extra):
+    major, minor = backend.NEWEST_FOR_CUPY
+    wanted = [Requirement(x) for x in PROJECT["optional-dependencies"][extra]]
+    for version in range(int(PROJECT["requires-python"].partition(".")[2]), minor + 3):
+        here = {"sys_platform": "linux", "python_version": f"{major}.{version}"}
+        asked = {x.name for x in wanted if x.marker is None or x.marker.evaluate(here)}
+        gpu = {x for x in asked if x.startswith(("cupy", "cuda-tile"))}
+        assert bool(gpu) == (version <= minor), (version, asked)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the workflow runs on Linux")

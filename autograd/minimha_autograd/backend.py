@@ -22,6 +22,9 @@ Array = Any
 
 LIBRARIES = ("numpy", "array-api-strict", "torch", "cupy")
 
+NEWEST_FOR_CUPY = (3, 14)
+"""The newest Python that CuPy 14.2 has wheels for."""
+
 if TYPE_CHECKING:
     from numpy.random import Generator
 
@@ -69,6 +72,9 @@ def library(name: str) -> Any:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
     package = '"cupy-cuda12x[ctk]", or 13x for CUDA 13' if name == "cupy" else name
     problem, fix = "is not installed", f"pip install {package}"
+    if name == "cupy" and sys.version_info[:2] > NEWEST_FOR_CUPY:
+        newest = ".".join(map(str, NEWEST_FOR_CUPY))
+        fix = f"use Python {newest} or earlier, since CuPy has no wheels for later versions"
     try:
         module = importlib.import_module(name.replace("-", "_"))
         problem, fix = "finds no GPU", "install a driver until nvidia-smi lists one, or use numpy"

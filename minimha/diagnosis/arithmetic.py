@@ -15,8 +15,8 @@ import numpy as np
 
 from minimha_autograd.gradcheck import listed
 
-from .arrays import summed_over_groups, summed_to
-from .causes import UNEXPLAINED, Cause
+from .arrays import in_same_place, summed_over_groups, summed_to
+from .causes import ALL_PAIRS, UNEXPLAINED, Cause
 from .closeness import is_close
 from .step import Mistake, Product, Step, elementwise, products
 from .trace import RESULT, Trace
@@ -56,6 +56,8 @@ def _wrong_shape(yours: np.ndarray, trace: Trace, name: str) -> Cause:
             return Cause("another-input", _SWAPPED.format(other))
     if is_(right, yours.T):
         return Cause("transposed", "it is the right gradient, transposed")
+    if is_(right, in_same_place(yours, right.shape)):
+        return Cause("all-pairs", ALL_PAIRS)
     if is_(right, summed_over_groups(yours, right)):
         served = yours.shape[-3] // right.shape[-3]
         text = f"it has to be summed over the heads of each group: each head of {name} serves "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -15,6 +17,17 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
         if n == 1 != x.shape[k]:
             x = x.sum(axis=k, keepdims=True)
     return x if x.shape == shape else None
+
+
+def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Of the products of all pairs of matrices, (…, n, …, m), as np.dot makes them, those of the
+    matrices in the same place, of this shape (…, n, m); None if they are no such pairs."""
+    *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
+    if pairs.shape != (*batch, n, *batch, m):
+        return None
+    places = range(math.prod(batch))
+    flat = pairs.reshape(len(places), n, len(places), m)
+    return flat[places, :, places].reshape(shape)
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 UNEXPLAINED = "unexplained"
+ALL_PAIRS = (
+    "with more than two axes, np.dot and np.inner multiply all pairs of matrices; write a @ b, or "
+    "a @ b.mT for np.inner, which multiplies the matrices in the same place"
+)
+"""What np.dot does that @ does not. NumPy discusses its deprecation:
+https://github.com/numpy/numpy/issues/31725."""
 _CAUSES = {
     "01 arrays": """averaged unsummed reshape-for-swap""",
     "02 autograd": """zero path-missing path-twice transposed another-input slope-missing
-        operand-transposed operand-wrong not-linear""",
+        operand-transposed operand-wrong all-pairs not-linear""",
     "05 attention": """scale scale-twice softmax-row-term softmax-without-p softmax-mean
         softmax-axis softmax-diagonal dropout-unscaled dropout-ignored dropout-redrawn""",
     "06 masks": """mask-ignored not-finite""",

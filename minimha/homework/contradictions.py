@@ -2,7 +2,7 @@
 mistake that no check finds.
 
 `minimha homework test` looks for them in a teacher's file, `release`, `grade` and `ci` do so before
-anything else, and the tests of the course prove that its own tasks have none.
+anything else, and the tests of the course check that its own tasks have none.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import numpy as np
 
 from minimha_autograd.gradcheck import labelled
 
+from ..diagnosis.causes import ALL_PAIRS
+
 MOST = 800
 """The length up to which a message is searched, because some patterns take its fourth power."""
 NAMES = 6
@@ -82,6 +84,11 @@ _HABITS: dict[str, Any] = {
     ),
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
+    ),
+    r"(?:Deprecation|Future)Warning: .*\b(?:dot|inner)\b": ALL_PAIRS,
+    r"shapes (?=.*\(\d+,\d+,\d).* not aligned": ALL_PAIRS,
+    r"not aligned: (\d+) \(dim \d+\) != (\d+).*line \d+: [^\n]*\binner\(": (
+        "np.inner multiplies (n, k) by (m, k): k is {0} on the left and {1} on the right"
     ),
     r"not aligned: (\d+) \(dim \d+\) != (\d+)": (
         "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"

@@ -6,15 +6,17 @@ the student's function are recorded; if it fails, they are repeated on each chan
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnosis.causes import ALL_PAIRS
 from ..diagnosis.closeness import is_close
 from .calls import Call, Raised, copied, raised
 from .error_messages import file_of
@@ -63,11 +65,42 @@ def _lines(marked: str) -> str:
     return "\n".join(line[2:] for line in marked.splitlines())
 
 
+def with_dot(solution: str) -> Iterator[str]:
+    """The solution with np.dot in place of @: in one of its products, then in all of them.
+
+    With arrays of more than two axes, `np.inner(a, b)` is `np.dot(a, b.mT)`, so this is both.
+    """
+    count = sum(isinstance(node, ast.MatMult) for node in ast.walk(ast.parse(solution)))
+    for places in [*({k} for k in range(count)), set(range(count))]:
+        tree = _Dot(places).visit(ast.parse(solution))
+        yield ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Dot(ast.NodeTransformer):
+    """Writes np.dot(a, b) for the products a @ b in these places."""
+
+    def __init__(self, places: set[int]) -> None:
+        self.places = places
+        self.seen = 0
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.MatMult):
+            return node
+        place = self.seen
+        self.seen += 1
+        if place not in self.places:
+            return node
+        dot = ast.parse("np.dot", mode="eval").body
+        return ast.Call(dot, [node.left, node.right], [])
+
+
 def text_of_mistake(
     mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
     comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
-    """The text of the first mistake with which the solution repeats all calls, or "".
+    """The text of the first mistake with which the solution repeats all calls, or "". Besides those
+    of the task, np.dot in place of @ is tried.
 
     comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
                 one check, up to its first failure, and only one of them passes the checks before it
@@ -80,6 +113,7 @@ def text_of_mistake(
     if not calls or _repeats(right, calls):
         return ""
     made = [(defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
+    made += [(defined(code, name), ALL_PAIRS) for code in with_dot(solution)]
     values_are_wrong = not _repeats(right, calls, pulled=False)
     for pulled in [True, False][: 1 + values_are_wrong]:
         for function, text in made:

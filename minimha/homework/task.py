@@ -134,8 +134,7 @@ class Task:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
             outcome, message = FAILED, error_message(error, file)
-            if self.mistakes:
-                message = self._with_mistake(error, message, calls, check, seed)
+            message = self._with_mistake(error, message, calls, check, seed)
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
         if changed := changed_in_place(yours, calls):

@@ -225,7 +225,11 @@ def test_unknown_and_absent_libraries_are_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RuntimeError, match="array-api-strict is not installed"):
         backend.library("array-api-strict")
+    monkeypatch.setattr(backend, "NEWEST_FOR_CUPY", sys.version_info[:2])
     with pytest.raises(RuntimeError, match="cupy is not installed: pip install"):
+        leaf().to("cuda")
+    monkeypatch.setattr(backend, "NEWEST_FOR_CUPY", (3, 10))
+    with pytest.raises(RuntimeError, match=r"cupy is not installed: use Python 3\.10 or earlier"):
         leaf().to("cuda")
 
 

@@ -77,6 +77,9 @@ the heads are side by side in one array (…, T, H·D); np.stack makes an axis o
 + return x @ weights
 x @ weights broadcasts the batch axes of x against the axis of heads: give x an axis for the
 heads, x[..., None, :, :] @ weights, or stack x @ w for each head
++ return np.dot(x, weights)
+np.dot multiplies all pairs of matrices if there are more than two axes, and puts the axis of
+heads behind the positions: give x an axis for the heads, x[..., None, :, :] @ weights
 """)
 
 stack_weights.mistakes += patches(r"""

@@ -14,7 +14,6 @@ UNNAMED = {
     "broadcast_shape: no ones in front",
     "matmul: the first two axes exchanged",
     "bilinear: entry by entry",
-    "bilinear: every head with every head",
     "documents: queries compared with themselves",
     "merge_heads: axes counted from the front",
     "repeat_heads: a single head is not repeated",

@@ -1,6 +1,8 @@
 """Errors from PyTorch habits say what to write in NumPy."""
 
 import linecache
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +33,11 @@ HABITS = {
     "np.einsum('...tm,...tn->mn', x, x)": "x.reshape(-1, x.shape[-1])",
     "t, m = x.shape": "*batch, t, m = x.shape",
     "x @ x": "k is 4 on the left and 3 on the right",
-    "np.dot(x[0], x[0])": "k is 4 on the left and 3 on the right",
+    "np.dot(x[0], x[0])": "np.dot multiplies (n, k) by (k, m): k is 4 on the left and 3 on the right",
+    "np.inner(x[0], x[0].T)": "np.inner multiplies (n, k) by (m, k): k is 4 on the left and 3 on the right",
+    "np.dot(x, x)": "all pairs of matrices; write a @ b",
+    "x[0].dot(x)": "all pairs of matrices; write a @ b",
+    "np.inner(x, x.mT)": "a @ b.mT for np.inner",
     "x + x.T": "x.swapaxes(-2, -1) swaps the last two",
     "x * x[0].T": "@ is the product of matrices",
     "np.split(x, 4)": "axis=-1) the columns",
@@ -47,10 +53,11 @@ HABITS = {
 }
 
 
-def message(code):
+def message(code, names=None):
+    names = names or {"np": np, "x": np.ones((2, 3, 4))}
     linecache.cache["habit.py"] = len(code), None, [code], "habit.py"
     with pytest.raises(Exception) as failure:  # noqa: PT011  each has its own
-        exec(compile(code, "habit.py", "exec"), {"np": np, "x": np.ones((2, 3, 4))})
+        exec(compile(code, "habit.py", "exec"), names)
     return error_with_line(failure.value, "habit.py")
 
 
@@ -58,6 +65,30 @@ def message(code):
 def test_a_PyTorch_habit_is_answered_with_the_NumPy_equivalent(code, words):
     text = message(code)
     assert words in " ".join(text.partition("  in NumPy ")[2].split()), text
+
+
+def deprecated(*_):
+    """In place of a product of arrays with more than two axes, as NumPy may deprecate it."""
+    warnings.warn("dot with more than two dimensions is deprecated", DeprecationWarning, 2)
+
+
+class FutureArray(np.ndarray):
+    dot = deprecated
+
+
+@pytest.mark.parametrize("code", ["np.dot(x, x.mT)", "np.inner(x, x)", "x.dot(x.mT)"])
+def test_a_product_that_numpy_deprecates_is_answered_with_the_one_to_write(code):
+    """The warning is an error where warnings are; https://github.com/numpy/numpy/issues/31725."""
+    future = SimpleNamespace(dot=deprecated, inner=deprecated)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = message(code, {"np": future, "x": np.ones((2, 3, 4)).view(FutureArray)})
+    assert "all pairs of matrices; write a @ b" in " ".join(text.split()), text
+
+
+def test_other_warnings_get_no_explanation():
+    assert "in NumPy" not in message("raise RuntimeWarning('overflow encountered in dot')")
+    assert "in NumPy" not in message("raise DeprecationWarning('np.fix is deprecated')")
 
 
 def test_only_the_beginning_of_a_long_error_is_searched():
