@@ -44,8 +44,9 @@ class Training:
                   generator seeded with (seed, k)
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
-    for bit, as a run without a stop, on the same machine with the same number of threads; on a GPU
-    with the same weights up to rounding, since it adds gradients of embeddings in any order.
+    for bit, as a run without a stop, on the same machine with the same number of threads and the
+    same versions of all packages. On a GPU, which adds gradients of embeddings in any order, and on
+    another CPU, rounding differs from the first step on.
     Raises ValueError for a text that is too short.
     """
 
