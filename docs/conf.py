@@ -5,6 +5,7 @@ sphinx-build -c docs . build/site
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -25,6 +26,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 2
 html_math_renderer = "mathml"
 nb_execution_mode = "force"
+nb_execution_excludepatterns = os.environ.get("MINIMHA_EXECUTED", "").split()  # have their outputs
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 

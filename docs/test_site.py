@@ -5,17 +5,20 @@ sphinx-build -c docs . build/site && pytest docs/test_site.py
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 SITE = Path(os.environ.get("MINIMHA_SITE", Path(__file__).parents[1] / "build" / "site"))
-HERE = {str(Path.home()), str(Path.cwd()), str(Path(__file__).parents[1])}
+TESTS = Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}")  # where CI runs the chapters
+HERE = set(map(str, (Path.home(), Path.cwd(), Path(__file__).parents[1], TESTS)))
 """Folders of the machine that builds the site, which no page should show."""
 CHROMIUM = shutil.which("chromium")
 FRONT = "index.html"  # leads to docs/index.html

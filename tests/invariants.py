@@ -11,12 +11,13 @@ from hypothesis import given as drawn
 import minimha as mh
 
 INVARIANTS = {}
+DRAWS = settings().max_examples
 FEW = settings(
-    max_examples=settings().max_examples // 2,
+    max_examples=min(DRAWS // 2, 30),  # 28 find every mistake in wrong_attention.py
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-FEWER = settings(FEW, max_examples=FEW.max_examples // 2)
+FEWER = settings(FEW, max_examples=DRAWS // 4)
 
 
 def invariant(*, needs=(), **draws):

@@ -67,7 +67,8 @@ def in_mistake(task: Task, mistake: Mistake) -> Iterator[str]:
     except Exception as error:  # an edit that does not fit
         yield f"{task.name}: {name} cannot be made: {error}"
         return
-    failed = next((x for x in _verdicts(task, yours) if x.outcome == FAILED), None)
+    with _quietly():
+        failed = next((x for x in _verdicts(task, yours) if x.outcome == FAILED), None)
     if failed is None:
         yield f"{task.name}: no check finds {name}"
     elif "".join(f"looks like {mistake.text}".split()) not in "".join(failed.message.split()):
@@ -76,10 +77,9 @@ def in_mistake(task: Task, mistake: Mistake) -> Iterator[str]:
         yield f"{task.name}, {failed.check.name}: {name} {named}"
 
 
-def _verdicts(task: Task, yours: Callable[..., object]) -> list[Verdict]:
-    """The verdicts that a student sees."""
-    with _quietly():
-        return [student_files.verdict(task, check, yours, None) for check in task.checks]
+def _verdicts(task: Task, yours: Callable[..., object]) -> Iterator[Verdict]:
+    """The verdicts that a student sees, one check after another."""
+    return (student_files.verdict(task, check, yours, None) for check in task.checks)
 
 
 @contextlib.contextmanager
@@ -103,7 +103,9 @@ def _described(task: Task) -> Iterator[str]:
 
 
 def _solved(task: Task) -> Iterator[str]:
-    for verdict in _verdicts(task, defined(task.code(solved=True), task.name)):
+    with _quietly():
+        verdicts = list(_verdicts(task, defined(task.code(solved=True), task.name)))
+    for verdict in verdicts:
         if verdict.outcome != PASSED:
             yield _wrong(verdict.check, "the solution does not pass", verdict.message)
 
@@ -118,7 +120,8 @@ def _graded(task: Task) -> Iterator[str]:
 
 
 def _stubbed(task: Task) -> Iterator[str]:
-    verdicts = _verdicts(task, defined(task.code(), task.name))
+    with _quietly():
+        verdicts = list(_verdicts(task, defined(task.code(), task.name)))
     for verdict in verdicts:
         if verdict.outcome == FAILED:
             yield _wrong(verdict.check, "the stub is wrong and not to do", verdict.message)

@@ -9,14 +9,16 @@ were written in another way.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from minimha import homework
-from minimha.homework.verdicts import Verdict
+from minimha.homework.verdicts import FAILED, Verdict
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,24 @@ class Answer:
         return homework.course()[self.task].code().rpartition(f"def {self.task}(")[0] + self.text
 
     def verdicts(self) -> list[Verdict]:
+        with _quietly():
+            return list(self._checked())
+
+    def failure(self) -> Verdict | None:
+        """The verdict of the first check that fails, if one does; no later check runs."""
+        with _quietly():
+            return next((v for v in self._checked() if v.outcome == FAILED), None)
+
+    def _checked(self) -> Iterator[Verdict]:
         task = homework.course()[self.task]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return list(task.verdicts(function(task.name, self.code())))
+        return task.verdicts(function(task.name, self.code()))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 RIGHT: list[Answer] = []

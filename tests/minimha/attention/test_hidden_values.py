@@ -118,6 +118,8 @@ def check(path, place, case, name, number, rng, unseen):
     if (name, x) != ("bias", -math.inf)  # a bias of −∞ acts as a mask
 ])  # fmt: skip
 def test_nan_and_infinity_reach_only_outputs_and_gradients_that_depend_on_them(name, number, place):
+    if place.name != "numpy" and number == -math.inf:
+        return  # a library that lets ∞ through an array would let −∞ through
     rng, touched = np.random.default_rng(5), set()
     for path in PATHS:
         if place.name != "numpy" and path.form != "Tensors":

@@ -20,11 +20,12 @@ def rarely(path):
         pytest.param(name, path, marks=rarely(path))
         for name, (_, needs, _) in INVARIANTS.items()
         for path in PATHS
-        if needs <= path.gives
+        if needs <= path.gives and (path.family == "reference" or path.form != "its pullback")
     ],
     ids=str,
 )
 def test_every_invariant_holds_for_every_implementation(name, path):
+    """A Tensor calls the pullback of each implementation; the reference's is called alone, too."""
     if path.family in KERNELS:  # these have their own tests, with sizes beyond a tile
         hold(name, path, FEWER)
     else:
@@ -34,8 +35,8 @@ def test_every_invariant_holds_for_every_implementation(name, path):
 
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_every_invariant_holds_on_every_array_library(name, place):
-    if place.name == "numpy":  # tested above
-        return
+    if place.name == "numpy" or (place.name == "array-api-strict" and not place.device):
+        return  # tested above, and on the device that lets no array of the host through
     for path in PATHS:
         compiled = path.family in KERNELS  # on other libraries it is the reference
         if path.form == "Tensors" and not compiled and INVARIANTS[name][1] <= path.gives:

@@ -7,7 +7,7 @@ import pytest
 from answers import RIGHT, WRONG, Answer
 
 from minimha import homework
-from minimha.homework.verdicts import FAILED, PASSED, Verdict, lines
+from minimha.homework.verdicts import PASSED, Verdict, lines
 
 UNNAMED = {
     "standardise: transposed where it does not fit",
@@ -42,11 +42,6 @@ NO_WORDS = re.compile(
 """Lines of a message that name no mistake: the student's own code, and figures."""
 
 LOOKS_LIKE = re.compile(r"looks like\s+(?!\s|none of)")
-
-
-def failure(answer: Answer) -> Verdict | None:
-    """The verdict of the first check that fails, if one does."""
-    return next((v for v in answer.verdicts() if v.outcome == FAILED), None)
 
 
 def is_named(answer: Answer, said: str) -> bool:
@@ -89,14 +84,14 @@ def test_a_right_answer_passes_every_check(answer):
 
 @pytest.mark.parametrize("answer", [x for x in spread(WRONG) if not x.marks])
 def test_a_wrong_answer_is_refused(answer):
-    assert failure(answer), answer.text
+    assert answer.failure(), answer.text
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("task", homework.course().values(), ids=homework.course())
 def test_wrong_answers_are_refused_and_named_and_every_check_finds_one(task, capsys):
     """Every check finds a wrong answer that passes the checks before it."""
-    failures = [(x, failure(x)) for x in WRONG if x.task == task.name]
+    failures = [(x, x.failure()) for x in WRONG if x.task == task.name]
     outcomes = [(outcome(x, failed), f"{x.task}: {x.mistake}") for x, failed in failures]
     with capsys.disabled():
         sys.stdout.write("".join(f"\n{found:<8} {name}" for found, name in outcomes))

@@ -79,6 +79,10 @@ llvm.get_host_cpu_features = features
 )
 def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
     """LLVM maps their vectors to this CPU's: only the blocks have the other size."""
+    from minimha.kernels.cpu import microkernel
+
+    if expected.startswith(f"{microkernel.BYTES} {microkernel.ROWS} "):
+        pytest.skip("these are this CPU's own, which all other tests use")
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
     code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"

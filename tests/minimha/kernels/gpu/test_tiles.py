@@ -33,7 +33,7 @@ simulated = partial(results, "simulated")
     [
         ("float64", 3, 0.1),
         *(
-            pytest.param(dtype, 500, bars, marks=pytest.mark.thorough)
+            pytest.param(dtype, 100, bars, marks=pytest.mark.thorough)
             for dtype, bars in (("float64", 0.1), ("float32", 1), ("float16", 1))
         ),
     ],
